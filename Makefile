@@ -1,0 +1,75 @@
+# Everything runs from .venv, which `make` sets up by itself: only Python 3.10+ must be there.
+# Downloads and servers for tests lie in .cache; Spark's jars in ~/.ivy2*, where Spark keeps them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+RUN := .ci/with-java
+PYTEST := $(RUN) $(VENV)/bin/python -m pytest
+
+.PHONY: help demo test test-unit test-spark test-integration test-acceptance lint format bench clean setup
+
+help:  ## print this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 20
+
+demo: setup  ## capture, dump and merge a live embedded PostgreSQL, and compare row by row
+	@$(RUN) $(VENV)/bin/deltatide demo $(ARGS)
+
+test: setup lint .cache/servers.ready  ## lint, then every test: unit, spark, integration, acceptance
+	@$(PYTEST) tests/unit tests/spark tests/integration tests/acceptance $(ARGS)
+
+test-unit: $(VENV)/ready  ## tests that need no service
+	@$(VENV)/bin/python -m pytest tests/unit $(ARGS)
+
+test-spark: setup  ## tests with one local Spark session
+	@$(PYTEST) tests/spark $(ARGS)
+
+test-integration: setup .cache/servers.ready  ## tests with real databases and a real S3 server
+	@$(PYTEST) tests/integration $(ARGS)
+
+test-acceptance: setup .cache/servers.ready  ## tests of the installed command
+	@$(PYTEST) tests/acceptance $(ARGS)
+
+lint: $(VENV)/ready  ## ruff and mypy --strict
+	@echo "lint: ruff, mypy"
+	@$(VENV)/bin/ruff check --quiet .
+	@$(VENV)/bin/ruff format --check --quiet .
+	@$(VENV)/bin/mypy --no-error-summary
+
+format: $(VENV)/ready  ## sort imports and format
+	@$(VENV)/bin/ruff check --quiet --fix --select I .
+	@$(VENV)/bin/ruff format --quiet .
+
+bench: setup  ## measure against PostgreSQL's own tools, print a table, write bench.json
+	@$(RUN) $(VENV)/bin/python -m tests.bench $(ARGS)
+
+clean:  ## remove the environment, caches and build results
+	@rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: $(VENV)/ready .cache/java.ready .cache/jars.ready  ## environment, Java and Spark's jars (part of the others)
+
+$(VENV)/ready: pyproject.toml .ci/requirements-dev.lock .ci/make-venv
+	@.ci/make-venv "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+.cache/java.ready: .ci/find-java | $(VENV)/ready
+	@.ci/find-java --install > /dev/null
+	@mkdir -p .cache && touch $@
+
+# The session's own settings say which jars; resolving them once keeps later starts quick and quiet.
+.cache/jars.ready: $(VENV)/ready .cache/java.ready merge/session.py
+	@echo "setup: Spark's jars for Delta and S3"
+	@$(RUN) $(VENV)/bin/python -m merge.session --resolve > .cache/jars.log 2>&1 \
+		|| { tail -n 20 .cache/jars.log >&2; exit 1; }
+	@touch $@
+
+# PostgreSQL releases and an S3 server beside those of the environment; what can't be had is skipped with a reason.
+.cache/servers.ready: .ci/fetch-servers
+	@.ci/fetch-servers
+	@mkdir -p .cache && touch $@

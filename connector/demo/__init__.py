@@ -1,0 +1,1 @@
+"""The demonstration: an embedded database with a live writer, captured, merged and compared."""
