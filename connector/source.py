@@ -1,0 +1,181 @@
+"""What a database must offer to be captured: the contract between `connector.capture` and its sources.
+
+Flow: `check` -> `prepare` -> `begin_history` (first start, or after a gap) -> `open_log` and, for each dump
+worker, `open_tables`. Errors are `TransientError` (the capture loop opens again, from the last committed
+position), `OperatorError` (stops), anything else is a bug.
+
+Threads: the log reader is used by one thread. `LogReader.position` may be read by any. Each `TableReader` has
+a connection of its own and is used by one thread. `Segment.decode` may run in another thread than `read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+from connector.event import EventBatch, SetAside
+from connector.manifest import SourceIdentity, UnsettledCommit
+from connector.schema import TableName, TableSchema
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of a check: what was looked at, whether it holds, and the exact SQL or setting that mends it."""
+
+    name: str
+    state: Literal["ok", "warning", "failed"]
+    detail: str
+    mend: str | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """Where a log history begins: everything after `position` will be read, nothing before it."""
+
+    position: int
+    unsettled: tuple[UnsettledCommit, ...]
+
+
+class Segment(Protocol):
+    """A run of raw log, taken from the reader and not yet decoded.
+
+    `position` is the boundary behind its last whole transaction; `committed_at` that transaction's commit time.
+    """
+
+    position: int
+    committed_at: datetime | None
+    rows: int
+
+    def decode(self) -> Iterator[EventBatch | SetAside]:
+        """Decode into batches, for each table in position order. A table that fails yields one `SetAside`."""
+
+
+class LogReader(Protocol):
+    """Reads the log from a position on, into memory, transaction by transaction.
+
+    `position`: a transaction boundary; all up to it has been read into the buffer or taken out of it. It moves
+    in idle stretches too. `buffered_bytes`: raw bytes held, of whole transactions and of the open one.
+    `buffered_rows`: messages held of *whole* transactions. `behind_bytes`: how far the source's end of log is
+    ahead, as last heard.
+    """
+
+    position: int
+    buffered_bytes: int
+    buffered_rows: int
+    behind_bytes: int
+
+    def read(self, seconds: float, upto_bytes: int) -> None:
+        """Read until so many seconds have passed or the buffer holds so many bytes; returns early when idle work
+        (a bite of the backlog is complete) lets the caller commit."""
+
+    def take(self) -> Segment:
+        """Take all whole transactions out of the buffer; with none there, an empty segment at `position`."""
+
+    def take_open(self) -> Segment | None:
+        """Take what is buffered of the transaction that is still open (a huge one); None when there is nothing.
+
+        Only right after `take`. Its rows become visible with the segment that holds the commit.
+        """
+
+    def confirm(self, position: int) -> None:
+        """Tell the source that everything up to `position` is durable here."""
+
+    def unsettled(self, position: int) -> list[UnsettledCommit]:
+        """Give the commits at or before `position` that a fresh snapshot does not show yet (may query)."""
+
+    def close(self) -> None:
+        """Let go of the connection; never raises."""
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Keys after `after` (exclusive) up to `upto` (inclusive), as the source's text; None: the end."""
+
+    after: tuple[str, ...] | None = None
+    upto: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """Some rows of a chunk: the table's columns in the schema's order, `raw` (map or None for none), and for
+    given keys that were not found `absent` (boolean array, True: the key has no row; only key columns hold)."""
+
+    columns: list[pa.Array]
+    raw: pa.Array | None = None
+    absent: pa.Array | None = None
+
+
+class Chunk(Protocol):
+    """An open chunk: one snapshot. `low`: the snapshot sees every commit at or before it. `high`: it sees none
+    after it."""
+
+    schema: TableSchema
+    low: int
+    high: int
+
+    def rows(self) -> Iterator[ChunkRows]:
+        """Read the rows, some thousands at a time; memory does not grow with the chunk."""
+
+
+class TableReader(Protocol):
+    """Reads tables in chunks, beside the log, without locks beyond those of a SELECT."""
+
+    def next_boundary(
+        self, table: TableName, key: Sequence[str], after: tuple[str, ...] | None, rows: int, where: str | None
+    ) -> tuple[str, ...] | None:
+        """Give the key of the row that is `rows` rows after `after` in key order; None: fewer are left."""
+
+    def estimate_rows(self, table: TableName) -> int | None:
+        """Give the source's own estimate of a table's rows; None when it has none."""
+
+    def open_chunk(
+        self, table: TableName, key_range: KeyRange, where: str | None = None
+    ) -> AbstractContextManager[Chunk]:
+        """Open a snapshot and the rows of a key range in it (order not promised)."""
+
+    def open_keys(
+        self, table: TableName, keys: Sequence[Sequence[str]]
+    ) -> AbstractContextManager[Chunk]:
+        """Open a snapshot and the rows of the given keys; keys without a row come as `absent`."""
+
+    def close(self) -> None:
+        """Let go of the connection; never raises."""
+
+
+class Source(Protocol):
+    """A database that can be captured."""
+
+    def check(self) -> list[Finding]:
+        """Look at every precondition and report all of them; raises only when the database can't be reached."""
+
+    def identity(self) -> SourceIdentity:
+        """Tell which database this is."""
+
+    def tables(self) -> list[TableSchema]:
+        """List the tables that the configuration names, with their schema and key as they are now."""
+
+    def prepare(self) -> None:
+        """Create or extend what the source lacks and the role may create (the publication)."""
+
+    def begin_history(self, *, fresh: bool) -> History:
+        """Make the log kept from now on (a slot) and tell where it begins.
+
+        `fresh`: drop what is left of an older one first. Otherwise an unused one of the same name is adopted.
+        """
+
+    def gap_after(self, position: int) -> str | None:
+        """Tell why the log after `position` can no longer be read whole; None when it can."""
+
+    def open_log(self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit]) -> LogReader:
+        """Open the log behind `position`."""
+
+    def open_tables(self) -> TableReader:
+        """Open a connection for dumps; low watermarks follow the log reader that was opened last."""
+
+    def close(self) -> None:
+        """Let go of all connections; never raises."""
