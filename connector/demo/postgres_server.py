@@ -265,7 +265,7 @@ class PostgresServer:
         limit = time.monotonic() + START_SECONDS
         while self.running and time.monotonic() < limit:
             try:
-                psycopg2.connect(self.url(), connect_timeout=5).close()
+                psycopg2.connect(self.url(), connect_timeout=2).close()
             except psycopg2.OperationalError as error:
                 if "password authentication failed" in str(error):
                     return False  # somebody else's server took the port first

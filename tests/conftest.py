@@ -1,0 +1,105 @@
+"""Servers and sessions that tests share, each started when first asked for and ended with the run.
+
+postgres    one PostgreSQL server; each version by `parametrize("postgres", postgres_versions(), indirect=True)`
+database    a database of the test's own on it
+s3_server   an S3 server; s3: a bucket of the test's own on it
+spark       one local Spark session, with Delta, that reaches the S3 server
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+from connector.demo.postgres_server import PostgresServer
+from tests.databases import Database, PostgresServers, database_name, fresh_database
+from tests.s3_server import S3, S3Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TESTS = Path(__file__).parent
+FOLDER_MARKERS = ("spark", "integration", "acceptance")
+
+os.environ["AWS_EC2_METADATA_DISABLED"] = (
+    "true"  # credentials are ours or missing, never those of the machine
+)
+# A busy machine is no failure.
+hypothesis.settings.register_profile(
+    "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("default")
+
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by the folder that it lies in."""
+    for item in items:
+        if item.path.is_relative_to(TESTS):
+            folder = item.path.relative_to(TESTS).parts[0]
+            if folder in FOLDER_MARKERS:
+                item.add_marker(folder)
+
+
+@pytest.fixture(scope="session")
+def servers_folder() -> Iterator[Path]:
+    """A folder that the user who runs the servers can reach, unlike pytest's own for root."""
+    folder = Path(tempfile.mkdtemp(prefix="deltatide-tests-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_servers(servers_folder: Path) -> Iterator[PostgresServers]:
+    """The servers by major version."""
+    with PostgresServers(servers_folder) as servers:
+        yield servers
+
+
+@pytest.fixture
+def postgres(request: pytest.FixtureRequest, postgres_servers: PostgresServers) -> PostgresServer:
+    """A server shared by all tests; of the version given by indirect parametrization, else the usual one."""
+    return postgres_servers.get(getattr(request, "param", None))
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, postgres: PostgresServer) -> Iterator[Database]:
+    """A database named after the test; at its end it is dropped with its sessions and slots."""
+    with fresh_database(postgres, database_name(request.node.name, next(_numbers))) as fresh:
+        yield fresh
+
+
+@pytest.fixture(scope="session")
+def s3_server(servers_folder: Path) -> Iterator[S3Server]:
+    """One S3 server whose conditional puts hold."""
+    folder = servers_folder / "s3"
+    folder.mkdir()
+    with S3Server(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server) -> S3:
+    """A fresh bucket."""
+    return s3_server.s3.with_bucket(f"test-{next(_numbers)}")
+
+
+@pytest.fixture(scope="session")
+def spark(s3_server: S3Server) -> Iterator[SparkSession]:
+    """One local session; s3a paths go to the S3 server."""
+    pytest.importorskip("pyspark")
+    from merge.session import local_session
+
+    session = local_session("deltatide-tests", s3=s3_server.s3)
+    yield session
+    session.stop()
