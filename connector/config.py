@@ -1,0 +1,296 @@
+"""Configuration: one TOML file for agent and merge, read once, with every problem in it reported together.
+
+Invariants: an unknown setting is an error, never overlooked; what came from a variable or a secret file, and
+the password of a url, never show in a message, a ``repr`` or a ``str``.
+
+Imports nothing of the agent's (no driver, no Arrow, no boto3), as the merge reads the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+
+from connector.config_problems import Problems, describe
+from connector.errors import ConfigurationError
+from connector.schema import TableName
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def _pattern(text: str) -> str:
+    TableName.parse(text)
+    return text
+
+
+def _source_url(url: SecretStr) -> SecretStr:
+    parts = urlsplit(url.get_secret_value())
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ValueError("must begin with postgresql://, as in postgresql://user@host:5432/database")
+    if not parts.path.strip("/") and "dbname=" not in parts.query:
+        raise ValueError("names no database, write postgresql://user@host:5432/database")
+    return url
+
+
+def _landing_url(url: str) -> str:
+    return _folder_url(url, "s3")
+
+
+def _lake_url(url: str) -> str:
+    return _folder_url(url, "s3a", "s3")
+
+
+def _folder_url(url: str, *schemes: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator and url.strip():
+        return str(Path(url).expanduser().absolute())
+    if scheme == "file" and rest.startswith("/"):
+        return url.rstrip("/")
+    if scheme in schemes and rest.partition("/")[0]:
+        return url.rstrip("/")
+    kinds = " or ".join(f"{s}://bucket/folder" for s in schemes)
+    raise ValueError(f"{url!r} is not a place to write to, use {kinds}, file:///folder or a path")
+
+
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+Patterns = Annotated[list[Pattern], BeforeValidator(_one_or_more)]
+
+
+class SourceConfig(_Section):
+    """``[source]``: which database, and which of its tables. ``name`` is the folder in the landing zone."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")
+    kind: Literal["postgres"]
+    url: Annotated[SecretStr, AfterValidator(_source_url)]
+    tables: Patterns = Field(min_length=1)
+    exclude: Patterns = Field(default_factory=list)
+    slot: str = Field(default="", pattern=r"^[a-z0-9_]{1,63}$")
+    publication: str = Field(default="", pattern=r'^[^"\x00]{1,63}$')
+    on_gap: Literal["repair", "stop"] = "repair"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_slot_and_publication(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("name"), str):
+            name = "deltatide_" + values["name"].lower().replace("-", "_")
+            return {"slot": name, "publication": name, **values}
+        return values
+
+    def captures(self, table: TableName) -> bool:
+        """Tell whether `tables` names a table and `exclude` does not; ``*`` stands for any characters."""
+        return _matches(self.tables, table) and not _matches(self.exclude, table)
+
+
+def _matches(patterns: list[str], table: TableName) -> bool:
+    return any(
+        all(_like(wanted, actual) for wanted, actual in zip(TableName.parse(pattern), table, strict=True))
+        for pattern in patterns
+    )
+
+
+def _like(pattern: str, name: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None
+
+
+class LandingConfig(_Section):
+    """``[landing]``: where the agent writes, how often, and how long a lease lasts unrenewed.
+
+    `flush_seconds`: a change is in a manifest at most this long after it was read. `flush_mib`: or as soon as
+    so many MiB of log are held. `heartbeat_seconds`: an idle agent tells that it lives this often.
+    """
+
+    url: Annotated[str, AfterValidator(_landing_url)]
+    flush_seconds: float = Field(default=5.0, ge=0.05, le=3600)
+    flush_mib: int = Field(default=32, ge=1, le=4096)
+    endpoint: str | None = Field(default=None, pattern=r"^https?://")
+    region: str | None = None
+    path_style: bool | None = None
+    lease_seconds: float = Field(default=15, ge=1, le=3600)
+    heartbeat_seconds: float = Field(default=10, ge=0.1, le=3600)
+
+    @property
+    def flush_bytes(self) -> int:
+        """Give `flush_mib` in bytes."""
+        return self.flush_mib << 20
+
+    @property
+    def folder(self) -> Path | None:
+        """Give the local folder; None when the landing zone is on S3."""
+        if self.url.startswith("s3://"):
+            return None
+        return Path(self.url.removeprefix("file://"))
+
+    @property
+    def bucket(self) -> tuple[str, str] | None:
+        """Give bucket and key prefix (without slashes around it); None when it is a local folder."""
+        if not self.url.startswith("s3://"):
+            return None
+        bucket, _, prefix = self.url.removeprefix("s3://").partition("/")
+        return bucket, prefix.strip("/")
+
+
+class DumpConfig(_Section):
+    """``[dump]``: how existing rows are read. `delay_seconds` is a worker's rest after each chunk."""
+
+    chunk_rows: int = Field(default=50_000, ge=1, le=10_000_000)
+    workers: int = Field(default=2, ge=1, le=64)
+    delay_seconds: float = Field(default=0.0, ge=0, le=3600)
+
+
+class LakeConfig(_Section):
+    """``[lake]``: where the Delta tables lie: under a url, or in a schema of a catalog."""
+
+    url: Annotated[str, AfterValidator(_lake_url)] | None = None
+    catalog: str | None = Field(default=None, min_length=1)
+    schema_name: str | None = Field(default=None, min_length=1, alias="schema")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> LakeConfig:
+        named = (self.catalog is not None, self.schema_name is not None)
+        if (self.url is not None) == all(named) or (self.url is not None and any(named)):
+            raise ValueError("set either url, or both catalog and schema")
+        return self
+
+
+class TableConfig(_Section):
+    """``[tables."namespace.name"]``: what is special about one table.
+
+    `key`: columns that identify a row where the table has no primary key (a unique key).
+    `deletes`: ``hard`` removes a row from the Delta table, ``soft`` keeps and marks it.
+    """
+
+    key: list[str] | None = Field(default=None, min_length=1)
+    deletes: Literal["hard", "soft"] = "hard"
+
+
+class Config(_Section):
+    """The whole file. `tables` is keyed by ``str(TableName)``."""
+
+    source: SourceConfig
+    landing: LandingConfig
+    dump: DumpConfig = DumpConfig()
+    lake: LakeConfig | None = None
+    tables: dict[str, TableConfig] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_tables(cls, values: Any) -> Any:
+        tables = values.get("tables") if isinstance(values, dict) else None
+        if not isinstance(tables, dict):
+            return values
+        return {**values, "tables": {_spelled(name): table for name, table in tables.items()}}
+
+    def table(self, name: TableName | str) -> TableConfig:
+        """Give a table's own settings, or the defaults."""
+        return self.tables.get(str(name), TableConfig())
+
+
+def _spelled(name: str) -> str:
+    try:
+        return str(TableName.parse(name))
+    except ValueError:
+        return name
+
+
+def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Read a configuration file; `ConfigurationError` names every problem in it, one a line.
+
+    ``${NAME}`` in a string stands for a variable of the environment and ``${file:/path}`` for a file's
+    content without the line end; ``$${`` is a plain ``${``. In the user and password of ``source.url`` they
+    are percent-encoded, so that a password is written as it is.
+    """
+    problems = Problems(str(path), os.environ if environ is None else environ)
+    values = problems.substitute(_parse(Path(path)))
+    config = None
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        for found in error.errors(include_url=False):
+            problems.add(*describe(Config, found))
+    _check_tables(values, problems)
+    problems.raise_any()
+    assert config is not None
+    return config
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes().decode()
+        values: dict[str, Any] = tomllib.loads(text)
+        return values
+    except OSError as error:
+        hint = "name a configuration with -c; complete examples are in conf/"
+        raise ConfigurationError(f"{path}: {(error.strerror or str(error)).lower()}", hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        lines = text.splitlines() or [""]
+        end = f"(at line {len(lines)}, column {len(lines[-1]) + 1})"
+        message = str(error).replace("(at end of document)", end)
+        raise ConfigurationError(f"{path}: malformed TOML: {message[0].lower()}{message[1:]}") from error
+
+
+def _check_tables(values: dict[str, Any], problems: Problems) -> None:
+    """Look at the names in ``[tables]``, even when another setting keeps the rest from being valid."""
+    tables, source = values.get("tables"), values.get("source")
+    if not isinstance(tables, dict):
+        return
+    for text in tables:
+        setting = f'tables."{text}"'
+        try:
+            table = TableName.parse(text)
+            captured = _captured(source, table)
+        except ValueError as error:
+            problems.add(setting, str(error))
+        else:
+            if not captured:
+                problems.add(setting, "is not among source.tables, or in source.exclude")
+
+
+def _captured(source: Any, table: TableName) -> bool:
+    """Tell whether a source section captures a table; True where it is too broken to tell."""
+    wanted, excluded = (_patterns(source, name) for name in ("tables", "exclude"))
+    if not wanted or excluded is None:
+        return True
+    return _matches(wanted, table) and not _matches(excluded, table)
+
+
+def _patterns(source: Any, name: str) -> list[str] | None:
+    patterns = _one_or_more(source.get(name, [])) if isinstance(source, dict) else None
+    if isinstance(patterns, list) and all(_is_pattern(pattern) for pattern in patterns):
+        return patterns
+    return None
+
+
+def _is_pattern(text: object) -> bool:
+    try:
+        return isinstance(text, str) and bool(TableName.parse(text))
+    except ValueError:
+        return False
