@@ -1,6 +1,6 @@
 """Servers and sessions that tests share, each started when first asked for and ended with the run.
 
-postgres    one PostgreSQL server; each version by `parametrize("postgres", postgres_versions(), indirect=True)`
+postgres    one PostgreSQL server; all versions: `parametrize("postgres", postgres_versions(), indirect=True)`
 database    a database of the test's own on it
 s3_server   an S3 server; s3: a bucket of the test's own on it
 spark       one local Spark session, with Delta, that reaches the S3 server

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 30.0, pause: float = 0.02) -> T:
-    """Call the condition until its answer is true, and return that; at the limit fail, naming what was awaited.
+    """Call the condition until its answer is true, and return that; at the limit fail, naming what.
 
     Errors of the condition are not hidden.
     """
