@@ -53,6 +53,7 @@ clean:  ## remove the environment, caches and build results
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 setup: $(VENV)/ready .cache/java.ready .cache/jars.ready  ## environment, Java and Spark's jars (part of the others)
+	@:
 
 $(VENV)/ready: pyproject.toml .ci/requirements-dev.lock .ci/make-venv
 	@.ci/make-venv "$(PYTHON)" "$(VENV)"
