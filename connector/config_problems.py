@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -119,7 +118,7 @@ def describe(model: type[BaseModel], error: Any) -> tuple[str, str]:
 
 
 def _setting(location: list[Any]) -> str:
-    parts = []
+    parts: list[str] = []
     for i, part in enumerate(location):
         if isinstance(part, int):
             parts[-1] += f"[{part}]"
@@ -166,9 +165,8 @@ def _model_at(model: type[BaseModel], location: list[Any]) -> type[BaseModel]:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-        return
-    for argument in get_args(annotation):
+    arguments = get_args(annotation)
+    if not arguments and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in arguments:
         yield from _models(argument)

@@ -1,0 +1,239 @@
+"""The landing zone on S3, or on a store that speaks its protocol and honours conditional puts.
+
+Invariants: an object exists whole or not at all, and is durable when S3 has answered; a create is
+``If-None-Match: *``, a replace ``If-Match``. botocore repeats a request whose answer was lost, so a refused
+condition may be our own success: `create` leaves that to its caller, `replace` looks.
+
+Multipart uploads that a crash interrupts stay behind unseen; a lifecycle rule of the bucket removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config as ClientConfig
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
+from botocore.exceptions import ConnectionError as NetworkError
+
+from connector.config import LandingConfig
+from connector.errors import DeltatideError, PreconditionError, TransientError
+from connector.store_local import drop_stale
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_MIB = 1 << 20
+_TRANSFER = TransferConfig(multipart_threshold=32 * _MIB, multipart_chunksize=16 * _MIB, max_concurrency=4)
+
+_ABSENT = {"NoSuchKey", "404", "NotFound"}
+_REFUSED = {"PreconditionFailed", "412"}
+_CONFLICTS = {"ConditionalRequestConflict", "OperationAborted"}
+_CONFLICT_TRIES = 8
+
+_PASSING = (HTTPClientError, NetworkError, IncompleteReadError, OSError)
+
+_HINTS = {
+    "NoSuchBucket": "create the bucket, or mend landing.url",
+    "AccessDenied": "allow s3:GetObject, PutObject, DeleteObject on the objects and ListBucket on the bucket",
+    "403": "allow s3:GetObject, PutObject, DeleteObject on the objects and ListBucket on the bucket",
+    "InvalidAccessKeyId": "check the credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE, or the machine's role)",
+    "SignatureDoesNotMatch": "check the secret key (AWS_SECRET_ACCESS_KEY)",
+    "ExpiredToken": "renew the session's credentials",
+    "PermanentRedirect": "set landing.region to the bucket's region",
+    "AuthorizationHeaderMalformed": "set landing.region to the bucket's region",
+    "RequestTimeTooSkewed": "set this machine's clock",
+    "NotImplemented": "the store lacks conditional puts, which a commit needs; use another",
+}
+_CREDENTIALS_HINT = "give credentials by AWS_ACCESS_KEY_ID, AWS_PROFILE, or the machine's role"
+
+
+class S3Store:
+    """A store in a bucket, under a prefix. The contract is `connector.store.Store`'s; safe for threads."""
+
+    def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._scratch: Path | None = None
+
+    @classmethod
+    def open(cls, config: LandingConfig, source: str) -> S3Store:
+        """Make a client from the settings and the usual chain of credentials."""
+        if config.bucket is None:
+            raise ValueError(f"{config.url} is not on S3")
+        bucket, prefix = config.bucket
+        with _errors(config.url):
+            client = boto3.session.Session().client(
+                "s3",
+                endpoint_url=config.endpoint,
+                region_name=config.region,
+                config=_client_config(config),
+            )
+        return cls(client, bucket, f"{prefix}/{source}" if prefix else source)
+
+    @property
+    def scratch(self) -> Path:
+        """Give this user's folder for files in the making, under TMPDIR; drops forgotten ones."""
+        if self._scratch is None:
+            folder = Path(tempfile.gettempdir()) / f"deltatide-{os.getuid()}"
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                raise PreconditionError(f"{folder}: belongs to another user", hint="set TMPDIR")
+            drop_stale(folder)
+            self._scratch = folder
+        return self._scratch
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object, over one that is there."""
+        with self._errors(path):
+            self._put(path, data)
+
+    def put_file(self, path: str, local: Path) -> int:
+        """Upload a finished local file, a big one in parts, and remove it here."""
+        with self._errors(path):
+            size = local.stat().st_size
+            with local.open("rb") as file:
+                self._client.upload_fileobj(file, self._bucket, self._prefix + path, Config=_TRANSFER)
+            local.unlink()
+        return size
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object that must not exist; False when it does, be it our own lost write."""
+        with self._errors(path):
+            return self._put_if(path, data, IfNoneMatch="*") is not None
+
+    def read(self, path: str) -> bytes | None:
+        """Give an object's content; None when there is none."""
+        found = self.read_versioned(path)
+        return found and found[0]
+
+    def read_versioned(self, path: str) -> tuple[bytes, str] | None:
+        """Give an object's content and its ETag."""
+        with self._errors(path):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + path)
+                return answer["Body"].read(), answer["ETag"]
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return None
+                raise
+
+    def replace(self, path: str, data: bytes, version: str | None) -> str | None:
+        """Write over exactly this version; an object that already holds this very data counts as written."""
+        condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
+        with self._errors(path):
+            written = self._put_if(path, data, **condition)
+        if written is not None:
+            return written
+        found = self.read_versioned(path)
+        return found[1] if found is not None and found[0] == data else None
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Give the paths that begin with a prefix, in order; one request for 1,000."""
+        for page in self._pages(prefix):
+            for item in page.get("Contents", ()):
+                yield item["Key"].removeprefix(self._prefix)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Give the names of the folders right under a folder; one request for 1,000."""
+        pages = self._pages(f"{prefix}/", Delimiter="/")
+        paths = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", ())]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+    def delete(self, path: str) -> None:
+        """Remove an object; nothing happens when there is none."""
+        with self._errors(path):
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + path)
+
+    def _put(self, path: str, data: bytes, **condition: str) -> str:
+        arguments: Any = {"Bucket": self._bucket, "Key": self._prefix + path, "Body": data, **condition}
+        return self._client.put_object(**arguments)["ETag"]
+
+    def _put_if(self, path: str, data: bytes, **condition: str) -> str | None:
+        """Put under a condition; None when it does not hold. S3 answers 409 while another such put is on."""
+        for attempt in range(_CONFLICT_TRIES):
+            try:
+                return self._put(path, data, **condition)
+            except ClientError as error:
+                if _code(error) in _REFUSED or ("IfMatch" in condition and _code(error) in _ABSENT):
+                    return None
+                if _code(error) not in _CONFLICTS:
+                    raise
+            time.sleep(0.02 * 2**attempt)
+        raise TransientError(f"{self.url}/{path}: another conditional write does not end")
+
+    def _pages(self, prefix: str, **arguments: str) -> Iterator[Any]:
+        with self._errors(prefix):
+            paginator: Any = self._client.get_paginator("list_objects_v2")
+            yield from paginator.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **arguments)
+
+    def _errors(self, path: str) -> Any:
+        return _errors(f"{self.url}/{path}")
+
+
+def _client_config(config: LandingConfig) -> ClientConfig:
+    path_style = config.endpoint is not None if config.path_style is None else config.path_style
+    checksums: Literal["when_required", "when_supported"] = (
+        "when_required" if config.endpoint else "when_supported"
+    )  # other stores may not know CRC trailers
+    return ClientConfig(
+        connect_timeout=5,
+        read_timeout=30,
+        retries={"mode": "standard", "total_max_attempts": 4},
+        tcp_keepalive=True,
+        max_pool_connections=16,
+        request_checksum_calculation=checksums,
+        response_checksum_validation=checksums,
+        s3={"addressing_style": "path" if path_style else "auto"},
+    )
+
+
+@contextmanager
+def _errors(url: str) -> Iterator[None]:
+    try:
+        yield
+    except DeltatideError:
+        raise
+    except ClientError as error:
+        raise _refusal(url, error) from error
+    except _PASSING as error:
+        raise TransientError(f"{url}: {_lower(error)}") from error
+    except (BotoCoreError, ValueError) as error:
+        raise PreconditionError(f"{url}: {_lower(error)}", hint=_hint(error)) from error
+
+
+def _refusal(url: str, error: ClientError) -> DeltatideError:
+    """Tell what may pass (throttling, the server's own trouble) from what a person has to mend."""
+    code = _code(error)
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    message = f"{url}: {code}: {error.response.get('Error', {}).get('Message', 'refused')}".rstrip(".")
+    if code not in _HINTS and (
+        status >= 500 or status in (408, 409, 429) or code in ("SlowDown", "RequestTimeout")
+    ):
+        return TransientError(message)
+    return PreconditionError(message, hint=_HINTS.get(code, "check [landing] and the credentials"))
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _lower(error: BaseException) -> str:
+    text = str(error).rstrip(".") or type(error).__name__
+    return text[0].lower() + text[1:]
+
+
+def _hint(error: BaseException) -> str:
+    name = type(error).__name__
+    if any(word in name for word in ("Credential", "Profile", "Token", "SSO")):
+        return _CREDENTIALS_HINT
+    return "check landing.url, landing.endpoint and landing.region"
