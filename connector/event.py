@@ -131,5 +131,3 @@ def assemble(schema: TableSchema, columns: Sequence[pa.Array], cdc: CdcColumns) 
     """Put a table's columns and `_cdc` together in the landing layout; lengths and types must agree."""
     struct = cdc.to_struct(len(columns[0]))
     return pa.Table.from_arrays([*columns, struct], schema=arrow_schema(schema))
-
-

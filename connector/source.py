@@ -126,7 +126,12 @@ class TableReader(Protocol):
     """Reads tables in chunks, beside the log, without locks beyond those of a SELECT."""
 
     def next_boundary(
-        self, table: TableName, key: Sequence[str], after: tuple[str, ...] | None, rows: int, where: str | None
+        self,
+        table: TableName,
+        key: Sequence[str],
+        after: tuple[str, ...] | None,
+        rows: int,
+        where: str | None,
     ) -> tuple[str, ...] | None:
         """Give the key of the row that is `rows` rows after `after` in key order; None: fewer are left."""
 
@@ -138,9 +143,7 @@ class TableReader(Protocol):
     ) -> AbstractContextManager[Chunk]:
         """Open a snapshot and the rows of a key range in it (order not promised)."""
 
-    def open_keys(
-        self, table: TableName, keys: Sequence[Sequence[str]]
-    ) -> AbstractContextManager[Chunk]:
+    def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> AbstractContextManager[Chunk]:
         """Open a snapshot and the rows of the given keys; keys without a row come as `absent`."""
 
     def close(self) -> None:
@@ -159,8 +162,12 @@ class Source(Protocol):
     def tables(self) -> list[TableSchema]:
         """List the tables that the configuration names, with their schema and key as they are now."""
 
-    def prepare(self) -> None:
-        """Create or extend what the source lacks and the role may create (the publication)."""
+    def prepare(self) -> tuple[UnsettledCommit, ...]:
+        """Create or extend what the source lacks and the role may create (the publication).
+
+        Where tables were added to a log that is already kept: gives the transactions running after that, with
+        lsn 0, as those may have written to the new tables and committed before the log began to carry them.
+        """
 
     def begin_history(self, *, fresh: bool) -> History:
         """Make the log kept from now on (a slot) and tell where it begins.
@@ -176,6 +183,9 @@ class Source(Protocol):
 
     def open_tables(self) -> TableReader:
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""
+
+    def holds_any(self, columns: Sequence[str]) -> str:
+        """Give the predicate, for dumps, that is true for rows in which one of these columns is not null."""
 
     def close(self) -> None:
         """Let go of all connections; never raises."""

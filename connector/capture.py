@@ -1,0 +1,260 @@
+"""The capture loop: read -> batch -> land -> commit -> confirm. Read this file first.
+
+One thread reads the log and commits; another decodes and lands segments; the dump workers land chunks beside
+them; a housekeeper renews the lease and fetches requests.
+
+Invariants, in the order of durability:
+
+1. Data files and schemas are durable before the manifest that names them, and a manifest before its position
+   is confirmed to the source. A crash anywhere leaves at most files that no manifest names.
+2. Manifests are committed in log order, each at a transaction boundary. Parts of a transaction that is too
+   large for memory are landed early and named by the manifest that holds its commit.
+3. A chunk is committed by a manifest whose position is at or after its high watermark.
+4. After a lost connection everything that is not committed is forgotten and read again, from the newest
+   manifest's position.
+
+It does not order, deduplicate or resolve anything (`merge` does), and knows no database (`connector.source`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from connector.config import Config
+from connector.dumper import DumpWorkers
+from connector.errors import TransientError
+from connector.history import open_history, repair_gap
+from connector.lander import LandedSegment, Lander, Landings
+from connector.ledger import Ledger
+from connector.manifest import LandedFile
+from connector.position import format_lsn
+from connector.request_desk import RequestDesk
+from connector.source import LogReader, Source
+from connector.store import Store
+from connector.tables import Repair
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 0.2
+"""The longest single wait, so that signals, requests and finished chunks are seen soon."""
+
+RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Waits before the log is opened again; the last one repeats."""
+
+
+@dataclass
+class Progress:
+    """Figures of this run, for the lease's status and the final line; written by the capture loop alone."""
+
+    changes: int = 0
+    dumped_rows: int = 0
+    manifests: int = 0
+    reconnects: int = 0
+    behind_bytes: int = 0
+    position: int = 0
+
+
+class Capture:
+    """One source's capture, from start to stop. `run` blocks; `stop` may be called from a signal handler."""
+
+    def __init__(self, source: Source, store: Store, config: Config, *, term: int = 1) -> None:
+        self.progress = Progress()
+        self._source, self._store, self._config = source, store, config
+        self._stopping = threading.Event()
+        self._ledger = Ledger(store, term, self._stopping.is_set)
+        self._lander = Lander(store)
+        self._failure: BaseException | None = None
+        self._last_commit = time.monotonic()
+        self._pending_since: float | None = None
+
+    def stop(self) -> None:
+        """Ask for a graceful end: what is read is landed, committed and confirmed first."""
+        self._stopping.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End at once with this error, without another commit (the lease is lost)."""
+        self._failure = error
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Capture until `stop`, or until something ends it that does not pass by itself (raised)."""
+        self._tables, self._dumps = open_history(self._source, self._ledger, self._lander, self._config)
+        self._desk = RequestDesk(self._store, self._source, self._dumps, self._tables)
+        dump = self._config.dump
+        self._workers = DumpWorkers(
+            self._source,
+            self._dumps,
+            self._lander,
+            self._tables.key,
+            chunk_rows=dump.chunk_rows,
+            workers=dump.workers,
+            delay_seconds=dump.delay_seconds,
+        )
+        self._workers.start()
+        self._desk.start()
+        try:
+            self._follow_until_stopped()
+        finally:
+            self._desk.stop()
+            self._workers.stop(timeout=5)
+            self._lander.close()
+
+    def _follow_until_stopped(self) -> None:
+        attempt = 0
+        while not self._stopping.is_set():
+            before = self._ledger.newest.number
+            try:
+                self._follow()
+            except TransientError as error:
+                attempt = 0 if self._ledger.newest.number > before else attempt + 1
+                self._wait_before_reconnecting(error, attempt)
+        if self._failure is not None:
+            raise self._failure
+
+    def _wait_before_reconnecting(self, error: TransientError, attempt: int) -> None:
+        seconds = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
+        self.progress.reconnects += 1
+        log.warning("%s; opening the log again in %s s", error, seconds)
+        self._stopping.wait(seconds)
+
+    def _follow(self) -> None:
+        """Follow the log over one connection, from the newest manifest's position."""
+        repair_gap(self._source, self._ledger, self._tables, self._dumps, self._config)
+        newest = self._ledger.newest
+        reader = self._source.open_log(newest.epoch, newest.position, newest.unsettled)
+        self._pending_since = None
+        with self._lander.landings() as landings:
+            try:
+                while not self._stopping.is_set():
+                    self._turn(reader, landings)
+                self._raise_failure()
+                self._finish(reader, landings)
+            finally:
+                reader.close()
+
+    def _turn(self, reader: LogReader, landings: Landings) -> None:
+        self._raise_failure()
+        patience = min(PATIENCE_SECONDS, self._config.landing.flush_seconds)
+        deadline = time.monotonic() + patience
+        reader.read(patience, self._config.landing.flush_bytes)
+        bite_complete = time.monotonic() < deadline - 0.01
+        if bite_complete or self._flush_due(reader):
+            self._land(reader, landings)
+        self._commit_landed(reader, landings)
+        self._desk.serve(self._ledger.next_number)
+
+    def _raise_failure(self) -> None:
+        if error := self._failure or self._workers.failure:
+            raise error
+
+    def _flush_due(self, reader: LogReader) -> bool:
+        now = time.monotonic()
+        if not reader.buffered_rows:
+            self._pending_since = None
+        elif self._pending_since is None:
+            self._pending_since = now
+        if reader.buffered_bytes >= self._config.landing.flush_bytes:
+            return True
+        pending_seconds = now - self._pending_since if self._pending_since is not None else 0.0
+        return pending_seconds >= self._config.landing.flush_seconds or self._state_due(reader)
+
+    def _state_due(self, reader: LogReader) -> bool:
+        """Tell whether the next manifest should not wait for changes: chunks, news, or a sign of life."""
+        waited = time.monotonic() - self._last_commit
+        high = self._dumps.waiting_for()
+        chunk_ready = high is not None and high <= reader.position
+        moved = reader.position > self._ledger.newest.position
+        settings = self._config.landing
+        return (
+            ((chunk_ready or self._desk.news) and waited >= min(1.0, settings.flush_seconds))
+            or bool(self._tables.notices)
+            or (moved and waited >= settings.heartbeat_seconds)
+        )
+
+    def _land(self, reader: LogReader, landings: Landings) -> None:
+        """Hand what was read to the landing thread: whole transactions, or parts of one that grows too large."""
+        segment = reader.take()
+        self._pending_since = None
+        if segment.position > landings.position or segment.rows:
+            landings.submit(segment)
+        if reader.buffered_bytes >= self._config.landing.flush_bytes // 2 and (part := reader.take_open()):
+            landings.submit_part(part)
+
+    def _commit_landed(self, reader: LogReader, landings: Landings, *, wait: bool = False) -> None:
+        """Commit what has landed; without anything landed, commit chunks and news where they are due."""
+        landed = landings.take_landed(wait=wait)
+        if landed is None:
+            if landings.in_flight or reader.buffered_rows or not self._state_due(reader):
+                return
+            landed = LandedSegment(self._ledger.newest.position)
+        self._commit(landed, reader)
+        reader.confirm(landed.position)
+
+    def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
+        number = self._ledger.next_number
+        unsettled = reader.unsettled(landed.position)  # may fail: before anything is counted as committed
+        for found in landed.set_aside:
+            self._set_aside(found.table, found.reason)
+            self._tables.set_aside(found)
+        self._adopt(landed, number)
+        files = self._tables.landing(landed.files)
+        files += self._commit_chunks(landed.position, number)
+        self._ledger.commit(
+            position=landed.position,
+            source_committed_at=landed.committed_at or self._ledger.newest.source_committed_at,
+            files=files,
+            notices=self._tables.take_notices(),
+            tables=self._tables.snapshot(),
+            dumps=self._dumps.snapshot(),
+            last_dump_number=self._dumps.last_number,
+            unsettled=unsettled,
+        )
+        self._last_commit = time.monotonic()
+        self._desk.committed()
+        self._count(files, landed.position, reader)
+
+    def _adopt(self, landed: LandedSegment, number: int) -> None:
+        """Take over new layouts seen in the log, and queue what they leave to be read."""
+        for schema in landed.schemas:
+            if str(schema.table) in self._tables.states:
+                self._repair(self._tables.adopt(schema, landed.position), number)
+
+    def _repair(self, repair: Repair | None, number: int) -> None:
+        if repair is None:
+            return
+        if repair.columns is None:
+            self._dumps.add(repair.table, manifest=number, reason="repair")
+        else:
+            where = self._source.holds_any(repair.columns)
+            self._dumps.add(repair.table, manifest=number, kind="where", where=where, reason="repair")
+
+    def _commit_chunks(self, position: int, number: int) -> list[LandedFile]:
+        chunks = self._dumps.commit(position, number)
+        for chunk in sorted(chunks, key=lambda c: c.high):
+            self._repair(self._tables.adopt(chunk.schema, chunk.high), number)
+        for state in self._dumps.finished_in(number):
+            if state.kind == "full":
+                self._tables.states[state.table].dumped = True
+        return self._tables.landing(c.file for c in chunks if c.file is not None)
+
+    def _set_aside(self, table: str, reason: str) -> None:
+        log.error("%s is set aside: %s", table, reason)
+        for state in self._dumps.active_of(table):
+            self._dumps.end(state, "failed", f"the table is set aside: {reason}")
+
+    def _count(self, files: list[LandedFile], position: int, reader: LogReader) -> None:
+        progress = self.progress
+        progress.manifests += 1
+        progress.changes += sum(f.rows for f in files if f.kind == "log")
+        progress.dumped_rows += sum(f.rows for f in files if f.kind == "chunk")
+        progress.position, progress.behind_bytes = position, reader.behind_bytes
+
+    def _finish(self, reader: LogReader, landings: Landings) -> None:
+        """The graceful end: land, commit and confirm every whole transaction that was read."""
+        self._land(reader, landings)
+        while landings.in_flight:
+            self._commit_landed(reader, landings, wait=True)
+        log.info("stopped at %s, manifest %s", format_lsn(self._ledger.newest.position), self._ledger.newest.number)

@@ -1,0 +1,169 @@
+"""Dump workers: threads that read chunks beside the log reader and land them.
+
+Order of durability: a chunk's schema object, then its file, then `Dumps.finished`; the capture loop commits
+it. A worker that loses its connection gives the task back and tries again with a new one; a request that the
+database refuses ends that dump with the database's own words; anything else ends the agent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector.dump import Dumps, FinishedChunk, PlanTask, ReadTask
+from connector.errors import RequestError, TableError, TransientError
+from connector.event import CdcColumns, assemble
+from connector.lander import Lander
+from connector.landing import DELETE, DUMP
+from connector.position import Position
+from connector.schema import TableName
+from connector.source import Chunk, ChunkRows, Source, TableReader
+from connector.tables import HINT
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""Waits between attempts of a worker that lost its connection; the last one repeats."""
+
+
+class DumpWorkers:
+    """The threads that carry out what `Dumps` hands out. Sizes may be changed while they run.
+
+    `chunk_rows` and `delay_seconds` are read before each chunk. `failure` holds what ended a worker for good.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        dumps: Dumps,
+        lander: Lander,
+        key_of: Callable[[str], tuple[str, ...]],
+        *,
+        chunk_rows: int,
+        workers: int,
+        delay_seconds: float = 0.0,
+    ) -> None:
+        self.chunk_rows = chunk_rows
+        self.delay_seconds = delay_seconds
+        self.failure: BaseException | None = None
+        self._source, self._dumps, self._lander, self._key_of = source, dumps, lander, key_of
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"dump-{n}", daemon=True) for n in range(workers)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Ask the threads to end after their current chunk and wait so long; a chunk cut off is read again."""
+        self._stopping.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(timeout)
+
+    def _run(self) -> None:
+        tables: TableReader | None = None
+        attempt = 0
+        while not self._stopping.is_set():
+            task = self._dumps.next_task(timeout=0.5)
+            if task is None:
+                continue
+            try:
+                tables = tables or self._source.open_tables()
+                self._carry_out(task, tables)
+                attempt = 0
+                self._stopping.wait(self.delay_seconds if isinstance(task, ReadTask) else 0)
+            except TransientError as error:
+                tables = self._back_off(task, tables, attempt, error)
+                attempt += 1
+            except (RequestError, TableError) as error:
+                log.error("dump %s of %s failed: %s", task.dump.id, task.dump.table, error)
+                self._dumps.end(task.dump, "failed", str(error))
+                self._dumps.give_back(task)
+            except BaseException as error:  # handed to the capture loop, which raises it
+                self.failure = error
+                return
+        if tables is not None:
+            tables.close()
+
+    def _back_off(
+        self, task: PlanTask | ReadTask, tables: TableReader | None, attempt: int, error: TransientError
+    ) -> None:
+        self._dumps.give_back(task)
+        if tables is not None:
+            tables.close()
+        log.warning("dump of %s: %s, trying again", task.dump.table, error)
+        self._stopping.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+
+    def _carry_out(self, task: PlanTask | ReadTask, tables: TableReader) -> None:
+        if isinstance(task, ReadTask):
+            key = self._key_of(task.dump.table)
+            self._dumps.finished(read_chunk(task, tables, self._lander, key, self._stopping.is_set))
+            return
+        table = TableName.parse(task.dump.table)
+        if task.dump.rows_estimate is None and task.after is None:
+            task.dump.rows_estimate = tables.estimate_rows(table)
+        key = self._key_of(task.dump.table)
+        upto = tables.next_boundary(table, key, task.after, self.chunk_rows, task.dump.where)
+        self._dumps.planned(task, upto)
+
+
+def read_chunk(
+    task: ReadTask,
+    tables: TableReader,
+    lander: Lander,
+    key: tuple[str, ...],
+    stopping: Callable[[], bool] = lambda: False,
+) -> FinishedChunk:
+    """Read one chunk in one snapshot into one landing file, durable on return.
+
+    Memory holds some thousands of rows, however large the chunk. Raises `TransientError` when `stopping`
+    becomes true half-way, `TableError` when the table's key is no longer `key`.
+    """
+    with _open(task, tables) as chunk:
+        if chunk.schema.key != key:
+            raise TableError(task.dump.table, f"its key changed from {key} to {chunk.schema.key}", hint=HINT)
+        position = Position.of_chunk(task.epoch, chunk.low, task.dump.number)
+        with lander.writer(chunk.schema, position) as writer:
+            for rows in chunk.rows():
+                if stopping():
+                    raise TransientError("the agent is stopping")
+                writer.append(_landing_table(task, chunk, position, rows))
+            file = writer.close()
+    landed = file and file.model_copy(
+        update={"kind": "chunk", "dump": task.dump.id, "chunk": task.chunk, "low": chunk.low, "high": chunk.high}
+    )
+    return FinishedChunk(task, chunk.low, chunk.high, landed.rows if landed else 0, chunk.schema, landed)
+
+
+def _open(task: ReadTask, tables: TableReader) -> AbstractContextManager[Chunk]:
+    table = TableName.parse(task.dump.table)
+    if task.keys is not None:
+        return tables.open_keys(table, task.keys)
+    return tables.open_chunk(table, task.range, task.dump.where)
+
+
+def _landing_table(task: ReadTask, chunk: Chunk, position: Position, rows: ChunkRows) -> pa.Table:
+    op: pa.Array | str = DUMP
+    if rows.absent is not None:
+        op = pc.if_else(rows.absent, DELETE, DUMP)
+    cdc = CdcColumns(
+        op=op,
+        epoch=position.epoch,
+        lsn=position.lsn,
+        seq=position.seq,
+        low_lsn=chunk.low,
+        high_lsn=chunk.high,
+        dump=task.dump.id,
+        chunk=task.chunk,
+        raw=rows.raw,
+    )
+    return assemble(chunk.schema, rows.columns, cdc)

@@ -1,0 +1,165 @@
+"""Landing: events and chunk rows become Parquet files, with the schema object that each file names before it.
+
+Nothing here is visible to a reader until a manifest names it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from connector.errors import FormatError
+from connector.event import EventBatch, SetAside
+from connector.landing import schema_path
+from connector.manifest import LandedFile
+from connector.parquet import FileWriter, SchemaWriter
+from connector.position import Position
+from connector.schema import TableName, TableSchema
+from connector.source import Segment
+from connector.store import Store
+
+SEGMENTS_IN_FLIGHT = 2
+"""One being landed while the next is read: more would only cost memory."""
+
+
+@dataclass
+class LandedSegment:
+    """Log whose files lie in the store: what a manifest at `position` will name."""
+
+    position: int
+    committed_at: datetime | None = None
+    files: list[LandedFile] = field(default_factory=list)
+    schemas: list[TableSchema] = field(default_factory=list)
+    set_aside: list[SetAside] = field(default_factory=list)
+
+    def add(self, later: LandedSegment) -> None:
+        """Append what landed next."""
+        self.position = later.position
+        self.committed_at = later.committed_at or self.committed_at
+        self.files += later.files
+        self.schemas += later.schemas
+        self.set_aside += later.set_aside
+
+
+class Lander:
+    """Writes landing files into a store. Every method may be called from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._schemas = SchemaWriter(store)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
+
+    def close(self) -> None:
+        """End the landing thread after what it is doing now."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def ensure_schema(self, schema: TableSchema) -> None:
+        """Write a schema's object, once; durable on return."""
+        self._schemas.ensure(schema)
+
+    def load_schema(self, table: str, schema_id: str) -> TableSchema:
+        """Read a schema that was landed before; `FormatError` when its object is gone."""
+        path = schema_path(TableName.parse(table), schema_id)
+        data = self._store.read(path)
+        if data is None:
+            raise FormatError(f"{path} is missing", hint="nothing may be deleted from the landing zone by hand")
+        return TableSchema.from_json(data)
+
+    def writer(self, schema: TableSchema, first: Position) -> FileWriter:
+        """Open a landing file of one table; its schema is durable on return."""
+        self.ensure_schema(schema)
+        return FileWriter(self._store, schema, first)
+
+    @contextmanager
+    def landings(self) -> Iterator[Landings]:
+        """Land segments in order, in the landing thread; what is left at the end is forgotten."""
+        landings = Landings(self, self._pool)
+        try:
+            yield landings
+        finally:
+            landings.forget()
+
+    def land(self, segment: Segment) -> LandedSegment:
+        """Decode a segment and land it, one file for each table and schema; durable on return."""
+        landed = LandedSegment(segment.position, segment.committed_at)
+        writers: dict[tuple[str, str], FileWriter] = {}
+        with ExitStack() as stack:
+            for batch in segment.decode():
+                if isinstance(batch, SetAside):
+                    landed.set_aside.append(batch)
+                    continue
+                self._writer_of(batch, writers, stack, landed).append_batch(batch)
+            landed.files += [file for writer in writers.values() if (file := writer.close())]
+        return landed
+
+    def _writer_of(
+        self,
+        batch: EventBatch,
+        writers: dict[tuple[str, str], FileWriter],
+        stack: ExitStack,
+        landed: LandedSegment,
+    ) -> FileWriter:
+        name = (str(batch.schema.table), batch.schema.id)
+        if name not in writers:
+            writers[name] = stack.enter_context(self.writer(batch.schema, batch.first))
+            landed.schemas.append(batch.schema)
+        return writers[name]
+
+
+class Landings:
+    """Segments on their way into the store, in log order. Used by the capture loop's thread.
+
+    A part of an open transaction is held back until the segment that holds its commit has landed too.
+    """
+
+    def __init__(self, lander: Lander, pool: ThreadPoolExecutor) -> None:
+        self.position = 0
+        self._lander, self._pool = lander, pool
+        self._queue: deque[list[Future[LandedSegment]]] = deque()
+        self._open: list[Future[LandedSegment]] = []
+
+    @property
+    def in_flight(self) -> bool:
+        """Tell whether whole transactions are still to be taken by `take_landed`."""
+        return bool(self._queue)
+
+    def submit(self, segment: Segment) -> None:
+        """Land whole transactions; with those, the parts submitted before become whole."""
+        self._queue.append([*self._open, self._start(segment)])
+        self._open = []
+        self.position = segment.position
+
+    def submit_part(self, segment: Segment) -> None:
+        """Land a part of the transaction that is still open."""
+        self._open.append(self._start(segment))
+
+    def _start(self, segment: Segment) -> Future[LandedSegment]:
+        running = [f for group in (*self._queue, self._open) for f in group if not f.done()]
+        if len(running) >= SEGMENTS_IN_FLIGHT:
+            running[0].result()
+        return self._pool.submit(self._lander.land, segment)
+
+    def take_landed(self, *, wait: bool = False) -> LandedSegment | None:
+        """Give all that has landed since, in one; None when nothing has. `wait`: for the first one at least."""
+        landed: LandedSegment | None = None
+        while self._queue and (wait or all(f.done() for f in self._queue[0])):
+            wait = False
+            for future in self._queue.popleft():
+                part = future.result()
+                if landed is None:
+                    landed = part
+                else:
+                    landed.add(part)
+        return landed
+
+    def forget(self) -> None:
+        """Drop what has not been taken; its files are named by no manifest."""
+        for group in (*self._queue, self._open):
+            for future in group:
+                future.cancel()
+        self._queue.clear()
+        self._open = []

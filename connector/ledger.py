@@ -1,0 +1,108 @@
+"""The ledger: the newest manifest, and the one way to write the next.
+
+Invariant: `commit` returns only when manifest N+1 is durable and is ours. What a crash leaves: manifest N or
+manifest N+1, and perhaps files that no manifest names.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+
+from connector.errors import SourceMismatchError, TransientError
+from connector.manifest import Manifest, Notice, SourceIdentity
+from connector.position import format_lsn
+from connector.store import Store, commit_manifest, newest_manifest
+
+log = logging.getLogger(__name__)
+
+
+def retrying(stop: Callable[[], bool]) -> Retrying:
+    """Retry transient errors of the store, with backoff and for as long as it takes, until `stop` says so."""
+    return Retrying(
+        retry=retry_if_exception_type(TransientError),
+        wait=wait_exponential_jitter(initial=0.2, max=10),
+        stop=lambda _state: stop(),
+        before_sleep=_log_retry,
+        reraise=True,
+    )
+
+
+def _log_retry(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    log.warning("the landing zone did not answer, trying again: %s", error)
+
+
+class Ledger:
+    """The linear history of one source, as its active agent writes it."""
+
+    def __init__(self, store: Store, term: int, stop: Callable[[], bool] = lambda: False) -> None:
+        self._store = store
+        self._term = term
+        self._stop = stop
+        self._newest: Manifest | None = None
+
+    @property
+    def newest(self) -> Manifest:
+        """Give the last manifest committed."""
+        if self._newest is None:
+            raise LookupError("nothing is committed yet")
+        return self._newest
+
+    @property
+    def next_number(self) -> int:
+        """Give the number of the manifest to be written next."""
+        return self._newest.number + 1 if self._newest else 1
+
+    def load(self, identity: SourceIdentity) -> Manifest | None:
+        """Read the newest manifest; None for a new landing zone, `SourceMismatchError` for another database's."""
+        self._newest = retrying(self._stop)(newest_manifest, self._store)
+        if self._newest is not None:
+            check_identity(self._newest.source, identity)
+        return self._newest
+
+    def begin(self, identity: SourceIdentity, **state: Any) -> Manifest:
+        """Commit the first manifest of a landing zone; `state`: epoch, position, tables, dumps and so on."""
+        return self._write(Manifest(**self._fresh(), source=identity, **state))
+
+    def commit(self, *, notices: Sequence[Notice] = (), **changes: Any) -> Manifest:
+        """Commit the next manifest: the newest one with `changes`, and durable on return.
+
+        What belongs to one manifest alone (files, notices) is never carried over. Raises `FencedError` when
+        another agent has written this number.
+        """
+        fresh = self._fresh() | {"files": [], "notices": list(notices)}
+        return self._write(self.newest.model_copy(update=fresh | changes))
+
+    def _fresh(self) -> dict[str, Any]:
+        return {
+            "number": self.next_number,
+            "term": self._term,
+            "write_id": uuid.uuid4().hex,
+            "committed_at": datetime.now(timezone.utc),
+        }
+
+    def _write(self, manifest: Manifest) -> Manifest:
+        retrying(self._stop)(commit_manifest, self._store, manifest)
+        self._newest = manifest
+        log.debug(
+            "manifest %s at %s: %s files", manifest.number, format_lsn(manifest.position), len(manifest.files)
+        )
+        return manifest
+
+
+def check_identity(landed: SourceIdentity, now: SourceIdentity) -> None:
+    """Refuse to go on with the landing zone of another database."""
+    for field in ("kind", "system_id", "database"):
+        before, after = getattr(landed, field), getattr(now, field)
+        if before != after:
+            raise SourceMismatchError(
+                f"the landing zone of source {landed.name!r} was written from {field} {before!r},"
+                f" the database at hand has {after!r}",
+                hint="choose another source.name or landing.url for this database",
+            )
