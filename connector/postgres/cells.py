@@ -1,0 +1,222 @@
+"""Cells: the text values of one column for many rows, and their decoding to the types that they land as.
+
+`pgoutput` and `copytext` both gather their values into cells (an Arrow binary array, null for NULL), so that
+the log and the dump share one codec. Invariant: what a value decodes to depends on nothing but the value and
+the type, never on the other rows of the batch: the same row lands the same from the dump and from the log.
+
+Texts are those of a session with DateStyle ISO, TimeZone UTC, bytea_output hex, client_encoding UTF8 and the
+default extra_float_digits. Pure. Only text arrays with quotes are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector.event import arrow_type
+from connector.postgres.arrays import decode_array
+from connector.schema import array_of, decimal_of
+
+Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+_MAP = pa.map_(pa.string(), pa.string())
+
+# Values of the source's type that the landing type cannot hold. Spark's dates and timestamps are those of the
+# years 1 to 9999, which are also the only ones that Arrow reads.
+_MISFIT_TIME = r"^(-?infinity|\d{5,}-\d\d-\d\d.*|\d{4,}-\d\d-\d\d.* BC)$"
+_SPECIAL_NUMERIC = r"^(NaN|-?Infinity)$"
+_NUMERIC = r"^-?\d+(\.\d+)?$"
+
+
+def gather(data: Bytes, starts: Offsets, ends: Offsets, valid: Mask | None = None) -> pa.Array:
+    """Copy the ranges of `data` into one binary array of contiguous cells.
+
+    Ranges are in ascending order and do not overlap, but for equal ones side by side. Where `valid` is False
+    the cell is null; its range must be empty.
+    """
+    rows = len(starts)
+    if rows == 0:
+        return pa.array([], pa.binary())
+    wide = len(data) > np.iinfo(np.int32).max
+    offset_type: type[np.signedinteger[Any]] = np.int64 if wide else np.int32
+    # Ranges and the gaps between them, alternating: [start, end, start, end, ...] are valid Arrow offsets.
+    offsets = np.empty(2 * rows, offset_type)
+    offsets[0::2] = starts
+    offsets[1::2] = ends
+    picks = np.arange(0, 2 * rows, 2, dtype=offset_type)
+    repeated = starts[1:] < ends[:-1]
+    if repeated.any():
+        kept = np.concatenate(([True], ~repeated))
+        offsets = offsets.reshape(-1, 2)[kept].reshape(-1)
+        picks = (2 * (np.cumsum(kept) - 1)).astype(offset_type)
+    binary = pa.large_binary() if wide else pa.binary()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    cells = pa.Array.from_buffers(binary, len(offsets) - 1, buffers).take(pa.array(picks))
+    if wide:
+        cells = cells.cast(pa.binary())
+    return cells if valid is None else _with_nulls(cells, valid)
+
+
+def _with_nulls(cells: pa.Array, valid: Mask) -> pa.Array:
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(cells), [bitmap, *cells.buffers()[1:]])
+
+
+def offsets_of(cells: pa.Array) -> npt.NDArray[np.int32]:
+    """Give the offsets of a binary array's values into its data buffer, one more than it has rows."""
+    offsets: npt.NDArray[np.int32] = np.frombuffer(cells.buffers()[1], np.int32)
+    return offsets[cells.offset : cells.offset + len(cells) + 1]
+
+
+def decode_column(cells: pa.Array, type_name: str) -> tuple[pa.Array, pa.Array | None]:
+    """Decode the cells of one column to ``arrow_type(type_name)``.
+
+    The second array is None where every value fits; else it holds, as strings, the source's text of the
+    values that the type cannot hold (NaN or out-of-range numeric, infinity, years before 1 and after 9999,
+    arrays of more dimensions or other bounds); in the first its row is null. `ValueError` names a value that
+    is no text of the type at all.
+    """
+    if cells.type != pa.binary():
+        cells = cells.cast(pa.binary())
+    target = arrow_type(type_name)
+    if type_name == "string":
+        return cells.cast(target), None
+    if type_name == "binary":
+        return _decode_hex(cells), None
+    if len(cells) == cells.null_count:
+        return pa.nulls(len(cells), target), None
+    texts = pa.Array.from_buffers(pa.string(), len(cells), cells.buffers(), offset=cells.offset)
+    if type_name == "boolean":
+        return _decode_boolean(texts), None
+    if array_of(type_name):
+        return _decode_lists(texts, target, type_name)
+    return _decode_scalars(texts, target, type_name)
+
+
+def _decode_scalars(texts: pa.Array, target: pa.DataType, type_name: str) -> tuple[pa.Array, pa.Array | None]:
+    try:
+        return texts.cast(target), None
+    except pa.ArrowInvalid:
+        misfit = _misfits(texts, type_name)
+    raw = None
+    if misfit is not None and pc.any(misfit).as_py():
+        raw = pc.if_else(misfit, texts, None)
+        texts = pc.if_else(misfit, None, texts)
+    try:
+        return texts.cast(target), raw
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{_first_refused(texts, target)!r} is not a value of {type_name}") from error
+
+
+def _misfits(texts: pa.Array, type_name: str) -> pa.Array | None:
+    """Mark the valid values of the source's type that the landing type cannot hold."""
+    if type_name in ("date", "timestamp", "timestamp_ntz"):
+        return pc.match_substring_regex(texts, _MISFIT_TIME)
+    if size := decimal_of(type_name):
+        precision, scale = size
+        fits = rf"^-?0*\d{{0,{precision - scale}}}(\.\d{{0,{scale}}}0*)?$"
+        too_wide = pc.and_not(
+            pc.match_substring_regex(texts, _NUMERIC), pc.match_substring_regex(texts, fits)
+        )
+        return pc.or_(pc.match_substring_regex(texts, _SPECIAL_NUMERIC), too_wide)
+    return None
+
+
+def _first_refused(texts: pa.Array, target: pa.DataType) -> str:
+    """Find the first value that does not cast, by halving."""
+    while len(texts) > 1:
+        half = len(texts) // 2
+        try:
+            texts.slice(0, half).cast(target)
+            texts = texts.slice(half)
+        except pa.ArrowInvalid:
+            texts = texts.slice(0, half)
+    return str(texts[0].as_py())[:100]
+
+
+def _decode_lists(texts: pa.Array, target: pa.DataType, type_name: str) -> tuple[pa.Array, pa.Array | None]:
+    try:
+        return decode_array(texts, target)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"a value is not {type_name}: {error}") from error
+
+
+def _decode_boolean(texts: pa.Array) -> pa.Array:
+    true = pc.equal(texts, "t")
+    known = pc.or_(true, pc.equal(texts, "f"))
+    if not pc.all(known, min_count=0).as_py():
+        raise ValueError(f"{texts.filter(pc.invert(known))[0].as_py()[:100]!r} is not a boolean")
+    return true
+
+
+_NOT_HEX = 256
+
+
+def _hex_pairs() -> npt.NDArray[np.uint16]:
+    """Map each pair of hex digits, read as a little-endian number, to its byte; others to `_NOT_HEX`."""
+    nibbles = np.full(256, _NOT_HEX, np.uint16)
+    for digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
+        nibbles[list(digits)] = np.arange(16)
+    high, low = nibbles[np.arange(65536) & 0xFF], nibbles[np.arange(65536) >> 8]
+    pairs = np.where((high < 16) & (low < 16), high * 16 + low, _NOT_HEX)
+    return pairs.astype(np.uint16)
+
+
+_PAIRS = _hex_pairs()
+_PREFIX = int.from_bytes(b"\\x", "little")
+
+
+def _decode_hex(cells: pa.Array) -> pa.Array:
+    """Decode bytea in hex format: look up all pairs of digits at once, then drop the prefixes."""
+    if len(cells) == cells.null_count:
+        return pa.nulls(len(cells), pa.binary())
+    valid = cells.is_valid().to_numpy(zero_copy_only=False)
+    places = offsets_of(cells)
+    first, last = int(places[0]), int(places[-1])
+    text = np.frombuffer(cells.buffers()[2], np.uint8)[first:last]
+    places = places - first
+    if (places & 1).any():
+        raise ValueError("a bytea value is not in hex format, bytea_output must be hex")
+    digits = text.view("<u2")
+    prefixes = places[:-1][valid] // 2
+    if (np.diff(places)[valid] < 2).any() or (digits[prefixes] != _PREFIX).any():
+        raise ValueError("a bytea value is not in hex format, bytea_output must be hex")
+    kept = np.ones(len(digits), np.bool_)
+    kept[prefixes] = False
+    values = _PAIRS[digits[kept]]
+    if len(values) and values.max() == _NOT_HEX:
+        raise ValueError("a bytea value holds a character that is not a hex digit")
+    offsets = places // 2
+    offsets[1:] -= np.cumsum(valid, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(values.astype(np.uint8))]
+    return _with_nulls(pa.Array.from_buffers(pa.binary(), len(cells), buffers), valid)
+
+
+def combine_raw(raws: Mapping[str, pa.Array | None]) -> pa.Array | None:
+    """Put the `raw` texts of the columns together into one map per row, null where a row has none.
+
+    Gives None when no column has any. Entries of a row are in the order of the mapping.
+    """
+    present = [(name, raw) for name, raw in raws.items() if raw is not None and raw.null_count < len(raw)]
+    if not present:
+        return None
+    count = len(present[0][1])
+    rows = [np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False)) for _, raw in present]
+    row = np.concatenate(rows)
+    order = np.argsort(row, kind="stable")
+    names = pa.array([name for name, _ in present], pa.string())
+    column = np.repeat(np.arange(len(present)), [len(r) for r in rows])
+    keys = names.take(pa.array(column[order]))
+    items = pa.concat_arrays([raw.drop_null() for _, raw in present]).take(pa.array(order))
+    sizes = np.bincount(row, minlength=count)
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    bitmap = pa.py_buffer(np.packbits(sizes > 0, bitorder="little"))
+    entries = pa.StructArray.from_arrays([keys, items], fields=[_MAP.key_field, _MAP.item_field])
+    return pa.Array.from_buffers(_MAP, count, [bitmap, pa.py_buffer(offsets)], children=[entries])

@@ -1,0 +1,124 @@
+r"""Rows of ``COPY ... TO STDOUT`` in text format to cells, a column at a time. Pure.
+
+Rows end in a newline, values are parted by tabs, ``\N`` is NULL; within values a backslash begins an escape,
+so that a raw tab or newline is never part of one (PostgreSQL's manual, COPY, "Text Format").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from connector.errors import BugError
+from connector.postgres.cells import Bytes, Mask, gather, offsets_of
+
+_TAB, _NEWLINE, _BACKSLASH, _N = b"\t\n\\N"
+
+_Places = npt.NDArray[np.int64]
+
+_UNESCAPED = np.arange(256, dtype=np.uint8)
+_UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
+
+
+@dataclass(frozen=True)
+class _Escapes:
+    """Backslashes that begin an escape: where they are, and in which cell (counted row by row)."""
+
+    places: _Places
+    cells: _Places
+
+
+def split_rows(rows: Sequence[bytes], columns: int) -> list[pa.Array]:
+    """Split COPY rows into one binary array of cells for each column.
+
+    `rows` are what a COPY wrote, in order; only their concatenation matters, which ends with a whole row.
+    `BugError` when rows do not have `columns` values.
+    """
+    data = np.frombuffer(bytearray().join(rows), np.uint8)
+    if columns == 0:
+        return []
+    marks = np.flatnonzero((data == _TAB) | (data == _NEWLINE) | (data == _BACKSLASH))
+    is_end = data[marks] != _BACKSLASH
+    ends = marks[is_end]
+    _check_shape(data, ends, columns)
+    starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
+    nulls, escapes = None, None
+    if len(ends) < len(marks):
+        backslashes = _Escapes(marks[~is_end], np.cumsum(is_end)[~is_end])
+        nulls, escapes = _nulls_and_escapes(data, starts, ends, backslashes)
+        _unescape_letters(data, escapes.places)
+    return [_column(data, starts, ends, nulls, escapes, column, columns) for column in range(columns)]
+
+
+def _check_shape(data: Bytes, ends: _Places, columns: int) -> None:
+    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
+        raise BugError("a COPY row does not end in a newline")
+    if len(ends) % columns:
+        raise BugError(f"{len(ends)} COPY values do not make rows of {columns} columns")
+    is_last = (data[ends] == _NEWLINE).reshape(-1, columns)
+    if not is_last[:, -1].all() or is_last[:, :-1].any():
+        raise BugError(f"a COPY row does not have {columns} columns")
+
+
+def _nulls_and_escapes(
+    data: Bytes, starts: _Places, ends: _Places, backslashes: _Escapes
+) -> tuple[Mask | None, _Escapes]:
+    """Tell the backslashes of NULLs from those that begin an escape and those that are escaped themselves."""
+    places, cells = backslashes.places, backslashes.cells
+    is_null = (ends[cells] - starts[cells] == 2) & (places == starts[cells]) & (data[places + 1] == _N)
+    nulls = np.zeros(len(starts), np.bool_)
+    nulls[cells[is_null]] = True
+    places, cells = places[~is_null], cells[~is_null]
+    # In a run of backslashes the first, third, ... begin an escape; runs end with their cell.
+    begins = np.concatenate(([True], np.diff(places) != 1)) if len(places) else np.zeros(0, np.bool_)
+    run = np.flatnonzero(begins)[np.cumsum(begins) - 1] if len(places) else places
+    is_escape = (np.arange(len(places)) - run) % 2 == 0
+    return (nulls if is_null.any() else None), _Escapes(places[is_escape], cells[is_escape])
+
+
+def _unescape_letters(data: Bytes, places: _Places) -> None:
+    """Put the character that each escape stands for in place of its letter; the backslash goes later."""
+    letters = data[places + 1]
+    special = letters != _BACKSLASH
+    data[places[special] + 1] = _UNESCAPED[letters[special]]
+
+
+def _column(
+    data: Bytes,
+    starts: _Places,
+    ends: _Places,
+    nulls: Mask | None,
+    escapes: _Escapes | None,
+    column: int,
+    columns: int,
+) -> pa.Array:
+    first, last = starts[column::columns], ends[column::columns]
+    valid = None
+    if nulls is not None and (null := nulls[column::columns]).any():
+        valid = ~null
+        last = np.where(null, first, last)
+    cells = gather(data, first, last, valid)
+    if escapes is None:
+        return cells
+    here = escapes.cells % columns == column
+    if not here.any():
+        return cells
+    rows = escapes.cells[here] // columns
+    return _drop_backslashes(cells, rows, escapes.places[here] - first[rows])
+
+
+def _drop_backslashes(cells: pa.Array, rows: _Places, within: _Places) -> pa.Array:
+    """Take out one byte of each given row, at its place within that row's cell."""
+    offsets = offsets_of(cells)
+    text = np.frombuffer(cells.buffers()[2], np.uint8)[: offsets[-1]]
+    kept = np.ones(len(text), np.bool_)
+    kept[offsets[rows] + within] = False
+    dropped = np.bincount(rows, minlength=len(cells))
+    shorter = offsets.copy()
+    shorter[1:] -= np.cumsum(dropped, dtype=np.int32)
+    buffers = [cells.buffers()[0], pa.py_buffer(shorter), pa.py_buffer(text[kept])]
+    return pa.Array.from_buffers(pa.binary(), len(cells), buffers)
