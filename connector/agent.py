@@ -7,20 +7,28 @@ even an agent that has not noticed cannot commit: the manifest is the fence.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from pydantic import ValidationError
+
 from connector.capture import Capture, Progress
 from connector.config import Config
-from connector.errors import DeltatideError, PreconditionError, TransientError
+from connector.errors import DeltatideError, PreconditionError, RequestError, TransientError
+from connector.lease import Holder, Lease, read_lease
 from connector.ledger import check_identity
-from connector.lease import Lease
+from connector.manifest import Manifest
+from connector.position import format_lsn
+from connector.requests import DumpRequest, submit
+from connector.schema import TableName
 from connector.source import Finding, Source
 from connector.store import Store, newest_manifest, open_store, probe
 
@@ -72,7 +80,7 @@ def run(config: Config) -> Progress:
     """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until it can't go on (raised)."""
     _refuse_failures(check(config))
     store = open_store(config.landing, config.source.name)
-    lease = Lease.acquire(store, config.landing.lease_seconds, on_wait=lambda text: log.info("%s", text))
+    lease = Lease.acquire(store, config.landing.lease_seconds, _say_waiting)
     source = open_source(config)
     try:
         capture = Capture(source, store, config, term=lease.term)
@@ -81,7 +89,11 @@ def run(config: Config) -> Progress:
         return capture.progress
     finally:
         source.close()
-        _release(lease)
+        lease.release()
+
+
+def _say_waiting(holder: Holder, seconds: float) -> None:
+    log.info("waiting %.0f s for the lease of process %s on %s to run out", seconds, holder.pid, holder.host)
 
 
 def _refuse_failures(findings: list[Finding]) -> None:
@@ -141,8 +153,70 @@ def status_of(progress: Progress) -> dict[str, Any]:
     return {**vars(progress), "at": time.time()}
 
 
-def _release(lease: Lease) -> None:
+def newest(config: Config) -> Manifest:
+    """Read the newest manifest of the configured source; `PreconditionError` when nothing has landed yet."""
+    store = open_store(config.landing, config.source.name)
+    manifest = newest_manifest(store)
+    if manifest is None:
+        raise PreconditionError(f"{store.url} holds no manifest", hint="start the agent: deltatide run")
+    return manifest
+
+
+def request_dump(
+    config: Config, tables: list[str] | None, where: str | None = None, keys: list[list[str]] | None = None
+) -> str:
+    """Leave a request for a dump in the landing zone, for the agent to take up, and give its id.
+
+    `tables` None: all. `RequestError` for a table that is not captured.
+    """
+    captured = newest(config).tables
+    names = None if tables is None else [_captured_name(text, captured) for text in tables]
     try:
-        lease.release()
-    except DeltatideError as error:
-        log.warning("the lease was not released, it ends by itself: %s", error)
+        request = DumpRequest(tables=names, where=where, keys=keys)
+    except ValidationError as error:
+        raise RequestError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from error
+    return submit(open_store(config.landing, config.source.name), request)
+
+
+def _captured_name(text: str, captured: Collection[str]) -> str:
+    try:
+        name = str(TableName.parse(text))
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    if name not in captured:
+        near = difflib.get_close_matches(name, captured, 1)
+        meant = f"did you mean {near[0]}" if near else f"captured are {', '.join(sorted(captured))}"
+        raise RequestError(f"{name} is not a captured table", hint=meant)
+    return name
+
+
+def _agent_line(lease: Holder | None) -> str:
+    if lease is None or not lease.active:
+        return "none is active"
+    return f"process {lease.pid} on {lease.host} since {lease.since:%Y-%m-%d %H:%M:%S}Z, term {lease.term}"
+
+
+def status(config: Config) -> dict[str, Any]:
+    """Tell who is active, how far the log has landed, and how each table stands; for people and for JSON."""
+    manifest = newest(config)
+    lease = read_lease(open_store(config.landing, config.source.name))
+    active = Counter(d.table for d in manifest.dumps if d.active)
+    return {
+        "source": f"{manifest.source.name} ({manifest.source.kind} {manifest.source.version or ''})".strip(),
+        "agent": _agent_line(lease),
+        "figures": lease.status if lease else {},
+        "manifest": manifest.number,
+        "position": format_lsn(manifest.position),
+        "epoch": manifest.epoch,
+        "committed": manifest.committed_at,
+        "source time": manifest.source_committed_at,
+        "exact": manifest.exact,
+        "gaps": len(manifest.gaps),
+        "tables": {
+            name: {
+                "state": t.state, "dumped": t.dumped, "active_dumps": active[name],
+                "reason": t.reason, "hint": t.hint,
+            }
+            for name, t in sorted(manifest.tables.items())
+        },
+    }  # fmt: skip

@@ -82,7 +82,8 @@ class DumpWorkers:
                 attempt = 0
                 self._stopping.wait(self.delay_seconds if isinstance(task, ReadTask) else 0)
             except TransientError as error:
-                tables = self._back_off(task, tables, attempt, error)
+                self._back_off(task, tables, attempt, error)
+                tables = None
                 attempt += 1
             except (RequestError, TableError) as error:
                 log.error("dump %s of %s failed: %s", task.dump.id, task.dump.table, error)
@@ -139,7 +140,13 @@ def read_chunk(
                 writer.append(_landing_table(task, chunk, position, rows))
             file = writer.close()
     landed = file and file.model_copy(
-        update={"kind": "chunk", "dump": task.dump.id, "chunk": task.chunk, "low": chunk.low, "high": chunk.high}
+        update={
+            "kind": "chunk",
+            "dump": task.dump.id,
+            "chunk": task.chunk,
+            "low": chunk.low,
+            "high": chunk.high,
+        }
     )
     return FinishedChunk(task, chunk.low, chunk.high, landed.rows if landed else 0, chunk.schema, landed)
 

@@ -1,0 +1,22 @@
+"""Named moments at which a test may kill the process, as `kill -9` would.
+
+``DELTATIDE_KILL_AT=name`` kills at the first passing of the moment, ``name:3`` at the third. Only tests set it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+_passed: Counter[str] = Counter()
+
+
+def reach(moment: str) -> None:
+    """Pass a named moment; does not return where the environment asks to be killed at it."""
+    wanted, _, count = os.environ.get("DELTATIDE_KILL_AT", "").partition(":")
+    if wanted != moment:
+        return
+    _passed[moment] += 1
+    if _passed[moment] >= int(count or 1):
+        os.kill(os.getpid(), signal.SIGKILL)
