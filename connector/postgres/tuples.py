@@ -77,7 +77,7 @@ def walk_messages(messages: Messages, columns: int) -> MessageTuples:
     data, kinds, starts, ends = messages.data, messages.kinds, messages.starts, messages.ends
     tags = data[starts + 5]
     has_old = ((tags == KEY) | (tags == OLD)) & ((kinds == UPDATE) | (kinds == DELETE))
-    if not has_old.any() and (kinds != TRUNCATE).all():
+    if not has_old.any() and ((kinds == INSERT) | (kinds == UPDATE)).all():
         _expect(tags, NEW)
         new = Tuples.absent(columns, starts)
         _expect_end(_walk(data, starts + 6, new, None), ends)
