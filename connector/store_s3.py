@@ -220,7 +220,8 @@ def _refusal(url: str, error: ClientError) -> DeltatideError:
         status >= 500 or status in (408, 409, 429) or code in ("SlowDown", "RequestTimeout")
     ):
         return TransientError(message)
-    return PreconditionError(message, hint=_HINTS.get(code, "check [landing] and the credentials"))
+    usual = _CREDENTIALS_HINT if status in (401, 403) else "check landing.url, endpoint and region"
+    return PreconditionError(message, hint=_HINTS.get(code, usual))
 
 
 def _code(error: ClientError) -> str:
