@@ -32,7 +32,7 @@ from connector.schema import TableSchema
 from connector.store import Store
 
 ROW_GROUP_ROWS = 65_536  # Spark splits files between row groups; more rows save neither bytes nor CPU here
-ROW_GROUP_BYTES = 32 << 20  # wide rows fill a row group long before that
+ROW_GROUP_BYTES = 16 << 20  # of Arrow; wide rows fill a row group sooner, and each open file may hold one
 
 _REPEATED = [f"{CDC}.{name}" for name in ("op", "epoch", "low_lsn", "high_lsn", "dump", "chunk")]
 

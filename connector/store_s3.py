@@ -52,6 +52,7 @@ _HINTS = {
     "RequestTimeTooSkewed": "set this machine's clock",
     "NotImplemented": "the store lacks conditional puts, which a commit needs; use another",
 }
+_USUAL_HINT = "check landing.url, endpoint and region, and the credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE)"
 _CREDENTIALS_HINT = "give credentials by AWS_ACCESS_KEY_ID, AWS_PROFILE, or the machine's role"
 
 
@@ -220,8 +221,7 @@ def _refusal(url: str, error: ClientError) -> DeltatideError:
         status >= 500 or status in (408, 409, 429) or code in ("SlowDown", "RequestTimeout")
     ):
         return TransientError(message)
-    usual = _CREDENTIALS_HINT if status in (401, 403) else "check landing.url, endpoint and region"
-    return PreconditionError(message, hint=_HINTS.get(code, usual))
+    return PreconditionError(message, hint=_HINTS.get(code, _USUAL_HINT))
 
 
 def _code(error: ClientError) -> str:
