@@ -50,6 +50,8 @@ def _source_url(url: SecretStr) -> SecretStr:
     parts = urlsplit(url.get_secret_value())
     if parts.scheme not in ("postgresql", "postgres"):
         raise ValueError("must begin with postgresql://, as in postgresql://user@host:5432/database")
+    if "@" not in parts.netloc and "@" in parts.path + parts.fragment:
+        raise ValueError("user and password must be percent-encoded, or written through ${...}")
     if not parts.path.strip("/") and "dbname=" not in parts.query:
         raise ValueError("names no database, write postgresql://user@host:5432/database")
     return url

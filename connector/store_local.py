@@ -104,7 +104,7 @@ class LocalStore:
     def replace(self, path: str, data: bytes, version: str | None) -> str | None:
         """Write over exactly this version, under a lock that ends with the process."""
         target = self._file(path)
-        with _errors(target), _locked(target):
+        with _errors(target), _locked(self._root):
             current = self.read_versioned(path)
             if (current and current[1]) != version:
                 return None
@@ -188,9 +188,9 @@ def _temporary(target: Path, data: bytes) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    _make_folder(target.parent)
-    with (target.parent / f".{target.name}.lock").open("ab") as file:
+def _locked(root: Path) -> Iterator[None]:
+    _make_folder(root)
+    with (root / ".lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -181,6 +181,13 @@ def test_a_password_is_written_as_it_is(file: Path, tmp_path: Path) -> None:
     assert config.source.url.get_secret_value() == "postgresql://me:p%40ss@db/shop"
 
 
+@pytest.mark.parametrize("password", ["a/b", "a#b", "a/b#c"])
+def test_a_password_that_is_not_encoded_is_told(file: Path, password: str) -> None:
+    text = GOOD.replace("deltatide@", f"deltatide:{password}@")
+    (found,) = problems(file, text)
+    assert found == "source.url: user and password must be percent-encoded, or written through ${...}"
+
+
 def test_a_missing_secret_file_is_told(file: Path) -> None:
     text = GOOD.replace("deltatide@", "deltatide:${file:/nowhere/password}@")
     assert problems(file, text) == ["source.url: ${file:/nowhere/password}: no such file or directory"]

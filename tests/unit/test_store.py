@@ -165,6 +165,14 @@ def test_a_crash_between_write_and_link_leaves_nothing_visible(
     assert store.create("a/b", b"y")
 
 
+def test_what_a_store_leaves_besides_objects_does_not_grow(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    probe(store)
+    before = sorted(p for p in tmp_path.rglob("*") if p.is_file())
+    probe(store)
+    assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == before == [tmp_path / ".lock"]
+
+
 @pytest.mark.parametrize("path", ["../a", "a/../b", "/a", "a//b", ".a", "a/.b"])
 def test_a_path_out_of_the_store_is_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(BugError):
