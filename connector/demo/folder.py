@@ -1,0 +1,119 @@
+"""The demonstration's folder: the landing zone, the lake, the database, logs and the configuration.
+
+Invariant: a folder is emptied only if it carries the demonstration's own marker file.
+
+After the demonstration everything but the database stays, until the next one in the same folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from connector.config import Config, load
+from connector.errors import PreconditionError
+
+MARKER = ".deltatide-demo"
+DEFAULT_FOLDER = Path("demo-data")
+
+_CONFIGURATION = """\
+# Written by `deltatide demo`; the database has ended with it. Complete examples are in conf/.
+[source]
+name = "shop"
+kind = "postgres"
+url = {source}
+tables = ["public.*"]
+
+[landing]
+url = {landing}
+flush_seconds = 1
+heartbeat_seconds = 1
+
+[dump]
+chunk_rows = 25000
+workers = 2
+
+[lake]
+url = {lake}
+"""
+
+
+class DemoFolder:
+    """A folder that belongs to the demonstration. Paths are absolute."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.configuration = path / "demo.toml"
+        self.postgres = path / "postgres"
+        self.landing = path / "landing"
+        self.lake = path / "lake"
+        self.compared = path / "compared"
+        self.agent_log = path / "agent.log"
+        self.merge_log = path / "merge.log"
+
+    @classmethod
+    def create(cls, path: Path | None) -> DemoFolder:
+        """Make the folder anew; what an earlier demonstration left in it is removed.
+
+        `PreconditionError` when something else is there, which is left as it is.
+        """
+        folder = cls((path or DEFAULT_FOLDER).absolute())
+        marker = folder.path / MARKER
+        if folder.path.exists():
+            if not folder.path.is_dir():
+                raise PreconditionError(f"{folder.path}: is not a folder", hint="name another with --folder")
+            if any(folder.path.iterdir()) and not marker.is_file():
+                raise PreconditionError(
+                    f"{folder.path}: is not empty and not of an earlier demo",
+                    hint="name another folder with --folder",
+                )
+        _empty(folder.path)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            marker.write_text("deltatide demo empties this folder\n")
+        except OSError as error:
+            raise PreconditionError(
+                f"{folder.path}: {(error.strerror or str(error)).lower()}",
+                hint="name another folder with --folder",
+            ) from error
+        return folder
+
+    def configure(self, url: str, password: str) -> Config:
+        """Write the configuration for a source (its url without password), and read it as everybody does."""
+        secret = self.path / "password"
+        secret.touch(mode=0o600)
+        secret.write_text(password)
+        user, separator, rest = url.partition("@")
+        source = f"{user}:${{file:{secret}}}{separator}{rest}"
+        values = {"source": source, "landing": str(self.landing), "lake": str(self.lake)}
+        quoted = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+        self.configuration.write_text(_CONFIGURATION.format(**quoted))
+        return load(self.configuration)
+
+    def drop_database(self) -> None:
+        """Remove the database's files; its server has ended."""
+        shutil.rmtree(self.postgres, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove everything."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def shown(self, path: Path) -> str:
+        """Spell a path as short as it can be typed here."""
+        relative = os.path.relpath(path)
+        return str(path) if relative.startswith("..") else relative
+
+
+def _empty(folder: Path) -> None:
+    """Remove what is in the folder, the marker last, so that a removal that was cut short can be repeated."""
+    if not folder.exists():
+        return
+    for entry in folder.iterdir():
+        if entry.name == MARKER:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

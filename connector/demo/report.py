@@ -1,0 +1,84 @@
+"""The end of the demonstration: figures, differences, and what to try next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from connector.demo.compare import Comparison
+from connector.demo.folder import DemoFolder
+from connector.demo.watch import LandingWatch
+
+DIFFERENCES_SHOWN = 10
+
+
+def print_comparison(console: Console, comparisons: Sequence[Comparison], watch: LandingWatch) -> None:
+    """Print a line for each table, and the first differences where there are any."""
+    table = Table("table", header_style="bold", box=None, padding=(0, 2))
+    for name in ("rows in PostgreSQL", "rows in Delta", "differences", "rows dumped", "changes captured"):
+        table.add_column(name, justify="right")
+    for each in comparisons:
+        found = watch.tables[each.table]
+        differences = f"[bold red]{each.differences:,}[/]" if each.differences else "[green]0[/]"
+        figures = (f"{n:,}" for n in (each.source_rows, each.target_rows, found.dumped, found.changes))
+        source, target, dumped, changes = figures
+        table.add_row(each.table, source, target, differences, dumped, changes)
+    console.print()
+    console.print(table)
+    first = [difference for each in comparisons for difference in each.first]
+    for difference in first[:DIFFERENCES_SHOWN]:
+        console.print(f"[red]difference:[/] {escape(str(difference))}", highlight=False, soft_wrap=True)
+
+
+def print_figures(console: Console, figures: Mapping[str, str]) -> None:
+    """Print named figures, one a line."""
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    for name, value in figures.items():
+        table.add_row(f"[bold]{name}[/]", value)
+    console.print()
+    console.print(table)
+
+
+def print_next_steps(console: Console, folder: DemoFolder) -> None:
+    """Print where everything lies, and commands that work as they are printed."""
+    command = _program("deltatide")
+    configuration = shlex.quote(folder.shown(folder.configuration))
+    steps = {
+        "Delta tables": folder.shown(folder.lake / "public"),
+        "landing zone": folder.shown(folder.landing / "shop"),
+        "a query": query_command(folder),
+        "a table now": f"{command} live -c {configuration} public.orders --limit 5",
+        "the cuts": f"{command} cuts -c {configuration}",
+        "a notebook": "notebooks/01_first_look.ipynb",
+    }
+    console.print()
+    for name, text in steps.items():
+        console.print(f"[bold]{name:<14}[/]{escape(text)}", highlight=False, soft_wrap=True)
+
+
+def query_command(folder: DemoFolder) -> str:
+    """Spell a shell command that queries a Delta table."""
+    query = (
+        "SELECT status, count(*) AS orders, sum(total) AS total "
+        f"FROM delta.`{folder.lake / 'public' / 'orders'}` GROUP BY status ORDER BY status"
+    )
+    code = f"from merge.session import local_session; local_session().sql({query!r}).show()"
+    return f"{_shown(Path(sys.executable))} -c {shlex.quote(code)}"
+
+
+def _program(name: str) -> str:
+    """Spell a command of this environment so that it is found."""
+    return name if shutil.which(name) else _shown(Path(sys.executable).with_name(name))
+
+
+def _shown(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return shlex.quote(str(path) if relative.startswith("..") else relative)

@@ -1,0 +1,278 @@
+"""The demonstration, from an empty folder to the comparison: `deltatide demo`.
+
+::
+
+    PostgreSQL <- writer
+        |
+      agent (deltatide run) -> landing zone -> merges (deltatide merge) -> lake
+        |                                                                   |
+        +------------------------------ compared --------------------------+
+
+The first rows are dumped, the writer writes, and merges run at the same time. Then the writer stops, what it
+wrote is landed and merged, and the last cut is compared with PostgreSQL, row by row and column by column.
+
+What an interruption leaves: no process, and a folder that the next demonstration empties.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psycopg2
+from rich.console import Console
+
+from connector.config import Config
+from connector.demo.child import Child
+from connector.demo.compare import Comparison, compare, other_columns, source_rows, source_table, target_rows
+from connector.demo.display import Display, Figures
+from connector.demo.folder import DemoFolder
+from connector.demo.merges import MergeWatch, last_cut, merge_until_whole, write_in_key_order
+from connector.demo.postgres_server import PostgresServer
+from connector.demo.report import print_comparison, print_figures, print_next_steps
+from connector.demo.shop import TABLES, Sizes, create_shop
+from connector.demo.watch import LandingWatch
+from connector.demo.writer import Writer
+from connector.errors import OperatorError, PreconditionError
+from connector.position import parse_lsn
+from connector.store import Store, open_store
+
+CHANGES_PER_SECOND = 2_000
+"""Leaves a small machine the time for Spark."""
+
+MERGE_SECONDS = 3
+PATIENCE_SECONDS = 300.0
+"""The longest wait for a dump, a first merge, or the end of the log; a busy machine is slow."""
+
+LOOK_SECONDS = 0.25
+
+
+def demo(folder: Path | None = None, rows: int = 1_000_000, seconds: int = 60) -> int:
+    """Run the demonstration and give the exit status: 1 when a single value differs.
+
+    `folder` (``demo-data`` by default) is emptied when an earlier demonstration made it, and then keeps the
+    landing zone and the lake. `seconds`: how long the writer writes; longer when the dump takes longer.
+    """
+    _require_spark()
+    console = Console()
+    place = DemoFolder.create(folder)
+    with ExitStack() as cleanup:
+        cleanup.enter_context(_interrupted_by_sigterm())
+        cleanup.callback(place.drop_database)
+        run = _start(place, Sizes.of(rows), Display(console), cleanup)
+        run.capture(seconds)
+        run.finish()
+        with closing(_spark()) as session:
+            comparisons = run.merge_and_compare(session.spark)
+        run.agent.stop()
+        run.watch.look()
+        print_comparison(console, comparisons, run.watch)
+        print_figures(console, run.figures())
+        differences = sum(each.differences for each in comparisons)
+        if differences:
+            console.print(
+                f"\n[bold red]{differences:,} differences[/] between PostgreSQL and Delta", highlight=False
+            )
+        else:
+            console.print(
+                "\n[bold green]PostgreSQL and Delta hold the same rows, value by value[/]", highlight=False
+            )
+        print_next_steps(console, place)
+    return 1 if differences else 0
+
+
+def _require_spark() -> None:
+    try:
+        import merge.session  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise PreconditionError(
+            f"the demo needs Spark: {error.name} is not installed", hint="pip install 'deltatide[demo]'"
+        ) from error
+
+
+@dataclass
+class _Spark:
+    spark: Any
+
+    def close(self) -> None:
+        self.spark.stop()
+
+
+def _spark() -> _Spark:
+    from merge.session import local_session
+
+    return _Spark(local_session("deltatide-demo"))
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end us as Ctrl-C does: with everything that we started."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _start(place: DemoFolder, sizes: Sizes, display: Display, cleanup: ExitStack) -> _Run:
+    """Start everything; `cleanup` ends it, in the opposite order."""
+    display.step("starting PostgreSQL")
+    server = cleanup.enter_context(PostgresServer.start(place.postgres, database="shop"))
+    total = sum(vars(sizes).values())
+    display.step(f"PostgreSQL {server.version} runs, loading {total:,} rows into {len(TABLES)} tables")
+    url = server.url(database="shop")
+    create_shop(url, sizes)
+    config = place.configure(url.replace(f":{server.password}@", "@"), server.password)
+    writer = Writer(url, sizes, changes_per_second=CHANGES_PER_SECOND)
+    agent = Child(place.agent_log, "run", "-c", str(place.configuration))
+    cleanup.callback(agent.close)
+    merges = Child(
+        place.merge_log, "merge", "-c", str(place.configuration), "--every", str(MERGE_SECONDS), "--json"
+    )
+    cleanup.callback(merges.close)
+    cleanup.callback(writer.stop)
+    store = open_store(config.landing, config.source.name)
+    return _Run(place, config, url, writer, agent, merges, store, display)
+
+
+class _Run:
+    """What runs, and the steps from capture to comparison."""
+
+    def __init__(
+        self,
+        place: DemoFolder,
+        config: Config,
+        url: str,
+        writer: Writer,
+        agent: Child,
+        merges: Child,
+        store: Store,
+        display: Display,
+    ) -> None:
+        self.agent = agent
+        self.watch = LandingWatch(store)
+        self._merge_watch = MergeWatch(place.merge_log)
+        self._place, self._config, self._url, self._store = place, config, url, store
+        self._writer, self._merges, self._display = writer, merges, display
+        self._position = 0
+        self._began = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    def capture(self, seconds: int) -> None:
+        """Write, dump, capture and merge at once, for `seconds` and until the dump and a merge are done."""
+        self._display.step("dump, capture, merges and the writer run at the same time")
+        self._writer.start()
+        began = time.monotonic()
+        with self._display.live():
+            self._wait(
+                lambda: time.monotonic() - began >= seconds, "writing", float(seconds) + PATIENCE_SECONDS
+            )
+            self._wait(self._is_dumped_and_merged, "writing, until all is dumped and merged once")
+        self._writer.stop()
+        self._raise_failures()
+
+    def finish(self) -> None:
+        """Wait until all that was written is in a manifest, and end the merges."""
+        with closing(psycopg2.connect(self._url)) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT pg_current_wal_lsn()")
+            self._position = parse_lsn(cursor.fetchall()[0][0])
+        began = time.monotonic()
+        self._display.step("the writer has stopped; waiting until the log has landed")
+        self._wait(self._is_landed, "landing the rest")
+        self._seconds["landing the rest"] = time.monotonic() - began
+        self._merges.stop(PATIENCE_SECONDS)
+        self._merge_watch.look()
+
+    def merge_and_compare(self, spark: Any) -> list[Comparison]:
+        """Merge the rest, then compare the last cut with PostgreSQL, table by table."""
+        self._display.step("the last merge")
+        with self._timed("last merge"):
+            merge_until_whole(
+                spark, self._config, self._store, self._position, self._merge_watch.add, PATIENCE_SECONDS
+            )
+        cut = last_cut(spark, self._config)
+        self._display.step(f"comparing cut {cut.manifest} with PostgreSQL, value by value")
+        with self._timed("comparison"), closing(psycopg2.connect(self._url)) as connection:
+            return [self._compare(connection, spark, cut, name) for name in TABLES]
+
+    def _compare(self, connection: Any, spark: Any, cut: Any, name: str) -> Comparison:
+        table = source_table(connection, "public", name)
+        folder = self._place.compared / name
+        columns = write_in_key_order(spark, self._config, cut, f"public.{name}", table.key, folder)
+        if set(columns) != set(table.order):
+            return other_columns(table, columns)
+        result = compare(table, source_rows(connection, table), target_rows(folder, table.order))
+        connection.rollback()
+        return result
+
+    def figures(self) -> dict[str, str]:
+        """Give the figures of the whole run."""
+        watch, merges = self.watch, self._merge_watch
+        steps = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self._seconds.items())
+        return {
+            "written": f"{self._writer.changes:,} changes in {self._writer.transactions:,} transactions",
+            "captured": f"{watch.changes:,} changes; {watch.dumped:,} rows dumped in {watch.chunks:,} chunks",
+            "landed": f"{watch.files:,} files, {watch.bytes / 2**20:,.0f} MiB, {watch.manifests:,} manifests",
+            "merged": f"{merges.merges:,} cuts, {merges.requested:,} rows asked for again",
+            "time": f"{time.monotonic() - self._began:.0f} s ({steps})",
+        }
+
+    def _is_dumped_and_merged(self) -> bool:
+        newest = self.watch.newest
+        return newest is not None and newest.exact and self._merge_watch.cut is not None
+
+    def _is_landed(self) -> bool:
+        newest = self.watch.newest
+        return newest is not None and newest.exact and newest.position >= self._position
+
+    def _wait(self, condition: Callable[[], bool], phase: str, seconds: float = PATIENCE_SECONDS) -> None:
+        limit = time.monotonic() + seconds
+        while True:
+            self.watch.look()
+            self._merge_watch.look()
+            self._display.show(self._shown(phase))
+            if condition():
+                return
+            self._raise_failures()
+            if time.monotonic() > limit:
+                raise OperatorError(
+                    f"{phase}: not done within {seconds:g} s", hint=f"see {self._place.agent_log}"
+                )
+            time.sleep(LOOK_SECONDS)
+
+    def _raise_failures(self) -> None:
+        self.agent.require_running()
+        self._merges.require_running()
+        if self._writer.failure is not None:
+            raise self._writer.failure
+
+    def _shown(self, phase: str) -> Figures:
+        watch, merges = self.watch, self._merge_watch
+        return Figures(
+            phase,
+            watch.tables,
+            self._writer.changes,
+            self._writer.transactions,
+            watch.changes,
+            watch.changes_per_second,
+            watch.lag.total_seconds() if watch.lag else None,
+            watch.newest.number if watch.newest else 0,
+            merges.merges,
+            merges.cut,
+        )
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._seconds[name] = time.monotonic() - began

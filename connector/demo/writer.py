@@ -1,0 +1,244 @@
+"""The demonstration's writer: a shop's life in transactions of many kinds and sizes, in a thread of its own.
+
+Among them: savepoints and whole transactions rolled back, keys changed and swapped, long texts changed and
+left unchanged, thousands of rows in one transaction, a table truncated and filled again.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+
+from connector.demo.shop import LONG_TEXT, Sizes
+
+Cursor = psycopg2.extensions.cursor
+
+
+class Writer:
+    """Writes until it is stopped, about `changes_per_second` row changes of committed transactions.
+
+    `changes` and `transactions` count what was committed; `failure` is what ended it before `stop`.
+    """
+
+    def __init__(self, url: str, sizes: Sizes, *, changes_per_second: int, seed: int = 1) -> None:
+        self.changes = 0
+        self.transactions = 0
+        self.failure: BaseException | None = None
+        self._url = url
+        self._sizes = sizes
+        self._changes_per_second = changes_per_second
+        self._random = random.Random(seed)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._next_id = sizes.customers + sizes.orders + sizes.documents + 1
+        self._kinds: dict[Callable[[Cursor], int], int] = {
+            self._place_order: 30,
+            self._change_orders: 15,
+            self._earn_points: 15,
+            self._cancel_order: 10,
+            self._change_mind: 8,
+            self._give_up: 4,
+            self._renumber_lines: 5,
+            self._swap_customers: 4,
+            self._read_documents: 8,
+            self._rewrite_document: 3,
+            self._renumber_document: 1,
+            self._reprice: 1,
+            self._import_orders: 1,
+            self._purge: 1,
+            self._empty_carts: 2,
+            self._fill_carts: 6,
+        }
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the current transaction; nothing is written after return."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            connection = psycopg2.connect(self._url)
+            try:
+                self._write(connection)
+            finally:
+                connection.close()
+        except BaseException as error:  # told to whoever watches, in the main thread
+            self.failure = error
+
+    def _write(self, connection: psycopg2.extensions.connection) -> None:
+        began = time.monotonic()
+        kinds, weights = list(self._kinds), list(self._kinds.values())
+        while not self._stopping.is_set():
+            kind = self._random.choices(kinds, weights)[0]
+            with connection.cursor() as cursor:
+                changed = kind(cursor)
+            connection.commit()
+            self.changes += changed
+            self.transactions += 1 if changed else 0
+            ahead = self.changes / self._changes_per_second - (time.monotonic() - began)
+            if ahead > 0:
+                self._stopping.wait(ahead)
+
+    # Each kind of transaction gives the number of row changes that it leaves committed.
+
+    def _place_order(self, cursor: Cursor) -> int:
+        order, lines = self._new_id(), self._random.randint(1, 5)
+        cursor.execute(
+            "INSERT INTO orders VALUES (%s, %s, 'open', %s, %s, clock_timestamp(), NULL)",
+            (order, self._customer(), self._price(), self._random.choice([None, "", "Ring twice \\ 2×\n"])),
+        )
+        for line in range(1, lines + 1):
+            cursor.execute(
+                "INSERT INTO order_items VALUES (%s, %s, %s, %s, %s, %s)",
+                (order, line, f"Product {line}", line, self._price(), self._random.choice([None, 0.1])),
+            )
+        # A second change of the same row in the same transaction.
+        cursor.execute("UPDATE orders SET total = total + 1 WHERE id = %s", (order,))
+        return 2 + lines
+
+    def _change_orders(self, cursor: Cursor) -> int:
+        start = self._order()
+        cursor.execute(
+            "UPDATE orders SET status = %s, ship_on = now() WHERE id BETWEEN %s AND %s",
+            (self._random.choice(["paid", "sent", "returned"]), start, start + self._random.randint(0, 40)),
+        )
+        return cursor.rowcount
+
+    def _earn_points(self, cursor: Cursor) -> int:
+        cursor.execute(
+            "UPDATE customers SET points = points + 1, changed_at = clock_timestamp() WHERE id = ANY(%s)",
+            ([self._customer() for _ in range(20)],),
+        )
+        return cursor.rowcount
+
+    def _cancel_order(self, cursor: Cursor) -> int:
+        order = self._order()
+        cursor.execute("DELETE FROM order_items WHERE order_id = %s", (order,))
+        items = cursor.rowcount
+        cursor.execute("DELETE FROM orders WHERE id = %s", (order,))
+        return items + cursor.rowcount
+
+    def _change_mind(self, cursor: Cursor) -> int:
+        """A savepoint: what came after it is rolled back, what came before and later stays."""
+        kept = self._earn_points(cursor)
+        cursor.execute("SAVEPOINT doubt")
+        self._place_order(cursor)
+        self._cancel_order(cursor)
+        cursor.execute("ROLLBACK TO SAVEPOINT doubt")
+        return kept + self._change_orders(cursor)
+
+    def _give_up(self, cursor: Cursor) -> int:
+        self._place_order(cursor)
+        self._earn_points(cursor)
+        cursor.connection.rollback()
+        return 0
+
+    def _renumber_lines(self, cursor: Cursor) -> int:
+        """Change one column of a composite key."""
+        cursor.execute(
+            "UPDATE order_items SET line = line + 100 WHERE order_id = %s AND line < 100", (self._order(),)
+        )
+        return cursor.rowcount
+
+    def _swap_customers(self, cursor: Cursor) -> int:
+        """Two rows take each other's key, by way of a third."""
+        one, other = self._customer(), self._customer()
+        if one == other:
+            return 0
+        changed = 0
+        for before, after in ((one, -1), (other, one), (-1, other)):
+            cursor.execute("UPDATE customers SET id = %s WHERE id = %s", (after, before))
+            changed += cursor.rowcount
+        return changed
+
+    def _read_documents(self, cursor: Cursor) -> int:
+        """Change documents but for their long text, which then is not in the log."""
+        documents = [self._random.randint(1, self._sizes.documents) for _ in range(10)]
+        cursor.execute("UPDATE documents SET views = views + 1 WHERE id = ANY(%s)", (documents,))
+        return cursor.rowcount
+
+    def _rewrite_document(self, cursor: Cursor) -> int:
+        """Insert a document or change its text, then change it again without the text, in one transaction."""
+        document = self._random.choice([self._new_id(), self._random.randint(1, self._sizes.documents)])
+        cursor.execute(
+            f"INSERT INTO documents VALUES (%s, 'Draft', {LONG_TEXT.format(seed='%s')}, 0, NULL, '{{}}')"
+            " ON CONFLICT (id) DO UPDATE SET body = excluded.body",
+            (document, self._random.random()),
+        )
+        cursor.execute("UPDATE documents SET labels = %s WHERE id = %s", (["final", None], document))
+        return 2
+
+    def _renumber_document(self, cursor: Cursor) -> int:
+        """Change a document's key: its long text is not in the log, so that the new key has to be dumped."""
+        cursor.execute(
+            "UPDATE documents SET id = %s WHERE id = %s",
+            (self._new_id(), self._random.randint(1, self._sizes.documents)),
+        )
+        return cursor.rowcount
+
+    def _reprice(self, cursor: Cursor) -> int:
+        """Change some thousand rows in one transaction."""
+        start = self._order()
+        cursor.execute(
+            "UPDATE order_items SET price = price * 1.05 WHERE order_id BETWEEN %s AND %s",
+            (start, start + self._bulk()),
+        )
+        return cursor.rowcount
+
+    def _import_orders(self, cursor: Cursor) -> int:
+        count = self._bulk()
+        first, self._next_id = self._next_id, self._next_id + count
+        cursor.execute(
+            "INSERT INTO orders SELECT i, %s, 'imported', i %% 1000 / 7.0, NULL, now(), NULL"
+            " FROM generate_series(%s, %s) i",
+            (self._customer(), first, first + count - 1),
+        )
+        return cursor.rowcount
+
+    def _purge(self, cursor: Cursor) -> int:
+        start = self._order()
+        stop = start + self._bulk() // 4
+        cursor.execute("DELETE FROM order_items WHERE order_id BETWEEN %s AND %s", (start, stop))
+        items = cursor.rowcount
+        cursor.execute("DELETE FROM orders WHERE id BETWEEN %s AND %s", (start, stop))
+        return items + cursor.rowcount
+
+    def _empty_carts(self, cursor: Cursor) -> int:
+        """Truncate, and insert in the same transaction half of the time."""
+        cursor.execute("TRUNCATE carts")
+        return 1 + (self._fill_carts(cursor) if self._random.random() < 0.5 else 0)
+
+    def _fill_carts(self, cursor: Cursor) -> int:
+        cursor.execute(
+            "INSERT INTO carts"
+            " SELECT gen_random_uuid(), %s, i, clock_timestamp() FROM generate_series(1, 20) i",
+            (self._customer(),),
+        )
+        return cursor.rowcount
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+    def _customer(self) -> int:
+        return self._random.randint(1, self._sizes.customers)
+
+    def _order(self) -> int:
+        return self._random.randint(1, self._sizes.orders)
+
+    def _bulk(self) -> int:
+        return min(2_000, max(10, self._sizes.orders // 10))
+
+    def _price(self) -> Any:
+        return f"{self._random.randint(1, 99_999) / 100:.2f}"
