@@ -80,7 +80,7 @@ def run(config: Config) -> Progress:
     """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until it can't go on (raised)."""
     _refuse_failures(check(config))
     store = open_store(config.landing, config.source.name)
-    lease = Lease.acquire(store, config.landing.lease_seconds, _say_waiting)
+    lease = Lease.acquire(store, config.landing.lease_seconds, log.info)
     source = open_source(config)
     try:
         capture = Capture(source, store, config, term=lease.term)
@@ -90,10 +90,6 @@ def run(config: Config) -> Progress:
     finally:
         source.close()
         lease.release()
-
-
-def _say_waiting(holder: Holder, seconds: float) -> None:
-    log.info("waiting %.0f s for the lease of process %s on %s to run out", seconds, holder.pid, holder.host)
 
 
 def _refuse_failures(findings: list[Finding]) -> None:

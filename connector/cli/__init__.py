@@ -1,0 +1,65 @@
+"""The ``deltatide`` command: parsing and printing only.
+
+Exit status: 0 good, 1 failed, 2 wrong usage. An error is a few lines, with what to do; never a traceback.
+What a program may read is printed as JSON with ``--json``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from connector import __version__
+from connector.cli.agent import agent_commands
+from connector.cli.merge import merge_commands
+from connector.cli.printing import close_broken_pipe, err, fail, out
+from connector.errors import DeltatideError
+
+app = typer.Typer(
+    name="deltatide",
+    help="Keeps Delta Lake tables in step with PostgreSQL tables.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(agent_commands)
+app.add_typer(merge_commands)
+
+
+def main() -> None:
+    """Run the command; every error of ours becomes a message and an exit status."""
+    try:
+        app(standalone_mode=True)
+    except DeltatideError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        sys.exit(130)
+    except BrokenPipeError:
+        close_broken_pipe()
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        out.print(__version__)
+        raise typer.Exit
+
+
+@app.command(epilog="Example: deltatide demo --rows 200000")
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo-data"),
+    rows: Annotated[int, typer.Option(min=1000, help="Rows to begin with, in all tables.")] = 1_000_000,
+    seconds: Annotated[int, typer.Option(min=5, help="How long to write while capturing.")] = 60,
+) -> None:
+    """Watch a live PostgreSQL being captured, dumped and merged; compare lake and source row by row."""
+    from connector.demo.run import demo as run_demo
+
+    raise typer.Exit(run_demo(folder, rows=rows, seconds=seconds))

@@ -1,0 +1,201 @@
+"""The lake's commands: merge, live, cuts. They need Spark, which is imported only when one of them runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from connector.cli.printing import ConfigOption, JsonOption, err, escape, log_to_stderr, out
+from connector.config import Config, load
+from connector.errors import ConfigurationError, PreconditionError
+
+merge_commands = typer.Typer()
+
+_DONE_AT = {"waiting": 0, "reading": 20, "merging": 50, "done": 100, "failed": 100, "unchanged": 100}
+
+
+@merge_commands.command(epilog="Example: deltatide merge -c shop.toml --every 60")
+def merge(
+    config: ConfigOption,
+    every: Annotated[
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Merge again and again, until Ctrl-C.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Merge what has landed, and end (default).")] = False,
+    tables: Annotated[
+        list[str] | None, typer.Option("--tables", help="Only these tables; give it again or use commas.")
+    ] = None,
+    until: Annotated[
+        int | None, typer.Option(min=1, metavar="MANIFEST", help="Up to this manifest, not the newest.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a report in JSON on a line, for each merge.")
+    ] = False,
+) -> None:
+    """Merge what has landed into the Delta tables, all of them up to the same manifest."""
+    if every is not None and (once or until is not None):
+        raise ConfigurationError("--every excludes --once and --until", hint="deltatide merge --help")
+    settings = _lake_config(config)
+    names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
+    log_to_stderr(verbose=False)
+    with _spark(settings) as spark, _stopped_by_signals() as stop, _shown(as_json) as (progress, report):
+        from merge.job import merge_every, merge_once
+
+        if every is None:
+            done = merge_once(spark, settings, tables=names, until=until, progress=progress)
+            report(done)
+            code = done.exit_code
+        else:
+            code = merge_every(
+                spark, settings, every, tables=names, progress=progress, report=report, stop=stop
+            )
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """Let the first SIGTERM or Ctrl-C end after the merge that is under way, a second one at once."""
+    stop = threading.Event()
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.default_int_handler)
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def _shown(as_json: bool) -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
+    """Give what shows the progress of a table and the report of a merge: bars on a terminal, lines elsewhere."""
+    if as_json:
+        yield (lambda _step: None), (lambda done: print(json.dumps(done.to_dict(), default=str), flush=True))
+    elif out.is_terminal:
+        columns = (
+            TextColumn("{task.description:<32}"),
+            BarColumn(),
+            TextColumn("{task.fields[rows]:>12,} events"),
+        )
+        with Progress(*columns, TimeElapsedColumn(), console=out, transient=True) as bars:
+            tasks: dict[str, TaskID] = {}
+            yield (lambda step: _move(bars, tasks, step)), (lambda done: _print_report(done, bars, tasks))
+    else:
+        yield (lambda _step: None), _print_report
+
+
+def _move(bars: Progress, tasks: dict[str, TaskID], step: Any) -> None:
+    if step.table not in tasks:
+        tasks[step.table] = bars.add_task(escape(step.table), total=100, rows=step.rows)
+    bars.update(tasks[step.table], completed=_DONE_AT[step.step], rows=step.rows)
+
+
+def _print_report(done: Any, bars: Progress | None = None, tasks: dict[str, TaskID] | None = None) -> None:
+    if bars is not None and tasks is not None:
+        for task in tasks.values():
+            bars.remove_task(task)
+        tasks.clear()
+    for table in done.tables:
+        _print_table(table)
+    if not done.manifest:
+        out.print("nothing has landed yet")
+    elif done.recorded:
+        exact = (
+            "" if done.exact else ", not yet exact (a dump is under way, or a table is set aside or failed)"
+        )
+        out.print(f"cut at manifest {done.manifest}{exact}, {done.seconds:.1f} s")
+    elif bars is None:
+        out.print(f"nothing new after manifest {done.manifest}")
+
+
+def _print_table(table: Any) -> None:
+    if table.error is not None:
+        err.print(f"[bold red]failed[/] {escape(table.table)}: {escape(table.error)}")
+        if table.hint:
+            err.print(f"[bold]hint:[/] {escape(table.hint)}")
+    elif table.rows:
+        counts = ("inserted", "updated", "deleted")
+        told = [f"{getattr(table, c):,} {c}" for c in counts if getattr(table, c) is not None]
+        out.print(
+            f"{escape(table.table)}: {table.rows:,} events, {', '.join(told) or 'merged'}, {table.seconds:.1f} s"
+        )
+
+
+@merge_commands.command(epilog="Example: deltatide live -c shop.toml public.orders --limit 5")
+def live(
+    config: ConfigOption,
+    table: Annotated[str, typer.Argument(help="The table, as namespace.table.")],
+    limit: Annotated[int, typer.Option(min=1, help="Show so many rows.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a table as of the newest manifest, without waiting for a merge."""
+    settings = _lake_config(config)
+    with _spark(settings) as spark:
+        from merge.live import live as live_frame
+
+        _print_rows(live_frame(spark, settings, table).limit(limit), as_json)
+
+
+@merge_commands.command(epilog="Example: deltatide cuts -c shop.toml")
+def cuts(
+    config: ConfigOption,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many, newest first.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List the cuts: each is the state of all tables at one position of the source."""
+    settings = _lake_config(config)
+    with _spark(settings) as spark:
+        from merge.live import cuts as cut_frame
+
+        _print_rows(cut_frame(spark, settings).orderBy("manifest", ascending=False).limit(limit), as_json)
+
+
+def _print_rows(frame: Any, as_json: bool) -> None:
+    rows = [row.asDict(recursive=True) for row in frame.collect()]
+    if as_json:
+        print(json.dumps(rows, indent=2, default=str))
+        return
+    table = Table(*frame.columns, box=None)
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    out.print(table)
+
+
+def _lake_config(path: Path) -> Config:
+    config = load(path)
+    if config.lake is None:
+        raise ConfigurationError(
+            f"{path}: [lake] is missing", hint="add [lake] with url, or with catalog and schema"
+        )
+    return config
+
+
+@contextmanager
+def _spark(config: Config) -> Iterator[Any]:
+    try:
+        from merge.session import session_for
+    except ModuleNotFoundError as error:
+        raise PreconditionError(
+            f"this command needs Spark: {error.name} is not installed", hint='pip install "deltatide[spark]"'
+        ) from error
+    if sys.stderr.isatty():
+        err.print("starting Spark", end="\r")
+    session = session_for(config)
+    try:
+        yield session
+    finally:
+        session.stop()
