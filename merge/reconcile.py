@@ -1,0 +1,150 @@
+"""Reconciles events: from any number of events per key, in any order, to one row per key. Pure.
+
+For each key the event with the greatest position wins. A *boundary* is an event after which nothing older
+counts: an insert, a dumped row, a delete, or an update that carries the whole row. Other updates lack columns
+(`unchanged`); each column comes from the latest event since the last boundary that carries it.
+
+Events of one key::
+
+    position   op       unchanged   a    b
+    (1, 10, 0) insert               1    x
+    (1, 20, 0) update   [b]         2    null
+    (1, 30, 2) update   [b]         3    null
+
+and the row they give::
+
+    a   b   _cdc.position   _cdc.op   _cdc.missing   _cdc.reset
+    3   x   (1, 30, 2)      update    null           true
+
+Without the insert, `b` is null, `missing` is ``[b]`` and `reset` false: `merge.apply` keeps
+what the target has.
+
+Ties: two events of one key and one position are the same event, landed twice; either is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from connector.landing import CDC, DELETE, DUMP, INSERT
+from merge.sql import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, GroupedData
+
+TARGET_FIELDS: dict[str, str] = {
+    "op": "string",
+    "epoch": "int",
+    "lsn": "bigint",
+    "seq": "bigint",
+    "committed_at": "timestamp",
+    "raw": "map<string,string>",
+    "missing": "array<string>",
+}
+"""What `_cdc` holds in a Delta table. A reconciled row has `reset` besides."""
+
+MISSING_TYPE = TARGET_FIELDS["missing"]
+
+
+def reconcile(events: DataFrame, key: Sequence[str], columns: Sequence[str], *, partial: bool) -> DataFrame:
+    """Give one row for each key: key, `columns` (those beside it), and `_cdc` of `TARGET_FIELDS` and `reset`.
+
+    `events`: key, `columns`, `_cdc` as landed; no truncates. `partial`: whether an event may lack columns;
+    when none does, the latest event is taken as it is. A deleted key gives a row with `op` delete, whose
+    columns mean nothing.
+    """
+    return _by_column(events, key, columns) if partial else _by_row(events, key, columns)
+
+
+def position_of(cdc: Column) -> Column:
+    """Give the position as a struct that compares as positions do."""
+    return F.struct(cdc["epoch"], cdc["lsn"], cdc["seq"])
+
+
+def _by_row(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    cdc = F.col(CDC)
+    row = F.struct(*[F.col(quoted(c)) for c in columns], cdc)
+    winners = _grouped(events, key).agg(F.max_by(row, position_of(cdc)).alias(CDC))
+    winner = F.col(CDC)
+    return winners.select(
+        *[F.col(quoted(c)) for c in key],
+        *[winner[c].alias(c) for c in columns],
+        _target_cdc(winner[CDC], winner[CDC]["raw"], F.lit(None).cast(MISSING_TYPE), F.lit(True)).alias(CDC),
+    )
+
+
+def _by_column(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    """Take each column from the latest event that carries it, and none from before the last boundary.
+
+    As the latest carrier is at or after the boundary exactly when any carrier is, one aggregation will do.
+    """
+    cdc = F.col(CDC)
+    at = position_of(cdc)
+    unchanged = F.coalesce(cdc["unchanged"], F.array().cast(MISSING_TYPE))
+    boundary = cdc["op"].isin(INSERT, DUMP, DELETE) | (F.size(unchanged) == 0)
+    carried = [
+        F.max_by(
+            F.when(
+                (cdc["op"] != DELETE) & ~F.array_contains(unchanged, name),
+                F.struct(at.alias("at"), F.col(quoted(name)).alias("value"), cdc["raw"][name].alias("raw")),
+            ),
+            F.when((cdc["op"] != DELETE) & ~F.array_contains(unchanged, name), at),
+        )
+        for name in columns
+    ]
+    folded = _grouped(events, key).agg(
+        F.struct(
+            F.max_by(cdc, at).alias("last"),
+            F.max(F.when(boundary, at)).alias("boundary"),
+            *[value.alias(f"c{n}") for n, value in enumerate(carried)],
+        ).alias(CDC)
+    )
+    return _resolved(folded, key, columns)
+
+
+def _resolved(folded: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    fold = F.col(CDC)
+    since = fold["boundary"]
+
+    def lacks(n: int) -> Column:
+        at = fold[f"c{n}"]["at"]
+        return at.isNull() | F.coalesce(at < since, F.lit(False))
+
+    missing = _filled([F.when(lacks(n), F.lit(name)) for n, name in enumerate(columns)])
+    raws = [
+        F.when(~lacks(n) & fold[f"c{n}"]["raw"].isNotNull(), F.struct(F.lit(name), fold[f"c{n}"]["raw"]))
+        for n, name in enumerate(columns)
+    ]
+    raw = F.map_from_entries(F.array_compact(F.array(*raws))) if raws else F.lit(None)
+    raw = F.when(F.size(raw) > 0, raw) if raws else raw.cast(TARGET_FIELDS["raw"])
+    return folded.select(
+        *[F.col(quoted(c)) for c in key],
+        *[F.when(~lacks(n), fold[f"c{n}"]["value"]).alias(name) for n, name in enumerate(columns)],
+        _target_cdc(fold["last"], raw, missing, since.isNotNull()).alias(CDC),
+    )
+
+
+def _filled(names: list[Column]) -> Column:
+    """Give an array of the names that are not null, and null instead of an empty one."""
+    if not names:
+        return F.lit(None).cast(MISSING_TYPE)
+    present = F.array_compact(F.array(*names))
+    return F.when(F.size(present) > 0, present).cast(MISSING_TYPE)
+
+
+def _target_cdc(last: Column, raw: Column, missing: Column, reset: Column) -> Column:
+    taken = ("op", "epoch", "lsn", "seq", "committed_at")
+    alive = last["op"] != DELETE
+    return F.struct(
+        *[last[name].alias(name) for name in taken],
+        F.when(alive, raw).alias("raw"),
+        F.when(alive, missing).alias("missing"),
+        reset.alias("reset"),
+    )
+
+
+def _grouped(events: DataFrame, key: Sequence[str]) -> GroupedData:
+    return events.groupBy(*[F.col(quoted(c)) for c in key])

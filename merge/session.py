@@ -1,0 +1,223 @@
+"""Gives a Spark session: the one at hand, a remote one, or a local one with Delta.
+
+The local one is quiet (what Java says goes to a file), listens on 127.0.0.1 alone, and is tuned for many
+small merges. ``python -m merge.session --resolve`` fetches its jars once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from os import environ
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from connector.config import Config
+from connector.errors import PreconditionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class S3Access(Protocol):
+    """How an S3 store is reached; an empty key means the usual chain (environment, profile, instance)."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Give the endpoint's url; None for Amazon's."""
+
+    @property
+    def region(self) -> str | None:
+        """Give the region."""
+
+    @property
+    def access_key(self) -> str | None:
+        """Give the access key."""
+
+    @property
+    def secret_key(self) -> str | None:
+        """Give the secret key."""
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """`S3Access` by plain values. `path_style` None: with an endpoint of one's own yes, else no."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    path_style: bool | None = None
+
+
+SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Delta's 50 partitions for the state of a table make each small merge seconds slower.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "4",
+    "spark.databricks.delta.stalenessLimit": "0",
+    "spark.sql.parquet.enableVectorizedReader": "true",
+}
+
+BUNDLED = {
+    "com.fasterxml.jackson.core": ("jackson-annotations", "jackson-core", "jackson-databind"),
+    "com.fasterxml.jackson.datatype": ("jackson-datatype-jdk8",),
+    "com.github.luben": ("zstd-jni",),
+    "commons-logging": ("commons-logging",),
+    "io.airlift": ("aircompressor",),
+    "org.apache.hadoop": ("hadoop-client-api", "hadoop-client-runtime"),
+    "org.apache.logging.log4j": ("log4j-api", "log4j-core", "log4j-slf4j2-impl"),
+    "org.apache.parquet": (
+        "parquet-column",
+        "parquet-common",
+        "parquet-encoding",
+        "parquet-format-structures",
+        "parquet-hadoop",
+        "parquet-jackson",
+    ),
+    "org.roaringbitmap": ("RoaringBitmap",),
+    "org.slf4j": ("slf4j-api",),
+    "org.xerial.snappy": ("snappy-java",),
+}
+"""What Delta and hadoop-aws ask for and Spark brings: not fetched a second time."""
+
+
+def open_session(config: Config, app_name: str = "deltatide") -> SparkSession:
+    """Give the session at hand (a notebook's), the remote one that ``SPARK_REMOTE`` names, or a local one."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    if environ.get("SPARK_REMOTE"):
+        return SparkSession.builder.getOrCreate()
+    return local_session(app_name, s3=s3_of(config))
+
+
+def s3_of(config: Config) -> S3Settings | None:
+    """Give what the configuration says of its S3 store; None when neither landing zone nor lake is on S3."""
+    urls = [config.landing.url, (config.lake.url if config.lake else None) or ""]
+    if not any(url.startswith(("s3://", "s3a://")) for url in urls):
+        return None
+    landing = config.landing
+    endpoint = landing.endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+    return S3Settings(endpoint, landing.region, path_style=landing.path_style)
+
+
+def local_session(
+    app_name: str = "deltatide", *, s3: S3Access | None = None, cores: int | None = None
+) -> SparkSession:
+    """Start a local session with Delta, and with S3A when `s3` is given.
+
+    Its jars are found in Ivy's cache or fetched. `PreconditionError` when Java does not start.
+    """
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName(app_name)
+    for name, value in {**SETTINGS, **jar_settings(with_s3=s3 is not None), **s3_settings(s3)}.items():
+        builder = builder.config(name, value)
+    warehouse = Path(tempfile.gettempdir()) / "deltatide-warehouse"
+    with java_log() as log:
+        try:
+            return builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
+        except Exception as error:
+            tail = log.read_text(errors="replace").strip().splitlines()[-3:]
+            raise PreconditionError(
+                "Spark did not start: " + " / ".join(tail or [str(error)]),
+                hint=f"Java 17 or 21 must be found by JAVA_HOME or PATH; all it said is in {log}",
+            ) from error
+
+
+@contextmanager
+def java_log() -> Iterator[Path]:
+    """Let a Java process that is started meanwhile write to a file what it would write to the terminal."""
+    handle, name = tempfile.mkstemp(prefix="deltatide-spark-", suffix=".log")
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    os.dup2(handle, 2)
+    try:
+        yield Path(name)
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(handle)
+
+
+def s3_settings(s3: S3Access | None) -> dict[str, str]:
+    """Give S3A's settings."""
+    if s3 is None:
+        return {}
+    prefix = "spark.hadoop.fs.s3a."
+    path_style = getattr(s3, "path_style", None)
+    settings = {
+        f"{prefix}endpoint": s3.endpoint,
+        f"{prefix}endpoint.region": s3.region
+        or environ.get("AWS_REGION")
+        or environ.get("AWS_DEFAULT_REGION"),
+        f"{prefix}path.style.access": str(bool(s3.endpoint) if path_style is None else path_style).lower(),
+        f"{prefix}access.key": s3.access_key,
+        f"{prefix}secret.key": s3.secret_key,
+        f"{prefix}aws.credentials.provider": None
+        if s3.access_key
+        else "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+def jar_settings(*, with_s3: bool) -> dict[str, str]:
+    """Name the jars that fit the installed pyspark and delta-spark."""
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    spark = ".".join(pyspark.__version__.split(".")[:2])
+    scala = _jar_version(jars, r"spark-core_([\d.]+)-.*")
+    packages = [f"io.delta:delta-spark_{spark}_{scala}:{version('delta-spark')}"]
+    if with_s3:
+        packages.append(f"org.apache.hadoop:hadoop-aws:{_jar_version(jars, r'hadoop-client-api-(.*)')}")
+    excludes = [
+        f"{group}:{name}"
+        for group, names in BUNDLED.items()
+        for name in names
+        if any(jars.glob(f"{name}-[0-9]*.jar"))
+    ]
+    return {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": ",".join(excludes)}
+
+
+def _jar_version(jars: Path, pattern: str) -> str:
+    for jar in jars.glob("*.jar"):
+        if match := re.fullmatch(pattern, jar.stem):
+            return match[1]
+    raise PreconditionError(
+        f"no jar like {pattern} in {jars}",
+        hint="install pyspark with pip, as in: pip install 'deltatide[spark]'",
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Fetch the jars of local sessions: ``python -m merge.session --resolve [--without-s3]``."""
+    if "--resolve" not in arguments or set(arguments) - {"--resolve", "--without-s3"}:
+        print("usage: python -m merge.session --resolve [--without-s3]", file=sys.stderr)
+        return 2
+    try:
+        local_session("deltatide-resolve", s3=None if "--without-s3" in arguments else S3Settings()).stop()
+    except PreconditionError as error:
+        print(f"{error}\n{error.hint}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

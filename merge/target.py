@@ -1,0 +1,154 @@
+"""Where a source table's Delta table lies, and what it is now. Reads only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+
+from connector.config import Config
+from connector.errors import ConfigurationError, TableError
+from connector.landing import CDC, encode
+from connector.schema import TableName
+from merge.read import is_missing, spark_url
+from merge.sql import quoted, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEY_PROPERTY = "deltatide.key"
+SOURCE_PROPERTY = "deltatide.source"
+COMMITS_SEARCHED = 100
+"""So far back a table's history is searched for our last commit; others (OPTIMIZE) may lie above it."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The place of one Delta table: `name` is how SQL spells it."""
+
+    table: str
+    name: str
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Read the table as it is now."""
+        return spark.table(self.name)
+
+
+@dataclass(frozen=True)
+class TargetState:
+    """A Delta table as it is: its columns but for `_cdc` with their types, its properties, its size."""
+
+    columns: dict[str, str]
+    properties: dict[str, str]
+    files: int
+    bytes: int
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether it holds no file at all."""
+        return self.files == 0
+
+    @property
+    def key(self) -> list[str]:
+        """Give the key it was created with."""
+        return list(json.loads(self.properties.get(KEY_PROPERTY, "[]")))
+
+
+def lake_table(config: Config, path: str, name: str) -> str:
+    """Spell a table of the lake in SQL: `path` under the lake's url, or `name` in its schema."""
+    lake = config.lake
+    if lake is None:
+        raise ConfigurationError(
+            "the configuration has no [lake]",
+            hint='add it: [lake] url = "file:///folder" or catalog and schema',
+        )
+    if lake.url is not None:
+        return f"delta.{quoted(spark_url(lake.url).rstrip('/') + '/' + path)}"
+    return ".".join(quoted(part) for part in (lake.catalog, lake.schema_name, name) if part)
+
+
+def target_of(config: Config, table: str) -> Target:
+    """Give the place of a source table's Delta table."""
+    parsed = TableName.parse(table)
+    return Target(table, lake_table(config, f"{encode(parsed.namespace)}/{encode(parsed.name)}", parsed.name))
+
+
+def targets_of(config: Config, tables: Iterable[str]) -> dict[str, Target]:
+    """Give the places of all tables; `ConfigurationError` when two would share one."""
+    targets = {table: target_of(config, table) for table in tables}
+    owners: dict[str, str] = {}
+    for table, target in targets.items():
+        other = owners.setdefault(target.name.lower(), table)
+        if other != table:
+            raise ConfigurationError(
+                f"{other} and {table} would both be {target.name}",
+                hint="set lake.url instead of catalog and schema, or exclude one of them",
+            )
+    return targets
+
+
+def look(spark: SparkSession, target: Target) -> TargetState | None:
+    """Give the state of a Delta table; None when there is none."""
+    try:
+        detail = spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]
+        fields = target.frame(spark).schema.fields
+    except AnalysisException as error:
+        if is_missing(error):
+            return None
+        raise
+    columns = {f.name: f.dataType.simpleString() for f in fields if f.name != CDC}
+    return TargetState(columns, dict(detail["properties"]), detail["numFiles"], detail["sizeInBytes"])
+
+
+def commit_mark(source: str, manifest: int) -> str:
+    """Spell what a commit of ours carries as its user metadata."""
+    return json.dumps({"deltatide": {"source": source, "manifest": manifest}})
+
+
+def last_commit(spark: SparkSession, target: Target, source: str) -> tuple[int, int | None]:
+    """Give a table's version by our newest commit and the manifest that it names.
+
+    Where no commit of ours is found (the platform keeps no user metadata): the newest version, and None.
+    """
+    history = spark.sql(f"DESCRIBE HISTORY {target.name} LIMIT {COMMITS_SEARCHED}")
+    rows = history.select("version", "userMetadata").orderBy("version", ascending=False).collect()
+    for row in rows:
+        manifest = _marked(row["userMetadata"], source)
+        if manifest is not None:
+            return row["version"], manifest
+    return rows[0]["version"], None
+
+
+def _marked(user_metadata: str | None, source: str) -> int | None:
+    try:
+        mark = json.loads(user_metadata or "null")
+    except ValueError:
+        return None
+    ours = mark.get("deltatide") if isinstance(mark, dict) else None
+    if not isinstance(ours, dict) or ours.get("source") != source:
+        return None
+    return int(ours["manifest"])
+
+
+def check_owner(state: TargetState, target: Target, source: str, key: Iterable[str]) -> None:
+    """Refuse a Delta table that is not this source's, or has another key."""
+    owner = state.properties.get(SOURCE_PROPERTY)
+    if owner != source:
+        whose = f"belongs to source {owner!r}" if owner else "was not created by deltatide"
+        raise TableError(
+            target.table, f"{target.name} {whose}", hint="choose another [lake], or drop that table"
+        )
+    if state.key != list(key):
+        raise TableError(
+            target.table,
+            f"its key is {list(key)} now, {target.name} has {state.key}",
+            hint="drop that Delta table: the next merge builds it anew from the landing zone",
+        )
+
+
+def properties_sql(properties: dict[str, str]) -> str:
+    """Spell table properties."""
+    return ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())
