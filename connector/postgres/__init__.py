@@ -1,0 +1,1 @@
+"""PostgreSQL as a source: the only place that imports its driver."""

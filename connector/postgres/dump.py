@@ -1,0 +1,305 @@
+"""Reads tables in chunks beside the log: one snapshot, one COPY, and the proof of what the snapshot sees.
+
+The order within `open_chunk` is what makes a chunk exact:
+
+1. Lock the table as a SELECT would (ACCESS SHARE), before there is a snapshot: an ALTER that rewrites the table
+   between snapshot and read would make the old snapshot see it empty.
+2. Take the log reader's position, then open the snapshot.
+3. `low`: that position, lowered below every commit the reader has seen and the snapshot has not
+   (`connector.postgres.visibility`).
+4. `high`: the end of the log after the snapshot was opened. Every commit that it shows lies before.
+
+Keys are the source's text, compared by the server as the column's type, so any btree-ordered type will do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+from psycopg2.extensions import connection as Connection
+
+from connector.config import TableConfig
+from connector.errors import DeltatideError, RequestError, TableError, TransientError
+from connector.position import parse_lsn
+from connector.postgres.catalog import Catalog, find_table, qualified
+from connector.postgres.cells import combine_raw, decode_column
+from connector.postgres.connection import all_rows, close, failed, literal, one_row, quote
+from connector.postgres.copytext import split_rows
+from connector.postgres.libpq import CopyError, CopyStream
+from connector.postgres.visibility import Snapshot, Visibility
+from connector.schema import TableName, TableSchema
+from connector.source import ChunkRows, KeyRange
+
+BATCH_ROWS = 20_000
+BATCH_BYTES = 4 << 20
+"""Rows and bytes decoded at a time: enough for Arrow to be quick, little enough for the memory."""
+
+WAL_PAGE = 8192
+WAL_PAGE_HEADER = 40
+"""The longer of the two headers of a WAL page. No record ends within one."""
+
+SNAPSHOT_SECONDS = 5.0
+"""How long to wait for a transaction whose commit may be in the log before the history's first position."""
+
+READ_SECONDS = 60.0
+"""A wait for rows wakes this often; the server may rightly be silent for long while a predicate finds nothing."""
+
+
+class PostgresChunk:
+    """An open chunk; implements `connector.source.Chunk`. Its rows can be read once."""
+
+    def __init__(
+        self, connection: Connection, schema: TableSchema, low: int, high: int, query: str, marked: bool
+    ) -> None:
+        self.schema, self.low, self.high = schema, low, high
+        self._query, self._marked = query, marked
+        self._stream = CopyStream(connection)
+
+    def rows(self) -> Iterator[ChunkRows]:
+        """Read the rows; the server is ahead by what the sockets hold, no more."""
+        stream = self._stream
+        stream.start(f"COPY ({self._query}) TO STDOUT")
+        rows: list[bytes] = []
+        size = 0
+        while not stream.done:
+            some = stream.fetch_text()
+            rows += some
+            size += sum(map(len, some))
+            if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield self._decode(rows)
+                rows, size = [], 0
+            if not stream.done:
+                if not some:
+                    stream.wait(READ_SECONDS)
+                stream.pull()
+        if rows:
+            yield self._decode(rows)
+
+    def _decode(self, rows: Sequence[bytes]) -> ChunkRows:
+        columns = self.schema.columns
+        cells = split_rows(rows, len(columns) + self._marked)
+        absent = decode_column(cells.pop(0), "boolean")[0] if self._marked else None
+        arrays: list[pa.Array] = []
+        raws: dict[str, pa.Array | None] = {}
+        for column, values in zip(columns, cells, strict=True):
+            try:
+                array, raw = decode_column(values, column.type)
+            except ValueError as error:
+                raise TableError(str(self.schema.table), f"column {column.name}: {error}") from error
+            arrays.append(array)
+            raws[column.name] = raw
+        return ChunkRows(arrays, combine_raw(raws), absent)
+
+
+class PostgresTables:
+    """Reads chunks over one connection; implements `connector.source.TableReader`. One thread."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        tables: Mapping[str, TableConfig],
+        visibility: Callable[[], Visibility | None],
+    ) -> None:
+        self._connect = connect
+        self._visibility = visibility
+        self._connection = connect()
+        self._catalog = Catalog(self._connection, tables)
+
+    def next_boundary(
+        self,
+        table: TableName,
+        key: Sequence[str],
+        after: tuple[str, ...] | None,
+        rows: int,
+        where: str | None,
+    ) -> tuple[str, ...] | None:
+        """Give the key of the row that is `rows` rows after `after` in key order; None: fewer are left."""
+        with self._errors(table, where):
+            conditions = self._conditions(table, key, KeyRange(after, None), where)
+            # Without the alias, ORDER BY would mean the text that is selected.
+            columns = ", ".join(f"t.{quote(c)}" for c in key)
+            texts = ", ".join(f"t.{quote(c)}::text" for c in key)
+            row = one_row(
+                self._connection,
+                f"SELECT {texts} FROM {qualified(table)} t{conditions} ORDER BY {columns}"
+                f" OFFSET {rows - 1} LIMIT 1",
+            )
+            return tuple(row) if row else None
+
+    def estimate_rows(self, table: TableName) -> int | None:
+        """Give the planner's figure, from the last VACUUM or ANALYZE; None when there was none."""
+        with self._errors(table, None):
+            facts = find_table(self._connection, table)
+            return int(facts.estimate) if facts and facts.estimate >= 0 else None
+
+    @contextmanager
+    def open_chunk(
+        self, table: TableName, key_range: KeyRange, where: str | None = None
+    ) -> Iterator[PostgresChunk]:
+        """Open a snapshot and the rows of a key range in it."""
+        with self._snapshot(table, where) as (schema, low, high):
+            columns = ", ".join(quote(c.name) for c in schema.columns)
+            conditions = self._conditions(table, schema.key, key_range, where)
+            query = f"SELECT {columns} FROM {qualified(table)}{conditions}"
+            yield PostgresChunk(self._connection, schema, low, high, query, marked=False)
+
+    @contextmanager
+    def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> Iterator[PostgresChunk]:
+        """Open a snapshot and the rows of the given keys; keys without a row come as `absent`."""
+        with self._snapshot(table, "given keys") as (schema, low, high):
+            if wrong := next((k for k in keys if len(k) != len(schema.key)), None):
+                raise RequestError(
+                    f"{table}: {list(wrong)!r} is not a key", hint=f"the key is ({', '.join(schema.key)})"
+                )
+            query = self._keys_query(schema, keys)
+            yield PostgresChunk(self._connection, schema, low, high, query, marked=True)
+
+    def close(self) -> None:
+        """Let go of the connection; never raises."""
+        close(self._connection)
+
+    @contextmanager
+    def _snapshot(self, table: TableName, where: str | None) -> Iterator[tuple[TableSchema, int, int]]:
+        """Open a transaction with a snapshot; give schema, low and high. Ends the transaction on leaving."""
+        with self._errors(table, where):
+            low, high = self._open_snapshot(table)
+            layout = self._catalog.layout_now(table)
+            if layout.schema is None:
+                raise TableError(str(table), layout.reason, hint=layout.hint)
+            try:
+                yield layout.schema, low, high
+            finally:
+                self._end()
+
+    def _open_snapshot(self, table: TableName) -> tuple[int, int]:
+        visibility = self._visibility()
+        if visibility is None:
+            raise TransientError(f"{table}: the log is not being read yet")
+        deadline = time.monotonic() + SNAPSHOT_SECONDS
+        while True:
+            self._run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            self._run(f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
+            with visibility.opening() as position:
+                text, end = self._row("SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
+                low = visibility.low(position, Snapshot.parse(text))
+            if low is not None:
+                return low, _reachable(parse_lsn(end))
+            self._end()
+            if time.monotonic() > deadline:
+                raise TransientError(
+                    f"{table}: waiting for transactions that were running when the slot was made ({text})",
+                    hint="SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL",
+                )
+            time.sleep(0.1)
+
+    def _conditions(
+        self, table: TableName, key: Sequence[str], key_range: KeyRange, where: str | None
+    ) -> str:
+        conditions = []
+        if key_range.after or key_range.upto:
+            types = self._key_types(table, key)
+            for sign, values in ((">", key_range.after), ("<=", key_range.upto)):
+                if values is not None:
+                    columns = ", ".join(map(quote, key))
+                    row = ", ".join(f"{literal(v)}::{t}" for v, (t, _) in zip(values, types, strict=True))
+                    conditions.append(f"({columns}) {sign} ({row})")
+        if where:
+            conditions.append(f"({where}\n)")  # a comment at its end must not swallow the bracket
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+    def _keys_query(self, schema: TableSchema, keys: Sequence[Sequence[str]]) -> str:
+        """Join the keys, in the key's types without length limits, which would cut a key that is too long.
+
+        An absent key comes back as the column would spell it (``1.50``, padded), unless the column could not
+        hold it at all.
+        """
+        types = self._key_types(schema.table, schema.key)
+        values = ", ".join(
+            "(" + ", ".join(f"{literal(v)}::{t}" for v, (t, _) in zip(key, types, strict=True)) + ")"
+            for key in keys
+        )
+        names = [f"k{number}" for number in range(len(schema.key))]
+        spelled = {
+            column: f"COALESCE(t.{quote(column)}, CASE WHEN v.{name}::{exact} = v.{name} "
+            f"THEN v.{name}::{exact} ELSE v.{name} END)"
+            for column, name, (_, exact) in zip(schema.key, names, types, strict=True)
+        }
+        columns = [spelled.get(c.name, f"t.{quote(c.name)}") for c in schema.columns]
+        joined = " AND ".join(f"t.{quote(c)} = v.{n}" for c, n in zip(schema.key, names, strict=True))
+        return (
+            f"SELECT t.{quote(schema.key[0])} IS NULL, {', '.join(columns)} "
+            f"FROM (VALUES {values}) v({', '.join(names)}) LEFT JOIN {qualified(schema.table)} t ON {joined}"
+        )
+
+    def _key_types(self, table: TableName, key: Sequence[str]) -> list[tuple[str, str]]:
+        """Give the base types of key columns, without and with their length limits."""
+        rows = all_rows(self._connection, _KEY_TYPES, (qualified(table), list(key)))
+        types = {name: (plain, exact) for name, plain, exact in rows}
+        if missing := [c for c in key if c not in types]:
+            raise TableError(str(table), f"key column {', '.join(missing)} is gone", hint="dump it again")
+        return [types[c] for c in key]
+
+    def _run(self, statement: str) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def _row(self, query: str) -> tuple[Any, ...]:
+        row = one_row(self._connection, query)
+        assert row is not None
+        return row
+
+    def _end(self) -> None:
+        """End the transaction, or the connection where rows are still on their way."""
+        try:
+            self._run("ROLLBACK")
+        except psycopg2.Error:
+            close(self._connection)
+
+    @contextmanager
+    def _errors(self, table: TableName, where: str | None) -> Iterator[None]:
+        try:
+            yield
+        except (CopyError, psycopg2.Error) as error:
+            raise _failure(table, where, error) from error
+
+
+_KEY_TYPES = """
+    WITH RECURSIVE base(name, oid, typmod, kind, next) AS (
+        SELECT a.attname, t.oid, a.atttypmod, t.typtype, t.typbasetype
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s::name[]) AND NOT a.attisdropped
+        UNION ALL
+        SELECT b.name, t.oid, CASE WHEN d.typtypmod >= 0 THEN d.typtypmod ELSE b.typmod END,
+               t.typtype, t.typbasetype
+        FROM base b JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.next WHERE b.kind = 'd')
+    SELECT name::text, format_type(oid, -1), format_type(oid, typmod) FROM base WHERE kind <> 'd'"""
+
+
+def _reachable(end: int) -> int:
+    """Round an insert position within a page header down to where the record before it ended."""
+    return end - end % WAL_PAGE if end % WAL_PAGE <= WAL_PAGE_HEADER else end
+
+
+def _failure(table: TableName, where: str | None, error: Exception) -> DeltatideError:
+    """Tell a lost connection from a refused predicate, and both from a table that can't be read."""
+    if isinstance(error, CopyError):
+        message, state = str(error), error.sqlstate
+    else:
+        assert isinstance(error, psycopg2.Error)
+        message, state = error.diag.message_primary or str(error).strip(), error.pgcode
+        if state is None and not isinstance(error, (psycopg2.OperationalError, psycopg2.InterfaceError)):
+            state = "?"
+    general = failed(str(table), message, state)
+    if isinstance(general, TransientError):
+        return general
+    if where is not None:
+        return RequestError(
+            f"{table}: {message}", hint="the predicate or key is in the database's own dialect"
+        )
+    grant = f"GRANT SELECT ON {qualified(table)} TO the agent's role" if state == "42501" else None
+    return TableError(str(table), message, hint=grant)

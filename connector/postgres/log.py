@@ -1,0 +1,164 @@
+"""The log reader: in bulk while far behind, as a stream otherwise, with one buffer behind both.
+
+Invariants:
+
+- The buffer is empty whenever the way of reading changes, so its messages are all of one kind.
+- What the server may forget follows `confirm` alone. In bulk the slot moves by `pg_replication_slot_advance`,
+  in the stream by a status message.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from psycopg2.extensions import connection as Connection
+
+from connector.manifest import UnsettledCommit
+from connector.position import parse_lsn
+from connector.postgres.backlog import BacklogReader
+from connector.postgres.buffer import LogBuffer, RefusingSegment
+from connector.postgres.connection import close, driver_errors, one_row
+from connector.postgres.pgoutput import PgSegment
+from connector.postgres.reader import StreamReader
+from connector.postgres.slot import advance_slot
+from connector.postgres.visibility import Snapshot, Visibility
+
+log = logging.getLogger(__name__)
+
+BULK_BYTES = 64 << 20
+"""Read in bulk while the end of the log is farther ahead than this: setting it up costs about 0.1 s."""
+
+CAUGHT_UP_BYTES = 8 << 20
+"""Go over to the stream when less than this is left."""
+
+LOOK_SECONDS = 2.0
+"""How often to ask for the end of the log, and for a snapshot to settle commits by."""
+
+SETTLE_COMMITS = 20_000
+"""Settle earlier when so many commits are recorded: about 3 MB."""
+
+ADVANCE_BYTES = 256 << 20
+"""In bulk, move the slot only every so often: the server reads the log up to there once more for it."""
+
+
+class PostgresLog:
+    """Reads the log behind a position; implements `connector.source.LogReader`.
+
+    `side`: a connection of its own for the catalog, snapshots and the end of the log; `connect` opens the one
+    for bulk reading, or the one for the stream.
+    """
+
+    def __init__(
+        self,
+        buffer: LogBuffer,
+        visibility: Visibility,
+        side: Connection,
+        connect: Callable[[bool], Connection],
+        slot: str,
+        publication: str,
+        bulk_bytes: int = BULK_BYTES,
+    ) -> None:
+        self.position = visibility.position
+        self.buffered_bytes = self.buffered_rows = 0
+        self.behind_bytes = 0
+        self._buffer, self._visibility, self._side, self._connect = buffer, visibility, side, connect
+        self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes
+        self._way: StreamReader | BacklogReader | None = None
+        self._confirmed = self._advanced = self.position
+        self._looked = 0.0
+        self._look()
+        self._choose()
+
+    def read(self, seconds: float, upto_bytes: int) -> None:
+        """Read until so many seconds have passed or the buffer holds so many bytes.
+
+        Returns early when the backlog is read and what is held has to be taken before the stream can go on.
+        """
+        if isinstance(self._way, BacklogReader):
+            self._way.read(seconds, upto_bytes)
+            if self._way.done and self._buffer.empty:
+                self._choose()
+        elif isinstance(self._way, StreamReader):
+            self._way.read(seconds, upto_bytes, lambda: self._visibility.position)
+        if time.monotonic() - self._looked > LOOK_SECONDS or self._visibility.size > SETTLE_COMMITS:
+            self._look()
+        self._show()
+
+    def take(self) -> RefusingSegment | PgSegment:
+        """Take all whole transactions out of the buffer."""
+        segment = self._buffer.take()
+        self._show()
+        return segment
+
+    def take_open(self) -> RefusingSegment | PgSegment | None:
+        """Take what is held of the open transaction, right after `take`."""
+        segment = self._buffer.take_open()
+        self._show()
+        return segment
+
+    def confirm(self, position: int) -> None:
+        """Tell the source that everything up to `position` is durable here."""
+        self._confirmed = max(self._confirmed, position)
+        if isinstance(self._way, StreamReader):
+            self._way.confirm(self._confirmed)
+        elif self._confirmed - self._advanced > ADVANCE_BYTES:
+            self._advance()
+
+    def unsettled(self, position: int) -> list[UnsettledCommit]:
+        """Give the commits at or before `position` that a fresh snapshot does not show yet."""
+        if self._visibility.size:
+            self._look()
+        return self._visibility.unsettled(position)
+
+    def close(self) -> None:
+        """Let go of the connections; never raises."""
+        if self._way is not None:
+            self._way.close()
+        close(self._side)
+
+    def _choose(self) -> None:
+        """Open the way of reading that fits the distance to the end of the log."""
+        if isinstance(self._way, BacklogReader):
+            self._way.close()
+            self._way = None
+        self._advance()
+        if self.behind_bytes > self._bulk_bytes and self._open_backlog():
+            return
+        self._way = StreamReader(
+            self._connect(True), self._buffer, self._slot, self._publication, self._visibility.position
+        )
+
+    def _open_backlog(self) -> bool:
+        backlog = BacklogReader.open(
+            self._connect(False),
+            self._buffer,
+            self._slot,
+            self._publication,
+            self._visibility,
+            CAUGHT_UP_BYTES,
+        )
+        if backlog is None:
+            return False
+        log.info("reading %s MiB of log in bulk", self.behind_bytes >> 20)
+        self._way = backlog
+        return True
+
+    def _advance(self) -> None:
+        with driver_errors("moving the slot"):
+            advance_slot(self._side, self._slot, self._confirmed)
+        self._advanced = self._confirmed
+
+    def _look(self) -> None:
+        """Ask for a fresh snapshot and the end of the log; settle what the snapshot shows."""
+        with driver_errors("looking at the end of the log"):
+            row = one_row(self._side, "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn()::text")
+        assert row is not None
+        self._visibility.settle(Snapshot.parse(row[0]))
+        self.behind_bytes = max(0, parse_lsn(row[1]) - self._visibility.position)
+        self._looked = time.monotonic()
+
+    def _show(self) -> None:
+        self.position = self._visibility.position
+        self.buffered_bytes, self.buffered_rows = self._buffer.bytes, self._buffer.whole_rows

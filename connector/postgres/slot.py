@@ -1,0 +1,138 @@
+"""The replication slot: making it, finding out whether it still holds our log, moving it.
+
+Invariant: a slot's confirmed position is never ahead of the newest manifest's, as long as nobody else consumes
+or re-creates it. So a slot that is ahead is a gap.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from connector.errors import FencedError, PreconditionError, TransientError
+from connector.position import format_lsn, parse_lsn
+from connector.postgres.connection import literal, one_row
+
+PLUGIN = "pgoutput"
+
+RELEASE_SECONDS = 10.0
+"""How long a killed agent's walsender may hold the slot before we believe that somebody is using it."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot as pg_replication_slots shows it. `lost`: why it can no longer be read, or None."""
+
+    name: str
+    plugin: str | None
+    database: str | None
+    active_pid: int | None
+    confirmed: int | None
+    lost: str | None
+    temporary: bool
+
+    def misfit(self, database: str) -> str | None:
+        """Tell why this slot can't be ours, or None."""
+        if self.plugin != PLUGIN:
+            return f"slot {self.name} is of {self.plugin or 'physical replication'}, not of {PLUGIN}"
+        if self.database != database:
+            return f"slot {self.name} belongs to database {self.database}, not to {database}"
+        return None
+
+
+def find_slot(connection: Connection, name: str) -> Slot | None:
+    """Look the slot up."""
+    row = one_row(
+        connection,
+        "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status, temporary, to_jsonb(s)"
+        " FROM pg_replication_slots s WHERE slot_name = %s",
+        (name,),
+    )
+    if row is None:
+        return None
+    plugin, database, pid, confirmed, wal_status, temporary, columns = row
+    # Columns that only later versions have: conflicting since 16, invalidation_reason since 17.
+    reason = columns.get("invalidation_reason") or ("conflicting" if columns.get("conflicting") else None)
+    lost = reason or ("wal_status is lost" if wal_status == "lost" else None)
+    return Slot(name, plugin, database, pid, parse_lsn(confirmed) if confirmed else None, lost, temporary)
+
+
+def create_slot(connection: Connection, name: str) -> int:
+    """Make a slot; give the position from which it keeps the log. Waits for transactions that are running."""
+    query = f"SELECT lsn::text FROM pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}')"
+    row = one_row(connection, query)
+    assert row is not None
+    return parse_lsn(row[0])
+
+
+def drop_slot(connection: Connection, name: str) -> None:
+    """Drop the slot if there is one; waits a while for a walsender that lingers."""
+    wait_until_released(connection, name)
+    one_row(
+        connection,
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+        (name,),
+    )
+
+
+def wait_until_released(connection: Connection, name: str) -> Slot | None:
+    """Wait until nobody uses the slot; `FencedError` with the process id when somebody goes on to."""
+    deadline = time.monotonic() + RELEASE_SECONDS
+    while True:
+        slot = find_slot(connection, name)
+        if slot is None or slot.active_pid is None:
+            return slot
+        if time.monotonic() > deadline:
+            raise FencedError(
+                f"slot {name} is in use by process {slot.active_pid} of the server",
+                hint=f"stop the other agent, or SELECT pg_terminate_backend({slot.active_pid})",
+            )
+        time.sleep(0.2)
+
+
+def advance_slot(connection: Connection, name: str, position: int) -> None:
+    """Move the slot, which must not be in use, forward to a position that is durable with us."""
+    try:
+        one_row(
+            connection,
+            "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
+            " WHERE slot_name = %s AND confirmed_flush_lsn < %s",
+            (format_lsn(position), name, format_lsn(position)),
+        )
+    except psycopg2.errors.ObjectInUse as error:
+        raise TransientError(f"slot {name} is in use: {error.diag.message_primary}") from error
+
+
+def gap_after(connection: Connection, name: str, database: str, position: int) -> str | None:
+    """Tell why the log after `position` can no longer be read whole from this slot; None when it can."""
+    slot = find_slot(connection, name)
+    if slot is None:
+        return f"slot {name} is gone"
+    if misfit := slot.misfit(database):
+        raise PreconditionError(misfit, hint="set source.slot to another name, or drop that slot")
+    if slot.lost:
+        return f"slot {name} is lost ({slot.lost})"
+    if slot.confirmed is None or slot.confirmed > position:
+        confirmed = format_lsn(slot.confirmed or 0)
+        return f"slot {name} is at {confirmed}, past {format_lsn(position)}: it was consumed or made anew"
+    end = end_of_log(connection)
+    if end < position:
+        return (
+            f"the server's log ends at {format_lsn(end)}, before {format_lsn(position)}: "
+            "it was restored or failed over"
+        )
+    return None
+
+
+def end_of_log(connection: Connection) -> int:
+    """Give the end of the server's durable log."""
+    row = one_row(
+        connection,
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+        " ELSE pg_current_wal_flush_lsn() END::text",
+    )
+    assert row is not None
+    return parse_lsn(row[0])
