@@ -82,7 +82,7 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def _shown(as_json: bool) -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
-    """Give what shows the progress of a table and the report of a merge: bars on a terminal, lines elsewhere."""
+    """Give what shows a table's progress and a merge's report: bars on a terminal, lines elsewhere."""
     if as_json:
         yield (lambda _step: None), (lambda done: print(json.dumps(done.to_dict(), default=str), flush=True))
     elif out.is_terminal:
@@ -114,9 +114,7 @@ def _print_report(done: Any, bars: Progress | None = None, tasks: dict[str, Task
     if not done.manifest:
         out.print("nothing has landed yet")
     elif done.recorded:
-        exact = (
-            "" if done.exact else ", not yet exact (a dump is under way, or a table is set aside or failed)"
-        )
+        exact = "" if done.exact else ", not yet exact (a dump is under way, a table is set aside or failed)"
         out.print(f"cut at manifest {done.manifest}{exact}, {done.seconds:.1f} s")
     elif bars is None:
         out.print(f"nothing new after manifest {done.manifest}")
@@ -130,9 +128,8 @@ def _print_table(table: Any) -> None:
     elif table.rows:
         counts = ("inserted", "updated", "deleted")
         told = [f"{getattr(table, c):,} {c}" for c in counts if getattr(table, c) is not None]
-        out.print(
-            f"{escape(table.table)}: {table.rows:,} events, {', '.join(told) or 'merged'}, {table.seconds:.1f} s"
-        )
+        counted = ", ".join(told) or "merged"
+        out.print(f"{escape(table.table)}: {table.rows:,} events, {counted}, {table.seconds:.1f} s")
 
 
 @merge_commands.command(epilog="Example: deltatide live -c shop.toml public.orders --limit 5")
@@ -159,7 +156,7 @@ def cuts(
     """List the cuts: each is the state of all tables at one position of the source."""
     settings = _lake_config(config)
     with _spark(settings) as spark:
-        from merge.live import cuts as cut_frame
+        from merge.frontier import cuts as cut_frame
 
         _print_rows(cut_frame(spark, settings).orderBy("manifest", ascending=False).limit(limit), as_json)
 
@@ -187,14 +184,14 @@ def _lake_config(path: Path) -> Config:
 @contextmanager
 def _spark(config: Config) -> Iterator[Any]:
     try:
-        from merge.session import session_for
+        from merge.session import open_session
     except ModuleNotFoundError as error:
         raise PreconditionError(
             f"this command needs Spark: {error.name} is not installed", hint='pip install "deltatide[spark]"'
         ) from error
     if sys.stderr.isatty():
         err.print("starting Spark", end="\r")
-    session = session_for(config)
+    session = open_session(config)
     try:
         yield session
     finally:
