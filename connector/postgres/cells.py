@@ -85,6 +85,8 @@ def decode_column(cells: pa.Array, type_name: str) -> tuple[pa.Array, pa.Array |
     """
     if cells.type != pa.binary():
         cells = cells.cast(pa.binary())
+    if cells.offset:  # if_else of pyarrow 17 is wrong about slices of binary arrays
+        cells = cells.take(pa.array(np.arange(len(cells))))
     target = arrow_type(type_name)
     if type_name == "string":
         return cells.cast(target), None
