@@ -1,8 +1,8 @@
 """The log in bulk: COPY of a slot's changes, several times faster than the stream's message by message.
 
-A temporary copy of the slot is consumed in bites, each decoded by the server in one call and sent as rows of a
-binary COPY; our own slot stays where it is until `PostgresLog.confirm`. So nothing waits for a commit of ours
-between two bites, and a lost connection loses nothing but the copy.
+A temporary copy of the slot is consumed in bites, each decoded by the server in one call and sent as rows of
+a binary COPY; our own slot stays where it is until `PostgresLog.confirm`. So nothing waits for a commit of
+ours between two bites, and a lost connection loses nothing but the copy.
 
 Invariants:
 

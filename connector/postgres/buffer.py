@@ -1,4 +1,4 @@
-"""The log reader's buffer: raw change messages of whole transactions, and of the one still open. No I/O of its own.
+"""The log reader's buffer: raw changes of whole transactions, and of the open one. Does no I/O of its own.
 
 Invariants:
 
@@ -114,7 +114,7 @@ class LogBuffer:
         return self._open is not None
 
     def feed(self, messages: Sequence[bytes], base: int) -> None:
-        """Add messages, each with `base` bytes before its kind; the position moves to the last commit's end."""
+        """Add messages, each with `base` bytes before its kind; move to the end of the last commit."""
         payloads, dropped = self._payloads, self._dropped
         if base != self._base:
             self._change_base(base)
@@ -139,7 +139,7 @@ class LogBuffer:
         self._visibility.publish(self._position, commits)
 
     def idle(self, position: int) -> None:
-        """Move to a position before which the source has nothing more for us; ignored within a transaction."""
+        """Move to a position before which the source has nothing for us; ignored within a transaction."""
         if self._open is None and position > self._position:
             self._position = position
             self._visibility.publish(position)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from psycopg2.extensions import connection as Connection
 
@@ -66,7 +66,7 @@ class TableFacts:
     identity: str
     primary_key: tuple[str, ...]
     identity_key: tuple[str, ...]
-    estimate: float
+    estimate: int | None
 
 
 _INDEX_COLUMNS = """
@@ -86,7 +86,8 @@ _FACTS = f"""
            ELSE nullif(c.reltuples, -1) END,
            ARRAY(SELECT n2.nspname::text || E'\\n' || c2.relname
                  FROM pg_partition_ancestors(c.oid) p, pg_class c2, pg_namespace n2
-                 WHERE c.relispartition AND p.relid <> c.oid AND c2.oid = p.relid AND n2.oid = c2.relnamespace)
+                 WHERE c.relispartition AND p.relid <> c.oid AND c2.oid = p.relid AND n2.oid =
+                 c2.relnamespace)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"""
 
 _CAPTURABLE = """
@@ -102,7 +103,7 @@ _COLUMNS = """
 
 
 def find_tables(connection: Connection, config: SourceConfig) -> list[TableFacts]:
-    """List the tables that the configuration names; a partition is part of its root where that one is named."""
+    """List the tables that the configuration names; a partition is part of its root where that is named."""
     found = []
     for *facts, ancestors in all_rows(connection, _FACTS + _CAPTURABLE):
         roots = [TableName(*ancestor.split("\n")) for ancestor in ancestors]
@@ -118,11 +119,11 @@ def find_table(connection: Connection, table: TableName) -> TableFacts | None:
     return _facts(row[:-1]) if row else None
 
 
-def _facts(row: Sequence[object]) -> TableFacts:
+def _facts(row: Sequence[Any]) -> TableFacts:
     oid, namespace, name, partitioned, identity, primary, identity_key, estimate = row
     return TableFacts(
-        int(str(oid)), TableName(str(namespace), str(name)), bool(partitioned), str(identity),
-        tuple(primary), tuple(identity_key), -1.0 if estimate is None else float(str(estimate)),  # type: ignore[arg-type]
+        oid, TableName(namespace, name), partitioned, identity, tuple(primary), tuple(identity_key),
+        None if estimate is None else int(estimate),
     )  # fmt: skip
 
 
@@ -168,7 +169,7 @@ class Catalog:
     def _key(
         self, table: TableName, columns: Sequence[LayoutColumn], facts: TableFacts | None
     ) -> tuple[str, ...] | Layout:
-        """Choose the key: the configured one, else the first of primary key and identity index that is logged."""
+        """Choose the key: the configured one, else primary key or identity index, whichever is logged."""
         names = {c.name for c in columns}
         logged = {c.name for c in columns if c.is_key}
         config = self._tables.get(str(table))

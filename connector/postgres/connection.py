@@ -1,6 +1,7 @@
 """Connections to PostgreSQL, and its errors in our own families. Passwords never get into a message.
 
-Invariant: every session, the log's and the dump's, writes values as the same text, since both land by one codec.
+Invariant: every session, the log's and the dump's, writes values as the same text, since both land by one
+codec.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def parse_url(url: str) -> dict[str, str]:
 def connect(url: str, name: str, *, replication: bool = False) -> Connection:
     """Open an autocommit connection with our session settings; `name` is shown in pg_stat_activity.
 
-    Raises `TransientError` where the server can't be reached or is busy, `PreconditionError` where it refuses.
+    Raises `TransientError` where the server can't be reached or is busy, `PreconditionError` where it
+    refuses.
     """
     parameters = parse_url(url)
     settings = " ".join(f"-c {setting}={value}" for setting, value in SESSION.items())
@@ -97,7 +99,8 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection:
 def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
     """Turn a failure to connect into one of our errors."""
     user, database = parameters.get("user", ""), parameters.get("dbname", "")
-    where = f"{parameters.get('host', 'localhost')}:{parameters.get('port', '5432')}/{database} as {user or 'default user'}"
+    host, port = parameters.get("host", "localhost"), parameters.get("port", "5432")
+    where = f"{host}:{port}/{database} as {user or 'default user'}"
     text = _one_line(error, parameters.get("password"))
     for pattern, hint in _REFUSALS:
         if re.search(pattern, text):

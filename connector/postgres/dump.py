@@ -2,8 +2,8 @@
 
 The order within `open_chunk` is what makes a chunk exact:
 
-1. Lock the table as a SELECT would (ACCESS SHARE), before there is a snapshot: an ALTER that rewrites the table
-   between snapshot and read would make the old snapshot see it empty.
+1. Lock the table as a SELECT would (ACCESS SHARE), before there is a snapshot: an ALTER that rewrites the
+   table between snapshot and read would make the old snapshot see it empty.
 2. Take the log reader's position, then open the snapshot.
 3. `low`: that position, lowered below every commit the reader has seen and the snapshot has not
    (`connector.postgres.visibility`).
@@ -47,7 +47,7 @@ SNAPSHOT_SECONDS = 5.0
 """How long to wait for a transaction whose commit may be in the log before the history's first position."""
 
 READ_SECONDS = 60.0
-"""A wait for rows wakes this often; the server may rightly be silent for long while a predicate finds nothing."""
+"""A wait for rows wakes this often; the server may be silent for long while a predicate finds nothing."""
 
 
 class PostgresChunk:
@@ -135,7 +135,7 @@ class PostgresTables:
         """Give the planner's figure, from the last VACUUM or ANALYZE; None when there was none."""
         with self._errors(table, None):
             facts = find_table(self._connection, table)
-            return int(facts.estimate) if facts and facts.estimate >= 0 else None
+            return facts.estimate if facts else None
 
     @contextmanager
     def open_chunk(

@@ -60,16 +60,28 @@ class PostgresLog:
         publication: str,
         bulk_bytes: int = BULK_BYTES,
     ) -> None:
-        self.position = visibility.position
-        self.buffered_bytes = self.buffered_rows = 0
         self.behind_bytes = 0
         self._buffer, self._visibility, self._side, self._connect = buffer, visibility, side, connect
         self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes
         self._way: StreamReader | BacklogReader | None = None
-        self._confirmed = self._advanced = self.position
+        self._confirmed = self._advanced = visibility.position
         self._looked = 0.0
-        self._look()
         self._choose()
+
+    @property
+    def position(self) -> int:
+        """A transaction boundary: all up to it has been read. It moves in idle stretches too."""
+        return self._visibility.position
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Raw bytes held, of whole transactions and of the open one."""
+        return self._buffer.bytes
+
+    @property
+    def buffered_rows(self) -> int:
+        """Messages held of whole transactions."""
+        return self._buffer.whole_rows
 
     def read(self, seconds: float, upto_bytes: int) -> None:
         """Read until so many seconds have passed or the buffer holds so many bytes.
@@ -84,19 +96,14 @@ class PostgresLog:
             self._way.read(seconds, upto_bytes, lambda: self._visibility.position)
         if time.monotonic() - self._looked > LOOK_SECONDS or self._visibility.size > SETTLE_COMMITS:
             self._look()
-        self._show()
 
     def take(self) -> RefusingSegment | PgSegment:
         """Take all whole transactions out of the buffer."""
-        segment = self._buffer.take()
-        self._show()
-        return segment
+        return self._buffer.take()
 
     def take_open(self) -> RefusingSegment | PgSegment | None:
         """Take what is held of the open transaction, right after `take`."""
-        segment = self._buffer.take_open()
-        self._show()
-        return segment
+        return self._buffer.take_open()
 
     def confirm(self, position: int) -> None:
         """Tell the source that everything up to `position` is durable here."""
@@ -124,6 +131,7 @@ class PostgresLog:
             self._way.close()
             self._way = None
         self._advance()
+        self._look()
         if self.behind_bytes > self._bulk_bytes and self._open_backlog():
             return
         self._way = StreamReader(
@@ -158,7 +166,3 @@ class PostgresLog:
         self._visibility.settle(Snapshot.parse(row[0]))
         self.behind_bytes = max(0, parse_lsn(row[1]) - self._visibility.position)
         self._looked = time.monotonic()
-
-    def _show(self) -> None:
-        self.position = self._visibility.position
-        self.buffered_bytes, self.buffered_rows = self._buffer.bytes, self._buffer.whole_rows

@@ -74,10 +74,8 @@ def _server(place: _Place) -> Iterator[Finding]:
     standby, clock = _row(
         connection, "SELECT pg_is_in_recovery(), extract(epoch FROM clock_timestamp())::float8"
     )
-    yield Finding(
-        "primary", "failed" if standby else "ok", "the server is a standby" if standby else "the server is a primary",
-        "connect to the primary in source.url" if standby else None,
-    )  # fmt: skip
+    if standby:
+        yield Finding("primary", "failed", "the server is a standby", "connect to the primary in source.url")
     drift = abs(time.time() - clock)
     yield Finding(
         "clock", "warning" if drift > CLOCK_SECONDS else "ok", f"differs from ours by {drift:.1f} s",
@@ -204,7 +202,7 @@ def _unfit(place: _Place) -> Iterator[Finding]:
         named = str(table) in place.config.tables
         mend = f"ALTER TABLE {qualified(table)} SET LOGGED; or" if what.startswith("an unl") else ""
         yield Finding(
-            f"table {table}", "failed" if named or mend else "warning", f"is {what}, which leaves nothing in the log",
+            f"table {table}", "failed" if named or mend else "warning", f"is {what}, never in the log",
             f"{mend} add it to source.exclude".strip(),
         )  # fmt: skip
 
@@ -265,7 +263,8 @@ def _identity(place: _Place, table: TableFacts) -> Finding | None:
     """Look at the partitions too: it is theirs that the log carries."""
     leaves = all_rows(
         place.connection,
-        "SELECT n.nspname::text, c.relname::text FROM pg_partition_tree(%s) p JOIN pg_class c ON c.oid = p.relid"
+        "SELECT n.nspname::text, c.relname::text"
+        " FROM pg_partition_tree(%s) p JOIN pg_class c ON c.oid = p.relid"
         " JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.relreplident = 'n' OR p.isleaf AND c.relreplident <> %s",
         (table.oid, table.identity),
@@ -289,44 +288,38 @@ def _publication(place: _Place) -> Iterator[Finding]:
     if found is None:
         yield _creatable(place)
         return
-    captured = [table.table for table in place.found]
-    problems = []
-    if not found.operations:
-        operations = "insert, update, delete, truncate"
-        problems.append(
-            (
-                "does not publish every kind of change",
-                f"ALTER PUBLICATION {quote(name)} SET (publish = '{operations}');",
-            )
-        )
-    if not found.via_root and any(table.partitioned for table in place.found):
-        problems.append(
-            (
-                "publishes partitions under their own names",
-                f"ALTER PUBLICATION {quote(name)} SET (publish_via_partition_root = true);",
-            )
-        )
-    for table in captured:
-        if table in found.narrowed:
-            problems.append(
-                (
-                    f"has a row filter or a column list for {table}",
-                    f"ALTER PUBLICATION {quote(name)} DROP TABLE {qualified(table)};"
-                    f" ALTER PUBLICATION {quote(name)} ADD TABLE {qualified(table)};",
-                )
-            )
-    lacking = publication.missing(found, place.found)
-    if lacking and not (found.owned and not _not_owned(place, lacking)):
-        problems.append(
-            (
-                f"lacks {', '.join(map(str, lacking))}, and role {quote(place.role)} may not add them",
-                f"{publication.add_statement(name, lacking)};",
-            )
-        )
+    problems = [*_narrowness(place, found), *_lacking(place, found)]
     for problem, mend in problems:
         yield Finding("publication", "failed", f"{name} {problem}", mend)
     if not problems:
-        yield Finding("publication", "ok", f"{name} is there" + (", will be extended" if lacking else ""))
+        extended = ", will be extended" if publication.missing(found, place.found) else ""
+        yield Finding("publication", "ok", f"{name} is there{extended}")
+
+
+def _narrowness(place: _Place, found: publication.Publication) -> Iterator[tuple[str, str]]:
+    """Give what the publication leaves out of the tables it has, each with the SQL that mends it."""
+    alter = f"ALTER PUBLICATION {quote(place.config.publication)}"
+    if not found.operations:
+        operations = "insert, update, delete, truncate"
+        yield "does not publish every kind of change", f"{alter} SET (publish = '{operations}');"
+    if not found.via_root and any(table.partitioned for table in place.found):
+        yield "publishes partitions by themselves", f"{alter} SET (publish_via_partition_root = true);"
+    for table in place.found:
+        if table.table in found.narrowed:
+            spelled = qualified(table.table)
+            mend = f"{alter} DROP TABLE {spelled}; {alter} ADD TABLE {spelled};"
+            yield f"has a row filter or a column list for {table.table}", mend
+
+
+def _lacking(place: _Place, found: publication.Publication) -> Iterator[tuple[str, str]]:
+    """Give the tables that the publication lacks and our role may not add."""
+    lacking = publication.missing(found, place.found)
+    if lacking and not (found.owned and not _not_owned(place, lacking)):
+        listed = ", ".join(map(str, lacking))
+        yield (
+            f"lacks {listed}, and role {quote(place.role)} may not add them",
+            f"{publication.add_statement(place.config.publication, lacking)};",
+        )
 
 
 def _creatable(place: _Place) -> Finding:
@@ -351,7 +344,8 @@ def _not_owned(place: _Place, tables: Sequence[TableName]) -> list[TableName]:
         TableName(*row)
         for row in all_rows(
             place.connection,
-            "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            "SELECT n.nspname::text, c.relname::text"
+            " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE c.relkind IN ('r', 'p') AND pg_has_role(c.relowner, 'USAGE')",
         )
     }

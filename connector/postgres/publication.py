@@ -46,8 +46,14 @@ def find_publication(connection: Connection, name: str) -> Publication | None:
         (name,),
     )
     narrowed = all_rows(connection, _NARROWED, (name,)) if connection.server_version >= 150000 else []
+    all_tables, operations, via_root, owned = row
     return Publication(
-        *row, frozenset(TableName(*t) for t in tables), frozenset(TableName(*t) for t in narrowed)
+        all_tables,
+        operations,
+        via_root,
+        owned,
+        frozenset(TableName(*t) for t in tables),
+        frozenset(TableName(*t) for t in narrowed),
     )
 
 
@@ -75,7 +81,7 @@ def add_statement(name: str, tables: Sequence[TableName]) -> str:
 
 
 def extend(connection: Connection, name: str, tables: Sequence[TableFacts]) -> bool:
-    """Create the publication, or add the tables it lacks; tell whether tables were added to an existing one."""
+    """Create the publication, or add what it lacks; tell whether tables were added to an existing one."""
     publication = find_publication(connection, name)
     if publication is None:
         if tables:

@@ -1,7 +1,7 @@
 """The replication slot: making it, finding out whether it still holds our log, moving it.
 
-Invariant: a slot's confirmed position is never ahead of the newest manifest's, as long as nobody else consumes
-or re-creates it. So a slot that is ahead is a gap.
+Invariant: a slot's confirmed position is never ahead of the newest manifest's, as long as nobody else
+consumes or re-creates it. So a slot that is ahead is a gap.
 """
 
 from __future__ import annotations

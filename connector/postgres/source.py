@@ -40,7 +40,7 @@ class PostgresSource:
         self._visibility: Visibility | None = None
 
     def check(self) -> list[Finding]:
-        """Look at every precondition and report all of them; raises only when the database can't be reached."""
+        """Look at every precondition and report all; raises only when the database can't be reached."""
         connection = self._connected()
         with driver_errors("checking the database"):
             return check(connection, lambda: self._connect(replication=True), self._config, self._tables)
@@ -61,7 +61,7 @@ class PostgresSource:
         )  # fmt: skip
 
     def tables(self) -> list[TableSchema]:
-        """List the tables that the configuration names; `PreconditionError` when one of them has no usable key."""
+        """List the tables that the configuration names; `PreconditionError` when one has no usable key."""
         connection = self._connected()
         with driver_errors("listing the tables"):
             catalog = Catalog(connection, self._tables)
@@ -81,7 +81,7 @@ class PostgresSource:
             return self._running(connection) if extended else ()
 
     def begin_history(self, *, fresh: bool) -> History:
-        """Make the slot, or adopt an unused one; give its position and the transactions running right after."""
+        """Make the slot, or adopt an unused one; give its position and what is running right after."""
         connection, name = self._connected(), self._config.slot
         with driver_errors(f"making slot {name}"):
             found = slot.find_slot(connection, name)

@@ -7,15 +7,16 @@ while every new snapshot still shows its xid as running.
 Invariants:
 
 - A commit is recorded here *before* `position` reaches it (`publish` does both).
-- A chunk takes `position` before it opens its snapshot. So every commit before that position is either recorded
-  here, or was dropped by `settle` because an older snapshot than the chunk's showed it.
+- A chunk takes `position` before it opens its snapshot. So every commit before that position is either
+  recorded here, or was dropped by `settle` because an older snapshot than the chunk's showed it.
 - A transaction without lsn was running when the history began, or when a table joined the publication. It may
   have written what the log does not carry, so chunks wait until their snapshot shows it, even if its commit
   has been read since.
-- `settle` drops nothing while a chunk is between `opening` and `low`: its snapshot may be older than settle's.
+- `settle` drops nothing while a chunk is between `opening` and `low`: its snapshot may be older than
+  settle's.
 
-A transaction's lsn is that of its commit record, which is before the `position` behind it. The next commit may
-begin exactly at `position`, so a low watermark is always less than the position it was made from.
+A transaction's lsn is that of its commit record, which is before the `position` behind it. The next commit
+may begin exactly at `position`, so a low watermark is always less than the position it was made from.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _WRAP = 1 << 32
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What ``pg_current_snapshot()`` says, in 64-bit xids: all before `xmin` are done, none from `xmax` on."""
+    """What ``pg_current_snapshot()`` says, in 64-bit xids: all before `xmin` ended, none from `xmax` on."""
 
     xmin: int
     xmax: int
@@ -45,7 +46,7 @@ class Snapshot:
         return cls(int(xmin), int(xmax), frozenset(map(int, running.split(","))) if running else frozenset())
 
     def full_xid(self, xid: int) -> int:
-        """Give the 64-bit xid of a 32-bit one from the log: the nearest to `xmax`, as xids in use never span more."""
+        """Give the 64-bit xid of a 32-bit one from the log: the nearest to `xmax`."""
         full = self.xmax - self.xmax % _WRAP + xid % _WRAP
         if full > self.xmax + _WRAP // 2:
             return full - _WRAP
@@ -105,8 +106,8 @@ class Visibility:
     def low(self, position: int, snapshot: Snapshot) -> int | None:
         """Give the low watermark of a snapshot that was opened after the reader had reached `position`.
 
-        None: the snapshot still shows a transaction without lsn as running, so that there is no low watermark;
-        the chunk has to be opened again when that transaction has ended.
+        None: the snapshot still shows a transaction without lsn as running, so that there is no low
+        watermark; the chunk has to be opened again when that transaction has ended.
         """
         with self._lock:
             if any(not snapshot.shows(xid) for xid in self._awaited):
@@ -115,7 +116,7 @@ class Visibility:
         return min([position, *hidden]) - 1
 
     def settle(self, snapshot: Snapshot) -> bool:
-        """Forget the commits that a fresh snapshot shows; False when a chunk is being opened, try again later.
+        """Forget the commits that a fresh snapshot shows; False, and nothing, while a chunk is being opened.
 
         The snapshot must be opened after the commits were published, or it simply settles less.
         """
