@@ -1,0 +1,110 @@
+"""Measure, print a table and write bench.json into the current folder: ``python -m tests.bench --help``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.bench.backlog import backlog
+from tests.bench.capture import capture
+from tests.bench.dump import dump
+from tests.bench.latency import latency
+from tests.bench.log import WaitingLog, waiting_log
+from tests.bench.memory import memory
+from tests.bench.merge import merge
+from tests.bench.report import Measurement, show, write
+from tests.bench.server import Bench, started
+
+OF_THE_LOG: dict[str, Callable[[WaitingLog], Iterator[Measurement]]] = {
+    "capture": capture,
+    "backlog": backlog,
+}
+OTHERS: dict[str, Callable[[Bench], Iterator[Measurement]]] = {
+    "dump": dump,
+    "latency": latency,
+    "memory": memory,
+    "merge": merge,
+}
+
+
+def main() -> int:
+    """Exit status 1 when something could not be measured, or, with --strict, missed its target."""
+    arguments = _arguments()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    folder = Path(tempfile.mkdtemp(prefix="deltatide-bench-"))
+    folder.chmod(0o755)  # the server's user must reach its data
+    results = _Results(console)
+    begun = time.monotonic()
+    try:
+        with started(folder, arguments.quick) as bench:
+            console.print(f"PostgreSQL {bench.server.version}" + (", quick" if bench.quick else ""))
+            _measure(bench, arguments.only or [*OF_THE_LOG, *OTHERS], results)
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        results.failed = True
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    show(results.measurements, console)
+    write(results.measurements, Path("bench.json"))
+    console.print(f"bench.json is written; it took {time.monotonic() - begun:.0f} s")
+    missed = any(not m.ok for m in results.measurements)
+    return 1 if results.failed or (arguments.strict and missed) else 0
+
+
+class _Results:
+    """What has been measured so far; a measurement that fails does not keep the others from being taken."""
+
+    def __init__(self, console: Console) -> None:
+        self.measurements: list[Measurement] = []
+        self.failed = False
+        self._console = console
+
+    def collect(self, name: str, measurements: Iterator[Measurement]) -> None:
+        """Take the measurements of one kind."""
+        begun = time.monotonic()
+        with self.told(name):
+            self.measurements.extend(measurements)
+        self._console.print(f"{name}: {time.monotonic() - begun:.0f} s", style="dim", highlight=False)
+
+    @contextmanager
+    def told(self, name: str) -> Iterator[None]:
+        """Tell an error instead of raising it."""
+        try:
+            yield
+        except Exception as error:
+            self.failed = True
+            self._console.print(f"{name}: {type(error).__name__}: {error}", markup=False, style="bold red")
+
+
+def _measure(bench: Bench, names: Sequence[str], results: _Results) -> None:
+    of_the_log = [name for name in OF_THE_LOG if name in names]
+    if of_the_log:
+        with results.told("log"), waiting_log(bench) as log:
+            for name in of_the_log:
+                results.collect(name, OF_THE_LOG[name](log))
+    for name in OTHERS:
+        if name in names:
+            results.collect(name, OTHERS[name](bench))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows; ratios are less reliable")
+    parser.add_argument("--strict", action="store_true", help="exit status 1 when a target is missed")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", choices=[*OF_THE_LOG, *OTHERS],
+        help=f"only this measurement, may be repeated: {', '.join([*OF_THE_LOG, *OTHERS])}",
+    )  # fmt: skip
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The agent under measurement: the installed command in a process of its own, watched from outside.
+
+Its manifests say what is committed and when, /proc says what it cost. Only the process started here is
+signalled, by its id.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from connector.errors import OperatorError
+from connector.landing import manifest_path
+from connector.manifest import Manifest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCE = "bench"
+SLOT = PUBLICATION = f"deltatide_{SOURCE}"
+POLL_SECONDS = 0.01
+LIMIT_SECONDS = 240.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+CONFIGURATION = """
+[source]
+name = "{source}"
+kind = "postgres"
+url = "{url}"
+tables = ["public.*"]
+[landing]
+url = "{folder}/landing"
+{landing}
+[dump]
+workers = 2
+[lake]
+url = "{folder}/lake"
+"""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A manifest, when it was created, and what the agent had cost when it was seen."""
+
+    manifest: Manifest
+    created: float
+    cpu_seconds: float
+
+
+class Agent:
+    """One agent process; a context manager that ends it gracefully.
+
+    `streaming`: never read in bulk, however far behind. `landing`: further settings of that section.
+    """
+
+    def __init__(self, folder: Path, url: str, *, streaming: bool = False, landing: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.zone = folder / "landing" / SOURCE
+        self.configuration = folder / "bench.toml"
+        self.configuration.write_text(
+            CONFIGURATION.format(source=SOURCE, url=url, folder=folder, landing=landing)
+        )
+        self._log = folder / "agent.log"
+        self._module = "tests.bench.streaming_agent" if streaming else "connector.cli"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._number = 0
+
+    def __enter__(self) -> Agent:
+        while self._file(self._number + 1).exists():
+            self._number += 1
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self._module, "run", "-c", str(self.configuration)],
+                cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if kind is None and process.returncode != 0:
+            raise self._ended(process.returncode)
+
+    def next(self, seconds: float = LIMIT_SECONDS) -> Moment:
+        """Wait for the manifest after the last one that was waited for."""
+        path = self._file(self._number + 1)
+        deadline = time.monotonic() + seconds
+        while not path.exists():
+            status = self._process.poll() if self._process else 0
+            if status is not None:
+                raise self._ended(status)
+            if time.monotonic() > deadline:
+                raise OperatorError(f"no manifest within {seconds:g} s", hint=f"see {self._log}")
+            time.sleep(POLL_SECONDS)
+        self._number += 1
+        return Moment(Manifest.from_json(path.read_bytes()), path.stat().st_ctime, self.cpu_seconds())
+
+    def until(self, holds: Callable[[Manifest], bool]) -> Moment:
+        """Wait for a manifest of which something is true."""
+        while True:
+            moment = self.next()
+            if holds(moment.manifest):
+                return moment
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the process so far, by the kernel's clock ticks of 10 ms."""
+        fields = self._proc("stat").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def peak_mb(self) -> float:
+        """The most memory that was resident at any time, in MB of 10^6 bytes."""
+        line = next(line for line in self._proc("status").splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024 / 1e6
+
+    def _proc(self, name: str) -> str:
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/{name}").read_text()
+
+    def _file(self, number: int) -> Path:
+        return self.zone / manifest_path(number)
+
+    def _ended(self, status: int) -> OperatorError:
+        lines = self._log.read_text(errors="replace").strip().splitlines()[-8:]
+        return OperatorError(f"the agent ended with status {status}:\n" + "\n".join(lines))

@@ -1,0 +1,84 @@
+"""From a commit in the source to the manifest that holds it, under steady load; then the cost of idleness."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import psycopg2
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.bench.agent import Agent, Moment
+from tests.bench.report import Measurement, at_most
+from tests.bench.server import ROW, Bench, Database
+
+FLUSH_SECONDS = 1.0
+CHANGES_PER_SECOND = 1000
+CHANGES_PER_COMMIT = 10
+LOAD_SECONDS, IDLE_SECONDS = 30, 20
+
+
+def latency(bench: Bench) -> Iterator[Measurement]:
+    """Measure both on one agent."""
+    folder = bench.folder / "latency"
+    with bench.database("bench_latency") as database:
+        database.create_table("changes")
+        with Agent(folder, database.url, landing=f"flush_seconds = {FLUSH_SECONDS}") as agent:
+            agent.until(lambda manifest: manifest.exact)
+            cpu = agent.cpu_seconds()
+            rows = _write(database, LOAD_SECONDS // 3 if bench.quick else LOAD_SECONDS)
+            cpu = agent.cpu_seconds() - cpu
+            seconds = _latencies(agent, rows)
+            idle = _idle_percent(agent, IDLE_SECONDS // 2 if bench.quick else IDLE_SECONDS)
+    shutil.rmtree(folder)
+    load = f"{CHANGES_PER_SECOND:,} changes/s, flush_seconds {FLUSH_SECONDS:g}"
+    for percentile, target in ((50, None), (99, at_most(FLUSH_SECONDS + 0.5))):
+        found = float(np.percentile(seconds, percentile))
+        yield Measurement(f"commit to manifest, p{percentile}, {load}", found, "s", target=target)
+    yield Measurement(f"agent under {CHANGES_PER_SECOND:,} changes/s", cpu / rows * 1e8, "% of a core")
+    yield Measurement("idle agent", idle, "% of a core", target=at_most(2))
+
+
+def _write(database: Database, seconds: float) -> int:
+    """Insert at the steady rate, and give the number of rows."""
+    connection = psycopg2.connect(database.url)
+    connection.autocommit = True
+    period = CHANGES_PER_COMMIT / CHANGES_PER_SECOND
+    begun, row = time.monotonic(), 0
+    try:
+        with connection.cursor() as cursor:
+            while row < seconds * CHANGES_PER_SECOND:
+                series = f"generate_series({row + 1}, {row + CHANGES_PER_COMMIT}) n"
+                cursor.execute(f"INSERT INTO changes SELECT {ROW} FROM {series}")
+                row += CHANGES_PER_COMMIT
+                time.sleep(max(0.0, begun + row / CHANGES_PER_COMMIT * period - time.monotonic()))
+    finally:
+        connection.close()
+    return row
+
+
+def _latencies(agent: Agent, rows: int) -> list[float]:
+    """Seconds from commit to manifest of each change."""
+    seconds: list[float] = []
+    while len(seconds) < rows:
+        seconds += _latencies_of(agent, agent.next())
+    return seconds
+
+
+def _latencies_of(agent: Agent, moment: Moment) -> list[float]:
+    seconds: list[float] = []
+    for file in moment.manifest.files:
+        events = pq.read_table(agent.zone / file.path, columns=["_cdc.committed_at"])["_cdc"].combine_chunks()
+        commits = events.field("committed_at").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+        seconds += (moment.created - commits / 1e6).tolist()
+    return seconds
+
+
+def _idle_percent(agent: Agent, seconds: float) -> float:
+    time.sleep(1.0)  # what the load left behind is not idleness
+    cpu, begun = agent.cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    return (agent.cpu_seconds() - cpu) / (time.monotonic() - begun) * 100
