@@ -72,8 +72,8 @@ __all__ = [
     "to_datetime",
 ]
 
-WINDOW_MESSAGES = 1 << 18
-WINDOW_BYTES = 64 << 20
+WINDOW_MESSAGES = 1 << 16
+WINDOW_BYTES = 32 << 20
 """Messages and bytes decoded at a time: they bound the memory of a decode, whatever the segment's size."""
 
 BATCH_VALUES = 2_500_000
