@@ -23,6 +23,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from connector import failpoint
 from connector.config import Config
 from connector.dumper import DumpWorkers
 from connector.errors import TransientError
@@ -40,6 +41,9 @@ log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 0.2
 """The longest single wait, so that signals, requests and finished chunks are seen soon."""
+
+LANDING_SECONDS = 0.02
+"""A wait while files are being landed, so that what has landed is committed at once."""
 
 RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits before the log is opened again; the last one repeats."""
@@ -64,7 +68,7 @@ class Capture:
         self.progress = Progress()
         self._source, self._store, self._config = source, store, config
         self._stopping = threading.Event()
-        self._ledger = Ledger(store, term, self._stopping.is_set)
+        self._ledger = Ledger(store, term, self._stopping)
         self._lander = Lander(store)
         self._failure: BaseException | None = None
         self._last_commit = time.monotonic()
@@ -81,7 +85,29 @@ class Capture:
 
     def run(self) -> None:
         """Capture until `stop`, or until something ends it that does not pass by itself (raised)."""
-        self._tables, self._dumps = open_history(self._source, self._ledger, self._lander, self._config)
+        try:
+            if self._open():
+                self._capture()
+        finally:
+            self._lander.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _open(self) -> bool:
+        """Begin or go on with the history, however often it takes; False when asked to stop meanwhile."""
+        attempt = 0
+        while not self._stopping.is_set():
+            try:
+                self._tables, self._dumps = open_history(
+                    self._source, self._ledger, self._lander, self._config
+                )
+                return True
+            except TransientError as error:
+                self._wait_before_reconnecting(error, attempt)
+                attempt += 1
+        return False
+
+    def _capture(self) -> None:
         self._desk = RequestDesk(self._store, self._source, self._dumps, self._tables)
         dump = self._config.dump
         self._workers = DumpWorkers(
@@ -93,14 +119,14 @@ class Capture:
             workers=dump.workers,
             delay_seconds=dump.delay_seconds,
         )
-        self._workers.start()
-        self._desk.start()
+        self._dumps.hold()
         try:
+            self._workers.start()
+            self._desk.start()
             self._follow_until_stopped()
         finally:
             self._desk.stop()
             self._workers.stop(timeout=5)
-            self._lander.close()
 
     def _follow_until_stopped(self) -> None:
         attempt = 0
@@ -109,10 +135,11 @@ class Capture:
             try:
                 self._follow()
             except TransientError as error:
+                if self._stopping.is_set():
+                    log.warning("%s; stopping without a last commit, nothing is lost", error)
+                    break
                 attempt = 0 if self._ledger.newest.number > before else attempt + 1
                 self._wait_before_reconnecting(error, attempt)
-        if self._failure is not None:
-            raise self._failure
 
     def _wait_before_reconnecting(self, error: TransientError, attempt: int) -> None:
         seconds = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
@@ -125,8 +152,9 @@ class Capture:
         repair_gap(self._source, self._ledger, self._tables, self._dumps, self._config)
         newest = self._ledger.newest
         reader = self._source.open_log(newest.epoch, newest.position, newest.unsettled)
+        self._dumps.go()
         self._pending_since = None
-        with self._lander.landings() as landings:
+        with self._lander.landings(newest.position) as landings:
             try:
                 while not self._stopping.is_set():
                     self._turn(reader, landings)
@@ -137,29 +165,38 @@ class Capture:
 
     def _turn(self, reader: LogReader, landings: Landings) -> None:
         self._raise_failure()
-        patience = min(PATIENCE_SECONDS, self._config.landing.flush_seconds)
-        deadline = time.monotonic() + patience
+        started = time.monotonic()
+        patience = self._patience(started, landings)
         reader.read(patience, self._config.landing.flush_bytes)
-        bite_complete = time.monotonic() < deadline - 0.01
-        if bite_complete or self._flush_due(reader):
+        bite_complete = time.monotonic() - started < patience - min(0.01, patience / 2)
+        if bite_complete or self._flush_due(reader, landings, started):
             self._land(reader, landings)
         self._commit_landed(reader, landings)
-        self._desk.serve(self._ledger.next_number)
+        self._desk.serve(self._ledger.next_number, self._ledger.newest.position)
+
+    def _patience(self, now: float, landings: Landings) -> float:
+        """Give the seconds to read for: not beyond the moment at which something has to be done."""
+        flush_seconds = self._config.landing.flush_seconds
+        if landings.in_flight:
+            return min(LANDING_SECONDS, flush_seconds)
+        pending = now - self._pending_since if self._pending_since is not None else 0.0
+        return min(PATIENCE_SECONDS, max(flush_seconds - pending, 0.001))
 
     def _raise_failure(self) -> None:
-        if error := self._failure or self._workers.failure:
+        if error := self._failure or self._workers.failure or self._desk.failure:
             raise error
 
-    def _flush_due(self, reader: LogReader) -> bool:
-        now = time.monotonic()
-        if not reader.buffered_rows:
+    def _flush_due(self, reader: LogReader, landings: Landings, read_since: float) -> bool:
+        """Tell whether to land what is buffered; it has waited since the read that found it began, or less."""
+        large_ended = landings.holds_open and reader.position > landings.position
+        if not (reader.buffered_rows or large_ended):
             self._pending_since = None
         elif self._pending_since is None:
-            self._pending_since = now
+            self._pending_since = read_since
         if reader.buffered_bytes >= self._config.landing.flush_bytes:
             return True
-        pending_seconds = now - self._pending_since if self._pending_since is not None else 0.0
-        return pending_seconds >= self._config.landing.flush_seconds or self._state_due(reader)
+        waited = time.monotonic() - self._pending_since if self._pending_since is not None else 0.0
+        return waited >= self._config.landing.flush_seconds or self._state_due(reader)
 
     def _state_due(self, reader: LogReader) -> bool:
         """Tell whether the next manifest should not wait for changes: chunks, news, or a sign of life."""
@@ -169,13 +206,16 @@ class Capture:
         moved = reader.position > self._ledger.newest.position
         settings = self._config.landing
         return (
-            ((chunk_ready or self._desk.news) and waited >= min(1.0, settings.flush_seconds))
+            ((chunk_ready or self._has_news()) and waited >= min(1.0, settings.flush_seconds))
             or bool(self._tables.notices)
             or (moved and waited >= settings.heartbeat_seconds)
         )
 
+    def _has_news(self) -> bool:
+        return self._desk.news or self._dumps.news or bool(self._workers.set_aside)
+
     def _land(self, reader: LogReader, landings: Landings) -> None:
-        """Hand what was read to the landing thread: whole transactions, or parts of one that grows too large."""
+        """Hand what was read to the landing thread: whole transactions, and parts of one that is too large."""
         segment = reader.take()
         self._pending_since = None
         if segment.position > landings.position or segment.rows:
@@ -196,12 +236,13 @@ class Capture:
     def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
         number = self._ledger.next_number
         unsettled = reader.unsettled(landed.position)  # may fail: before anything is counted as committed
-        for found in landed.set_aside:
-            self._set_aside(found.table, found.reason)
+        for found in [*landed.set_aside, *self._workers.take_set_aside(landed.position)]:
             self._tables.set_aside(found)
         self._adopt(landed, number)
+        self._end_dumps_set_aside()
         files = self._tables.landing(landed.files)
         files += self._commit_chunks(landed.position, number)
+        failpoint.reach("files-landed")
         self._ledger.commit(
             position=landed.position,
             source_committed_at=landed.committed_at or self._ledger.newest.source_committed_at,
@@ -212,15 +253,18 @@ class Capture:
             last_dump_number=self._dumps.last_number,
             unsettled=unsettled,
         )
+        failpoint.reach("manifest-committed")
         self._last_commit = time.monotonic()
         self._desk.committed()
         self._count(files, landed.position, reader)
 
     def _adopt(self, landed: LandedSegment, number: int) -> None:
         """Take over new layouts seen in the log, and queue what they leave to be read."""
+        first_seen: dict[str, int] = {}
+        for file in landed.files:
+            first_seen.setdefault(file.schema_id, file.first.lsn)
         for schema in landed.schemas:
-            if str(schema.table) in self._tables.states:
-                self._repair(self._tables.adopt(schema, landed.position), number)
+            self._repair(self._tables.adopt(schema, first_seen.get(schema.id, landed.position)), number)
 
     def _repair(self, repair: Repair | None, number: int) -> None:
         if repair is None:
@@ -234,16 +278,19 @@ class Capture:
     def _commit_chunks(self, position: int, number: int) -> list[LandedFile]:
         chunks = self._dumps.commit(position, number)
         for chunk in sorted(chunks, key=lambda c: c.high):
-            self._repair(self._tables.adopt(chunk.schema, chunk.high), number)
+            self._repair(self._tables.adopt(chunk.schema, chunk.low), number)
+        self._end_dumps_set_aside()
+        captured = self._tables.captured()
         for state in self._dumps.finished_in(number):
-            if state.kind == "full":
+            if state.kind == "full" and state.table in captured:
                 self._tables.states[state.table].dumped = True
         return self._tables.landing(c.file for c in chunks if c.file is not None)
 
-    def _set_aside(self, table: str, reason: str) -> None:
-        log.error("%s is set aside: %s", table, reason)
-        for state in self._dumps.active_of(table):
-            self._dumps.end(state, "failed", f"the table is set aside: {reason}")
+    def _end_dumps_set_aside(self) -> None:
+        for table, aside in self._tables.states.items():
+            if aside.state == "set_aside":
+                for state in self._dumps.active_of(table):
+                    self._dumps.end(state, "failed", f"the table is set aside: {aside.reason}")
 
     def _count(self, files: list[LandedFile], position: int, reader: LogReader) -> None:
         progress = self.progress
@@ -257,4 +304,9 @@ class Capture:
         self._land(reader, landings)
         while landings.in_flight:
             self._commit_landed(reader, landings, wait=True)
-        log.info("stopped at %s, manifest %s", format_lsn(self._ledger.newest.position), self._ledger.newest.number)
+        newest = self._ledger.newest
+        if self._has_news() or self._tables.notices or self._dumps.ready(newest.position):
+            self._commit(LandedSegment(newest.position), reader)
+        log.info(
+            "stopped at %s, manifest %s", format_lsn(self._ledger.newest.position), self._ledger.newest.number
+        )

@@ -68,11 +68,17 @@ class FinishedChunk:
 
 @dataclass
 class Dumps:
-    """All dumps of a source. Every method may be called from any thread."""
+    """All dumps of a source. Every method may be called from any thread.
+
+    `news` tells that a dump was queued or ended since the last `snapshot`.
+    """
 
     states: list[DumpState]
     epoch: int
     last_number: int = 0
+    news: bool = False
+    _held: bool = False
+    _closed: bool = False
     _lock: threading.Condition = field(default_factory=threading.Condition, repr=False)
     _reading: set[tuple[str, int]] = field(default_factory=set, repr=False)
     _planning: set[str] = field(default_factory=set, repr=False)
@@ -89,8 +95,12 @@ class Dumps:
         where: str | None = None,
         keys: Sequence[Sequence[str]] | None = None,
         rows_estimate: int | None = None,
+        floor: int | None = None,
     ) -> DumpState:
-        """Queue a dump; it starts as soon as a worker is free. `manifest`: the number of the next manifest."""
+        """Queue a dump; it starts as soon as a worker is free. `manifest`: the number of the next manifest.
+
+        `floor`: log before this position did not land for the table, so each chunk has to see all of it.
+        """
         with self._lock:
             self.last_number += 1
             state = DumpState(
@@ -105,8 +115,10 @@ class Dumps:
                 requested_at=datetime.now(timezone.utc),
                 started_in=manifest,
                 rows_estimate=rows_estimate,
+                floor=floor,
             )
             self.states.append(state)
+            self.news = True
             self._lock.notify_all()
             return state
 
@@ -116,7 +128,8 @@ class Dumps:
         The task is this worker's until it calls `planned`, `finished` or `give_back`.
         """
         with self._lock:
-            self._lock.wait_for(self._has_task, timeout)
+            if not self._lock.wait_for(lambda: self._closed or self._has_task(), timeout) or self._closed:
+                return None
             for state in self._active():
                 if task := self._take_task(state):
                     state.state = "running"
@@ -127,7 +140,7 @@ class Dumps:
         return [s for s in self.states if s.active]
 
     def _has_task(self) -> bool:
-        return any(self._unread(s) or self._plannable(s) for s in self._active())
+        return not self._held and any(self._unread(s) or self._plannable(s) for s in self._active())
 
     def _unread(self, state: DumpState) -> OpenRange | None:
         return next((r for r in state.open if (state.id, r.chunk) not in self._reading), None)
@@ -166,6 +179,8 @@ class Dumps:
         with self._lock:
             state = task.dump
             self._planning.discard(state.id)
+            if not state.active:
+                return
             bound = list(upto) if upto is not None else None
             state.open.append(OpenRange(chunk=state.next_chunk, after=state.planned_upto, upto=bound))
             state.next_chunk += 1
@@ -200,6 +215,7 @@ class Dumps:
                 return
             state.state, state.error, state.finished_at = outcome, error, datetime.now(timezone.utc)
             state.open = []
+            self.news = True
             self._finished = [c for c in self._finished if c.task.dump is not state]
 
     def active_of(self, table: str) -> list[DumpState]:
@@ -211,6 +227,11 @@ class Dumps:
         """Tell whether a request of this id has been taken up already."""
         with self._lock:
             return any(s.id == request_id or s.id.startswith(f"{request_id}.") for s in self.states)
+
+    def ready(self, position: int) -> bool:
+        """Tell whether a manifest at this position may hold a chunk that waits."""
+        high = self.waiting_for()
+        return high is not None and high <= position
 
     def waiting_for(self) -> int | None:
         """Give the lowest high watermark of a chunk that waits to be committed; None when none waits."""
@@ -252,26 +273,44 @@ class Dumps:
         for state in done[: max(0, len(done) - COMPLETED_KEPT)]:
             self.states.remove(state)
 
+    def close(self) -> None:
+        """Hand out nothing any more; workers that wait return at once."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+
+    def hold(self) -> None:
+        """Hand out nothing until `go`: no log is being read, so no low watermark can be had."""
+        with self._lock:
+            self._held = True
+
+    def go(self) -> None:
+        """Hand out tasks: the log is being read in the present epoch."""
+        with self._lock:
+            self._held = False
+            self._lock.notify_all()
+
     def begin_epoch(self, epoch: int) -> None:
-        """Start over in a new epoch: chunks not committed are read again.
+        """Start over in a new epoch, held: chunks not committed are read again when its log is open.
 
         Full dumps of the old epoch are cancelled; the caller queues repair dumps of all tables instead, as a
         ghost sweep needs all chunks of a dump in one epoch.
         """
         with self._lock:
-            self.epoch = epoch
+            self.epoch, self._held = epoch, True
             for chunk in self._finished:
                 self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
             self._finished = []
-        for state in list(self._active()):
-            if state.kind == "full":
-                self.end(state, "cancelled", "the log history ended, a repair dump follows")
-            else:
-                state.epoch = epoch
+            for state in self._active():
+                if state.kind == "full":
+                    self.end(state, "cancelled", "the log history ended, a repair dump follows")
+                else:
+                    state.epoch, state.floor = epoch, None
 
     def snapshot(self) -> list[DumpState]:
-        """Copy the states, for a manifest."""
+        """Copy the states, for a manifest; what was news is told by it."""
         with self._lock:
+            self.news = False
             return [s.model_copy(deep=True) for s in self.states]
 
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connector import failpoint
 from connector.dump import Dumps, FinishedChunk, PlanTask, ReadTask
 from connector.errors import RequestError, TableError, TransientError
-from connector.event import CdcColumns, assemble
+from connector.event import CdcColumns, SetAside, assemble
 from connector.lander import Lander
 from connector.landing import DELETE, DUMP
 from connector.position import Position
@@ -34,7 +37,8 @@ RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 class DumpWorkers:
     """The threads that carry out what `Dumps` hands out. Sizes may be changed while they run.
 
-    `chunk_rows` and `delay_seconds` are read before each chunk. `failure` holds what ended a worker for good.
+    `chunk_rows` and `delay_seconds` are read before each chunk. `failure` holds what ended a worker for good,
+    `set_aside` the tables that cannot be read, until `take_set_aside`.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class DumpWorkers:
         self.chunk_rows = chunk_rows
         self.delay_seconds = delay_seconds
         self.failure: BaseException | None = None
+        self.set_aside: deque[TableError] = deque()
         self._source, self._dumps, self._lander, self._key_of = source, dumps, lander, key_of
         self._stopping = threading.Event()
         self._threads = [
@@ -65,9 +70,16 @@ class DumpWorkers:
     def stop(self, timeout: float) -> None:
         """Ask the threads to end after their current chunk and wait so long; a chunk cut off is read again."""
         self._stopping.set()
+        self._dumps.close()
+        deadline = time.monotonic() + timeout
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join(timeout)
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def take_set_aside(self, position: int) -> list[SetAside]:
+        """Hand over the tables that could not be read, as set aside from a position on."""
+        errors = [self.set_aside.popleft() for _ in range(len(self.set_aside))]
+        return [SetAside(e.table, position, e.reason, e.hint or HINT) for e in errors]
 
     def _run(self) -> None:
         tables: TableReader | None = None
@@ -89,9 +101,11 @@ class DumpWorkers:
                 log.error("dump %s of %s failed: %s", task.dump.id, task.dump.table, error)
                 self._dumps.end(task.dump, "failed", str(error))
                 self._dumps.give_back(task)
+                if isinstance(error, TableError):
+                    self.set_aside.append(error)
             except BaseException as error:  # handed to the capture loop, which raises it
                 self.failure = error
-                return
+                break
         if tables is not None:
             tables.close()
 
@@ -132,12 +146,15 @@ def read_chunk(
     with _open(task, tables) as chunk:
         if chunk.schema.key != key:
             raise TableError(task.dump.table, f"its key changed from {key} to {chunk.schema.key}", hint=HINT)
+        if task.dump.floor is not None and chunk.low + 1 < task.dump.floor:
+            raise TransientError(f"{task.dump.table}: commits that did not land are not visible yet")
         position = Position.of_chunk(task.epoch, chunk.low, task.dump.number)
         with lander.writer(chunk.schema, position) as writer:
             for rows in chunk.rows():
                 if stopping():
                     raise TransientError("the agent is stopping")
                 writer.append(_landing_table(task, chunk, position, rows))
+                failpoint.reach("chunk-half-read")
             file = writer.close()
     landed = file and file.model_copy(
         update={

@@ -82,9 +82,11 @@ def _go_on(
         {name: lander.load_schema(name, state.schema_id) for name, state in newest.tables.items()},
     )
     dumps = Dumps(
-        [d.model_copy(deep=True) for d in newest.dumps], epoch=newest.epoch, last_number=newest.last_dump_number
+        [d.model_copy(deep=True) for d in newest.dumps],
+        epoch=newest.epoch,
+        last_number=newest.last_dump_number,
     )
-    _take_up_and_leave(tables, dumps, schemas, ledger.next_number)
+    _take_up_and_leave(tables, dumps, schemas, ledger)
     known = {commit.xid for commit in newest.unsettled}
     ledger.commit(
         notices=tables.take_notices(),
@@ -97,9 +99,7 @@ def _go_on(
     return tables, dumps
 
 
-def _take_up_and_leave(
-    tables: Tables, dumps: Dumps, schemas: Sequence[TableSchema], next_number: int
-) -> None:
+def _take_up_and_leave(tables: Tables, dumps: Dumps, schemas: Sequence[TableSchema], ledger: Ledger) -> None:
     named = {str(schema.table): schema for schema in schemas}
     for name in list(tables.states.keys() - named.keys()):
         tables.remove(name)
@@ -109,7 +109,8 @@ def _take_up_and_leave(
         if name not in tables.states:
             tables.add(schema)
             tables.notice(name, "schema", "is captured from now on")
-            dumps.add(name, manifest=next_number, reason="initial")
+            floor = ledger.newest.position  # before it, the log may have had this table and did not land
+            dumps.add(name, manifest=ledger.next_number, reason="initial", floor=floor)
 
 
 def repair_gap(source: Source, ledger: Ledger, tables: Tables, dumps: Dumps, config: Config) -> bool:
@@ -126,7 +127,9 @@ def repair_gap(source: Source, ledger: Ledger, tables: Tables, dumps: Dumps, con
             f"the log after {format_lsn(newest.position)} is lost: {reason}",
             hint='set source.on_gap = "repair" to begin a new epoch and dump all tables again',
         )
-    log.error("gap: the log after %s is lost: %s; all tables are dumped again", format_lsn(newest.position), reason)
+    log.error(
+        "gap: the log after %s is lost: %s; all tables are dumped again", format_lsn(newest.position), reason
+    )
     history = source.begin_history(fresh=True)
     epoch = newest.epoch + 1
     dumps.begin_epoch(epoch)

@@ -66,7 +66,9 @@ class Lander:
         path = schema_path(TableName.parse(table), schema_id)
         data = self._store.read(path)
         if data is None:
-            raise FormatError(f"{path} is missing", hint="nothing may be deleted from the landing zone by hand")
+            raise FormatError(
+                f"{path} is missing", hint="nothing may be deleted from the landing zone by hand"
+            )
         return TableSchema.from_json(data)
 
     def writer(self, schema: TableSchema, first: Position) -> FileWriter:
@@ -75,9 +77,9 @@ class Lander:
         return FileWriter(self._store, schema, first)
 
     @contextmanager
-    def landings(self) -> Iterator[Landings]:
-        """Land segments in order, in the landing thread; what is left at the end is forgotten."""
-        landings = Landings(self, self._pool)
+    def landings(self, position: int) -> Iterator[Landings]:
+        """Land segments in order from a position on, in the landing thread; the rest at the end is forgotten."""
+        landings = Landings(self, self._pool, position)
         try:
             yield landings
         finally:
@@ -116,8 +118,8 @@ class Landings:
     A part of an open transaction is held back until the segment that holds its commit has landed too.
     """
 
-    def __init__(self, lander: Lander, pool: ThreadPoolExecutor) -> None:
-        self.position = 0
+    def __init__(self, lander: Lander, pool: ThreadPoolExecutor, position: int) -> None:
+        self.position = position
         self._lander, self._pool = lander, pool
         self._queue: deque[list[Future[LandedSegment]]] = deque()
         self._open: list[Future[LandedSegment]] = []
@@ -126,6 +128,11 @@ class Landings:
     def in_flight(self) -> bool:
         """Tell whether whole transactions are still to be taken by `take_landed`."""
         return bool(self._queue)
+
+    @property
+    def holds_open(self) -> bool:
+        """Tell whether parts of a transaction wait for the segment with its commit."""
+        return bool(self._open)
 
     def submit(self, segment: Segment) -> None:
         """Land whole transactions; with those, the parts submitted before become whole."""

@@ -7,12 +7,21 @@ manifest N+1, and perhaps files that no manifest names.
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_exponential,
+    wait_random,
+)
 
 from connector.errors import SourceMismatchError, TransientError
 from connector.manifest import Manifest, Notice, SourceIdentity
@@ -21,13 +30,17 @@ from connector.store import Store, commit_manifest, newest_manifest
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS = 0.2
+"""The first wait for a store that did not answer, and its jitter; each next one is twice as long, up to 10 s."""
 
-def retrying(stop: Callable[[], bool]) -> Retrying:
-    """Retry transient errors of the store, with backoff and for as long as it takes, until `stop` says so."""
+
+def retrying(stop: threading.Event) -> Retrying:
+    """Retry transient errors of the store, with backoff and for as long as it takes, until `stop` is set."""
     return Retrying(
         retry=retry_if_exception_type(TransientError),
-        wait=wait_exponential_jitter(initial=0.2, max=10),
-        stop=lambda _state: stop(),
+        wait=wait_exponential(multiplier=RETRY_SECONDS, max=10) + wait_random(0, RETRY_SECONDS),
+        stop=stop_when_event_set(stop),
+        sleep=sleep_using_event(stop),
         before_sleep=_log_retry,
         reraise=True,
     )
@@ -41,10 +54,10 @@ def _log_retry(state: RetryCallState) -> None:
 class Ledger:
     """The linear history of one source, as its active agent writes it."""
 
-    def __init__(self, store: Store, term: int, stop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, store: Store, term: int, stop: threading.Event | None = None) -> None:
         self._store = store
         self._term = term
-        self._stop = stop
+        self._stop = stop or threading.Event()
         self._newest: Manifest | None = None
 
     @property

@@ -79,6 +79,7 @@ class DumpState(_Part):
     found land as deletes). A chunk is planned, read, and committed; `open` holds the planned ones, and
     `planned_upto` the key after which nothing is planned yet. `low` is the lowest low watermark of the chunks
     committed so far: the ghost sweep of a full dump deletes only rows positioned before it.
+    `floor`: log before it did not land for this table, so a chunk must see all commits before it.
     `started_in` and `finished_in` are numbers of the manifests between which all its chunks lie.
     """
 
@@ -104,6 +105,7 @@ class DumpState(_Part):
     rows: int = 0
     chunks: int = 0
     rows_estimate: int | None = None
+    floor: int | None = None
 
     @property
     def active(self) -> bool:
@@ -143,7 +145,7 @@ class Gap(_Part):
 class Notice(_Part):
     """Something a person should know of one table, or of the source (`table` None)."""
 
-    table: str | None
+    table: str | None = None
     kind: Literal["schema", "set_aside", "released", "gap", "dump"]
     text: str
     at: datetime

@@ -25,7 +25,7 @@ from connector.schema import TableName, TableSchema
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of a check: what was looked at, whether it holds, and the exact SQL or setting that mends it."""
+    """One result of a check: what was looked at, whether it holds, and the SQL or setting that mends it."""
 
     name: str
     state: Literal["ok", "warning", "failed"]
@@ -42,36 +42,48 @@ class History:
 
 
 class Segment(Protocol):
-    """A run of raw log, taken from the reader and not yet decoded.
+    """A run of raw log, taken from the reader and not yet decoded."""
 
-    `position` is the boundary behind its last whole transaction; `committed_at` that transaction's commit time.
-    """
+    @property
+    def position(self) -> int:
+        """The boundary behind its last whole transaction."""
 
-    position: int
-    committed_at: datetime | None
-    rows: int
+    @property
+    def committed_at(self) -> datetime | None:
+        """The commit time of that transaction; None when it holds none."""
+
+    @property
+    def rows(self) -> int:
+        """How many messages of changes it holds."""
 
     def decode(self) -> Iterator[EventBatch | SetAside]:
         """Decode into batches, for each table in position order. A table that fails yields one `SetAside`."""
 
 
 class LogReader(Protocol):
-    """Reads the log from a position on, into memory, transaction by transaction.
+    """Reads the log from a position on, into memory, transaction by transaction."""
 
-    `position`: a transaction boundary; all up to it has been read into the buffer or taken out of it. It moves
-    in idle stretches too. `buffered_bytes`: raw bytes held, of whole transactions and of the open one.
-    `buffered_rows`: messages held of *whole* transactions. `behind_bytes`: how far the source's end of log is
-    ahead, as last heard.
-    """
+    @property
+    def position(self) -> int:
+        """A transaction boundary: all up to it has been read. It moves in idle stretches too."""
 
-    position: int
-    buffered_bytes: int
-    buffered_rows: int
-    behind_bytes: int
+    @property
+    def buffered_bytes(self) -> int:
+        """Raw bytes held, of whole transactions and of the open one."""
+
+    @property
+    def buffered_rows(self) -> int:
+        """Messages held of *whole* transactions."""
+
+    @property
+    def behind_bytes(self) -> int:
+        """How far the source's end of log is ahead, as last heard."""
 
     def read(self, seconds: float, upto_bytes: int) -> None:
-        """Read until so many seconds have passed or the buffer holds so many bytes; returns early when idle work
-        (a bite of the backlog is complete) lets the caller commit."""
+        """Read until so many seconds have passed or the buffer holds so many bytes.
+
+        Returns early when a bite of the backlog is complete, which the caller is to commit.
+        """
 
     def take(self) -> Segment:
         """Take all whole transactions out of the buffer; with none there, an empty segment at `position`."""
@@ -102,8 +114,10 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class ChunkRows:
-    """Some rows of a chunk: the table's columns in the schema's order, `raw` (map or None for none), and for
-    given keys that were not found `absent` (boolean array, True: the key has no row; only key columns hold)."""
+    """Some rows of a chunk: the table's columns in the schema's order, and `raw` (a map, or None for none).
+
+    For given keys `absent` tells which have no row (a boolean array): there only the key columns hold.
+    """
 
     columns: list[pa.Array]
     raw: pa.Array | None = None
@@ -111,12 +125,19 @@ class ChunkRows:
 
 
 class Chunk(Protocol):
-    """An open chunk: one snapshot. `low`: the snapshot sees every commit at or before it. `high`: it sees none
-    after it."""
+    """An open chunk: one snapshot."""
 
-    schema: TableSchema
-    low: int
-    high: int
+    @property
+    def schema(self) -> TableSchema:
+        """The table's layout in the snapshot."""
+
+    @property
+    def low(self) -> int:
+        """The low watermark: the snapshot sees every commit at or before it."""
+
+    @property
+    def high(self) -> int:
+        """The high watermark: the snapshot sees no commit after it."""
 
     def rows(self) -> Iterator[ChunkRows]:
         """Read the rows, some thousands at a time; memory does not grow with the chunk."""

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from datetime import datetime, timezone
 from connector.event import SetAside
 from connector.manifest import LandedFile, Notice, TableState
 from connector.schema import TableSchema
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,16 @@ class Tables:
         values (a default, a rename), or a changed type. A changed key sets the table aside.
         """
         name = str(schema.table)
-        state, known = self.states[name], self.schemas.get(name)
+        state, known = self.states.get(name), self.schemas.get(name)
+        if state is None or state.state == "set_aside":
+            return None
         if state.schema_id == schema.id or seen_at < self._adopted_at.get(name, 0):
             self.schemas.setdefault(name, schema)
             return None
         if list(schema.key) != state.key:
-            self.set_aside(SetAside(name, seen_at, f"its key changed from {state.key} to {list(schema.key)}", HINT))
+            self.set_aside(
+                SetAside(name, seen_at, f"its key changed from {state.key} to {list(schema.key)}", HINT)
+            )
             return None
         self._adopted_at[name] = seen_at
         state.schema_id, self.schemas[name] = schema.id, schema
@@ -92,6 +99,7 @@ class Tables:
         state = self.states.get(found.table)
         if state is None or state.state == "set_aside":
             return
+        log.error("%s is set aside: %s (%s)", found.table, found.reason, found.hint)
         state.state, state.reason, state.hint, state.since = "set_aside", found.reason, found.hint, found.lsn
         self.notice(found.table, "set_aside", found.reason)
 
