@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
+from connector import failpoint
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, FencedError, TableError
 from connector.manifest import Manifest
@@ -136,6 +137,7 @@ def merge_once(
     recorded = places != dict(frontier.places) or manifest.number > frontier.newest
     exact = not asked and run.is_exact(reports, places)
     if recorded:
+        failpoint.reach("cut-missing")
         append_cut(spark, config, manifest, places, exact=exact)
     landing.forget(manifest.number - KEPT_MANIFESTS)
     return MergeReport(
@@ -218,6 +220,7 @@ class _Run:
         begun = time.monotonic()
         try:
             report = self._attempts(target)
+            failpoint.reach("table-merged")
         except (TableError, PySparkException) as error:
             report = self._failed(target, error)
         seconds = time.monotonic() - begun

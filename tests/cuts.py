@@ -95,7 +95,7 @@ def assert_every_cut_exact(store: Any, database: MemoryDatabase) -> list[Manifes
     before: Manifest | None = None
     for manifest in manifests:
         _check_form(manifest, before, paths)
-        _add(store, manifest, tables)
+        add_manifest(store, manifest, tables)
         for name, table in tables.items():
             _check_table(manifest, name, table, database)
         before = manifest
@@ -118,7 +118,7 @@ def _check_form(manifest: Manifest, before: Manifest | None, paths: set[str]) ->
             assert file.last.lsn < manifest.position, "a log event from the future"
 
 
-def _add(store: Any, manifest: Manifest, tables: dict[str, Table]) -> None:
+def add_manifest(store: Any, manifest: Manifest, tables: dict[str, Table]) -> None:
     for file in manifest.files:
         table = tables[file.table]
         for event in read_events(store, file):
