@@ -50,7 +50,7 @@ class Display:
 
     def step(self, text: str) -> None:
         """Say what is being done now."""
-        self.console.print(f"[dim]{self._elapsed():>5.0f} s[/]  {text}", highlight=False)
+        self.console.print(f"[dim]{self._elapsed():>5.0f} s[/]  {text}", highlight=False, soft_wrap=True)
 
     @contextmanager
     def live(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The demonstration's view of merges: the figures of those under way, and the last one with its cut.
+"""The demonstration's view of merges: their figures, and the state of all tables at the last cut.
 
 Imports `merge` only where a function needs it, since the agent works without Spark.
 """
@@ -6,45 +6,68 @@ Imports `merge` only where a function needs it, since the agent works without Sp
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from connector.config import Config
 from connector.errors import OperatorError
-from connector.landing import REQUESTS
+from connector.landing import CDC, REQUESTS
 from connector.store import Store, newest_manifest
 
 
 class MergeWatch:
-    """Follows the output of `deltatide merge --json`: a report on each line."""
+    """Follows the output of `deltatide merge --json`: a report on each line.
 
-    def __init__(self, log: Path) -> None:
+    `merges` counts those that brought something, `cut` is the manifest of the last one, `requested` counts
+    rows that the merges asked the agent to dump again since no event had carried all of their columns.
+    """
+
+    def __init__(self, log: Path, store: Store) -> None:
         self.merges = 0
         self.cut: int | None = None
         self.requested = 0
-        self._log = log
+        self._log, self._store = log, store
         self._read = 0
+        self._last: dict[str, Any] = {}
 
     def look(self) -> None:
-        """Count the merges reported since the last look."""
+        """Read the reports printed since the last look; `OperatorError` when a table could not be merged."""
         with self._log.open("rb") as log:
             log.seek(self._read)
-            text = log.read()
-        complete = text.rpartition(b"\n")[0]
+            complete = log.read().rpartition(b"\n")[0]
         self._read += len(complete)
         for line in complete.splitlines():
             if report := _report(line):
-                self.add(report)
+                self._add(report)
 
-    def add(self, report: Mapping[str, Any]) -> None:
-        """Count a merge by its report."""
+    def _add(self, report: dict[str, Any]) -> None:
+        self._last = report
+        for table in report["tables"]:
+            if table["error"]:
+                raise OperatorError(f"{table['table']} was not merged: {table['error']}", hint=table["hint"])
+            self.requested += table["requested"]
         if report["recorded"]:
             self.merges += 1
             self.cut = report["manifest"]
-            self.requested += sum(table["requested"] for table in report["tables"])
+
+    def is_whole(self, position: int) -> bool:
+        """Tell whether the last merge left an exact cut with all up to a source position, and nothing is due.
+
+        What is due are dumps of rows that lack a column: asked for, under way, or ended after that merge.
+        """
+        last = self._last
+        if not last or not last["exact"] or last["position"] < position:
+            return False
+        if any(table["requested"] for table in last["tables"]):
+            return False
+        waiting = next(iter(self._store.list(f"{REQUESTS}/")), None)
+        newest = newest_manifest(self._store)
+        return (
+            waiting is None
+            and newest is not None
+            and all(not dump.active and (dump.finished_in or 0) <= last["manifest"] for dump in newest.dumps)
+        )
 
 
 def _report(line: bytes) -> dict[str, Any] | None:
@@ -54,86 +77,22 @@ def _report(line: bytes) -> dict[str, Any] | None:
     return report if isinstance(report, dict) and "tables" in report else None
 
 
-@dataclass(frozen=True)
-class Cut:
-    """One state of all tables: the manifest, and the Delta version of each table at it."""
+def last_cut(spark: Any, config: Config) -> tuple[int, Mapping[str, Any]]:
+    """Give the last cut's manifest, and the frames of all tables at it by ``namespace.name``."""
+    from merge import as_of, cuts
 
-    manifest: int
-    versions: Mapping[str, int]
-
-
-def merge_until_whole(
-    spark: Any,
-    config: Config,
-    store: Store,
-    position: int,
-    on_merge: Callable[[Mapping[str, Any]], None],
-    seconds: float,
-) -> None:
-    """Merge until a cut is exact, holds all up to a source position, and no row lacks a column any more.
-
-    Rows that lack one are dumped again by the agent, which must be running. `OperatorError` when a table
-    fails, or the limit of seconds is over.
-    """
-    from merge.job import merge_once
-
-    limit = time.monotonic() + seconds
-    while True:
-        report = merge_once(spark, config)
-        on_merge(report.to_dict())
-        for table in report.failed:
-            raise OperatorError(f"{table.table} could not be merged: {table.error}", hint=table.hint)
-        whole = report.exact and report.position >= position
-        if (
-            whole
-            and not any(table.requested for table in report.tables)
-            and _is_settled(store, report.manifest)
-        ):
-            return
-        if time.monotonic() > limit:
-            raise OperatorError(
-                f"no exact cut within {seconds:g} s, the last one is of manifest {report.manifest}"
-            )
-        time.sleep(0.5)
-
-
-def _is_settled(store: Store, merged: int) -> bool:
-    """Tell whether nobody waits for a dump, and no dump or chunk came after the merged manifest."""
-    if any(True for _ in store.list(f"{REQUESTS}/")):
-        return False
-    newest = newest_manifest(store)
-    return (
-        newest is not None
-        and newest.exact
-        and (
-            newest.number == merged
-            or newest.dumps == []
-            or all(dump.finished_in is not None and dump.finished_in <= merged for dump in newest.dumps)
-        )
-    )
-
-
-def last_cut(spark: Any, config: Config) -> Cut:
-    """Read the last cut from the control table."""
-    from merge.frontier import cuts
-
-    row = cuts(spark, config).orderBy("manifest", "merged_at", ascending=False).first()
+    row = cuts(spark, config).orderBy("manifest", ascending=False).first()
     if row is None:
         raise OperatorError("no cut was recorded")
-    return Cut(row["manifest"], {name: place["version"] for name, place in row["tables"].items()})
+    return row["manifest"], as_of(spark, config, row["manifest"])
 
 
-def write_in_key_order(
-    spark: Any, config: Config, cut: Cut, table: str, key: tuple[str, ...], folder: Path
-) -> list[str]:
-    """Write a Delta table as of a cut to Parquet files whose names and rows are in key order.
+def write_in_key_order(frame: Any, key: tuple[str, ...], folder: Path) -> list[str]:
+    """Write a table to Parquet files so that their names and rows are in key order.
 
     Gives the table's columns but for `_cdc`.
     """
-    from merge.target import target_of
-
-    name = target_of(config, table).name
-    frame = spark.sql(f"SELECT * FROM {name} VERSION AS OF {cut.versions[table]}").drop("_cdc")
-    frame.orderBy(*(f"`{column}`" for column in key)).write.mode("overwrite").parquet(str(folder))
-    columns: list[str] = frame.columns
+    rows = frame.drop(CDC)
+    rows.orderBy(*(f"`{column}`" for column in key)).write.mode("overwrite").parquet(str(folder))
+    columns: list[str] = rows.columns
     return columns

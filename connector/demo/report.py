@@ -22,9 +22,10 @@ DIFFERENCES_SHOWN = 10
 
 def print_comparison(console: Console, comparisons: Sequence[Comparison], watch: LandingWatch) -> None:
     """Print a line for each table, and the first differences where there are any."""
-    table = Table("table", header_style="bold", box=None, padding=(0, 2))
-    for name in ("rows in PostgreSQL", "rows in Delta", "differences", "rows dumped", "changes captured"):
-        table.add_column(name, justify="right")
+    table = Table(header_style="bold", box=None, padding=(0, 1))
+    table.add_column("table", no_wrap=True)
+    for name in ("in PostgreSQL", "in Delta", "differences", "dumped", "captured"):
+        table.add_column(name, justify="right", no_wrap=True)
     for each in comparisons:
         found = watch.tables[each.table]
         differences = f"[bold red]{each.differences:,}[/]" if each.differences else "[green]0[/]"

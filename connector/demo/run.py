@@ -16,10 +16,11 @@ What an interruption leaves: no process, and a folder that the next demonstratio
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -33,7 +34,7 @@ from connector.demo.child import Child
 from connector.demo.compare import Comparison, compare, other_columns, source_rows, source_table, target_rows
 from connector.demo.display import Display, Figures
 from connector.demo.folder import DemoFolder
-from connector.demo.merges import MergeWatch, last_cut, merge_until_whole, write_in_key_order
+from connector.demo.merges import MergeWatch, last_cut, write_in_key_order
 from connector.demo.postgres_server import PostgresServer
 from connector.demo.report import print_comparison, print_figures, print_next_steps
 from connector.demo.shop import TABLES, Sizes, create_shop
@@ -63,15 +64,13 @@ def demo(folder: Path | None = None, rows: int = 1_000_000, seconds: int = 60) -
     console = Console()
     place = DemoFolder.create(folder)
     with ExitStack() as cleanup:
-        cleanup.enter_context(_interrupted_by_sigterm())
+        cleanup.enter_context(_interruptible())
         cleanup.callback(place.drop_database)
         run = _start(place, Sizes.of(rows), Display(console), cleanup)
         run.capture(seconds)
         run.finish()
         with closing(_spark()) as session:
-            comparisons = run.merge_and_compare(session.spark)
-        run.agent.stop()
-        run.watch.look()
+            comparisons = run.compare(session.spark)
         print_comparison(console, comparisons, run.watch)
         print_figures(console, run.figures())
         differences = sum(each.differences for each in comparisons)
@@ -101,7 +100,8 @@ class _Spark:
     spark: Any
 
     def close(self) -> None:
-        self.spark.stop()
+        with suppress(Exception):  # after an interruption its Java process may be gone
+            self.spark.stop()
 
 
 def _spark() -> _Spark:
@@ -111,17 +111,20 @@ def _spark() -> _Spark:
 
 
 @contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end us as Ctrl-C does: with everything that we started."""
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end us with everything that we started, and without what Spark says of it."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        logging.disable(logging.CRITICAL)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        logging.disable(logging.NOTSET)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _start(place: DemoFolder, sizes: Sizes, display: Display, cleanup: ExitStack) -> _Run:
@@ -159,11 +162,10 @@ class _Run:
         store: Store,
         display: Display,
     ) -> None:
-        self.agent = agent
         self.watch = LandingWatch(store)
-        self._merge_watch = MergeWatch(place.merge_log)
+        self._merge_watch = MergeWatch(place.merge_log, store)
         self._place, self._config, self._url, self._store = place, config, url, store
-        self._writer, self._merges, self._display = writer, merges, display
+        self._writer, self._agent, self._merges, self._display = writer, agent, merges, display
         self._position = 0
         self._began = time.monotonic()
         self._seconds: dict[str, float] = {}
@@ -177,38 +179,35 @@ class _Run:
             self._wait(
                 lambda: time.monotonic() - began >= seconds, "writing", float(seconds) + PATIENCE_SECONDS
             )
-            self._wait(self._is_dumped_and_merged, "writing, until all is dumped and merged once")
+            self._wait(self._is_dumped_and_merged, "writing until the first merge")
         self._writer.stop()
         self._raise_failures()
 
     def finish(self) -> None:
-        """Wait until all that was written is in a manifest, and end the merges."""
+        """Wait until all that was written has landed and is merged, then end merges and agent."""
         with closing(psycopg2.connect(self._url)) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT pg_current_wal_lsn()")
             self._position = parse_lsn(cursor.fetchall()[0][0])
-        began = time.monotonic()
-        self._display.step("the writer has stopped; waiting until the log has landed")
-        self._wait(self._is_landed, "landing the rest")
-        self._seconds["landing the rest"] = time.monotonic() - began
-        self._merges.stop(PATIENCE_SECONDS)
-        self._merge_watch.look()
+        self._display.step("the writer has stopped; the rest is landed and merged")
+        with self._timed("landing the rest"):
+            self._wait(self._is_landed, "landing the rest")
+        with self._timed("merging the rest"):
+            self._wait(lambda: self._merge_watch.is_whole(self._position), "merging the rest")
+        self._merges.stop()
+        self._agent.stop()
+        self.watch.look()
 
-    def merge_and_compare(self, spark: Any) -> list[Comparison]:
-        """Merge the rest, then compare the last cut with PostgreSQL, table by table."""
-        self._display.step("the last merge")
-        with self._timed("last merge"):
-            merge_until_whole(
-                spark, self._config, self._store, self._position, self._merge_watch.add, PATIENCE_SECONDS
-            )
-        cut = last_cut(spark, self._config)
-        self._display.step(f"comparing cut {cut.manifest} with PostgreSQL, value by value")
+    def compare(self, spark: Any) -> list[Comparison]:
+        """Compare the last cut with PostgreSQL, table by table."""
+        manifest, frames = last_cut(spark, self._config)
+        self._display.step(f"comparing the cut at manifest {manifest} with PostgreSQL, value by value")
         with self._timed("comparison"), closing(psycopg2.connect(self._url)) as connection:
-            return [self._compare(connection, spark, cut, name) for name in TABLES]
+            return [self._compare(connection, name, frames[f"public.{name}"]) for name in TABLES]
 
-    def _compare(self, connection: Any, spark: Any, cut: Any, name: str) -> Comparison:
+    def _compare(self, connection: Any, name: str, frame: Any) -> Comparison:
         table = source_table(connection, "public", name)
         folder = self._place.compared / name
-        columns = write_in_key_order(spark, self._config, cut, f"public.{name}", table.key, folder)
+        columns = write_in_key_order(frame, table.key, folder)
         if set(columns) != set(table.order):
             return other_columns(table, columns)
         result = compare(table, source_rows(connection, table), target_rows(folder, table.order))
@@ -218,7 +217,9 @@ class _Run:
     def figures(self) -> dict[str, str]:
         """Give the figures of the whole run."""
         watch, merges = self.watch, self._merge_watch
-        steps = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self._seconds.items())
+        steps = ", ".join(
+            f"{name} {seconds:.0f} s" for name, seconds in self._seconds.items() if seconds >= 1
+        )
         return {
             "written": f"{self._writer.changes:,} changes in {self._writer.transactions:,} transactions",
             "captured": f"{watch.changes:,} changes; {watch.dumped:,} rows dumped in {watch.chunks:,} chunks",
@@ -251,7 +252,7 @@ class _Run:
             time.sleep(LOOK_SECONDS)
 
     def _raise_failures(self) -> None:
-        self.agent.require_running()
+        self._agent.require_running()
         self._merges.require_running()
         if self._writer.failure is not None:
             raise self._writer.failure
