@@ -115,13 +115,13 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
 
 
 def _one_line(error: Exception, password: str | None = None) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    text = lines[-1] if lines else type(error).__name__
-    text = re.sub(r"^.*?(FATAL|ERROR):\s+", "", text)
-    text = re.sub(r"^connection to server .*? failed: ", "", text)
-    # "Is the server running on that host and accepting TCP/IP connections?" follows the reason.
-    if text.startswith("Is the server running") and len(lines) > 1:
-        text = re.sub(r"^connection to server .*? failed: ", "", lines[-2])
+    """Give the line that tells the reason, of the several that libpq writes around it."""
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    reason = next((line for line in lines if re.search("(FATAL|ERROR):", line)), None)
+    if reason is None:  # "Is the server running on that host and accepting TCP/IP connections?" follows it
+        told = [line for line in lines if line and not line.startswith("Is the server running")]
+        reason = told[-1] if told else type(error).__name__
+    text = re.sub(r"^.*?(FATAL|ERROR):\s+|^connection to server .*? failed: ", "", reason)
     if password and len(password) > 2:
         text = text.replace(password, "***")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
