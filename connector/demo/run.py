@@ -171,7 +171,7 @@ class _Run:
         self._seconds: dict[str, float] = {}
 
     def capture(self, seconds: int) -> None:
-        """Write, dump, capture and merge at once, for `seconds` and until the dump and a merge are done."""
+        """Write, dump, capture and merge at once, for `seconds` and until all is dumped."""
         self._display.step("dump, capture, merges and the writer run at the same time")
         self._writer.start()
         began = time.monotonic()
@@ -179,7 +179,7 @@ class _Run:
             self._wait(
                 lambda: time.monotonic() - began >= seconds, "writing", float(seconds) + PATIENCE_SECONDS
             )
-            self._wait(self._is_dumped_and_merged, "writing until the first merge")
+            self._wait(self._is_dumped, "writing until all is dumped")
         self._writer.stop()
         self._raise_failures()
 
@@ -228,9 +228,9 @@ class _Run:
             "time": f"{time.monotonic() - self._began:.0f} s ({steps})",
         }
 
-    def _is_dumped_and_merged(self) -> bool:
+    def _is_dumped(self) -> bool:
         newest = self.watch.newest
-        return newest is not None and newest.exact and self._merge_watch.cut is not None
+        return newest is not None and bool(newest.tables) and all(t.dumped for t in newest.tables.values())
 
     def _is_landed(self) -> bool:
         newest = self.watch.newest

@@ -1,0 +1,144 @@
+"""The demonstration by its command: equal in the end, able to find a difference, gone when interrupted."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connector.demo.shop import TABLES
+from connector.store import LocalStore, newest_manifest
+from tests.finished_demo import DEMO_SECONDS_LIMIT, Demo, finished_demo
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def demo(servers_folder: Path) -> Demo:
+    pytest.importorskip("pyspark")
+    return finished_demo(servers_folder / "demo")
+
+
+def row_of(demo: Demo, table: str) -> list[int]:
+    """The figures that the demonstration printed for a table."""
+    line = next(line for line in demo.output.splitlines() if line.strip().startswith(f"public.{table} "))
+    return [int(figure.replace(",", "")) for figure in line.split()[1:]]
+
+
+def test_the_demo_ends_with_every_value_equal(demo: Demo) -> None:
+    assert demo.status == 0, demo.output
+    for table in TABLES:
+        source, target, differences, dumped, captured = row_of(demo, table)
+        assert source == target
+        assert differences == 0
+        assert dumped > 0
+        assert captured > 0
+    assert "Traceback" not in demo.output
+
+
+def test_the_demo_has_captured_what_is_hard(demo: Demo) -> None:
+    # Else its equality would say little.
+    store = LocalStore(demo.folder / "landing" / "shop")
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert newest.exact
+    landed = [store.read(path) or b"" for path in store.list("manifest/")]
+    assert any(b'"truncates": true' in manifest for manifest in landed)
+    assert any(b'"partial": true' in manifest for manifest in landed)
+    assert any(b'"chunk"' in manifest for manifest in landed)
+
+
+def test_the_query_works_as_it_is_printed(demo: Demo) -> None:
+    command = next(line for line in demo.output.splitlines() if line.startswith("a query"))
+    done = subprocess.run(
+        command.removeprefix("a query").strip(),
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    counts = [int(found) for found in re.findall(r"^\|\s*\w+\|\s*(\d+)\|", done.stdout, re.MULTILINE)]
+    assert sum(counts) == row_of(demo, "orders")[1]
+
+
+# Runs the demonstration, but changes one value in PostgreSQL when nobody captures any more.
+TAMPERED = """
+import sys
+from pathlib import Path
+import psycopg2
+from connector.demo import run
+
+honest = run.last_cut
+
+def last_cut(spark, config):
+    connection = psycopg2.connect(config.source.url.get_secret_value())
+    with connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE customers SET points = points + 1 WHERE id = (SELECT max(id) FROM customers)")
+        assert cursor.rowcount == 1
+    connection.close()
+    return honest(spark, config)
+
+run.last_cut = last_cut
+sys.exit(run.demo(Path(sys.argv[1]), rows=1000, seconds=5))
+"""
+
+
+def test_a_single_value_that_differs_is_shown_and_is_exit_status_1(servers_folder: Path) -> None:
+    pytest.importorskip("pyspark")
+    done = subprocess.run(
+        [sys.executable, "-c", TAMPERED, str(servers_folder / "demo-tampered")],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=DEMO_SECONDS_LIMIT,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    differences = re.findall(r"^difference: (.*)", done.stdout, re.MULTILINE)
+    assert len(differences) == 1
+    assert re.fullmatch(
+        r"public.customers \(\d+\) points: (\d+) in PostgreSQL, (\d+) in Delta", differences[0]
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_everything_that_the_demo_started(
+    servers_folder: Path, number: signal.Signals
+) -> None:
+    pytest.importorskip("pyspark")
+    folder = servers_folder / f"demo-{number.name.lower()}"
+    command = [sys.executable, "-m", "connector.cli", "demo", "--folder", str(folder), "--rows", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        wait_until(
+            lambda: process.poll() is not None or len(started_in(folder)) >= 3,
+            "agent, merge and demo run",
+            seconds=120,
+        )
+        wait_until(
+            lambda: any((folder / "landing").glob("shop/manifest/*/*.json")), "a manifest", seconds=120
+        )
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in output
+    wait_until(lambda: not started_in(folder), "all its processes have ended", seconds=30)
+
+
+def started_in(folder: Path) -> list[int]:
+    """Ids of the processes whose command names the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(folder).encode() + b"\0" in command or str(folder).encode() + b"/" in command:
+                found.append(int(entry.name))
+    return found

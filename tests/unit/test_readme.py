@@ -1,0 +1,162 @@
+"""What the README says holds: its commands, configuration, settings, links and Python names; conf/ too."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from pydantic import BaseModel
+
+from connector.cli import app
+from connector.config import Config, load
+from connector.errors import ConfigurationError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+README = (REPOSITORY / "README.md").read_text()
+PAGES = sorted(path for folder in (".", "connector", "merge") for path in (REPOSITORY / folder).glob("*.md"))
+EXAMPLES = sorted((REPOSITORY / "conf").glob("*.toml"))
+COMMANDS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def commands_in(text: str) -> Iterator[list[str]]:
+    """The deltatide commands of a text: at the beginning of a line, or as `deltatide ...`."""
+    for found in re.findall(r"^(?:#\s+)?deltatide ([^#\n`]+)|`deltatide ([^`]+)`", text, re.MULTILINE):
+        yield shlex.split("".join(found))
+
+
+def problem_of(command: list[str]) -> str | None:
+    """What is wrong with a command line; None when it can be typed like that."""
+    if command[0] not in COMMANDS:
+        return f"no command {command[0]}"
+    options = {name for p in COMMANDS[command[0]].params for name in p.opts if name.startswith("-")}
+    unknown = [word for word in command[1:] if word.startswith("-") and word not in options]
+    return f"{command[0]} has no {unknown[0]}" if unknown else None
+
+
+@pytest.mark.parametrize(
+    "path", [*PAGES, *EXAMPLES], ids=lambda path: path.relative_to(REPOSITORY).as_posix()
+)
+def test_every_command_exists_with_its_options(path: Path) -> None:
+    commands = list(commands_in(path.read_text()))
+    assert commands or path.name != "README.md" or path.parent != REPOSITORY
+    assert not [problem for problem in map(problem_of, commands) if problem]
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    assert [problem_of(c) for c in commands_in("`deltatide fly`, `deltatide run --far`")] == [
+        "no command fly",
+        "run has no --far",
+    ]
+
+
+def test_every_command_is_in_the_table_of_commands() -> None:
+    described = {command[0] for command in commands_in(README)}
+    assert described == set(COMMANDS)
+
+
+def test_options_named_in_the_table_of_commands_exist() -> None:
+    rows = re.findall(r"^\| `deltatide (\w+)[^|]*\|(.*)\|$", README, re.MULTILINE)
+    assert rows
+    for name, text in rows:
+        for option in re.findall(r"`(--\w+)", text):
+            assert problem_of([name, option]) is None
+
+
+def test_the_configuration_of_the_quick_start_is_valid(tmp_path: Path) -> None:
+    (block,) = blocks("toml")
+    (tmp_path / "shop.toml").write_text(block)
+    config = load(tmp_path / "shop.toml", {"PGPASSWORD": "p@ss word"})
+    assert config.source.name == "shop"
+    assert config.lake is not None
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_example_configurations_are_valid_with_and_without_their_comments(
+    path: Path, tmp_path: Path
+) -> None:
+    load(path, {"PGPASSWORD": "secret"})
+    without_catalog = re.sub(r"^# (catalog|schema) = .*\n", "", path.read_text(), flags=re.MULTILINE)
+    (tmp_path / "all.toml").write_text(
+        re.sub(r"^# (?=[\[a-z_]+.* = |\[)", "", without_catalog, flags=re.MULTILINE)
+    )
+    load(tmp_path / "all.toml", {"PGPASSWORD": "secret"})
+
+
+def settings_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Names of settings as the README writes them, with their defaults (None: none, or computed)."""
+    for name, field in model.model_fields.items():
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        yield f"{prefix}{field.alias or name}", default or None
+
+
+def sections() -> Iterator[tuple[str, Any]]:
+    for name, field in Config.model_fields.items():
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        model = next(k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
+        yield from settings_of(model, 'tables."namespace.table".' if name == "tables" else f"{name}.")
+
+
+def test_every_setting_is_in_the_table_with_its_default() -> None:
+    rows: dict[str, str] = {}
+    for names, default in re.findall(
+        r"^\| (`[a-z]+\.[^|]*`|`tables[^|]*`) \| ([^|]*)\|", README, re.MULTILINE
+    ):
+        rows |= dict.fromkeys(re.findall(r"`([^`]+)`", names), default.strip().strip("`"))
+    settings = dict(sections())
+    assert rows.keys() == settings.keys()
+    for name, default in settings.items():
+        if default is not None:
+            written = f'"{default}"' if isinstance(default, str) else str(default)
+            if isinstance(default, float):
+                assert float(rows[name]) == default, name
+            else:
+                assert rows[name] == written, name
+
+
+def test_an_unknown_setting_would_be_refused(tmp_path: Path) -> None:
+    (block,) = blocks("toml")
+    (tmp_path / "shop.toml").write_text(block.replace("[landing]", "[landing]\nflush_minutes = 1"))
+    with pytest.raises(ConfigurationError, match="flush_minutes"):
+        load(tmp_path / "shop.toml", {"PGPASSWORD": "x"})
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_links_lead_to_files(path: Path) -> None:
+    for link in re.findall(r"\]\((?!https?://)([^)#]+)", path.read_text()):
+        assert (path.parent / link).exists(), link
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE))
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_the_python_example_names_what_exists() -> None:
+    pytest.importorskip("pyspark")
+    (block,) = blocks("python")
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, alias.name) for alias in node.names)
+
+
+def test_files_named_in_the_architecture_exist() -> None:
+    text = (REPOSITORY / "ARCHITECTURE.md").read_text()
+    for row in re.findall(r"^\| (`(?:connector|merge)/[^|]*) \|", text, re.MULTILINE):
+        names = re.findall(r"`([^`]+)`", row)
+        folder = Path(names[0]).parent if "." in names[0] else Path(names[0])
+        for name in names:
+            place = REPOSITORY / (name if "/" in name else folder / name)
+            assert list(place.parent.glob(place.name)), name
