@@ -9,6 +9,7 @@ import pytest
 from connector.errors import FencedError, TransientError
 from connector.postgres import slot
 from connector.postgres.backlog import BacklogReader
+from connector.postgres.log import PostgresLog
 from connector.postgres.reader import StreamReader
 from connector.source import History
 from tests.databases import Database, postgres_versions
@@ -138,13 +139,31 @@ def test_a_huge_transaction_can_be_taken_in_parts(database: Database) -> None:
     assert sum(1 for part in parts if part.rows) > 5
 
 
-def test_the_slot_never_passes_what_was_confirmed(database: Database) -> None:
+def told(database: Database, log: PostgresLog, position: int) -> None:
+    """Read on until a status message has told the server that we received the position."""
+    query = (
+        "SELECT write_lsn - '0/0'::pg_lsn FROM pg_stat_replication r"
+        " JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE slot_name = %s"
+    )
+
+    def written() -> bool:
+        log.read(0.1, 1 << 20)
+        return int(database.execute(query, (database.name,))[0][0]) >= position
+
+    wait_until(written, f"the server is told of {position}")
+
+
+def test_the_slot_never_passes_what_was_confirmed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connector.postgres.reader.STATUS_SECONDS", 0.05)
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE busy (id serial PRIMARY KEY)")
     source = source_of(database, ["public.t"])
     with following(source) as log:
         start = confirmed(database)
         database.execute("INSERT INTO busy SELECT FROM generate_series(1, 1000)")
         read_to(log, end_of_log(database) - 8)  # idle for us, and yet it moves by itself
+        told(database, log, log.position)
         assert confirmed(database) == start
         database.execute("INSERT INTO t VALUES (1)")
         segment = read_rows(log, 1)
@@ -154,6 +173,7 @@ def test_the_slot_never_passes_what_was_confirmed(database: Database) -> None:
         read_to(log, end_of_log(database) - 8)
         idle = log.position
         assert idle > segment.position
+        told(database, log, idle)
         assert confirmed(database) == segment.position
         log.confirm(idle)
         wait_until(lambda: confirmed(database) == idle, "the idle stretch is confirmed")
