@@ -22,7 +22,7 @@ from connector.schema import TableName, TableSchema
 from connector.source import Segment
 from connector.store import Store
 
-SEGMENTS_IN_FLIGHT = 2
+SEGMENTS_IN_FLIGHT = 1
 """One being landed while the next is read: more would only cost memory."""
 
 
@@ -78,7 +78,7 @@ class Lander:
 
     @contextmanager
     def landings(self, position: int) -> Iterator[Landings]:
-        """Land segments in order from a position on, in the landing thread; the rest at the end is forgotten."""
+        """Land segments behind a position in order, in the landing thread; the rest at the end is forgotten."""
         landings = Landings(self, self._pool, position)
         try:
             yield landings
@@ -151,7 +151,7 @@ class Landings:
         return self._pool.submit(self._lander.land, segment)
 
     def take_landed(self, *, wait: bool = False) -> LandedSegment | None:
-        """Give all that has landed since, in one; None when nothing has. `wait`: for the first one at least."""
+        """Give all that has landed since, in one; None when nothing has. `wait`: for the first at least."""
         landed: LandedSegment | None = None
         while self._queue and (wait or all(f.done() for f in self._queue[0])):
             wait = False

@@ -40,6 +40,9 @@ def check(config: ConfigOption, as_json: JsonOption = False) -> None:
 @agent_commands.command(epilog="Example: deltatide run -c shop.toml")
 def run(config: ConfigOption, verbose: VerboseOption = False) -> None:
     """Capture: follow the log, take dumps, land and commit, until SIGTERM or Ctrl-C."""
+    from connector.footprint import keep_small
+
+    keep_small()
     from connector import agent
 
     log_to_stderr(verbose)

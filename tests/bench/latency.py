@@ -11,6 +11,7 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from connector.landing import CDC
 from tests.bench.agent import Agent, Moment
 from tests.bench.report import Measurement, at_most
 from tests.bench.server import ROW, Bench, Database
@@ -71,8 +72,8 @@ def _latencies(agent: Agent, rows: int) -> list[float]:
 def _latencies_of(agent: Agent, moment: Moment) -> list[float]:
     seconds: list[float] = []
     for file in moment.manifest.files:
-        events = pq.read_table(agent.zone / file.path, columns=["_cdc.committed_at"])["_cdc"].combine_chunks()
-        commits = events.field("committed_at").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+        events = pq.read_table(agent.zone / file.path, columns=[CDC])[CDC].combine_chunks()
+        commits = events.field("committed_at").cast(pa.int64()).to_numpy()
         seconds += (moment.created - commits / 1e6).tolist()
     return seconds
 

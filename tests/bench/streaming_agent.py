@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from connector import agent, cli
-from connector.config import Config
-from connector.postgres.source import PostgresSource
-from connector.source import Source
+from typing import TYPE_CHECKING
+
+from connector import cli
+from connector.footprint import keep_small
+
+if TYPE_CHECKING:
+    from connector.config import Config
+    from connector.source import Source
 
 
 def open_source(config: Config) -> Source:
     """Open the source as the agent does, with bulk reading out of reach."""
+    from connector.postgres.source import PostgresSource
+
     return PostgresSource(config.source, config.tables, bulk_bytes=1 << 62)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command, its Arrow set up as in the real one: before it is imported."""
+    keep_small()
+    from connector import agent
+
     agent.open_source = open_source
     cli.main()
+
+
+if __name__ == "__main__":
+    main()
