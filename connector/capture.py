@@ -187,7 +187,7 @@ class Capture:
             raise error
 
     def _flush_due(self, reader: LogReader, landings: Landings, read_since: float) -> bool:
-        """Tell whether to land what is buffered; it has waited since the read that found it began, or less."""
+        """Tell whether to land what is buffered; it waits since the read that found it began, or less."""
         large_ended = landings.holds_open and reader.position > landings.position
         if not (reader.buffered_rows or large_ended):
             self._pending_since = None
@@ -203,19 +203,19 @@ class Capture:
         waited = time.monotonic() - self._last_commit
         high = self._dumps.waiting_for()
         chunk_ready = high is not None and high <= reader.position
-        moved = reader.position > self._ledger.newest.position
+        moved_idly = reader.position > self._ledger.newest.position and not reader.buffered_rows
         settings = self._config.landing
         return (
             ((chunk_ready or self._has_news()) and waited >= min(1.0, settings.flush_seconds))
             or bool(self._tables.notices)
-            or (moved and waited >= settings.heartbeat_seconds)
+            or (moved_idly and waited >= settings.heartbeat_seconds)
         )
 
     def _has_news(self) -> bool:
         return self._desk.news or self._dumps.news or bool(self._workers.set_aside)
 
     def _land(self, reader: LogReader, landings: Landings) -> None:
-        """Hand what was read to the landing thread: whole transactions, and parts of one that is too large."""
+        """Hand what was read to the landing thread: whole transactions, and parts of one too large."""
         segment = reader.take()
         self._pending_since = None
         if segment.position > landings.position or segment.rows:

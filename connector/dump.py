@@ -1,13 +1,13 @@
 """Dumps: which chunks are planned, read and committed, while the log keeps flowing. Knows no database.
 
-A dump walks a table's key space in ranges ``(after, upto]`` that leave nothing out; the last one is open-ended.
+A dump walks a table's key space in ranges ``(after, upto]`` that leave nothing out; the last one has no end.
 A range is *planned* (its upper key is known), *read* by one worker in one snapshot into one landing file, and
 *committed* by the first manifest whose position is at or after the chunk's high watermark.
 
 Invariants:
 
-- A range that was planned stays in `DumpState.open` until the manifest that commits its chunk: a crash, a lost
-  connection or the end of an epoch leads to its being read again, never to its being skipped.
+- A range that was planned stays in `DumpState.open` until the manifest that commits its chunk: a crash, a
+  lost connection or the end of an epoch leads to its being read again, never to its being skipped.
 - A dump is complete when the end of the key space is planned and no range is open.
 - A chunk that was read in an epoch that ended is dropped and read again.
 
@@ -189,7 +189,7 @@ class Dumps:
             self._lock.notify_all()
 
     def finished(self, chunk: FinishedChunk) -> None:
-        """Hand in a chunk that lies in the store; it waits for a manifest that has reached its high watermark."""
+        """Hand in a chunk that lies in the store; it waits for a manifest at or after its high watermark."""
         with self._lock:
             if chunk.task.epoch != self.epoch or not chunk.task.dump.active:
                 self._reading.discard((chunk.task.dump.id, chunk.task.chunk))

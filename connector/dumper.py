@@ -68,7 +68,7 @@ class DumpWorkers:
             thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Ask the threads to end after their current chunk and wait so long; a chunk cut off is read again."""
+        """Ask the threads to end and wait so long for it; a chunk that is cut off is read again."""
         self._stopping.set()
         self._dumps.close()
         deadline = time.monotonic() + timeout

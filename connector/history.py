@@ -3,9 +3,9 @@
 Invariants:
 
 - A landing zone belongs to one database (system identifier and name), for ever.
-- The epoch grows whenever the log between the newest manifest's position and what the source still has is not
-  whole. A gap is written into the manifest that begins the new epoch, together with the repair dumps: there is
-  no moment at which it could be forgotten.
+- The epoch grows whenever the log between the newest manifest's position and what the source still has is
+  not whole. A gap is written into the manifest that begins the new epoch, together with the repair dumps:
+  there is no moment at which it could be forgotten.
 - A crash after the new slot was made and before that manifest is seen again as a gap, since the slot's
   position is then ahead of the newest manifest's.
 """
@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 
 
 def open_history(source: Source, ledger: Ledger, lander: Lander, config: Config) -> tuple[Tables, Dumps]:
-    """Go on where the newest manifest ends, or begin a landing zone; the first or next manifest is durable on
-    return. `SourceMismatchError`, `GapError` (when configured to stop) and `PreconditionError` write nothing.
+    """Go on where the newest manifest ends, or begin a landing zone.
+
+    The first or next manifest is durable on return. `SourceMismatchError` and `PreconditionError` write
+    nothing, `GapError` (when configured to stop) leaves no new epoch. After a `TransientError` it can be called again.
     """
     identity = source.identity()
     newest = ledger.load(identity)
@@ -116,12 +118,14 @@ def _take_up_and_leave(tables: Tables, dumps: Dumps, schemas: Sequence[TableSche
 def repair_gap(source: Source, ledger: Ledger, tables: Tables, dumps: Dumps, config: Config) -> bool:
     """Look whether the log after the newest manifest is whole; begin a new epoch where it is not (True).
 
-    Durable on return: the manifest of the new epoch, with the gap and a repair dump of every table that lands.
+    Durable on return: the manifest of the new epoch, with the gap and a repair dump of each table that lands.
+    `FencedError` when the log is ahead because another agent has gone on.
     """
     newest = ledger.newest
     reason = source.gap_after(newest.position)
     if reason is None:
         return False
+    ledger.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
     if config.source.on_gap == "stop":
         raise GapError(
             f"the log after {format_lsn(newest.position)} is lost: {reason}",

@@ -23,15 +23,15 @@ from tenacity import (
     wait_random,
 )
 
-from connector.errors import SourceMismatchError, TransientError
+from connector.errors import FencedError, SourceMismatchError, TransientError
 from connector.manifest import Manifest, Notice, SourceIdentity
 from connector.position import format_lsn
-from connector.store import Store, commit_manifest, newest_manifest
+from connector.store import Store, commit_manifest, newest_manifest, read_manifest
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
-"""The first wait for a store that did not answer, and its jitter; each next one is twice as long, up to 10 s."""
+"""The first wait for a store that did not answer, and its jitter; each next is twice as long, up to 10 s."""
 
 
 def retrying(stop: threading.Event) -> Retrying:
@@ -73,11 +73,21 @@ class Ledger:
         return self._newest.number + 1 if self._newest else 1
 
     def load(self, identity: SourceIdentity) -> Manifest | None:
-        """Read the newest manifest; None for a new landing zone, `SourceMismatchError` for another database's."""
+        """Read the newest manifest; None in a new landing zone, `SourceMismatchError` in another's."""
         self._newest = retrying(self._stop)(newest_manifest, self._store)
         if self._newest is not None:
             check_identity(self._newest.source, identity)
         return self._newest
+
+    def verify(self) -> None:
+        """Make sure that nobody has gone on from our newest manifest; `FencedError` when somebody has."""
+        later = retrying(self._stop)(read_manifest, self._store, self.next_number)
+        if later is not None:
+            raise FencedError(
+                f"manifest {later.number} was committed by another agent (its term is {later.term},"
+                f" ours {self._term})",
+                hint="run one agent for each source; a standby waits for the lease",
+            )
 
     def begin(self, identity: SourceIdentity, **state: Any) -> Manifest:
         """Commit the first manifest of a landing zone; `state`: epoch, position, tables, dumps and so on."""

@@ -75,8 +75,8 @@ class OpenRange(_Part):
 class DumpState(_Part):
     """One dump of one table: what is asked for, and how far it has come.
 
-    ``kind``: full (sweeps ghosts), where (a predicate in the source's dialect), keys (given keys; the ones not
-    found land as deletes). A chunk is planned, read, and committed; `open` holds the planned ones, and
+    ``kind``: full (sweeps ghosts), where (a predicate in the source's dialect), keys (given keys; the ones
+    not found land as deletes). A chunk is planned, read, and committed; `open` holds the planned ones, and
     `planned_upto` the key after which nothing is planned yet. `low` is the lowest low watermark of the chunks
     committed so far: the ghost sweep of a full dump deletes only rows positioned before it.
     `floor`: log before it did not land for this table, so a chunk must see all commits before it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 CHUNK_SEQ = 1 << 62
-"""A chunk event's ``seq`` is this plus its dump's number, so that it follows every log event of its ``lsn``."""
+"""A chunk event's ``seq`` is this plus its dump's number: it follows every log event of its ``lsn``."""
 
 
 class Position(NamedTuple):

@@ -89,7 +89,7 @@ class LogReader(Protocol):
         """Take all whole transactions out of the buffer; with none there, an empty segment at `position`."""
 
     def take_open(self) -> Segment | None:
-        """Take what is buffered of the transaction that is still open (a huge one); None when there is nothing.
+        """Take what is buffered of the transaction that is still open (a huge one); None for nothing.
 
         Only right after `take`. Its rows become visible with the segment that holds the commit.
         """
@@ -175,7 +175,7 @@ class Source(Protocol):
     """A database that can be captured."""
 
     def check(self) -> list[Finding]:
-        """Look at every precondition and report all of them; raises only when the database can't be reached."""
+        """Look at every precondition and report all; raises only when the database can't be reached."""
 
     def identity(self) -> SourceIdentity:
         """Tell which database this is."""

@@ -2,10 +2,10 @@
 
 Invariants:
 
-- A table's schema follows the log: a layout is adopted when a manifest commits the first file of it, and never
-  an older one after a newer (chunks may be committed late).
-- A table that is set aside lands nothing more until a full dump of it is asked for; that dump lands whole rows
-  at positions after the release, and sweeps what is left of older ones.
+- A table's schema follows the log: a layout is adopted when a manifest commits the first file of it, and
+  never an older one after a newer (chunks may be committed late).
+- A table that is set aside lands nothing more until a full dump of it is asked for; that dump sees all that
+  did not land meanwhile (`DumpState.floor`), and sweeps what is left of older rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Tables:
         return [name for name, state in self.states.items() if state.state == "captured"]
 
     def adopt(self, schema: TableSchema, seen_at: int) -> Repair | None:
-        """Take over the layout of a file that is about to be committed; `seen_at`: a position after the change.
+        """Take over the layout of a file that is about to be committed, as of the lsn `seen_at`.
 
         Gives what must be dumped again, since the change itself wrote no row events: a column that came with
         values (a default, a rename), or a changed type. A changed key sets the table aside.

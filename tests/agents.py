@@ -11,8 +11,11 @@ from connector.capture import Capture
 from connector.config import Config, DumpConfig, SourceConfig
 from connector.manifest import Manifest
 from connector.memory_database import MemoryDatabase, RowLockedError
-from connector.source_memory import MemoryLogReader, MemorySource
+from connector.memory_log import MemoryLogReader
+from connector.requests import DumpRequest, submit
+from connector.source_memory import MemorySource
 from connector.store import newest_manifest
+from tests.cuts import manifests_in, read_events
 from tests.waiting import wait_until
 
 STORE_CALLS = "put put_file create read read_versioned replace list folders delete".split()
@@ -248,3 +251,50 @@ def shop(rows: int = 50, seed: int = 0) -> MemoryDatabase:
             area = f"z{numbers.randint(0, 5)}"
             transaction.insert("public.parts", area=area, number=id_, note=f"n{id_}", c=None)
     return database
+
+
+def insert(database: MemoryDatabase, *ids: int, visible: bool = True) -> int:
+    """Insert items in one transaction; gives the position behind it."""
+    with database.transaction(visible=visible) as transaction:
+        for id_ in ids:
+            transaction.insert("public.items", id=id_, a=f"a{id_}", b=f"b{id_}")
+    return database.log[-1].position
+
+
+def read_upto(agent: Agent) -> int:
+    """How far the agent has read."""
+    return agent.source.visibility.position if agent.source.visibility else 0
+
+
+def landed_ids(store: Any, kind: str = "log") -> list[int]:
+    """The ids of the items that manifests name."""
+    files = [f for m in manifests_in(store) for f in m.files if f.kind == kind and f.table == "public.items"]
+    return sorted(e.columns["id"] for f in files for e in read_events(store, f))
+
+
+def dump_of(manifest: Manifest, request_id: str) -> Any:
+    """The dump of a request, None when the manifest has none."""
+    return next((d for d in manifest.dumps if d.id == request_id), None)
+
+
+def ask(agent: Agent, store: Any, **request: Any) -> Manifest:
+    """Ask for a dump and wait for its end."""
+    request_id = submit(store, DumpRequest(**request))
+    return agent.wait(
+        lambda m: (d := dump_of(m, request_id)) is not None and not d.active,
+        f"the dump of {request} has ended",
+    )
+
+
+def counted(agent: Agent, moment: str) -> list[str]:
+    """The passings of a moment of the agent's source, from now on."""
+    seen: list[str] = []
+    reach = agent.source.reach
+
+    def counting(at: str) -> None:
+        if at == moment:
+            seen.append(at)
+        reach(at)
+
+    agent.source.reach = counting
+    return seen

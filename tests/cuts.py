@@ -1,7 +1,7 @@
 """The oracle of capture: reads a landing zone back and resolves it in plain Python, cut by cut.
 
-The rules are DESIGN's: for each key the event with the greatest position wins; a partial event changes the
-columns that it carries; a truncate, and the ghost sweep of a full dump, delete what is positioned before them.
+The rules: for each key the event with the greatest position wins; a partial event changes the columns that it
+carries; a truncate, and the ghost sweep of a full dump, delete what is positioned before them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from connector.landing import CDC, DELETE, TRUNCATE, UPDATE, manifest_path, schema_path
 from connector.manifest import LandedFile, Manifest
 from connector.memory_database import MemoryDatabase
+from connector.memory_log import Logged, events_of
 from connector.position import Position
 from connector.schema import TableName, TableSchema
-from connector.source_memory import Logged, events_of
 
 Key = tuple[Any, ...]
 
@@ -130,6 +130,7 @@ def add_manifest(store: Any, manifest: Manifest, tables: dict[str, Table]) -> No
         if dump.kind == "full" and dump.finished_in == manifest.number:
             table = tables[dump.table]
             number = dump.position(0).seq
+            assert dump.low is not None, "a dump is complete and has no chunk"
             kept = {k for k, events in table.events.items() if any(e.position.seq == number for e in events)}
             table.sweeps.append((dump.position(dump.low), kept))
 
@@ -152,7 +153,7 @@ def _check_table(manifest: Manifest, name: str, table: Table, database: MemoryDa
 
 
 def _check_row(told: str, got: dict[str, Any] | None, expected: Any) -> None:
-    """Compare the columns that both have: dropped ones are left as they were, added ones may not be read yet."""
+    """Compare the columns that both have: dropped ones stay as they were, added ones may not be read yet."""
     assert (got is None) == (expected is None), f"{told} is {got}, in the source it is {expected}"
     if got is not None:
         both = got.keys() & expected.keys()

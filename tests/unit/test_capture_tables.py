@@ -1,0 +1,242 @@
+"""Layouts that change, and tables that are set aside, while the capture runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from connector.manifest import Manifest
+from connector.memory_database import MemoryDatabase
+from connector.requests import DumpRequest, submit
+from connector.store import newest_manifest
+from connector.store_memory import MemoryStore
+from tests.agents import Agent, Writer, ask, counted, dump_of, insert, landed_ids, shop
+from tests.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("short_waits")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def database() -> MemoryDatabase:
+    return shop(rows=20)
+
+
+@contextmanager
+def dumped(database: MemoryDatabase, store: MemoryStore) -> Iterator[Agent]:
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+        yield agent
+
+
+def touch(database: MemoryDatabase) -> None:
+    """Update a row of each table, whereby the log tells of the layout."""
+    with database.transaction() as transaction:
+        schema = database.schema("public.items")
+        key = sorted(database.rows(schema.table))[0]
+        transaction.update("public.items", key)
+
+
+def test_an_added_column_is_dumped_where_it_holds_something(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        database.alter("public.items", add={"c": ("string", "default")})
+        touch(database)
+        agent.wait(lambda m: any(d.kind == "where" for d in m.dumps), "the column is asked for")
+        manifest = agent.wait_dumped()
+    assert manifest.dumps[-1].where == "c is not null"
+    assert manifest.dumps[-1].rows == 20
+    assert manifest.tables["public.items"].schema_id == database.schema("public.items").id
+    notices = [n.text for m in manifests_in(store) for n in m.notices]
+    assert notices == ["columns added: c"]
+    assert_every_cut_exact(store, database)
+
+
+def test_a_renamed_column_is_one_dropped_and_one_added(database: MemoryDatabase, store: MemoryStore) -> None:
+    with dumped(database, store) as agent:
+        database.alter("public.items", rename={"b": "d"})
+        touch(database)
+        agent.wait(lambda m: any(d.where == "d is not null" for d in m.dumps), "the column is asked for")
+        agent.wait_dumped()
+    notices = [n.text for m in manifests_in(store) for n in m.notices]
+    assert notices == ["columns added: d", "columns dropped: b"]
+    assert_every_cut_exact(store, database)
+
+
+def test_a_dropped_column_needs_no_dump(database: MemoryDatabase, store: MemoryStore) -> None:
+    with dumped(database, store) as agent:
+        database.alter("public.items", drop=["b"])
+        touch(database)
+        manifest = agent.wait(lambda m: any("dropped: b" in n.text for n in m.notices), "it is told")
+    assert len(manifest.dumps) == 2
+    assert_every_cut_exact(store, database)
+
+
+def test_a_changed_type_leads_to_a_full_dump(database: MemoryDatabase, store: MemoryStore) -> None:
+    with dumped(database, store) as agent:
+        database.alter("public.parts", retype={"number": "bigint"})
+        with database.transaction() as transaction:
+            transaction.insert("public.parts", area="z9", number=999, note="n", c=None)
+        agent.wait(lambda m: any(d.reason == "repair" for d in m.dumps), "a dump is queued")
+        manifest = agent.wait_dumped()
+    assert [(d.kind, d.table) for d in manifest.dumps[2:]] == [("full", "public.parts")]
+    assert_every_cut_exact(store, database)
+
+
+def test_a_layout_that_a_chunk_sees_first_is_taken_over(database: MemoryDatabase, store: MemoryStore) -> None:
+    with dumped(database, store) as agent:
+        database.alter("public.items", add={"c": ("string", "default")})
+        ask(agent, store, tables=["public.items"])
+        manifest = agent.wait_dumped()
+        assert manifest.tables["public.items"].schema_id == database.schema("public.items").id
+        touch(database)
+        agent.wait_caught_up()
+    assert_every_cut_exact(store, database)
+    assert [n.text for m in manifests_in(store) for n in m.notices] == ["columns added: c"]
+
+
+def test_layouts_that_change_while_the_agent_is_down_are_taken_over(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store):
+        pass
+    touch(database)
+    database.alter("public.items", add={"c": ("string", "default")})
+    touch(database)
+    database.alter("public.items", drop=["a"])
+    touch(database)
+    with Agent(database, store) as agent:
+        agent.wait_caught_up()
+        agent.wait_dumped()
+    assert_every_cut_exact(store, database)
+    assert_no_event_lost(store, database)
+
+
+# Tables set aside.
+
+
+def change_key(database: MemoryDatabase) -> None:
+    database.alter("public.items", key=["a"])
+
+
+def is_aside(manifest: Manifest) -> bool:
+    return manifest.tables["public.items"].state == "set_aside"
+
+
+def test_a_changed_key_sets_the_table_aside_and_a_full_dump_takes_it_up(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        change_key(database)
+        with database.transaction() as transaction:
+            transaction.insert("public.items", id=7, a="a7777", b="b")
+            transaction.insert("public.parts", area="z9", number=999, note="n", c=None)
+        manifest = agent.wait(is_aside, "it is set aside")
+        assert "key changed from ['id'] to ['a']" in manifest.tables["public.items"].reason
+        assert not manifest.exact
+        with database.transaction() as transaction:
+            transaction.insert("public.parts", area="z9", number=1000, note="n", c=None)
+        agent.wait_caught_up()
+        ask(agent, store, tables=["public.items"])
+        manifest = agent.wait_dumped()
+    assert manifest.tables["public.items"].key == ["a"]
+    assert not is_aside(manifest)
+    kinds = [n.kind for m in manifests_in(store) for n in m.notices]
+    assert kinds == ["set_aside", "released"]
+
+
+def test_a_key_that_a_chunk_finds_changed_sets_the_table_aside(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        change_key(database)
+        submit(store, DumpRequest(tables=["public.items"]))
+        manifest = agent.wait(is_aside, "it is set aside")
+        assert manifest.dumps[-1].state == "failed"
+        assert manifest.tables["public.items"].hint
+        ask(agent, store, tables=["public.items"])
+        agent.wait_dumped()
+
+
+def test_a_table_that_cannot_be_decoded_is_set_aside_while_the_others_go_on(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        agent.source.undecodable["public.items"] = "odd value"
+        insert(database, 1001)
+        agent.wait(is_aside, "it is set aside")
+        agent.source.undecodable.clear()
+        insert(database, 1003)
+        with database.transaction() as transaction:
+            transaction.insert("public.parts", area="z9", number=999, note="n", c=None)
+        agent.wait_caught_up()
+        assert landed_ids(store) == []
+        refused = submit(store, DumpRequest(tables=["public.items"], keys=[["1"]]))
+        agent.wait(lambda m: any(refused in n.text for n in m.notices), "a dump of keys is refused")
+        ask(agent, store, tables=["public.items"])
+        insert(database, 1005)
+        agent.wait_caught_up()
+        agent.wait_dumped()
+    assert landed_ids(store) == [1005]
+    assert_every_cut_exact(store, database)
+
+
+def test_a_released_table_waits_for_commits_that_did_not_land_and_are_not_visible(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        agent.source.undecodable["public.items"] = "odd value"
+        insert(database, 1001)
+        agent.wait(is_aside, "it is set aside")
+        agent.source.undecodable.clear()
+        insert(database, 1003, visible=False)  # never lands, and no chunk sees it yet
+        agent.wait_caught_up()
+        request = submit(store, DumpRequest(tables=["public.items"]))
+        agent.wait(lambda m: dump_of(m, request), "it is queued")
+        read = counted(agent, "open_chunk")
+        wait_until(lambda: len(read) > 5, "its first chunk was tried")
+        assert not dump_of(newest_manifest(store), request).chunks
+        database.settle()
+        agent.wait_dumped()
+    assert_every_cut_exact(store, database)
+    assert 1003 in landed_ids(store, "chunk")
+
+
+def test_a_table_that_is_set_aside_stays_so_over_a_restart_and_a_gap(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        agent.source.undecodable["public.items"] = "odd value"
+        insert(database, 1001)
+        agent.wait(is_aside, "it is set aside")
+    database.slots.clear()
+    with Agent(database, store) as agent:
+        manifest = agent.wait(
+            lambda m: m.epoch == 2 and not any(d.active for d in m.dumps), "the others are repaired"
+        )
+    assert is_aside(manifest)
+    assert [d.table for d in manifest.dumps if d.reason == "repair"] == ["public.parts"]
+    assert_every_cut_exact(store, database)
+
+
+def test_a_table_that_is_named_later_is_dumped_and_one_no_longer_named_is_left(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with Agent(database, store, exclude=["public.parts"]) as agent:
+        agent.wait_dumped()
+    with Writer(database), Agent(database, store) as agent:
+        agent.wait_dumped()
+    database.settle()
+    with Agent(database, store, exclude=["public.items"]) as agent:
+        agent.wait(lambda m: list(m.tables) == ["public.parts"], "the other table is left")
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+    assert_every_cut_exact(store, database)

@@ -1,0 +1,131 @@
+"""What the agent knows of its tables: layouts taken over, tables set aside and released."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.event import SetAside
+from connector.manifest import LandedFile
+from connector.position import Position
+from connector.schema import Column, TableName, TableSchema
+from connector.tables import Repair, Tables
+
+NAME = "public.items"
+
+
+def layout(*columns: str, key: tuple[str, ...] = ("id",)) -> TableSchema:
+    """A layout; a column is `name` (bigint) or `name:source type:type`."""
+    parts = [(f"{c}:bigint:bigint" if ":" not in c else c).split(":") for c in columns]
+    return TableSchema(TableName.parse(NAME), tuple(Column(*p) for p in parts), key)
+
+
+@pytest.fixture
+def tables() -> Tables:
+    tables = Tables({}, {})
+    tables.add(layout("id", "a"))
+    return tables
+
+
+def texts(tables: Tables) -> list[str]:
+    return [notice.text for notice in tables.take_notices()]
+
+
+def test_a_known_layout_changes_nothing(tables: Tables) -> None:
+    assert tables.adopt(layout("id", "a"), 100) is None
+    assert texts(tables) == []
+
+
+def test_added_columns_leave_the_rows_that_hold_them_to_be_read(tables: Tables) -> None:
+    new = layout("id", "a", "b", "c")
+    assert tables.adopt(new, 100) == Repair(NAME, ("b", "c"))
+    assert tables.states[NAME].schema_id == new.id
+    assert texts(tables) == ["columns added: b, c"]
+
+
+def test_dropped_columns_leave_nothing_to_be_read(tables: Tables) -> None:
+    assert tables.adopt(layout("id"), 100) is None
+    assert texts(tables) == ["columns dropped: a"]
+
+
+def test_a_rename_is_one_dropped_and_one_added(tables: Tables) -> None:
+    assert tables.adopt(layout("id", "b"), 100) == Repair(NAME, ("b",))
+    assert texts(tables) == ["columns added: b", "columns dropped: a"]
+
+
+def test_a_changed_type_leaves_all_rows_to_be_read(tables: Tables) -> None:
+    assert tables.adopt(layout("id", "a:text:string"), 100) == Repair(NAME, None)
+    assert texts(tables) == ["columns changed type: a"]
+
+
+def test_a_longer_varchar_leaves_nothing_to_be_read(tables: Tables) -> None:
+    tables.adopt(layout("id", "a:varchar(10):string"), 100)
+    tables.take_notices()
+    assert tables.adopt(layout("id", "a:varchar(20):string"), 200) is None
+    assert texts(tables) == []
+
+
+def test_an_older_layout_never_comes_after_a_newer_one(tables: Tables) -> None:
+    new = layout("id", "a", "b")
+    tables.adopt(new, 100)
+    assert tables.adopt(layout("id", "a"), 99) is None
+    assert tables.states[NAME].schema_id == new.id
+
+
+def test_two_layouts_of_one_transaction_are_taken_over_in_order(tables: Tables) -> None:
+    last = layout("id", "a", "b", "c")
+    tables.adopt(layout("id", "a", "b"), 100)
+    assert tables.adopt(last, 100) == Repair(NAME, ("c",))
+    assert tables.states[NAME].schema_id == last.id
+
+
+def test_a_changed_key_sets_the_table_aside(tables: Tables) -> None:
+    assert tables.adopt(layout("id", "a", key=("a",)), 100) is None
+    state = tables.states[NAME]
+    assert (state.state, state.since) == ("set_aside", 100)
+    assert state.hint
+    assert "deltatide dump" in state.hint
+    assert tables.captured() == []
+
+
+def test_a_table_that_is_set_aside_lands_nothing_and_takes_over_no_layout(tables: Tables) -> None:
+    tables.set_aside(SetAside(NAME, 100, "odd value", "mend it"))
+    tables.set_aside(SetAside(NAME, 200, "another", "mend it"))
+    assert (tables.states[NAME].reason, tables.states[NAME].since) == ("odd value", 100)
+    assert tables.adopt(layout("id", "a", "b"), 300) is None
+    assert tables.landing([file_of(NAME)]) == []
+    assert texts(tables) == ["odd value"]
+
+
+def test_a_released_table_lands_under_its_present_layout_and_is_to_be_dumped(tables: Tables) -> None:
+    tables.states[NAME].dumped = True
+    tables.set_aside(SetAside(NAME, 100, "odd value", "mend it"))
+    present = layout("id", "a", key=("a",))
+    tables.release(NAME, present)
+    state = tables.states[NAME]
+    assert (state.state, state.reason, state.key, state.schema_id) == ("captured", None, ["a"], present.id)
+    assert not state.dumped
+    assert tables.landing([file_of(NAME)]) == [file_of(NAME)]
+
+
+def test_files_of_tables_that_are_not_captured_do_not_land(tables: Tables) -> None:
+    assert tables.adopt(TableSchema(TableName("public", "other"), (), ()), 100) is None
+    assert tables.landing([file_of("public.other"), file_of(NAME)]) == [file_of(NAME)]
+
+
+def test_a_table_that_is_removed_is_told_of(tables: Tables) -> None:
+    tables.remove(NAME)
+    assert tables.snapshot() == {}
+    assert texts(tables) == ["is no longer among the captured tables"]
+
+
+def test_a_snapshot_does_not_change_with_the_tables(tables: Tables) -> None:
+    before = tables.snapshot()
+    tables.set_aside(SetAside(NAME, 100, "odd value", "mend it"))
+    assert before[NAME].state == "captured"
+
+
+def file_of(table: str) -> LandedFile:
+    position = Position(1, 100, 0)
+    return LandedFile(
+        path="p", table=table, schema_id="s", kind="log", rows=1, bytes=1, first=position, last=position
+    )
