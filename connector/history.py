@@ -34,7 +34,8 @@ def open_history(source: Source, ledger: Ledger, lander: Lander, config: Config)
     """Go on where the newest manifest ends, or begin a landing zone.
 
     The first or next manifest is durable on return. `SourceMismatchError` and `PreconditionError` write
-    nothing, `GapError` (when configured to stop) leaves no new epoch. After a `TransientError` it can be called again.
+    nothing, `GapError` (when configured to stop) leaves no new epoch. After a `TransientError` it can be
+    called again.
     """
     identity = source.identity()
     newest = ledger.load(identity)

@@ -78,7 +78,7 @@ class Lander:
 
     @contextmanager
     def landings(self, position: int) -> Iterator[Landings]:
-        """Land segments behind a position in order, in the landing thread; what is left at the end is dropped."""
+        """Land segments behind a position in order, in the landing thread; drop what is left at the end."""
         landings = Landings(self, self._pool, position)
         try:
             yield landings
