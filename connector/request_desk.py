@@ -15,6 +15,7 @@ import threading
 
 from connector.dump import Dumps
 from connector.errors import RequestError, TransientError
+from connector.landing import schema_path
 from connector.requests import DumpRequest, Malformed, discard, pending, reject
 from connector.schema import TableSchema
 from connector.source import Source
@@ -106,7 +107,11 @@ class RequestDesk:
         aside = [name for name in names if self._check(request, name)]
         released = self._schemas_of(aside) if aside else {}
         for name in aside:
-            self._tables.release(name, released[name])
+            schema = released[name]
+            self._store.put(
+                schema_path(schema.table, schema.id), schema.to_json()
+            )  # before a manifest names it
+            self._tables.release(name, schema)
         for number, name in enumerate(names):
             self._dumps.add(
                 name,

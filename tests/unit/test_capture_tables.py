@@ -153,6 +153,22 @@ def test_a_changed_key_sets_the_table_aside_and_a_full_dump_takes_it_up(
     assert kinds == ["set_aside", "released"]
 
 
+def test_a_released_table_that_has_not_landed_yet_can_be_taken_up_by_the_next_start(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        change_key(database)
+        submit(store, DumpRequest(tables=["public.items"]))
+        agent.wait(is_aside, "it is set aside")
+        agent.source.fail("next_boundary", times=1_000_000)
+        request = submit(store, DumpRequest(tables=["public.items"]))
+        agent.wait(lambda m: dump_of(m, request), "it is released")
+    with Agent(database, store) as agent:
+        manifest = agent.wait_dumped()
+    assert manifest.tables["public.items"].key == ["a"]
+    assert landed_ids(store, "chunk") == sorted([2 * n for n in range(20)] * 2)
+
+
 def test_a_key_that_a_chunk_finds_changed_sets_the_table_aside(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
