@@ -131,7 +131,10 @@ def _own_version(store: Store, state: Holder) -> str:
     """Give the version of the lease when it is this holder's, else raise `FencedError`."""
     found = _read(store)
     if found is None:
-        raise FencedError(f"{store.url}/{LEASE}: the lease was removed while it was held")
+        raise FencedError(
+            f"{store.url}/{LEASE}: the lease was removed while it was held",
+            hint="start the agent again; nothing but deltatide may write under the landing zone",
+        )
     if found[0].holder != state.holder:
         raise _fenced(found[0])
     return found[1]

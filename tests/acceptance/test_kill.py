@@ -1,0 +1,90 @@
+"""The agent is killed at named moments under load and started again: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.installed import Installation, Meddler
+from tests.lake import assert_lake, assert_landed, merge, merge_until_whole
+from tests.shop_writer import TABLES, ShopWriter
+
+MOMENTS = ("files-landed", "manifest-committed", "chunk-half-read")
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        ["files-landed:1", "files-landed:3", "files-landed:9"],
+        ["manifest-committed:1", "manifest-committed:2", "manifest-committed:8"],
+        ["chunk-half-read:1", "chunk-half-read:2", "chunk-half-read:7"],
+        ["chunk-half-read:3", "manifest-committed:1", "files-landed:2", "manifest-committed:6"],
+    ],
+    ids=["files-landed", "manifest-committed", "chunk-half-read", "one-after-the-other"],
+)
+def test_after_a_kill_at_a_named_moment_the_agent_goes_on_exactly(
+    shop: Installation, kills: list[str]
+) -> None:
+    with ShopWriter(shop.database, seed=len(kills[0])):
+        for kill_at in kills:
+            with shop.start("run", kill_at=kill_at) as agent:
+                assert agent.wait(40) == -9, agent.output
+            assert shop.newest is None or shop.history()
+        with shop.agent() as agent:
+            shop.wait_dumped(agent)
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+    manifests = shop.history()
+    assert manifests[-1].epoch == 1, "no gap was there to be repaired"
+    assert_landed(shop, *TABLES)
+
+
+def test_a_chunk_that_a_kill_cut_off_is_read_again_and_committed_chunks_are_not(shop: Installation) -> None:
+    with shop.start("run", kill_at="chunk-half-read:12") as agent:
+        assert agent.wait() == -9
+    committed = {(f.table, f.chunk) for m in shop.history() for f in m.files if f.kind == "chunk"}
+    with shop.agent() as agent:
+        shop.wait_dumped(agent)
+    chunks = [(f.table, f.chunk) for m in shop.history() for f in m.files if f.kind == "chunk"]
+    assert committed, "the kill came too early to tell"
+    assert len(chunks) == len(set(chunks)), "a committed chunk was read again"
+    assert_landed(shop, *TABLES)
+
+
+def test_killed_again_and_again_while_merges_run_the_lake_equals_the_source(
+    shop: Installation, spark: Any
+) -> None:
+    with ShopWriter(shop.database, seed=3):
+        for kill_at in ("chunk-half-read:5", "files-landed:4", "manifest-committed:3"):
+            with shop.start("run", kill_at=kill_at) as agent:
+                assert agent.wait() == -9, agent.output
+        merge(spark, shop)
+        for kill_at in ("chunk-half-read:7", "manifest-committed:2", "files-landed:3"):
+            if kill_at.startswith("chunk"):  # dumps that are done are not read again
+                assert shop.run("dump", "--all").returncode == 0
+            with shop.start("run", kill_at=kill_at) as agent:
+                assert agent.wait() == -9, agent.output
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+        merge_until_whole(spark, shop, agent)
+    shop.history()
+    assert_lake(shop, *TABLES)
+    assert_landed(shop, *TABLES)
+
+
+@pytest.mark.soak
+def test_killed_at_random_times_for_minutes_the_agent_goes_on_exactly(shop: Installation, spark: Any) -> None:
+    with ShopWriter(shop.database, seed=4):
+        for number in range(40):
+            with shop.start("run") as agent:
+                with Meddler(agent.kill, 0.3 + number * 0.1):
+                    assert agent.wait() == -9, agent.output
+            if number % 8 == 7:
+                shop.run("dump", "--all")
+                merge(spark, shop)
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+        merge_until_whole(spark, shop, agent)
+    shop.history()
+    assert_lake(shop, *TABLES)

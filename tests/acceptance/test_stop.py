@@ -1,0 +1,70 @@
+"""SIGTERM and Ctrl-C under load: a graceful end within seconds, and nothing lost."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.installed import Installation, seconds_of
+from tests.lake import assert_landed
+from tests.shop_writer import TABLES, ShopWriter
+
+STOP_SECONDS = 6.0
+"""Far more than the agent needs, on a machine that is busy with other tests."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("dumped", [False, True], ids=["while-dumping", "while-streaming"])
+def test_a_signal_under_load_ends_it_gracefully(
+    shop: Installation, number: signal.Signals, dumped: bool
+) -> None:
+    with ShopWriter(shop.database, seed=8, pause=0.001):
+        with shop.start("run") as agent:
+            shop.wait(agent, lambda m: m.number >= 3 and (m.exact or not dumped), "it is at work")
+            end = shop.end_of_log()
+            if dumped:
+                shop.wait(agent, lambda m: m.position >= end, "the log is followed")
+            assert seconds_of(lambda: agent.stop(number, seconds=20)) < STOP_SECONDS
+            assert agent.process.returncode == 0, agent.output
+        newest = shop.newest
+        assert shop.walsender() is None
+        assert shop.confirmed() == newest.position, "all that was committed is confirmed"
+        assert "Traceback" not in agent.output
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+    assert shop.history()[newest.number].position >= newest.position
+    assert_landed(shop, *TABLES)
+
+
+def test_what_was_read_before_a_signal_is_committed_not_read_again(shop: Installation) -> None:
+    shop.configure(landing={"flush_seconds": 60})
+    with shop.start("run") as agent:
+        shop.wait_dumped(agent)
+        before = shop.newest.number
+        shop.database.execute("UPDATE items SET name = 'last' WHERE id <= 10")
+        end = shop.end_of_log()
+        sent = "SELECT sent_lsn >= %s::pg_lsn FROM pg_stat_replication WHERE pid = %s"
+        lsn = f"{end >> 32:X}/{end & 0xFFFFFFFF:X}"
+        agent.wait_until(
+            lambda: shop.database.execute(sent, (lsn, shop.walsender())) == [(True,)], "the log was sent"
+        )
+        assert agent.stop() == 0, agent.output
+    last = shop.history()[before:]
+    assert sum(f.rows for m in last for f in m.files if f.table == "public.items") == 10
+    assert_landed(shop, "public.items")
+
+
+def test_a_stop_while_the_server_is_away_takes_seconds_too(shop: Installation) -> None:
+    with shop.start("run") as agent:
+        shop.wait_dumped(agent)
+        shop.database.server.stop("immediate")
+        try:
+            agent.wait_says("opening the log again")
+            assert seconds_of(lambda: agent.stop(seconds=20)) < STOP_SECONDS
+            assert agent.process.returncode == 0, agent.output
+        finally:
+            shop.database.server.restart()
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+    assert_landed(shop, *TABLES)

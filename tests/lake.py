@@ -1,0 +1,128 @@
+"""Compares the source with what has landed, and with the lake: every row, every column.
+
+The lake is read by delta-rs, which shares no code with Spark; what has landed is resolved in plain Python.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from connector.landing import CDC
+from tests.cuts import Table, add_manifest, manifests_in
+from tests.databases import Database
+from tests.installed import Installation, Running
+from tests.waiting import wait_until
+
+Rows = Counter[tuple[Any, ...]]
+
+AS_THEY_ARE = frozenset(
+    [
+        *"boolean smallint integer bigint numeric text bytea date".split(),
+        "character varying",
+        "timestamp with time zone",
+        "timestamp without time zone",
+        "double precision",
+    ]
+)
+"""Types whose values are the same Python objects on both sides; all others are compared by their text."""
+
+
+def source_columns(database: Database, table: str) -> dict[str, str]:
+    """A table's columns in alphabetic order, each as the SQL that selects it."""
+    namespace, name = table.split(".")
+    found = database.execute(
+        "SELECT column_name::text, data_type::text FROM information_schema.columns"
+        " WHERE table_schema = %s AND table_name = %s AND is_generated = 'NEVER' ORDER BY 1",
+        (namespace, name),
+    )
+    assert found, f"{table} has no columns"
+    return {column: f'"{column}"' if type_ in AS_THEY_ARE else f'"{column}"::text' for column, type_ in found}
+
+
+def source_rows(database: Database, table: str, columns: dict[str, str]) -> Rows:
+    """The rows of the source, and how often each is there."""
+    rows = database.execute(f"SELECT {', '.join(columns.values())} FROM {table}")
+    return Counter(tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in rows)
+
+
+def lake_columns(place: Installation, table: str) -> list[str]:
+    """The Delta table's columns but for `_cdc`."""
+    fields = DeltaTable(str(place.lake / table.replace(".", "/"))).schema().fields
+    return [field.name for field in fields if field.name != CDC]
+
+
+def lake_rows(place: Installation, table: str, columns: list[str]) -> Rows:
+    """The rows of the Delta table, and how often each is there."""
+    builder = QueryBuilder().register("target", DeltaTable(str(place.lake / table.replace(".", "/"))))
+    wanted = ", ".join(f'"{column}"' for column in columns)
+    batches = builder.execute(f"SELECT {wanted} FROM target").read_all()
+    return Counter(tuple(row[c] for c in columns) for row in pa.table(batches).to_pylist())
+
+
+def assert_landed(place: Installation, *tables: str, unchanged: Collection[str] = ("note",)) -> None:
+    """All landed files together come to what the source holds, which is idle and whose log has landed.
+
+    `unchanged`: columns that the log may leave out when a key changes; these are asked for when merging.
+    """
+    landed: dict[str, Table] = defaultdict(Table)
+    manifests = manifests_in(place.store)
+    for manifest in manifests:
+        add_manifest(place.store, manifest, landed)
+    for table in tables:
+        columns = source_columns(place.database, table)
+        expected, found = source_rows(place.database, table, columns), Rows()
+        keys = [list(columns).index(name) for name in manifests[-1].tables[table].key]
+        by_key = {tuple(row[k] for k in keys): row for row in expected}
+        for key in landed[table].events:
+            row, _ = landed[table].row(key)
+            if row is not None:
+                source = dict(zip(columns, by_key.get(key, ()), strict=False))
+                left_out = {name: source.get(name) for name in unchanged if name not in row}
+                found[tuple((left_out | row).get(name) for name in columns)] += 1
+        _assert_same(table, expected, found)
+
+
+def assert_lake(place: Installation, *tables: str) -> None:
+    """The lake is what the source holds. Nobody may write, and all must be merged."""
+    for table in tables:
+        columns = source_columns(place.database, table)
+        expected = source_rows(place.database, table, columns)
+        _assert_same(table, expected, lake_rows(place, table, list(columns)))
+
+
+def _assert_same(table: str, expected: Rows, found: Rows) -> None:
+    missing, surplus = expected - found, found - expected
+    told = [f"{table}: {missing.total()} of {expected.total()} rows missing, {surplus.total()} too many"]
+    told += [f"  source {_short(row)}" for row in sorted(missing, key=repr)[:4]]
+    told += [f"  target {_short(row)}" for row in sorted(surplus, key=repr)[:4]]
+    assert (missing, surplus) == (Rows(), Rows()), "\n".join(told)
+
+
+def _short(row: tuple[Any, ...]) -> str:
+    return ", ".join(text if len(text := repr(v)) < 60 else f"{text[:30]}...({len(text)})" for v in row)
+
+
+def merge(spark: Any, place: Installation, **options: Any) -> Any:
+    """Merge in this process; every table must be merged."""
+    from merge.job import merge_once
+
+    report = merge_once(spark, place.config, **options)
+    assert not report.failed, report.failed
+    return report
+
+
+def merge_until_whole(spark: Any, place: Installation, agent: Running) -> Any:
+    """Merge until the cut is exact; rows that lack a column are dumped again by the agent meanwhile."""
+    return wait_until(
+        lambda: agent.wait_until(lambda: _whole(merge(spark, place)), "the cut is exact", 60),
+        "the cut is exact",
+    )
+
+
+def _whole(report: Any) -> Any:
+    return report if report.exact else None
