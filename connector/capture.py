@@ -27,15 +27,16 @@ from connector import failpoint
 from connector.config import Config
 from connector.dumper import DumpWorkers
 from connector.errors import TransientError
-from connector.history import open_history, repair_gap
+from connector.history import open_history, repair_gap, repair_untold, take_up_tables
 from connector.lander import LandedSegment, Lander, Landings
 from connector.ledger import Ledger
 from connector.manifest import LandedFile
 from connector.position import format_lsn
 from connector.request_desk import RequestDesk
-from connector.source import LogReader, Source
+from connector.source import LogReader, Outlook, Source
 from connector.store import Store
 from connector.tables import Repair
+from connector.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Capture:
         self._failure: BaseException | None = None
         self._last_commit = time.monotonic()
         self._pending_since: float | None = None
+        self._new_tables: set[str] = set()
 
     def stop(self) -> None:
         """Ask for a graceful end: what is read is landed, committed and confirmed first."""
@@ -119,12 +121,15 @@ class Capture:
             workers=dump.workers,
             delay_seconds=dump.delay_seconds,
         )
+        self._watch = Watch(self._source)
         self._dumps.hold()
         try:
             self._workers.start()
             self._desk.start()
+            self._watch.start()
             self._follow_until_stopped()
         finally:
+            self._watch.stop()
             self._desk.stop()
             self._workers.stop(timeout=5)
 
@@ -150,13 +155,16 @@ class Capture:
     def _follow(self) -> None:
         """Follow the log over one connection, from the newest manifest's position."""
         repair_gap(self._source, self._ledger, self._tables, self._dumps, self._config)
+        if self._new_tables:
+            names, self._new_tables = self._new_tables, set()
+            take_up_tables(self._source, self._ledger, self._lander, self._tables, self._dumps, names)
         newest = self._ledger.newest
         reader = self._source.open_log(newest.epoch, newest.position, newest.unsettled)
         self._dumps.go()
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
             try:
-                while not self._stopping.is_set():
+                while not (self._stopping.is_set() or self._new_tables):
                     self._turn(reader, landings)
                 self._raise_failure()
                 self._finish(reader, landings)
@@ -173,6 +181,13 @@ class Capture:
             self._land(reader, landings)
         self._commit_landed(reader, landings)
         self._desk.serve(self._ledger.next_number, self._ledger.newest.position)
+        self._regard(self._watch.take())
+
+    def _regard(self, outlook: Outlook | None) -> None:
+        """Act on what the watch saw: dump what changed untold; open the log again to take up new tables."""
+        if outlook is not None:
+            repair_untold(self._source, self._tables, self._dumps, outlook, self._ledger.next_number)
+            self._new_tables = outlook.tables.keys() - self._tables.states.keys()
 
     def _patience(self, now: float, landings: Landings) -> float:
         """Give the seconds to read for: not beyond the moment at which something has to be done."""
@@ -183,7 +198,7 @@ class Capture:
         return min(PATIENCE_SECONDS, max(flush_seconds - pending, 0.001))
 
     def _raise_failure(self) -> None:
-        if error := self._failure or self._workers.failure or self._desk.failure:
+        if error := self._failure or self._workers.failure or self._desk.failure or self._watch.failure:
             raise error
 
     def _flush_due(self, reader: LogReader, landings: Landings, read_since: float) -> bool:

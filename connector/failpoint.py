@@ -1,6 +1,7 @@
 """Named moments at which a test may kill the process, as `kill -9` would.
 
-``DELTATIDE_KILL_AT=name`` kills at the first passing of the moment, ``name:3`` at the third. Only tests set it.
+``DELTATIDE_KILL_AT=name`` kills when the moment is first passed, ``name:3`` at the third time. Only tests
+set it.
 """
 
 from __future__ import annotations

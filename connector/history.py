@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
 
 from connector.config import Config
@@ -24,7 +24,7 @@ from connector.ledger import Ledger
 from connector.manifest import Gap, Manifest, UnsettledCommit
 from connector.position import format_lsn
 from connector.schema import TableSchema
-from connector.source import Source
+from connector.source import Outlook, Prepared, Source
 from connector.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def open_history(source: Source, ledger: Ledger, lander: Lander, config: Config)
     """
     identity = source.identity()
     newest = ledger.load(identity)
-    started = source.prepare()
+    prepared = source.prepare()
     schemas = source.tables()
     if not schemas:
         raise PreconditionError(
@@ -49,7 +49,10 @@ def open_history(source: Source, ledger: Ledger, lander: Lander, config: Config)
         lander.ensure_schema(schema)
     if newest is None:
         return _begin(source, ledger, schemas)
-    tables, dumps = _go_on(newest, ledger, lander, schemas, started)
+    tables, dumps = _resume(newest, lander)
+    _leave(tables, dumps, schemas)
+    _take_up(source, ledger, tables, dumps, schemas, prepared)
+    log.info("going on after manifest %s at %s", newest.number, format_lsn(newest.position))
     repair_gap(source, ledger, tables, dumps, config)
     return tables, dumps
 
@@ -60,6 +63,7 @@ def _begin(source: Source, ledger: Ledger, schemas: Sequence[TableSchema]) -> tu
     for schema in schemas:
         tables.add(schema)
         dumps.add(str(schema.table), manifest=1, reason="initial")
+    repair_untold(source, tables, dumps, source.look(), 1)
     ledger.begin(
         source.identity(),
         epoch=1,
@@ -73,47 +77,87 @@ def _begin(source: Source, ledger: Ledger, schemas: Sequence[TableSchema]) -> tu
     return tables, dumps
 
 
-def _go_on(
-    newest: Manifest,
-    ledger: Ledger,
-    lander: Lander,
-    schemas: Sequence[TableSchema],
-    started: Sequence[UnsettledCommit],
-) -> tuple[Tables, Dumps]:
+def _resume(newest: Manifest, lander: Lander) -> tuple[Tables, Dumps]:
     tables = Tables(
         {name: state.model_copy() for name, state in newest.tables.items()},
         {name: lander.load_schema(name, state.schema_id) for name, state in newest.tables.items()},
     )
-    dumps = Dumps(
-        [d.model_copy(deep=True) for d in newest.dumps],
-        epoch=newest.epoch,
-        last_number=newest.last_dump_number,
-    )
-    _take_up_and_leave(tables, dumps, schemas, ledger)
-    known = {commit.xid for commit in newest.unsettled}
+    states = [d.model_copy(deep=True) for d in newest.dumps]
+    return tables, Dumps(states, epoch=newest.epoch, last_number=newest.last_dump_number)
+
+
+def take_up_tables(
+    source: Source, ledger: Ledger, lander: Lander, tables: Tables, dumps: Dumps, names: Collection[str]
+) -> None:
+    """Begin to capture tables that came into being, while no log is open.
+
+    Durable on return: the manifest with the tables and their first dumps.
+    """
+    prepared = source.prepare()
+    schemas = source.tables(names)
+    for schema in schemas:
+        lander.ensure_schema(schema)
+    _take_up(source, ledger, tables, dumps, schemas, prepared)
+
+
+def _leave(tables: Tables, dumps: Dumps, schemas: Sequence[TableSchema]) -> None:
+    """Stop capturing the tables that the configuration no longer names."""
+    for name in list(tables.states.keys() - {str(schema.table) for schema in schemas}):
+        tables.remove(name)
+        for state in dumps.active_of(name):
+            dumps.end(state, "cancelled", "the table is no longer captured")
+
+
+def _take_up(
+    source: Source,
+    ledger: Ledger,
+    tables: Tables,
+    dumps: Dumps,
+    schemas: Sequence[TableSchema],
+    prepared: Prepared,
+) -> None:
+    """Capture the tables that are new, and dump again those that the log did not carry for a time."""
+    floor = ledger.newest.position  # before it, the log may have had these tables and did not land
+    known = {commit.xid for commit in ledger.newest.unsettled}
+    running: list[UnsettledCommit] = []
+    for schema in schemas:
+        name = str(schema.table)
+        if name not in tables.states:
+            tables.add(schema)
+            tables.notice(name, "schema", "is captured from now on")
+            dumps.add(name, manifest=ledger.next_number, reason="initial", floor=floor)
+            running = [c for c in prepared.running if c.xid not in known]
+        elif name in prepared.added:
+            tables.notice(name, "gap", "was not in the publication for a time")
+            dumps.add(name, manifest=ledger.next_number, reason="repair", floor=floor)
+            running = [c for c in prepared.running if c.xid not in known]
+    repair_untold(source, tables, dumps, source.look(), ledger.next_number)
     ledger.commit(
         notices=tables.take_notices(),
         tables=tables.snapshot(),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
-        unsettled=[*newest.unsettled, *(c for c in started if c.xid not in known)],
+        unsettled=[*ledger.newest.unsettled, *running],
     )
-    log.info("going on after manifest %s at %s", newest.number, format_lsn(newest.position))
-    return tables, dumps
 
 
-def _take_up_and_leave(tables: Tables, dumps: Dumps, schemas: Sequence[TableSchema], ledger: Ledger) -> None:
-    named = {str(schema.table): schema for schema in schemas}
-    for name in list(tables.states.keys() - named.keys()):
-        tables.remove(name)
-        for state in dumps.active_of(name):
-            dumps.end(state, "cancelled", "the table is no longer captured")
-    for name, schema in named.items():
-        if name not in tables.states:
-            tables.add(schema)
-            tables.notice(name, "schema", "is captured from now on")
-            floor = ledger.newest.position  # before it, the log may have had this table and did not land
-            dumps.add(name, manifest=ledger.next_number, reason="initial", floor=floor)
+def repair_untold(source: Source, tables: Tables, dumps: Dumps, outlook: Outlook, next_number: int) -> None:
+    """Queue a full dump of each table that changed without a trace in the log, and remember what was seen.
+
+    The dump begins when the log has been read up to the look: what the log still tells of rows that are gone
+    must be older than the dump.
+    """
+    for name, seen in outlook.tables.items():
+        state = tables.states.get(name)
+        if state is None or state.fingerprint == seen:
+            continue
+        before, state.fingerprint = state.fingerprint, seen
+        if before is not None and state.state == "captured" and source.untold(before, seen):
+            tables.notice(name, "gap", "its partitions or publication changed, which no log tells")
+            for older in dumps.active_of(name):
+                if older.kind == "full":
+                    dumps.end(older, "cancelled", "a later dump of the table takes its place")
+            dumps.add(name, manifest=next_number, reason="repair", floor=outlook.position)
 
 
 def repair_gap(source: Source, ledger: Ledger, tables: Tables, dumps: Dumps, config: Config) -> bool:

@@ -120,6 +120,7 @@ class DumpState(_Part):
 class TableState(_Part):
     """What the agent knows of one table. A table that is set aside lands nothing until a full dump of it.
 
+    `fingerprint` is what the watch saw last of all that the log does not tell (`connector.watch`).
     `dumped` becomes true with the manifest that commits the last chunk of its first full dump.
     """
 
@@ -130,6 +131,7 @@ class TableState(_Part):
     hint: str | None = None
     since: int | None = None
     dumped: bool = False
+    fingerprint: str | None = None
 
 
 class Gap(_Part):

@@ -91,6 +91,7 @@ class MemoryDatabase:
         self.changed = threading.Condition()
         self.log: list[Commit] = []
         self.slots: dict[str, Slot] = {}
+        self.untold: dict[TableName, int] = {}
         self.end = BEGINNING
         self.next_xid = 700
         self._tables: dict[TableName, _Table] = {}
@@ -199,13 +200,13 @@ class MemoryDatabase:
         with self.changed:
             return next(state for at, state in reversed(self._states) if at <= position)
 
-    def publish(self, tables: Sequence[TableName]) -> bool:
-        """Let the log carry tables from now on; tells whether one was added."""
+    def publish(self, tables: Sequence[TableName]) -> list[TableName]:
+        """Let the log carry tables from now on; gives those that it did not carry before."""
         with self.changed:
-            new = [self._tables[t] for t in tables if self._tables[t].published_from is None]
+            new = [t for t in tables if self._tables[t].published_from is None]
             for table in new:
-                table.published_from = self.end
-            return bool(new)
+                self._tables[table].published_from = self.end
+            return new
 
     def is_published(self, table: TableName, lsn: int) -> bool:
         """Tell whether the log carries a table's changes at this place."""

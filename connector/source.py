@@ -10,7 +10,7 @@ a connection of its own and is used by one thread. `Segment.decode` may run in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +39,29 @@ class History:
 
     position: int
     unsettled: tuple[UnsettledCommit, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was added to a log that is already kept, and the transactions running after that (lsn 0).
+
+    Those may have written to a table and committed before the log began to carry it. They are given even
+    when nothing was added now: it may have been just before a crash.
+    """
+
+    added: tuple[str, ...] = ()
+    running: tuple[UnsettledCommit, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The tables that can be captured, each with its fingerprint, and a position in the log after the look.
+
+    A fingerprint is of all that changes a table's rows or its capture without a trace in the log.
+    """
+
+    tables: Mapping[str, str]
+    position: int
 
 
 class Segment(Protocol):
@@ -180,15 +203,20 @@ class Source(Protocol):
     def identity(self) -> SourceIdentity:
         """Tell which database this is."""
 
-    def tables(self) -> list[TableSchema]:
-        """List the tables that the configuration names, with their schema and key as they are now."""
+    def tables(self, among: Collection[str] | None = None) -> list[TableSchema]:
+        """List the tables that the configuration names, as they are now; `among`: only these."""
 
-    def prepare(self) -> tuple[UnsettledCommit, ...]:
-        """Create or extend what the source lacks and the role may create (the publication).
+    def prepare(self) -> Prepared:
+        """Create or extend what the source lacks and the role may create: the publication.
 
-        Where tables were added to a log that is already kept: gives the transactions running after that, with
-        lsn 0, as those may have written to the new tables and committed before the log began to carry them.
+        Leaves out tables that can't be captured, whose writers it would stop.
         """
+
+    def look(self) -> Outlook:
+        """Look for what no log tells. May be called by another thread than the rest."""
+
+    def untold(self, before: str, now: str) -> bool:
+        """Tell whether rows may have come or gone untold between two fingerprints of one table."""
 
     def begin_history(self, *, fresh: bool) -> History:
         """Make the log kept from now on (a slot) and tell where it begins.

@@ -7,7 +7,7 @@ It decodes real batches and proves its low watermarks by the same rules as Postg
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from connector.config import SourceConfig
@@ -18,7 +18,7 @@ from connector.memory_log import MemoryLogReader
 from connector.memory_tables import MemoryTables
 from connector.postgres.visibility import Visibility
 from connector.schema import TableSchema
-from connector.source import Finding, History
+from connector.source import Finding, History, Outlook, Prepared
 
 
 @dataclass
@@ -102,15 +102,26 @@ class MemorySource:
             slot=self._config.slot,
         )
 
-    def tables(self) -> list[TableSchema]:
+    def tables(self, among: Collection[str] | None = None) -> list[TableSchema]:
         """List the tables that the configuration names."""
         self.reach("tables")
-        return [s for s in self.database.schemas() if self._config.captures(s.table)]
+        named = [s for s in self.database.schemas() if self._config.captures(s.table)]
+        return [s for s in named if among is None or str(s.table) in among]
 
-    def prepare(self) -> tuple[UnsettledCommit, ...]:
+    def prepare(self) -> Prepared:
         """Publish the tables; commits that are hidden then may lack their changes in the log."""
         added = self.database.publish([s.table for s in self.tables()])
-        return self._hidden() if added and self._config.slot in self.database.slots else ()
+        return Prepared(tuple(map(str, added)), self._hidden())
+
+    def look(self) -> Outlook:
+        """See the tables; nothing changes untold here but what a test counts in `MemoryDatabase.untold`."""
+        self.reach("look")
+        seen = {str(s.table): str(self.database.untold.get(s.table, 0)) for s in self.tables()}
+        return Outlook(seen, self.database.end)
+
+    def untold(self, before: str, now: str) -> bool:
+        """Tell that something changed untold."""
+        return before != now
 
     def begin_history(self, *, fresh: bool) -> History:
         """Make a slot at the end of the log, or adopt the one that is there."""

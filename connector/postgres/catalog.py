@@ -132,6 +132,11 @@ def qualified(table: TableName) -> str:
     return f"{quote(table.namespace)}.{quote(table.name)}"
 
 
+def layouts_of(catalog: Catalog, found: Sequence[TableFacts]) -> list[tuple[TableName, Layout]]:
+    """Give the layout of each table as it is now."""
+    return [(t.table, catalog.layout(t.table, catalog.columns(t), t)) for t in found]
+
+
 class Catalog:
     """Makes layouts, over one connection that is nobody else's. Names of types are remembered."""
 

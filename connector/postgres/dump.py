@@ -32,16 +32,13 @@ from connector.postgres.connection import all_rows, close, failed, literal, one_
 from connector.postgres.copytext import split_rows
 from connector.postgres.libpq import CopyError, CopyStream
 from connector.postgres.visibility import Snapshot, Visibility
+from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
 
 BATCH_ROWS = 20_000
 BATCH_BYTES = 4 << 20
 """Rows and bytes decoded at a time: enough for Arrow to be quick, little enough for the memory."""
-
-WAL_PAGE = 8192
-WAL_PAGE_HEADER = 40
-"""The longer of the two headers of a WAL page. No record ends within one."""
 
 SNAPSHOT_SECONDS = 5.0
 """How long to wait for a transaction whose commit may be in the log before the history's first position."""
@@ -188,7 +185,7 @@ class PostgresTables:
                 text, end = self._row("SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
                 low = visibility.low(position, Snapshot.parse(text))
             if low is not None:
-                return low, _reachable(parse_lsn(end))
+                return low, round_to_record_end(parse_lsn(end))
             self._end()
             if time.monotonic() > deadline:
                 raise TransientError(
@@ -278,11 +275,6 @@ _KEY_TYPES = """
                t.typtype, t.typbasetype
         FROM base b JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.next WHERE b.kind = 'd')
     SELECT name::text, format_type(oid, -1), format_type(oid, typmod) FROM base WHERE kind <> 'd'"""
-
-
-def _reachable(end: int) -> int:
-    """Round an insert position within a page header down to where the record before it ended."""
-    return end - end % WAL_PAGE if end % WAL_PAGE <= WAL_PAGE_HEADER else end
 
 
 def _failure(table: TableName, where: str | None, error: Exception) -> DeltatideError:

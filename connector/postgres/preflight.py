@@ -292,7 +292,7 @@ def _publication(place: _Place) -> Iterator[Finding]:
     for problem, mend in problems:
         yield Finding("publication", "failed", f"{name} {problem}", mend)
     if not problems:
-        extended = ", will be extended" if publication.missing(found, place.found) else ""
+        extended = ", will be extended" if publication.missing(found, [t.table for t in place.found]) else ""
         yield Finding("publication", "ok", f"{name} is there{extended}")
 
 
@@ -313,7 +313,7 @@ def _narrowness(place: _Place, found: publication.Publication) -> Iterator[tuple
 
 def _lacking(place: _Place, found: publication.Publication) -> Iterator[tuple[str, str]]:
     """Give the tables that the publication lacks and our role may not add."""
-    lacking = publication.missing(found, place.found)
+    lacking = publication.missing(found, [t.table for t in place.found])
     if lacking and not (found.owned and not _not_owned(place, lacking)):
         listed = ", ".join(map(str, lacking))
         yield (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import connection as Connection
 
-from connector.postgres.catalog import TableFacts, qualified
+from connector.postgres.catalog import qualified
 from connector.postgres.connection import all_rows, one_row, quote
 from connector.schema import TableName
 
@@ -64,9 +64,9 @@ _NARROWED = """
     WHERE p.pubname = %s AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL)"""
 
 
-def missing(publication: Publication, tables: Sequence[TableFacts]) -> list[TableName]:
+def missing(publication: Publication, tables: Sequence[TableName]) -> list[TableName]:
     """List the tables that the publication does not carry."""
-    return [t.table for t in tables if t.table not in publication.tables]
+    return [table for table in tables if table not in publication.tables]
 
 
 def create_statement(name: str, tables: Sequence[TableName]) -> str:
@@ -80,17 +80,17 @@ def add_statement(name: str, tables: Sequence[TableName]) -> str:
     return f"ALTER PUBLICATION {quote(name)} ADD TABLE {', '.join(map(qualified, tables))}"
 
 
-def extend(connection: Connection, name: str, tables: Sequence[TableFacts]) -> bool:
-    """Create the publication, or add what it lacks; tell whether tables were added to an existing one."""
+def extend(connection: Connection, name: str, tables: Sequence[TableName]) -> list[TableName]:
+    """Create the publication, or add what it lacks; give the tables that were added to an existing one."""
     publication = find_publication(connection, name)
     if publication is None:
         if tables:
-            _run(connection, create_statement(name, [t.table for t in tables]))
-        return False
+            _run(connection, create_statement(name, tables))
+        return []
     lacking = missing(publication, tables)
     if lacking:
         _run(connection, add_statement(name, lacking))
-    return bool(lacking)
+    return lacking
 
 
 def _run(connection: Connection, statement: str) -> None:

@@ -7,7 +7,7 @@ reader have connections of their own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from psycopg2.extensions import connection as Connection
 
@@ -16,27 +16,29 @@ from connector.errors import PreconditionError, TableError
 from connector.manifest import SourceIdentity, UnsettledCommit
 from connector.postgres import publication, slot
 from connector.postgres.buffer import LogBuffer
-from connector.postgres.catalog import Catalog, Layout, find_tables
+from connector.postgres.catalog import Catalog, Layout, find_tables, layouts_of
 from connector.postgres.connection import close, connect, driver_errors, one_row, quote
 from connector.postgres.dump import PostgresTables
 from connector.postgres.log import BULK_BYTES, PostgresLog
 from connector.postgres.messages import Relation
+from connector.postgres.outlook import look, untold
 from connector.postgres.preflight import check
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.schema import TableName, TableSchema
-from connector.source import Finding, History
+from connector.source import Finding, History, Outlook, Prepared
 
 log = logging.getLogger(__name__)
 
 
 class PostgresSource:
-    """One database, its publication and its slot. Used by one thread, but for `open_tables`."""
+    """One database, its publication and its slot. Used by one thread, but for `open_tables` and `look`."""
 
     def __init__(
         self, config: SourceConfig, tables: Mapping[str, TableConfig], *, bulk_bytes: int = BULK_BYTES
     ) -> None:
         self._config, self._tables, self._bulk_bytes = config, tables, bulk_bytes
         self._session: Connection | None = None
+        self._watching: Connection | None = None
         self._visibility: Visibility | None = None
 
     def check(self) -> list[Finding]:
@@ -60,25 +62,39 @@ class PostgresSource:
             slot=self._config.slot, publication=self._config.publication, version=row[2],
         )  # fmt: skip
 
-    def tables(self) -> list[TableSchema]:
+    def tables(self, among: Collection[str] | None = None) -> list[TableSchema]:
         """List the tables that the configuration names; `PreconditionError` when one has no usable key."""
         connection = self._connected()
         with driver_errors("listing the tables"):
-            catalog = Catalog(connection, self._tables)
             found = find_tables(connection, self._config)
-            layouts = [(t.table, catalog.layout(t.table, catalog.columns(t), t)) for t in found]
+            named = [t for t in found if among is None or str(t.table) in among]
+            layouts = layouts_of(Catalog(connection, self._tables), named)
         refused = [f"{table}: {layout.reason}" for table, layout in layouts if layout.schema is None]
         if refused:
             raise PreconditionError("; ".join(refused), hint="run `deltatide check`, it says what to do")
         return [layout.schema for _, layout in layouts if layout.schema is not None]
 
-    def prepare(self) -> tuple[UnsettledCommit, ...]:
-        """Create or extend the publication; give the transactions running after an extension."""
+    def prepare(self) -> Prepared:
+        """Create or extend the publication; give what was added, and the transactions running after that."""
         connection = self._connected()
         with driver_errors(f"preparing publication {self._config.publication}"):
-            found = find_tables(connection, self._config)
-            extended = publication.extend(connection, self._config.publication, found)
-            return self._running(connection) if extended else ()
+            layouts = layouts_of(Catalog(connection, self._tables), find_tables(connection, self._config))
+            found = [table for table, layout in layouts if layout.schema is not None]
+            added = publication.extend(connection, self._config.publication, found)
+            return Prepared(tuple(map(str, added)), self._running(connection))
+
+    def look(self) -> Outlook:
+        """Look at the publication's tables and at partitions, over a session of its own."""
+        if self._watching is not None and not self._alive(self._watching):
+            close(self._watching)
+            self._watching = None
+        self._watching = self._watching or self._connect()
+        with driver_errors("looking at the catalog"):
+            return look(self._watching, self._config, self._tables)
+
+    def untold(self, before: str, now: str) -> bool:
+        """Tell whether rows may have come or gone untold between two fingerprints of one table."""
+        return untold(before, now)
 
     def begin_history(self, *, fresh: bool) -> History:
         """Make the slot, or adopt an unused one; give its position and what is running right after."""
@@ -134,9 +150,10 @@ class PostgresSource:
         return " OR ".join(f"{quote(column)} IS NOT NULL" for column in columns)
 
     def close(self) -> None:
-        """Let go of the session; never raises."""
+        """Let go of the sessions; never raises."""
         close(self._session)
-        self._session = None
+        close(self._watching)
+        self._session = self._watching = None
 
     def _layout(self, catalog: Catalog, relation: Relation) -> Layout | None:
         table = TableName(relation.namespace, relation.name)
@@ -161,7 +178,8 @@ class PostgresSource:
     def _connected(self) -> Connection:
         """Give the session, opened again where it was lost."""
         if self._session is not None and not self._alive(self._session):
-            self.close()
+            close(self._session)
+            self._session = None
         if self._session is None:
             self._session = self._connect()
         return self._session

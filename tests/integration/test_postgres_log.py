@@ -11,7 +11,7 @@ from connector.postgres import slot
 from connector.postgres.backlog import BacklogReader
 from connector.postgres.log import PostgresLog
 from connector.postgres.reader import StreamReader
-from connector.source import History
+from connector.source import History, Prepared
 from tests.databases import Database, postgres_versions
 from tests.integration.postgres_source import (
     confirmed,
@@ -322,14 +322,16 @@ def test_a_lingering_walsender_is_waited_for(database: Database) -> None:
 def test_a_table_added_to_the_publication_tells_who_may_have_written_unseen(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE later (id int PRIMARY KEY)")
     first = source_of(database, ["public.t"])
-    assert first.prepare() == ()
+    assert first.prepare().added == ()
     first.close()
     writer = database.connect(autocommit=False)
     with writer.cursor() as cursor:
         cursor.execute("INSERT INTO later VALUES (1) RETURNING pg_current_xact_id()::text")
         (xid,) = cursor.fetchone() or ("",)
     second = source_of(database)
-    assert [(commit.xid, commit.lsn) for commit in second.prepare()] == [(int(xid), 0)]
-    assert second.prepare() == ()
+    prepared = second.prepare()
+    assert prepared.added == ("public.later",)
+    assert [(commit.xid, commit.lsn) for commit in prepared.running] == [(int(xid), 0)]
+    assert second.prepare() == Prepared((), prepared.running)
     second.close()
     writer.close()

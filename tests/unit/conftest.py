@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector import capture, dumper, ledger, request_desk
+from connector import capture, dumper, ledger, request_desk, watch
 
 
 @pytest.fixture
@@ -14,3 +14,4 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dumper, "RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(ledger, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(request_desk, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.02)

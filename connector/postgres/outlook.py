@@ -1,0 +1,67 @@
+"""What PostgreSQL's log does not tell of a table: its membership of the publication, and its partitions.
+
+A table that is taken out of the publication and put back gets a new entry there; a partition that is
+truncated by itself gets a new file, and one that is attached, detached or dropped changes the tree. A new
+partition that is empty at the first look has nothing untold: its rows will be in the log. VACUUM FULL of a
+partition looks the same as its truncation: the table is dumped once more than needed, never once less.
+
+A fingerprint is ``<publication entry> <leaf>:<file>:<e when empty> ...``, all but the last as numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from psycopg2.extensions import connection as Connection
+
+from connector.config import SourceConfig, TableConfig
+from connector.position import parse_lsn
+from connector.postgres.catalog import Catalog, TableFacts, find_tables, layouts_of
+from connector.postgres.connection import all_rows, one_row
+from connector.postgres.wal import round_to_record_end
+from connector.source import Outlook
+
+_FINGERPRINTS = """
+    SELECT c.oid::bigint, concat_ws(' ',
+        coalesce((SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+         WHERE p.pubname = %(publication)s AND r.prrelid = c.oid), 0),
+        (SELECT string_agg(concat(l.oid, ':', l.relfilenode, ':',
+                                  CASE WHEN pg_relation_size(l.oid) = 0 THEN 'e' END), ' ' ORDER BY l.oid)
+         FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid
+         WHERE c.relkind = 'p' AND t.isleaf))
+    FROM pg_class c WHERE c.oid = ANY(%(tables)s::oid[])"""
+
+
+def look(connection: Connection, config: SourceConfig, tables: Mapping[str, TableConfig]) -> Outlook:
+    """Look at the tables that can be captured; the position is one that every change seen here is before."""
+    found = _capturable(connection, config, tables)
+    seen = dict(
+        all_rows(connection, _FINGERPRINTS, {"publication": config.publication, "tables": list(found)})
+    )
+    row = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
+    assert row is not None
+    fingerprints = {name: seen[oid] for oid, name in found.items() if oid in seen}
+    return Outlook(fingerprints, round_to_record_end(parse_lsn(row[0])))
+
+
+def _capturable(
+    connection: Connection, config: SourceConfig, tables: Mapping[str, TableConfig]
+) -> dict[int, str]:
+    facts: dict[str, TableFacts] = {str(t.table): t for t in find_tables(connection, config)}
+    layouts = layouts_of(Catalog(connection, tables), list(facts.values()))
+    return {facts[str(t)].oid: str(t) for t, layout in layouts if layout.schema is not None}
+
+
+def untold(before: str, now: str) -> bool:
+    """Tell whether rows may have come or gone untold between two fingerprints of one table."""
+    entry, leaves = _parse(before)
+    new_entry, new_leaves = _parse(now)
+    gone_or_rewritten = any(new_leaves.get(leaf, ("", ""))[0] != file for leaf, (file, _) in leaves.items())
+    came_filled = any(leaf not in leaves and empty != "e" for leaf, (_, empty) in new_leaves.items())
+    return entry != new_entry or gone_or_rewritten or came_filled
+
+
+def _parse(fingerprint: str) -> tuple[str, dict[str, tuple[str, str]]]:
+    entry, *leaves = fingerprint.split(" ")
+    parts = (leaf.split(":") for leaf in leaves)
+    return entry, {leaf: (file, empty) for leaf, file, empty in parts}
