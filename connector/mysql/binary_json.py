@@ -12,6 +12,7 @@ from decimal import Decimal
 
 import numpy as np
 
+from connector.mysql.cells import PADDING
 from connector.mysql.numbers import decode_decimals
 from connector.mysql.types import DATE, DATETIME, NEWDECIMAL, TIME, TIMESTAMP, ColumnType
 
@@ -134,8 +135,8 @@ def _base64(data: bytes) -> str:
 
 def _decimal(data: bytes) -> str:
     type_ = ColumnType(NEWDECIMAL, precision=data[0], scale=data[1])
-    padded = np.frombuffer(bytes(8) + data[2:] + bytes(8), np.uint8)
-    value = decode_decimals(padded, np.array([8]), None, type_)[0].as_py()
+    padded = np.frombuffer(PADDING + data[2:] + PADDING, np.uint8)
+    value = decode_decimals(padded, np.array([len(PADDING)]), None, type_)[0].as_py()
     return value if isinstance(value, str) else f"{value:f}"
 
 

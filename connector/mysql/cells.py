@@ -17,8 +17,8 @@ Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-PADDING = bytes(16)
-"""Bytes before the first and behind the last event, so that numbers may be read across a value's edge."""
+PADDING = bytes(64)
+"""Bytes before and behind all values, so that one of any fixed width (30 at most) can be read anywhere."""
 
 _MAP = pa.map_(pa.string(), pa.string())
 

@@ -3,8 +3,8 @@
 Formats: MySQL's ``Field_*::pack`` (little-endian, but for bits), and ``decimal2bin`` of
 ``strings/decimal.c``.
 
-Every function takes the buffer, where each value starts, and which rows have one (None: all). The start of a
-row without a value may be any place that 8 bytes can be read from; 8 bytes lie before each start too.
+Every function takes the buffer, which has `cells.PADDING` at both ends, where each value starts, and which
+rows have one (None: all). A row without a value may start anywhere between the paddings.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class _Times(NamedTuple):
 
 
 def _texts(times: _Times, scale: int, valid: Mask | None) -> pa.Array:
-    """Write times into a matrix of characters, less the sign and the third digit of hours where not needed."""
+    """Write times into a matrix of characters, less signs and third digits of hours where not needed."""
     rows = len(times.hours)
     text = np.empty((rows, 10 + (scale + 1 if scale else 0)), np.uint8)
     text[:, 0] = ord("-")

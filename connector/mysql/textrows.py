@@ -173,7 +173,10 @@ def decode_rows(
         if type_.code == types.BIT and len(start):
             values, raw = (
                 decode_bits(
-                    rows.data, np.where(valid, start, 8) if valid is not None else start, valid, type_
+                    rows.data,
+                    np.where(valid, start, len(PADDING)) if valid is not None else start,
+                    valid,
+                    type_,
                 ),
                 None,
             )

@@ -17,6 +17,7 @@ from connector.event import arrow_type
 from connector.mysql import types
 from connector.mysql.binary_json import json_text
 from connector.mysql.cells import (
+    PADDING,
     Bytes,
     Mask,
     Places,
@@ -60,7 +61,7 @@ def decode_values(
     """Decode the values ``data[start:end]`` to ``arrow_type(type_.landing)``.
 
     Places ascend as `cells.gather` wants them; a row that is not `valid` (None: all are) has an empty range,
-    and is null. At least 8 bytes lie before and behind all values. The second array is None where every value
+    and is null. `data` has `PADDING` at both ends. The second array is None where every value
     fits; else it holds the server's text of those that the landing type cannot hold (zero dates), whose rows
     are null in the first. `ValueError` for bytes that are no value of the type.
     """
@@ -124,6 +125,6 @@ _ALIASES: dict[str, Callable[[bytes], str]] = {
 
 def decode_value(value: bytes, type_: ColumnType) -> Any:
     """Decode one value, as Python sees it in the Arrow array."""
-    data = np.frombuffer(bytes(8) + value + bytes(8), np.uint8)
-    place = np.array([8], np.int64)
+    data = np.frombuffer(PADDING + value + PADDING, np.uint8)
+    place = np.array([len(PADDING)], np.int64)
     return decode_values(data, place, place + len(value), None, type_)[0][0].as_py()
