@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -38,6 +39,7 @@ OTHERS: dict[str, Callable[[Bench], Iterator[Measurement]]] = {
 def main() -> int:
     """Exit status 1 when something could not be measured, or, with --strict, missed its target."""
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(width=None if sys.stdout.isatty() else 160)
     folder = Path(tempfile.mkdtemp(prefix="deltatide-bench-"))
     folder.chmod(0o755)  # the server's user must reach its data

@@ -1,7 +1,7 @@
 """The agent under measurement: the installed command in a process of its own, watched from outside.
 
-Its manifests say what is committed and when, /proc says what it cost. Only the process started here is
-signalled, by its id.
+Its manifests say what is committed and when, /proc says what it cost. It ends with the bench: gracefully, or,
+after a kill of the bench, by a watchdog process that notices the end of a pipe.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ SOURCE = "bench"
 SLOT = PUBLICATION = f"deltatide_{SOURCE}"
 POLL_SECONDS = 0.01
 LIMIT_SECONDS = 240.0
+_WATCHDOG = 'trap "" INT TERM HUP; read line; kill -TERM "$1"'
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 CONFIGURATION = """
@@ -68,6 +69,7 @@ class Agent:
         self._log = folder / "agent.log"
         self._module = "tests.bench.streaming_agent" if streaming else "connector.cli"
         self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self._number = 0
 
     def __enter__(self) -> Agent:
@@ -79,6 +81,11 @@ class Agent:
                 cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         return self
 
     def __exit__(
@@ -93,6 +100,7 @@ class Agent:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        self._dismiss_watchdog()
         if kind is None and process.returncode != 0:
             raise self._ended(process.returncode)
 
@@ -133,6 +141,14 @@ class Agent:
 
     def _file(self, number: int) -> Path:
         return self.zone / manifest_path(number)
+
+    def _dismiss_watchdog(self) -> None:
+        watchdog, self._watchdog = self._watchdog, None
+        assert watchdog is not None
+        assert watchdog.stdin is not None
+        watchdog.kill()  # before its pipe ends, so that it signals nobody
+        watchdog.wait()
+        watchdog.stdin.close()
 
     def _ended(self, status: int) -> OperatorError:
         lines = self._log.read_text(errors="replace").strip().splitlines()[-8:]

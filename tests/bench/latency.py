@@ -39,7 +39,9 @@ def latency(bench: Bench) -> Iterator[Measurement]:
     for percentile, target in ((50, None), (99, at_most(FLUSH_SECONDS + 0.5))):
         found = float(np.percentile(seconds, percentile))
         yield Measurement(f"commit to manifest, p{percentile}, {load}", found, "s", target=target)
-    yield Measurement(f"agent under {CHANGES_PER_SECOND:,} changes/s", cpu / rows * CHANGES_PER_SECOND * 100, "% of a core")
+    yield Measurement(
+        f"agent under {CHANGES_PER_SECOND:,} changes/s", cpu / rows * CHANGES_PER_SECOND * 100, "% of a core"
+    )
     yield Measurement("idle agent", idle, "% of a core", target=at_most(2))
 
 
