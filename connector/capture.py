@@ -222,6 +222,7 @@ class Capture:
         settings = self._config.landing
         return (
             ((chunk_ready or self._has_news()) and waited >= min(1.0, settings.flush_seconds))
+            or (chunk_ready and self._dumps.all_read())
             or bool(self._tables.notices)
             or (moved_idly and waited >= settings.heartbeat_seconds)
         )

@@ -238,6 +238,13 @@ class Dumps:
         with self._lock:
             return min((c.high for c in self._finished), default=None)
 
+    def all_read(self) -> bool:
+        """Tell whether nothing is left to read: the chunks that wait to be committed are the last ones."""
+        with self._lock:
+            active = list(self._active())
+            uncommitted = sum(len(s.open) for s in active)
+            return uncommitted == len(self._finished) and all(s.planned_all for s in active)
+
     def commit(self, position: int, manifest: int) -> list[FinishedChunk]:
         """Take the chunks that a manifest at `position` may hold, and count them as committed by it.
 
