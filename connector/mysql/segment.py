@@ -54,7 +54,7 @@ ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != 255), *PLAIN))
 """Event types that `MysqlSegment` decodes."""
 
 WINDOW_EVENTS = 1 << 18
-WINDOW_BYTES = 16 << 20
+WINDOW_BYTES = 8 << 20
 """Events and bytes decoded at a time: they bound the memory of a decode, whatever the segment's size."""
 
 _LEAST_BYTES = 27
@@ -154,13 +154,16 @@ class MysqlSegment:
                 table = part.schema.table
                 if table in set_aside:
                     continue
+                lsn = int(window.placement.lsn[part.members[0]])
                 try:
-                    yield from part.decode(window, self._epoch)
+                    for batch in part.decode(window, self._epoch):
+                        yield batch
+                        lsn = batch.last.lsn
                 except MemoryError:
                     raise
                 except Exception as error:
                     set_aside.add(table)
-                    yield _set_aside(table, int(window.placement.lsn[part.members[0]]), error)
+                    yield _set_aside(table, lsn, error)
 
     def _windows(self) -> Iterator[_Window]:
         lengths = np.fromiter(map(len, self._payloads), np.int64, len(self._payloads))
