@@ -11,7 +11,7 @@ VENV := .venv
 RUN := .ci/with-java
 PYTEST := $(RUN) $(VENV)/bin/python -m pytest
 
-.PHONY: help demo test test-unit test-spark test-integration test-acceptance lint format bench clean setup
+.PHONY: help demo test test-unit test-spark test-integration test-acceptance soak lint format bench clean setup
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 20
@@ -33,6 +33,9 @@ test-integration: setup .cache/servers.ready  ## tests with real databases and a
 
 test-acceptance: setup .cache/servers.ready  ## tests of the installed command
 	@$(PYTEST) tests/acceptance $(ARGS)
+
+soak: setup .cache/servers.ready  ## the long forms of the acceptance tests
+	@$(PYTEST) tests/acceptance -m soak $(ARGS)
 
 lint: $(VENV)/ready  ## ruff and mypy --strict
 	@echo "lint: ruff, mypy"

@@ -49,7 +49,8 @@ def check(config: Config) -> list[Finding]:
     source = open_source(config)
     try:
         findings += source.check()
-        findings.append(_check_identity(store, source))
+        if findings[0].state != "failed":  # else it would fail for the same reason
+            findings.append(_check_identity(store, source))
     except DeltatideError as error:
         findings.append(Finding("source", "failed", str(error), error.hint))
     finally:

@@ -161,7 +161,7 @@ def _tables(place: _Place) -> Iterator[Finding]:
     for table in place.found:
         problems = [
             problem
-            for problem in (_readable(place, table), _key(place, catalog, table), _identity(place, table))
+            for problem in (_readable(place, table), _identity(place, table) or _key(place, catalog, table))
             if problem
         ]
         yield from problems or [Finding(f"table {table.table}", "ok", "can be captured")]

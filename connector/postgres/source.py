@@ -78,6 +78,7 @@ class PostgresSource:
         """Create or extend the publication; give what was added, and the transactions running after that."""
         connection = self._connected()
         with driver_errors(f"preparing publication {self._config.publication}"):
+            slot.wait_until_released(connection, self._config.slot)  # nothing is made beside another agent
             layouts = layouts_of(Catalog(connection, self._tables), find_tables(connection, self._config))
             found = [table for table, layout in layouts if layout.schema is not None]
             added = publication.extend(connection, self._config.publication, found)
