@@ -150,10 +150,23 @@ def _parse(table: TableName, body: bytes, mariadb: bool) -> TableMap:
     names = [name.decode() for name in _texts(fields.get(_NAME, b""))]
     if len(names) != len(codes):
         raise TableError(str(table), "the log does not name its columns", hint=MEND)
+    if mariadb:
+        _refuse_old_temporal(table, names, found)
     found = _with_attributes(table, found, names, fields, mariadb)
     visible = _bits(fields.get(_VISIBILITY, b"\xff" * len(codes)), len(codes))
     columns = tuple(map(MappedColumn, names, found, visible))
     return TableMap(table_id, table, columns, tuple(names[i] for i in _primary_key(fields)))
+
+
+def _refuse_old_temporal(table: TableName, names: list[str], found: list[ColumnType]) -> None:
+    """Refuse MariaDB's old temporal formats: the log does not tell whether they have fractions, and how long."""
+    for name, type_ in zip(names, found, strict=True):
+        if type_.code in (types.TIME, types.DATETIME, types.TIMESTAMP):
+            raise TableError(
+                str(table),
+                f"column {name} has the temporal format of MariaDB 5.3",
+                hint=f"SET GLOBAL mysql56_temporal_format = ON; ALTER TABLE {table} FORCE, then dump it again",
+            )
 
 
 def _column_type(table: TableName, code: int, metadata: _Bytes) -> ColumnType:

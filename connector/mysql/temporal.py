@@ -1,7 +1,7 @@
 """Dates and times of row events to Arrow, a column at a time. Pure.
 
 Formats: MySQL's ``my_time_packed_to_binary`` and friends (big-endian, fractions of 0 to 3 bytes behind), and
-the older ones without fractions, which MariaDB may still use.
+the older ones without fractions, of tables that MySQL 5.5 made.
 
 Invariant: a value that Spark's types cannot hold (a zero or impossible date, the year 0) is null, and its
 text as the server prints it stands beside it. A ``time`` lands as its text, since it may be negative or

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from connector.errors import TableError
 from connector.event import EventBatch
 from connector.mysql.compressed import PLAIN
 from connector.mysql.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, TableLayout, Transactions
@@ -411,3 +412,17 @@ def test_many_rows_in_many_events_equal_the_table(mariadb):
     dumped, _ = dump(mariadb, "many")
     assert len(logged) == 5000
     assert logged == dumped
+
+
+def test_temporal_formats_that_hide_their_fractions_are_refused(mariadb):
+    connection = mariadb.connect()
+    with connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS t")
+        cursor.execute("SET GLOBAL mysql56_temporal_format = OFF")
+        cursor.execute("CREATE TABLE t.old_format (id int PRIMARY KEY, a datetime(6))")
+        cursor.execute("SET GLOBAL mysql56_temporal_format = ON")
+        log = Log(mariadb)
+        cursor.execute("INSERT INTO t.old_format VALUES (1, '2026-11-21 01:02:03.000004')")
+        connection.commit()
+    with pytest.raises(TableError, match="column a has the temporal format of MariaDB 5.3"):
+        log.segment("old_format")
