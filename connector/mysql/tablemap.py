@@ -159,13 +159,13 @@ def _parse(table: TableName, body: bytes, mariadb: bool) -> TableMap:
 
 
 def _refuse_old_temporal(table: TableName, names: list[str], found: list[ColumnType]) -> None:
-    """Refuse MariaDB's old temporal formats: the log does not tell whether they have fractions, and how long."""
+    """Refuse MariaDB's old temporal formats: the log does not tell their fractions, nor their width."""
     for name, type_ in zip(names, found, strict=True):
         if type_.code in (types.TIME, types.DATETIME, types.TIMESTAMP):
             raise TableError(
                 str(table),
                 f"column {name} has the temporal format of MariaDB 5.3",
-                hint=f"SET GLOBAL mysql56_temporal_format = ON; ALTER TABLE {table} FORCE, then dump it again",
+                hint=f"SET GLOBAL mysql56_temporal_format = ON; ALTER TABLE {table} FORCE; dump it again",
             )
 
 

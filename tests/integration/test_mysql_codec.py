@@ -424,5 +424,5 @@ def test_temporal_formats_that_hide_their_fractions_are_refused(mariadb):
         log = Log(mariadb)
         cursor.execute("INSERT INTO t.old_format VALUES (1, '2026-11-21 01:02:03.000004')")
         connection.commit()
-    with pytest.raises(TableError, match="column a has the temporal format of MariaDB 5.3"):
+    with pytest.raises(TableError, match="column a has the temporal format"):
         log.segment("old_format")
