@@ -14,7 +14,8 @@ from rich.console import Console
 
 from connector.errors import BugError, DeltatideError
 
-out = Console(soft_wrap=True, highlight=False)
+# Where nobody looks at a screen, a table's columns must not be cut to 80 characters.
+out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 240)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 ConfigOption = Annotated[
