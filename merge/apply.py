@@ -10,10 +10,10 @@ A small example, `target` before::
 
 `source`, reconciled; the change of 1 lacks `b`, the one of 2 is stale, 3 is new::
 
-    id   a   b      _cdc.position   _cdc.op   _cdc.missing   _cdc.reset
-    1    5   null   (1, 20, 0)      update    [b]            false
-    2    9   z      (1, 10, 0)      insert    null           true
-    3    7   q      (1, 20, 2)      insert    null           true
+    id   a   b      _cdc.position   _cdc.op   _cdc.missing   _cdc.since
+    1    5   null   (1, 20, 0)      update    [b]            null
+    2    9   z      (1, 10, 0)      insert    null           (1, 10, 0)
+    3    7   q      (1, 20, 2)      insert    null           (1, 20, 2)
 
 `target` after::
 
@@ -57,6 +57,9 @@ NEWER = f"{position('source')} > {position('target')}"
 SAME = f"{position('source')} = {position('target')}"
 DELETED = "source._cdc.op = 'delete'"
 KEPT = "source._cdc.op <> 'delete'"
+SINCE = "(source._cdc.since.epoch, source._cdc.since.lsn, source._cdc.since.seq)"
+KEEPS = f"(source._cdc.since IS NULL OR {SINCE} <= {position('target')}) AND target._cdc.op <> 'delete'"
+"""What `source` does not carry, `target` still knows: nothing after it made the row anew."""
 
 
 @dataclass(frozen=True)
@@ -191,16 +194,15 @@ def new_values(layout: Layout, rules: Rules) -> dict[str, str]:
     values = {name: f"source.{quoted(name)}" for name in layout.columns}
     if not rules.partial:
         return {**values, CDC: fresh_cdc()}
-    keeps = "NOT source._cdc.reset AND target._cdc.op <> 'delete'"
     for name in layout.values:
-        lacking = f"{keeps} AND array_contains(source._cdc.missing, {text(name)})"
+        lacking = f"{KEEPS} AND array_contains(source._cdc.missing, {text(name)})"
         values[name] = f"CASE WHEN {lacking} THEN target.{quoted(name)} ELSE source.{quoted(name)} END"
     missing = "array_intersect(source._cdc.missing, coalesce(target._cdc.missing, array()))"
-    missing = f"CASE WHEN {keeps} THEN {_unless_empty(missing)} ELSE source._cdc.missing END"
+    missing = f"CASE WHEN {KEEPS} THEN {_unless_empty(missing)} ELSE source._cdc.missing END"
     raw = """map_concat(
         map_filter(coalesce(target._cdc.raw, map()), (k, v) -> array_contains(source._cdc.missing, k)),
         coalesce(source._cdc.raw, map()))"""
-    lacking = f"{keeps} AND source._cdc.missing IS NOT NULL"
+    lacking = f"{KEEPS} AND source._cdc.missing IS NOT NULL"
     raw = f"CASE WHEN {lacking} THEN {_unless_empty(raw)} ELSE source._cdc.raw END"
     return {**values, CDC: _cdc({"missing": missing, "raw": raw})}
 
@@ -211,21 +213,19 @@ def _unless_empty(collection: str) -> str:
 
 def effective(layout: Layout, rules: Rules) -> str:
     """Spell that `source` says something that `target` does not hold yet."""
-    return f"{NEWER} OR ({KEPT} AND {tie(layout)})" if rules.ties else NEWER
+    return f"{NEWER} OR ({KEPT} AND {tie(layout, rules)})" if rules.ties else NEWER
 
 
-def tie(layout: Layout) -> str:
+def tie(layout: Layout, rules: Rules) -> str:
     """Spell that `source` knows more of the very event that `target` holds."""
-    lacking, missing = (f"coalesce({alias}._cdc.missing, array())" for alias in ("source", "target"))
-    known = f"size(array_except({lacking}, {missing})) = 0"
-    differs = f"NOT ({_of('source', layout)} <=> {_of('target', layout)})"
-    return f"{SAME} AND source._cdc.reset AND {known} AND {differs}"
-
-
-def _of(alias: str, layout: Layout) -> str:
-    values = [f"{alias}.{quoted(name)}" for name in layout.values]
-    raw = f"array_sort(map_entries({alias}._cdc.raw))"
-    return f"struct({', '.join([*values, raw, f'array_sort({alias}._cdc.missing)'])})"
+    values = new_values(layout, rules)
+    new = [values[name] for name in layout.values]
+    old = [f"target.{quoted(name)}" for name in layout.values]
+    raw, missing = "array_sort(map_entries({0}.raw))", "array_sort({0}.missing)"
+    for fields, cdc in ((new, f"({values[CDC]})"), (old, "target._cdc")):
+        fields += [raw.format(cdc), missing.format(cdc)]
+    differs = f"NOT (struct({', '.join(new)}) <=> struct({', '.join(old)}))"
+    return f"{SAME} AND source._cdc.since IS NOT NULL AND {differs}"
 
 
 def fresh_cdc() -> str:

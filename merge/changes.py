@@ -51,6 +51,9 @@ def changes(
     Some of the rows may be stale, as log is read again; whoever applies them compares positions.
     """
     events = landing.events(plan.files, schemas, layout.columns)
+    if plan.again:
+        again = landing.events(plan.again, schemas, layout.columns)
+        events = events.unionByName(again.where(f"(_cdc.epoch, _cdc.lsn) > ({plan.low[0]}, {plan.low[1]}L)"))
     if plan.truncates:
         events = _truncate(landing, plan, schemas, layout, events, target)
     for sweep in plan.sweeps:

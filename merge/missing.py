@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from connector.landing import request_path
+from merge.apply import KEEPS, NEWER
 from merge.changes import Layout
 from merge.plan import TablePlan
 from merge.read import LandingZone
@@ -54,13 +55,17 @@ def incomplete(source: DataFrame, layout: Layout, target: DataFrame, dumping: bo
     """Give the keys, as the source's text in columns ``k0``, ``k1``…, that stay or become incomplete."""
     lacking = source.where("size(_cdc.missing) > 0 AND _cdc.op <> 'delete'").alias("source")
     known = target.alias("target").select(
-        *[F.col(f"target.{quoted(name)}") for name in layout.key], F.col("target._cdc").alias("known")
+        *[F.col(f"target.{quoted(name)}") for name in layout.key], F.col("target._cdc").alias("_cdc")
     )
     same = [F.col(f"source.{quoted(n)}") == F.col(f"target.{quoted(n)}") for n in layout.key]
     joined = lacking.join(known.alias("target"), same, "left")
-    never = "target.known IS NULL OR target.known.op = 'delete'"
-    still = "size(array_intersect(source._cdc.missing, coalesce(target.known.missing, array()))) > 0"
-    wanted = f"source._cdc.reset OR {still}" + ("" if dumping else f" OR {never}")
+    # What the dump under way will bring need not be asked for: all but rows made anew without a column.
+    anew = "source._cdc.since IS NOT NULL" if dumping else "true"
+    still = "size(array_intersect(source._cdc.missing, coalesce(target._cdc.missing, array()))) > 0"
+    wanted = (
+        f"CASE WHEN target._cdc IS NULL THEN {anew} WHEN NOT {NEWER} THEN false"
+        f" WHEN {KEEPS} THEN {'false' if dumping else still} ELSE {anew} END"
+    )
     return joined.where(wanted).select(
         *[
             key_text(F.col(f"source.{quoted(n)}"), layout.columns[n]).alias(f"k{i}")

@@ -5,7 +5,7 @@ Invariants:
 - All of the table's files in the manifests ``(after, upto]`` are read.
 - With chunks among them, all log after the lowest of their low watermarks is read again, from manifests at or
   before `after` too, so that a row that was deleted meanwhile is not brought back by its older chunk row. The
-  log in a plan is therefore without a hole from its first event on.
+  same goes for log that has landed a second time. So the log in a plan has no hole from its first event on.
 - A full dump that ends in ``(after, upto]`` is owed a sweep: see `Sweep`.
 """
 
@@ -40,8 +40,8 @@ class Sweep:
 class TablePlan:
     """What to read to bring a table from manifest `after` to manifest `upto`.
 
-    `files`: log in order, then chunks. `altered`: its layout changed. `dumping`: a full dump is under way at
-    `upto`.
+    `files`: those not read yet. `again`: log to be read again, of which only events after `low` (epoch, LSN)
+    count. `altered`: its layout changed. `dumping`: a full dump is under way at `upto`.
     """
 
     table: str
@@ -49,9 +49,16 @@ class TablePlan:
     upto: int
     state: TableState
     files: tuple[LandedFile, ...]
+    again: tuple[LandedFile, ...]
+    low: tuple[int, int]
     sweeps: tuple[Sweep, ...]
     altered: bool
     dumping: bool
+
+    @property
+    def all(self) -> tuple[LandedFile, ...]:
+        """List all files to be read."""
+        return self.again + self.files
 
     @property
     def idle(self) -> bool:
@@ -61,17 +68,17 @@ class TablePlan:
     @property
     def schema_ids(self) -> list[str]:
         """List the schemas in play, the newest first."""
-        return list(dict.fromkeys([self.state.schema_id, *(f.schema_id for f in reversed(self.files))]))
+        return list(dict.fromkeys([self.state.schema_id, *(f.schema_id for f in reversed(self.all))]))
 
     @property
     def rows(self) -> int:
         """Count the events to be read."""
-        return sum(file.rows for file in self.files)
+        return sum(file.rows for file in self.all)
 
     @property
     def partial(self) -> bool:
         """Tell whether an event may lack columns."""
-        return any(file.partial for file in self.files)
+        return any(file.partial for file in self.all)
 
     @property
     def chunks(self) -> bool:
@@ -81,11 +88,11 @@ class TablePlan:
     @property
     def truncates(self) -> tuple[LandedFile, ...]:
         """List the files in which the table was truncated."""
-        return tuple(file for file in self.files if file.truncates)
+        return tuple(file for file in self.all if file.truncates)
 
     def starts_before(self, position: Position) -> bool:
         """Tell whether an event before this position may be among those to be read."""
-        return any(file.first < position for file in self.files)
+        return any(file.first < position for file in self.all)
 
 
 def plan_table(table: str, manifests: Manifests, after: int, upto: int) -> TablePlan:
@@ -93,26 +100,35 @@ def plan_table(table: str, manifests: Manifests, after: int, upto: int) -> Table
     news = [manifests.get(number) for number in range(after + 1, upto + 1)]
     fresh = [file for manifest in news for file in manifest.files if file.table == table]
     chunks = [file for file in fresh if file.kind == "chunk"]
-    again = _log_after(table, manifests, after, _lowest(table, chunks)) if chunks else []
     log = [file for file in fresh if file.kind == "log"]
+    lows = [_low(chunk) for chunk in chunks]
+    if after:
+        known = manifests.get(after)
+        lows += [_just_before(f) for f in log if _just_before(f) < (known.epoch, known.position)]
+    low = min(lows, default=(0, 0))
     return TablePlan(
         table=table,
         after=after,
         upto=upto,
         state=news[-1].tables[table],
-        files=(*again, *log, *chunks),
+        files=(*log, *chunks),
+        again=tuple(_log_after(table, manifests, after, low)) if lows else (),
+        low=low,
         sweeps=tuple(_sweep(dump, manifests) for dump in _full_dumps_ended(table, news)),
         altered=any(n.table == table and n.kind == "schema" for m in news for n in m.notices),
         dumping=any(d.table == table and d.kind == "full" and d.active for d in news[-1].dumps),
     )
 
 
-def _lowest(table: str, chunks: Sequence[LandedFile]) -> tuple[int, int]:
-    """Give epoch and LSN of the lowest low watermark."""
-    lows = [(chunk.first.epoch, chunk.low) for chunk in chunks if chunk.low is not None]
-    if len(lows) < len(chunks):
-        raise TableError(table, "a chunk has no low watermark", hint="it was not written by deltatide")
-    return min(lows)
+def _low(chunk: LandedFile) -> tuple[int, int]:
+    """Give epoch and LSN of a chunk's low watermark."""
+    if chunk.low is None:
+        raise TableError(chunk.table, "a chunk has no low watermark", hint="it was not written by deltatide")
+    return chunk.first.epoch, chunk.low
+
+
+def _just_before(log: LandedFile) -> tuple[int, int]:
+    return log.first.epoch, log.first.lsn - 1
 
 
 def _log_after(table: str, manifests: Manifests, upto: int, low: tuple[int, int]) -> list[LandedFile]:

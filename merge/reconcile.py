@@ -13,11 +13,11 @@ Events of one key::
 
 and the row they give::
 
-    a   b   _cdc.position   _cdc.op   _cdc.missing   _cdc.reset
-    3   x   (1, 30, 2)      update    null           true
+    a   b   _cdc.position   _cdc.op   _cdc.missing   _cdc.since
+    3   x   (1, 30, 2)      update    null           (1, 10, 0)
 
-Without the insert, `b` is null, `missing` is ``[b]`` and `reset` false: `merge.apply` keeps
-what the target has.
+Without the insert, `b` is null, `missing` is ``[b]`` and `since`, the last boundary's position, null. Where
+`missing` names a column, `merge.apply` keeps what the target has, unless it is from before `since`.
 
 Ties: two events of one key and one position are the same event, landed twice; either is taken.
 """
@@ -44,13 +44,13 @@ TARGET_FIELDS: dict[str, str] = {
     "raw": "map<string,string>",
     "missing": "array<string>",
 }
-"""What `_cdc` holds in a Delta table. A reconciled row has `reset` besides."""
+"""What `_cdc` holds in a Delta table. A reconciled row has `since` besides."""
 
 MISSING_TYPE = TARGET_FIELDS["missing"]
 
 
 def reconcile(events: DataFrame, key: Sequence[str], columns: Sequence[str], *, partial: bool) -> DataFrame:
-    """Give one row for each key: key, `columns` (those beside it), and `_cdc` of `TARGET_FIELDS` and `reset`.
+    """Give one row for each key: key, `columns` (those beside it), and `_cdc` of `TARGET_FIELDS` and `since`.
 
     `events`: key, `columns`, `_cdc` as landed; no truncates. `partial`: whether an event may lack columns;
     when none does, the latest event is taken as it is. A deleted key gives a row with `op` delete, whose
@@ -68,11 +68,13 @@ def _by_row(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> Da
     cdc = F.col(CDC)
     row = F.struct(*[F.col(quoted(c)) for c in columns], cdc)
     winners = _grouped(events, key).agg(F.max_by(row, position_of(cdc)).alias(CDC))
-    winner = F.col(CDC)
+    winner, last = F.col(CDC), F.col(CDC)[CDC]
     return winners.select(
         *[F.col(quoted(c)) for c in key],
         *[winner[c].alias(c) for c in columns],
-        _target_cdc(winner[CDC], winner[CDC]["raw"], F.lit(None).cast(MISSING_TYPE), F.lit(True)).alias(CDC),
+        _target_cdc(
+            winner[CDC], winner[CDC]["raw"], F.lit(None).cast(MISSING_TYPE), position_of(winner[CDC])
+        ).alias(CDC),
     )
 
 
@@ -123,7 +125,7 @@ def _resolved(folded: DataFrame, key: Sequence[str], columns: Sequence[str]) -> 
     return folded.select(
         *[F.col(quoted(c)) for c in key],
         *[F.when(~lacks(n), fold[f"c{n}"]["value"]).alias(name) for n, name in enumerate(columns)],
-        _target_cdc(fold["last"], raw, missing, since.isNotNull()).alias(CDC),
+        _target_cdc(fold["last"], raw, missing, since).alias(CDC),
     )
 
 
@@ -135,14 +137,14 @@ def _filled(names: list[Column]) -> Column:
     return F.when(F.size(present) > 0, present).cast(MISSING_TYPE)
 
 
-def _target_cdc(last: Column, raw: Column, missing: Column, reset: Column) -> Column:
+def _target_cdc(last: Column, raw: Column, missing: Column, since: Column) -> Column:
     taken = ("op", "epoch", "lsn", "seq", "committed_at")
     alive = last["op"] != DELETE
     return F.struct(
         *[last[name].alias(name) for name in taken],
         F.when(alive, raw).alias("raw"),
         F.when(alive, missing).alias("missing"),
-        reset.alias("reset"),
+        since.alias("since"),
     )
 
 

@@ -6,6 +6,7 @@ small merges. ``python -m merge.session --resolve`` fetches its jars once.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -67,10 +68,11 @@ SETTINGS = {
     # Delta's 50 partitions for the state of a table make each small merge seconds slower.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "4",
-    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "4",
-    "spark.databricks.delta.stalenessLimit": "0",
-    "spark.sql.parquet.enableVectorizedReader": "true",
 }
+
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A process that lives for minutes never earns back what Java's second compiler costs: without it start and first
+merges take less than half the CPU. A session that is to merge for days does without these options."""
 
 BUNDLED = {
     "com.fasterxml.jackson.core": ("jackson-annotations", "jackson-core", "jackson-databind"),
@@ -118,27 +120,31 @@ def s3_of(config: Config) -> S3Settings | None:
 
 
 def local_session(
-    app_name: str = "deltatide", *, s3: S3Access | None = None, cores: int | None = None
+    app_name: str = "deltatide", *, s3: S3Access | None = None, java_options: str = QUICK_JAVA
 ) -> SparkSession:
     """Start a local session with Delta, and with S3A when `s3` is given.
 
-    Its jars are found in Ivy's cache or fetched. `PreconditionError` when Java does not start.
+    Its jars are found in Ivy's cache or fetched. `PreconditionError` when Java does not start. What Java says
+    goes to a file of the temporary folder, which stays only when it did not start.
     """
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName(app_name)
+    builder = SparkSession.builder.master("local[*]").appName(app_name)
     for name, value in {**SETTINGS, **jar_settings(with_s3=s3 is not None), **s3_settings(s3)}.items():
         builder = builder.config(name, value)
     warehouse = Path(tempfile.gettempdir()) / "deltatide-warehouse"
+    builder = builder.config("spark.driver.extraJavaOptions", java_options)
     with java_log() as log:
         try:
-            return builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
+            session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
         except Exception as error:
             tail = log.read_text(errors="replace").strip().splitlines()[-3:]
             raise PreconditionError(
                 "Spark did not start: " + " / ".join(tail or [str(error)]),
                 hint=f"Java 17 or 21 must be found by JAVA_HOME or PATH; all it said is in {log}",
             ) from error
+    atexit.register(log.unlink, missing_ok=True)
+    return session
 
 
 @contextmanager

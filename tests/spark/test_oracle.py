@@ -1,0 +1,99 @@
+"""Random histories through the real merge: after every cut each Delta table equals a plain-Python fold.
+
+Hundreds of histories, told apart by their key, share one table, so that one merge checks them all; truncates
+have a table of their own, with one history.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import deltalake
+from pyspark.sql import Row, SparkSession
+
+from connector.manifest import LandedFile
+from connector.schema import TableSchema
+from merge import live, merge_once
+from tests.histories import COLUMNS, KEY, VALUES, Batch, Key, Known, World
+from tests.landed import Landed, config_of, schema_of
+
+MANY = schema_of("public.many", KEY, **COLUMNS)
+ONE = schema_of("public.one", KEY, **COLUMNS)
+
+
+def known(row: Row | dict[str, Any]) -> Known:
+    cdc = row["_cdc"]
+    raw, missing = cdc["raw"] or {}, cdc["missing"] or []
+    assert all(row[name] is None for name in missing)
+    return Known({name: (row[name], dict(raw).get(name)) for name in VALUES if name not in missing})
+
+
+def rows(found: list[Row]) -> dict[Key, Known]:
+    return {(row["h"], row["k"]): known(row) for row in found}
+
+
+def land(landed: Landed, schema: TableSchema, batch: Batch, r: random.Random) -> list[LandedFile]:
+    """Land a batch: split over files, shuffled in them, a part of it twice, a file of older log again."""
+    log = list(batch.log)
+    r.shuffle(log)
+    cut = r.randint(0, len(log))
+    files = [landed.log(schema, part) for part in (log[:cut], log[cut:], log[: len(log) // 4]) if part]
+    files += [landed.chunk(schema, chunk) for chunk in batch.chunks]
+    older = [f for m in landed.manifests for f in m.files if f.kind == "log" and f.table == str(schema.table)]
+    return files + ([r.choice(older)] if older and r.random() < 0.2 else [])
+
+
+def test_any_delivery_of_random_histories_gives_the_source_at_every_cut(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    r = random.Random(1)
+    worlds = {MANY: World(r, size=150), ONE: World(r, size=1, truncates=True)}
+    landed = Landed.local(tmp_path / "landing")
+    config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
+    for schema in worlds:
+        landed.table(schema)
+    lsn = 0
+    for cut in range(5):
+        for _ in range(r.randint(1, 3)):
+            for _ in range(r.randint(1, 5)):
+                lsn += 1
+                for world in worlds.values():
+                    world.step()
+            position = r.randint(worlds[MANY].position, lsn)
+            files = [f for s, world in worlds.items() for f in land(landed, s, world.commit(position), r)]
+            landed.commit(position, files)
+        if cut and r.random() < 0.5:
+            replay(spark, tmp_path / "lake", r.randint(0, landed.number - 1))
+        expected = {str(schema.table): world.known() for schema, world in worlds.items()}
+        if cut == 3:
+            shown = {table: rows(live(spark, config, table).collect()) for table in expected}
+            assert shown == expected
+        report = merge_once(spark, config)
+        assert not report.failed
+        assert report.manifest == landed.number
+        for schema, world in worlds.items():
+            table = str(schema.table)
+            got = rows(spark.table(f"delta.`{tmp_path}/lake/{table.replace('.', '/')}`").collect())
+            assert got == expected[table]
+            check(world, got)
+            lacking = [key for key, row in got.items() if row.missing]
+            assert not lacking or list((tmp_path / "landing/shop/requests").glob("missing-*.json/part-*"))
+            world.chunk(lacking, keyed=True)
+    # An independent reader agrees, deletion vectors and all.
+    reader = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(tmp_path / "lake/public/many")))
+    counted = reader.execute("SELECT count(*) AS n FROM t").read_all()
+    assert counted.column("n")[0].as_py() == len(expected["public.many"])
+
+
+def check(world: World, got: dict[Key, Known]) -> None:
+    """What is known is true, and where presence is known it is right."""
+    truth, seen = world.truth(), world.seen()
+    assert all(row.agrees(truth[key]) for key, row in got.items())
+    assert got.keys() & seen == truth.keys() & seen
+
+
+def replay(spark: SparkSession, lake: Path, manifest: int) -> None:
+    """Forget the cuts after a manifest, so that the next merge begins there."""
+    spark.sql(f"DELETE FROM delta.`{lake}/_deltatide/cuts` WHERE manifest > {manifest}")
