@@ -1,0 +1,147 @@
+"""Tables change their layout: while running, between two chunks, across a restart and a kill."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from tests.installed import Installation, Meddler, Running, assert_message
+from tests.lake import assert_lake, assert_landed, lake_columns, lake_rows, merge, merge_until_whole
+
+TABLES = """
+    CREATE TABLE wide (id int PRIMARY KEY, name varchar(20), price numeric(12,2), old text, size int);
+    INSERT INTO wide SELECT n, 'name', n, 'old ' || n, n FROM generate_series(1, 2000) n;
+    CREATE TABLE other (area int, number int, value text, PRIMARY KEY (area, number));
+    INSERT INTO other SELECT n % 3, n, 'v' FROM generate_series(1, 1000) n;
+    CREATE TABLE still (id int PRIMARY KEY, value text);
+    INSERT INTO still VALUES (1, 'v');
+"""
+ALTERATIONS = (
+    "ALTER TABLE wide ADD COLUMN stock int",
+    "UPDATE wide SET stock = id WHERE id % 10 = 0",
+    "ALTER TABLE wide ADD COLUMN colour text DEFAULT 'red'",
+    "ALTER TABLE wide DROP COLUMN old",
+    "ALTER TABLE wide RENAME COLUMN price TO cost",
+    "ALTER TABLE wide ALTER name TYPE varchar(100)",
+    "ALTER TABLE wide ALTER size TYPE bigint",
+    "UPDATE wide SET size = 5000000000 WHERE id % 100 = 0",
+    "ALTER TABLE other ADD COLUMN note text",
+    "ALTER TABLE other ADD COLUMN at timestamptz NOT NULL DEFAULT now()",
+)
+
+
+class Changes:
+    """Changes that no alteration disturbs, one transaction at each call."""
+
+    def __init__(self, place: Installation) -> None:
+        self._execute = place.database.execute
+        self._numbers = itertools.count(10_000)
+
+    def __call__(self) -> None:
+        n = next(self._numbers)
+        self._execute(
+            f"INSERT INTO wide (id, name) VALUES ({n}, 'new');"
+            f"UPDATE wide SET name = 'n{n}' WHERE id % 400 = {n} % 400;"
+            f"DELETE FROM wide WHERE id = {n} % 1900;"
+            f"UPDATE other SET value = 'v{n}' WHERE number = {n} % 900;"
+            f"UPDATE still SET value = '{n}'"
+        )
+
+
+def alter(place: Installation, agent: Running, statements: tuple[str, ...], changes: Changes) -> None:
+    """Run the statements, with changes between them that reach the agent under each layout."""
+    for statement in statements:
+        place.database.execute(statement)
+        changes()
+        end = place.end_of_log()
+        place.wait(agent, lambda m, end=end: m.position >= end, f"the log with {statement!r} is landed")
+
+
+def test_columns_altered_while_running_arrive_in_the_lake(place: Installation, spark: Any) -> None:
+    place.database.execute(TABLES)
+    changes = Changes(place)
+    with place.agent() as agent:
+        with Meddler(changes, 0.03):
+            place.wait_dumped(agent)
+            merge(spark, place)
+            alter(place, agent, ALTERATIONS, changes)
+        place.wait_caught_up(agent)
+        merge_until_whole(spark, place, agent)
+        assert place.run("status").returncode == 0
+    notices = [n.text for m in place.history() for n in m.notices if n.kind == "schema"]
+    assert any("colour" in text for text in notices)
+    assert_landed(place, "public.wide", "public.other", "public.still")
+    assert_lake(place, "public.wide", "public.other", "public.still")
+    assert {"old", "price"} <= set(lake_columns(place, "public.wide")), "dropped columns stay"
+
+
+def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> None:
+    place.configure(dump={"chunk_rows": 50, "workers": 1, "delay_seconds": 0.15})
+    place.database.execute(TABLES)
+    changes = Changes(place)
+    with place.agent() as agent:
+        for number, statement in enumerate(ALTERATIONS):
+            # Each alteration lies between two chunks of the table that is read first, or of another.
+            place.wait(agent, lambda m, n=number: sum(d.chunks for d in m.dumps) > 2 * n, "chunks are read")
+            place.database.execute(statement)
+            changes()
+        assert any(d.active for d in place.newest.dumps), "the dump ended before the alterations did"
+        place.wait_caught_up(agent)
+    place.history()
+    assert_landed(place, "public.wide", "public.other", "public.still")
+
+
+def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation) -> None:
+    place.database.execute(TABLES)
+    changes = Changes(place)
+    for number, statement in enumerate(ALTERATIONS):
+        with place.start("run", kill_at="files-landed:3" if number % 3 == 1 else "") as agent:
+            if number % 3 == 1:
+                agent.wait()
+            elif number % 3 == 0:
+                place.wait_caught_up(agent)
+                assert agent.stop() == 0, agent.output
+        changes()
+        place.database.execute(statement)
+        changes()
+    with place.agent() as agent:
+        place.wait_caught_up(agent)
+    place.history()
+    assert_landed(place, "public.wide", "public.other", "public.still")
+
+
+def test_a_table_whose_key_is_replaced_is_set_aside_loudly_and_released_by_a_dump(
+    place: Installation, spark: Any
+) -> None:
+    place.database.execute(TABLES)
+    changes = Changes(place)
+    with place.agent() as agent:
+        with Meddler(changes, 0.03):
+            place.wait_dumped(agent)
+            place.database.execute(
+                "ALTER TABLE other DROP CONSTRAINT other_pkey, ADD CONSTRAINT other_key PRIMARY KEY (number)"
+            )
+            aside = place.wait(
+                agent, lambda m: m.tables["public.other"].state == "set_aside", "it is set aside"
+            )
+            assert "key" in aside.tables["public.other"].reason
+            assert not aside.exact
+            place.wait(agent, lambda m: m.number > aside.number + 2, "the others go on")
+            assert "public.other is set aside" in agent.output
+            status = place.run("status")
+            assert status.returncode == 1
+            assert "set_aside" in status.stdout
+            assert "deltatide dump" in status.stdout
+            assert place.json("status")["tables"]["public.still"]["state"] == "captured"
+            assert_message(place.run("dump", "public.othr"), "did you mean public.other")
+            assert place.run("dump", "public.other").returncode == 0
+            place.wait(agent, lambda m: m.tables["public.other"].dumped, "it is dumped anew")
+        place.wait_caught_up(agent)
+        assert place.run("status").returncode == 0
+    kinds = [n.kind for m in place.history() for n in m.notices if n.table == "public.other"]
+    assert "set_aside" in kinds
+    assert "released" in kinds
+    assert_landed(place, "public.wide", "public.still")
+    merge(spark, place)
+    assert_lake(place, "public.wide", "public.other", "public.still")
+    assert lake_rows(place, "public.still", ["id"]).total() == 1
