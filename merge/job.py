@@ -14,22 +14,20 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
-
 from connector import failpoint
 from connector.config import Config
-from connector.errors import ConfigurationError, DeltatideError, FencedError, TableError
+from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.manifest import Manifest
 from connector.schema import TableSchema
 from merge.apply import Applied, Rules, apply
 from merge.changes import Layout, changes
+from merge.conflict import SPARK_ERRORS, attempts, first_line
 from merge.frontier import Frontier, Place, append_cut, read_frontier
 from merge.missing import missing_is_asked, request_missing
 from merge.plan import TablePlan, plan_table
@@ -42,10 +40,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 5
-"""Two jobs on one table settle after one or two; more means somebody else writes there all the time."""
-
 KEPT_MANIFESTS = 1000
+
+TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, *SPARK_ERRORS)
+"""What ends the merge of one table, and lets the others go on."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +219,7 @@ class _Run:
         try:
             report = self._attempts(target)
             failpoint.reach("table-merged")
-        except (TableError, PySparkException) as error:
+        except TABLE_ERRORS as error:
             report = self._failed(target, error)
         seconds = time.monotonic() - begun
         step = "failed" if report.error else "done" if report.rows else "unchanged"
@@ -231,29 +229,20 @@ class _Run:
     def _failed(self, target: Target, error: Exception) -> TableReport:
         place = self.frontier.of(target.table)
         hint = error.hint if isinstance(error, DeltatideError) else None
-        lines = [line for line in str(error).splitlines() if line.strip()]
         log.debug("merge of %s failed", target.table, exc_info=error)
-        return TableReport(
-            target.table, place.manifest, place.version, error=lines[0] if lines else repr(error), hint=hint
-        )
+        return TableReport(target.table, place.manifest, place.version, error=first_line(error), hint=hint)
 
     def _attempts(self, target: Target) -> TableReport:
         """Merge one table; when another job got in between, again from where that one left it."""
-        place = self.frontier.of(target.table)
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return self._merge(target, place)
-            except PySparkException as error:
-                if not is_conflict(error):
-                    raise
-                log.debug("merge of %s: conflict %s, reading again", target.table, attempt)
-                place = read_frontier(self.spark, self.config).of(target.table)
-                if place.manifest >= self.manifest.number:
-                    return TableReport(target.table, place.manifest, place.version)
-        raise FencedError(
-            f"{target.table}: another job keeps writing to {target.name}",
-            hint="let one merge job run at a time",
-        )
+        places = iter([self.frontier.of(target.table)])
+
+        def merge() -> TableReport:
+            place = next(places, None) or read_frontier(self.spark, self.config).of(target.table)
+            if place.manifest >= self.manifest.number and place.version is not None:
+                return TableReport(target.table, place.manifest, place.version)
+            return self._merge(target, place)
+
+        return attempts(merge, f"{target.table} in {target.name}")
 
     def _merge(self, target: Target, place: Place) -> TableReport:
         table = target.table
@@ -305,13 +294,3 @@ class _Run:
         known = {table: self.frontier.of(table) for table in self.manifest.tables}
         done = {report.table: Place(report.manifest, report.version) for report in reports}
         return {**self.frontier.places, **known, **done}
-
-
-CONFLICTS = re.compile(
-    "CONCURRENT_|Concurrent|METADATA_CHANGED|MetadataChanged|PROTOCOL_CHANGED|ProtocolChanged"
-)
-
-
-def is_conflict(error: PySparkException) -> bool:
-    """Tell whether Delta refused a commit because another one came first."""
-    return CONFLICTS.search(f"{error.getCondition()} {type(error).__name__} {error}") is not None

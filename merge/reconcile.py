@@ -72,9 +72,7 @@ def _by_row(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> Da
     return winners.select(
         *[F.col(quoted(c)) for c in key],
         *[winner[c].alias(c) for c in columns],
-        _target_cdc(
-            winner[CDC], winner[CDC]["raw"], F.lit(None).cast(MISSING_TYPE), position_of(winner[CDC])
-        ).alias(CDC),
+        _target_cdc(last, last["raw"], F.lit(None).cast(MISSING_TYPE), position_of(last)).alias(CDC),
     )
 
 

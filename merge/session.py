@@ -71,8 +71,8 @@ SETTINGS = {
 }
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A process that lives for minutes never earns back what Java's second compiler costs: without it start and first
-merges take less than half the CPU. A session that is to merge for days does without these options."""
+"""A process that lives for minutes never earns back what Java's second compiler costs: without it, start and
+first merges take less than half the CPU. A session that merges for days does without these options."""
 
 BUNDLED = {
     "com.fasterxml.jackson.core": ("jackson-annotations", "jackson-core", "jackson-databind"),
