@@ -71,7 +71,8 @@ def test_columns_altered_while_running_arrive_in_the_lake(place: Installation, s
     notices = [n.text for m in place.history() for n in m.notices if n.kind == "schema"]
     assert any("colour" in text for text in notices)
     assert_landed(place, "public.wide", "public.other", "public.still")
-    assert_lake(place, "public.wide", "public.other", "public.still")
+    assert_lake(place, "public.wide", spark=spark)
+    assert_lake(place, "public.other", "public.still")
     assert {"old", "price"} <= set(lake_columns(place, "public.wide")), "dropped columns stay"
 
 
