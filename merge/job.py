@@ -253,7 +253,10 @@ class _Run:
         schemas = self.landing.schemas((table, id_) for id_ in plan.schema_ids)
         newest = schemas[plan.state.schema_id]
         others = [schema for schema in schemas.values() if schema is not newest]
-        state = prepare(self.spark, target, self.config.source.name, newest, others)
+        state, created = prepare(self.spark, target, self.config.source.name, newest, others)
+        if created and place.version is not None:
+            log.warning("%s: its Delta table is gone, it is built anew from the landing zone", table)
+            return self._merge(target, Place(0))
         if not plan.files and not plan.sweeps:
             version, _ = last_commit(self.spark, target, self.config.source.name)
             return TableReport(table, self.manifest.number, version)

@@ -44,11 +44,11 @@ def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     if manifest is None or table not in manifest.tables:
         known = ", ".join(sorted(manifest.tables)) if manifest else "none yet"
         raise ConfigurationError(f"no table {table!r} has landed", hint=f"there are: {known}")
-    plan = plan_table(table, landing, place.manifest, newest) if newest > place.manifest else None
+    after = place.manifest if frame is not None else 0
+    plan = plan_table(table, landing, after, newest) if newest > after else None
     if frame is not None and (plan is None or plan.idle):
         return _alive(frame)
-    if plan is None:
-        plan = plan_table(table, landing, 0, newest)
+    assert plan is not None
     return _with_changes(landing, config, plan, state, frame)
 
 

@@ -56,14 +56,16 @@ def prepare(
     source: str,
     newest: TableSchema,
     others: Iterable[TableSchema] = (),
-) -> TargetState:
+) -> tuple[TargetState, bool]:
     """Create the target, or bring its columns up to what `newest` and `others` (to be read too) need.
 
-    Gives its state after that. `TableError` when it isn't this source's, or the change can't be made.
+    Gives its state after that, and whether it was created now. `TableError` when it isn't this source's, or
+    the change can't be made.
     """
     schemas = [newest, *others]
     wanted = wanted_columns(target.table, schemas)
     state = look(spark, target)
+    created = state is None
     if state is None:
         spark.sql(create_sql(target, source, newest.key, wanted))
         state = look(spark, target)
@@ -72,7 +74,7 @@ def prepare(
     changes = alter_sql(target, state, wanted)
     for statement in changes:
         spark.sql(statement)
-    return (look(spark, target) or state) if changes else state
+    return (look(spark, target) or state) if changes else state, created
 
 
 def wanted_columns(table: str, schemas: Sequence[TableSchema]) -> dict[str, Column]:

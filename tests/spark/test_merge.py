@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -180,10 +181,7 @@ def test_soft_deletes_mark_the_row_and_keep_its_values(spark: SparkSession, tmp_
     assert zone.live() == [(2, 2, "x")]
     zone.log(30, insert(25, 1, a=8), Event("truncate", 26, 0, {}))
     zone.merge()
-    assert (
-        zone.rows(shown)[:2] == [(1, None, "delete"), (2, 2, "delete")]
-        or zone.rows("_cdc.op") == [("delete",)] * 3
-    )
+    assert zone.rows("id, _cdc.op") == [(1, "delete"), (2, "delete"), (3, "delete")]
 
 
 def gap(zone: Zone) -> None:
@@ -269,12 +267,8 @@ def test_a_table_that_appears_later_is_merged_from_its_beginning(zone: Zone) -> 
     zone.landed.commit(20, [zone.landed.log(odd, events)])
     zone.log(30, insert(25, 2))
     zone.merge(tables=[T])
-    assert name not in {
-        t
-        for row in cuts(zone.spark, zone.config).collect()
-        for t, p in row["tables"].items()
-        if p["version"] is not None
-    }
+    newest = cuts(zone.spark, zone.config).collect()[0]
+    assert newest["tables"][name]["version"] is None
     zone.merge()
     assert [r["v"] for r in live(zone.spark, zone.config, name).collect()] == [1]
     zone.landed.commit(
@@ -283,6 +277,16 @@ def test_a_table_that_appears_later_is_merged_from_its_beginning(zone: Zone) -> 
     zone.merge()
     assert [r["v"] for r in as_of(zone.spark, zone.config, 4)[name].collect()] == [2]
     assert [r["v"] for r in as_of(zone.spark, zone.config, 3)[name].collect()] == [1]
+
+
+def test_a_delta_table_that_was_dropped_is_built_anew(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    shutil.rmtree(zone.folder / "lake/public/orders")
+    zone.log(20, insert(15, 2))
+    assert zone.live() == [(1, 1, "x"), (2, 2, "x")]
+    zone.merge()
+    assert zone.rows("id") == [(1,), (2,)]
 
 
 def test_a_hole_in_the_chain_stops_the_merge(zone: Zone) -> None:
