@@ -2,6 +2,7 @@
 
 postgres    one PostgreSQL server; all versions: `parametrize("postgres", postgres_versions(), indirect=True)`
 database    a database of the test's own on it
+mariadb     a database of the test's own on one MariaDB server (mariadb_server); skipped where there is none
 s3_server   an S3 server; s3: a bucket of the test's own on it
 spark       one local Spark session, with Delta, that reaches the S3 server
 """
@@ -19,8 +20,11 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from connector.demo.mariadb_server import INSTALL_HINT, MariadbServer, find_programs
 from connector.demo.postgres_server import PostgresServer
 from tests.databases import Database, PostgresServers, database_name, fresh_database
+from tests.mariadb import MariaDatabase
+from tests.mariadb import fresh_database as fresh_mariadb
 from tests.s3_server import S3, S3Server
 
 if TYPE_CHECKING:
@@ -76,6 +80,24 @@ def postgres(request: pytest.FixtureRequest, postgres_servers: PostgresServers) 
 def database(request: pytest.FixtureRequest, postgres: PostgresServer) -> Iterator[Database]:
     """A database named after the test; at its end it is dropped with its sessions and slots."""
     with fresh_database(postgres, database_name(request.node.name, next(_numbers))) as fresh:
+        yield fresh
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
+    """One MariaDB server shared by all tests."""
+    if find_programs() is None:
+        pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
+    with MariadbServer.start(servers_folder / "mariadb-server") as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb(request: pytest.FixtureRequest, mariadb_server: MariadbServer) -> Iterator[MariaDatabase]:
+    """A database named after the test on the MariaDB server."""
+    if not mariadb_server.running:
+        mariadb_server.restart()
+    with fresh_mariadb(mariadb_server, database_name(request.node.name, next(_numbers))) as fresh:
         yield fresh
 
 

@@ -1,0 +1,222 @@
+"""An embedded, throw-away MariaDB server for the demonstration and the tests.
+
+Invariants: the server listens on 127.0.0.1 and a Unix socket only, never runs as root, and ends with its
+parent: by `stop`, at interpreter exit, or, after a kill of the parent, by a watchdog process that notices the
+end of a pipe. Only processes started here are signalled, by their own id.
+
+Its programs come from the system's package manager (Debian and Ubuntu: mariadb-server). Not for data that
+matters: nothing is flushed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import pymysql
+
+from connector.errors import OperatorError, PreconditionError
+
+USER = "deltatide"
+DEFAULT_SETTINGS: Mapping[str, str] = {
+    "server-id": "1",
+    "log-bin": "binlog",
+    "binlog-format": "ROW",
+    "binlog-row-metadata": "FULL",
+    "binlog-row-image": "FULL",
+    "bind-address": "127.0.0.1",
+    "character-set-server": "utf8mb4",
+    "innodb-flush-log-at-trx-commit": "0",
+    "innodb-buffer-pool-size": "64M",
+    "performance-schema": "OFF",
+    "max-connections": "100",
+    "skip-name-resolve": "ON",
+    "slave-net-timeout": "60",
+}
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+PORT_TRIES = 5
+INSTALL_HINT = "Debian and Ubuntu: sudo apt-get install mariadb-server"
+
+# Runs as the server's user, so that it may signal the server; standard input ends with our own process.
+_WATCHDOG = 'trap "" INT TERM HUP; read line; kill -KILL "$1"'
+
+
+def find_programs() -> tuple[str, str] | None:
+    """Find the server and the program that makes a data folder; None where they are not installed."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+    server, install = shutil.which("mariadbd", path=path), shutil.which("mariadb-install-db", path=path)
+    return (server, install) if server and install else None
+
+
+class MariadbServer:
+    """One server with its data in a folder; a context manager that closes it.
+
+    Attributes: `folder`, `port`, `password` (of the all-mighty user `deltatide`), `settings`.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        self.folder, self.settings = folder, {**DEFAULT_SETTINGS, **settings}
+        self.port = 0
+        self.password = secrets.token_hex(16)
+        self._user = "mysql" if os.geteuid() == 0 else None
+        self._home = Path(tempfile.mkdtemp(prefix="deltatide-mariadb-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._log = folder / "mariadb.log"
+
+    @classmethod
+    def start(cls, folder: Path, *, settings: Mapping[str, str] | None = None) -> MariadbServer:
+        """Start a server with its data in the folder, which is made; on return it answers.
+
+        `settings` are added to DEFAULT_SETTINGS. Raises PreconditionError where there are no programs,
+        OperatorError with the end of the server's log where it does not start; no process is left then.
+        """
+        programs = find_programs()
+        if programs is None:
+            raise PreconditionError("no MariaDB server is installed", hint=INSTALL_HINT)
+        folder.mkdir(parents=True, exist_ok=True)
+        server = cls(folder, settings or {})
+        try:
+            server._initialize(programs[1])
+            server._launch()
+            server._create_user()
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def __enter__(self) -> MariadbServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder of the server's data and logs."""
+        return self._home / "data"
+
+    def url(self, *, user: str = USER, password: str | None = None, database: str = "") -> str:
+        """Connection url over TCP; the password is that of `deltatide` unless another one is given."""
+        secret = self.password if password is None else password
+        credentials = f"{quote(user, safe='')}:{quote(secret, safe='')}"
+        return f"mysql://{credentials}@127.0.0.1:{self.port}/{quote(database, safe='')}"
+
+    def stop(self, *, crash: bool = False) -> None:
+        """Stop the server and wait for its end; the data stays."""
+        process, self._process = self._process, None
+        if self._watchdog is not None:
+            self._watchdog.kill()  # before its pipe ends, so that it signals nobody
+            self._watchdog.wait()
+            if self._watchdog.stdin:
+                self._watchdog.stdin.close()
+            self._watchdog = None
+        if process is None:
+            return
+        for step in (signal.SIGKILL,) if crash else (signal.SIGTERM, signal.SIGKILL):
+            process.send_signal(step)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+                return
+        process.wait()
+
+    def restart(self, *, crash: bool = False) -> None:
+        """Stop the server, and start it on the same port and data."""
+        self.stop(crash=crash)
+        self._launch()
+
+    def close(self) -> None:
+        """Stop the server at once and remove its data; may be called again."""
+        atexit.unregister(self.close)
+        self.stop(crash=True)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _initialize(self, install: str) -> None:
+        """Make the data folder, beside the socket in a folder that the server's user can reach."""
+        self._home.chmod(0o755)
+        self.data_dir.mkdir()
+        if self._user:
+            for folder in (self._home, self.data_dir):
+                shutil.chown(folder, self._user)
+        owner = [f"--user={self._user}"] if self._user else []
+        done = subprocess.run(
+            [install, "--no-defaults", f"--datadir={self.data_dir}", "--skip-test-db", *owner]
+            + ["--auth-root-authentication-method=normal"],
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode:
+            text = (done.stderr or done.stdout).decode(errors="replace").strip()
+            raise OperatorError(f"mariadb-install-db failed: {text[-500:]}")
+
+    def _launch(self) -> None:
+        programs = find_programs()
+        assert programs is not None
+        for _ in range(PORT_TRIES):
+            port = self.port or _free_port()
+            self._spawn(programs[0], port)
+            if self._answers_in_time(port):
+                self.port = port
+                atexit.register(self.close)
+                return
+            self.stop(crash=True)
+        lines = self._log.read_text(errors="replace").strip().splitlines()[-8:]
+        raise OperatorError("MariaDB does not start:\n" + "\n".join(f"  {line}" for line in lines))
+
+    def _spawn(self, program: str, port: int) -> None:
+        account = pwd.getpwnam(self._user) if self._user else None
+        uid, gid = (account.pw_uid, account.pw_gid) if account else (None, None)
+        settings = [f"--{name}={value}" for name, value in self.settings.items()]
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [program, "--no-defaults", f"--datadir={self.data_dir}", f"--port={port}"]
+                + [f"--socket={self._home / 'socket'}", f"--tmpdir={self._home}", *settings],
+                user=uid, group=gid, extra_groups=[] if account else None,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._process.pid)],
+            user=uid, group=gid, extra_groups=[] if account else None, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def _answers_in_time(self, port: int) -> bool:
+        limit = time.monotonic() + START_SECONDS
+        while self.running and time.monotonic() < limit:
+            try:
+                pymysql.connect(unix_socket=str(self._home / "socket"), user="root").close()
+            except pymysql.Error:
+                time.sleep(0.1)
+            else:
+                return True
+        return False
+
+    def _create_user(self) -> None:
+        with pymysql.connect(unix_socket=str(self._home / "socket"), user="root", autocommit=True) as root:
+            cursor = root.cursor()
+            cursor.execute(f"CREATE USER {USER} IDENTIFIED BY '{self.password}'")
+            cursor.execute(f"GRANT ALL PRIVILEGES ON *.* TO {USER} WITH GRANT OPTION")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,147 @@
+"""Which of the log's tables are captured, and under which layout: what the buffer has to ask others.
+
+Invariant: a layout comes from the log's own table map. Only what that lacks (MariaDB's uuid and inet, which
+it shows as binaries) is asked of the catalog, and remembered, as the catalog is that of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from connector.config import SourceConfig, TableConfig
+from connector.errors import TableError
+from connector.mysql.tablemap import TableMap, parse_table_map, table_name_of
+from connector.mysql.types import ALIASES, STRING
+from connector.schema import TableName, TableSchema
+
+OWN_DATABASE = "deltatide"
+
+
+class Mapped(NamedTuple):
+    """A table's layout; `schema` None: not captured. `problem`: why its rows can't be decoded."""
+
+    table: TableName
+    table_map: TableMap | None = None
+    schema: TableSchema | None = None
+    problem: TableError | None = None
+
+
+class Capturing(Protocol):
+    """What `connector.mysql.buffer` asks."""
+
+    @property
+    def mariadb(self) -> bool: ...  # noqa: D102
+
+    def resolve(self, body: bytes) -> Mapped:
+        """Give the layout in a TABLE_MAP event's body."""
+
+    def latest(self, table: TableName) -> Mapped | None:
+        """Give the layout of a table that the log showed last, or the catalog's."""
+
+    def named(self, database: str, name: str) -> TableName | None:
+        """Give the captured table of this name, however its letters are cased where the server does not care."""
+
+    def among(self, database: str | None) -> set[TableName]:
+        """Give the captured tables of a database, or of all."""
+
+
+class Captured:
+    """Implements `Capturing` by the configuration and the catalog. One thread.
+
+    `aliases` asks the catalog for the types of a table's columns, `layout` for its layout as it is now.
+    """
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        settings: Mapping[str, TableConfig],
+        tables: Mapping[TableName, Callable[[], Mapped]] | set[TableName],
+        aliases: Callable[[TableName], Mapping[str, str]],
+        layout: Callable[[TableName], Mapped | None],
+        *,
+        mariadb: bool,
+        lower_case: bool,
+    ) -> None:
+        self.mariadb = mariadb
+        self._config, self._settings, self._aliases, self._layout = config, settings, aliases, layout
+        self._lower_case = lower_case
+        self._tables = set(tables)
+        self._latest: dict[TableName, Mapped] = {}
+        self._known_aliases: dict[TableName, dict[str, str]] = {}
+
+    def resolve(self, body: bytes) -> Mapped:
+        """Give the layout in a TABLE_MAP event's body."""
+        table = table_name_of(body)
+        if not captures(self._config, table):
+            return Mapped(table)
+        self._tables.add(table)
+        try:
+            table_map = self._with_aliases(parse_table_map(body, mariadb=self.mariadb))
+            mapped = Mapped(table, table_map, schema_of(table_map, self._settings))
+        except TableError as error:
+            mapped = Mapped(table, None, self._any_schema(table), error)
+        else:
+            self._latest[table] = mapped
+        return mapped
+
+    def latest(self, table: TableName) -> Mapped | None:
+        """Give the layout of a table that the log showed last, or the catalog's."""
+        return self._latest.get(table) or self._layout(table)
+
+    def named(self, database: str, name: str) -> TableName | None:
+        """Give the captured table of this name."""
+        exact = TableName(database, name)
+        if exact in self._tables:
+            return exact
+        if self._lower_case:
+            lower = (database.lower(), name.lower())
+            return next((t for t in self._tables if (t.namespace.lower(), t.name.lower()) == lower), None)
+        return None
+
+    def among(self, database: str | None) -> set[TableName]:
+        """Give the captured tables of a database, or of all."""
+        return {t for t in self._tables if database is None or t.namespace.lower() == database.lower()}
+
+    def _any_schema(self, table: TableName) -> TableSchema:
+        """Give a schema that names the table, for a layout that can't be read."""
+        known = self.latest(table)
+        return (known.schema if known else None) or TableSchema(table, (), ())
+
+    def _with_aliases(self, table_map: TableMap) -> TableMap:
+        doubtful = any(
+            c.type.code == STRING and c.type.is_binary and c.type.length in ALIASES.values()
+            for c in table_map.columns
+        )
+        if not (self.mariadb and doubtful):
+            return table_map
+        known = self._known_aliases.setdefault(table_map.table, {})
+        known.update(self._aliases(table_map.table))
+        return table_map.with_aliases(known)
+
+
+def captures(config: SourceConfig, table: TableName) -> bool:
+    """Tell whether a table is to be captured: never our own, nor the server's."""
+    return table.namespace not in _NEVER and config.captures(table)
+
+
+_NEVER = frozenset((OWN_DATABASE, "mysql", "information_schema", "performance_schema", "sys"))
+
+
+def schema_of(table_map: TableMap, settings: Mapping[str, TableConfig]) -> TableSchema:
+    """Give the landing schema; `TableError` where the table has no usable key."""
+    table = table_map.table
+    setting = settings.get(str(table))
+    key = tuple(setting.key) if setting and setting.key else table_map.key
+    names = [column.name for column in table_map.columns]
+    if not key:
+        raise TableError(
+            str(table), "it has no primary key", hint=f'add a primary key, or set key in [tables."{table}"]'
+        )
+    if unknown := [column for column in key if column not in names]:
+        raise TableError(
+            str(table),
+            f"its configured key has no column {', '.join(unknown)}",
+            hint=f'correct key in [tables."{table}"]; columns are {", ".join(names)}',
+        )
+    return table_map.schema(key)

@@ -1,0 +1,218 @@
+"""Connections to MySQL and MariaDB, and their errors in our own families. Passwords never get into a message.
+
+Invariant: every session reads in UTC and with the same `sql_mode`, since log and dump land by one codec. It
+writes no string literal but as hexadecimal digits (`literal`), so that no sql_mode or character set matters.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pymysql
+from pymysql.connections import Connection
+
+from connector.errors import ConfigurationError, DeltatideError, PreconditionError, TransientError
+
+CONNECT_SECONDS = 10
+"""An unreachable host must be noticed well before an operator loses patience."""
+
+LOCK_SECONDS = 10
+"""A SELECT waits this long for an ALTER of its table, then is tried again."""
+
+IDLE_SECONDS = 28_800
+"""A session may idle, or be written to slowly, this long: the server must not take it for dead."""
+
+_SESSION = (
+    "time_zone = '+00:00'",
+    "sql_mode = 'ALLOW_INVALID_DATES'",
+    f"lock_wait_timeout = {LOCK_SECONDS}",
+    f"innodb_lock_wait_timeout = {LOCK_SECONDS}",
+    f"wait_timeout = {IDLE_SECONDS}",
+    f"net_write_timeout = {IDLE_SECONDS}",
+    "group_concat_max_len = 1000000",
+)
+
+_TLS = frozenset(("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity"))
+_PARAMETERS = _TLS | {"unix_socket"}
+
+_LOST = frozenset((0, 2000, 2002, 2003, 2006, 2013, 2014, 2055))
+_TRANSIENT = _LOST | {1040, 1053, 1077, 1078, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317}
+_TRANSIENT |= {1412, 1615, 1836, 1927, 1928, 1969, 3024, 3032, 3100, 3169}
+"""Too many connections, shutdown, network, locks, killed, a changed definition, read-only for now, time."""
+
+_REFUSALS = {
+    1044: "GRANT the user rights on the database in source.url, or leave the database out of it",
+    1045: "check user and password in source.url",
+    1049: "check the database's name in source.url",
+    1130: "CREATE USER for the host that the agent connects from",
+    1142: "run `deltatide check`, it names the missing rights",
+    1227: "run `deltatide check`, it names the missing rights",
+    1698: "give the user a password: ALTER USER ... IDENTIFIED BY ...",
+    3118: "ALTER USER ... ACCOUNT UNLOCK",
+}
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """Read a url's parts as the driver's parameters; `ConfigurationError` when it is not one of ours."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 3306
+    except ValueError:
+        raise ConfigurationError("source.url is not a MySQL url", hint=_URL_HINT) from None
+    if parts.scheme not in ("mysql", "mariadb"):
+        raise ConfigurationError("source.url is not a MySQL url", hint=_URL_HINT)
+    found: dict[str, Any] = {
+        "host": unquote(parts.hostname or "localhost"),
+        "port": port,
+        "user": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "database": unquote(parts.path.strip("/")) or None,
+    }
+    for name, value in parse_qsl(parts.query):
+        if name not in _PARAMETERS:
+            known = ", ".join(sorted(_PARAMETERS))
+            raise ConfigurationError(f"source.url has an unknown parameter {name}", hint=f"known are {known}")
+        found[name] = value not in ("0", "false") if name.startswith("ssl_verify") else value
+    return found
+
+
+_URL_HINT = "write mysql://user:password@host:3306/database"
+
+
+def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any]:
+    """Open an autocommit connection with our session settings; `name` is shown among the session's attributes.
+
+    Raises `TransientError` where the server can't be reached or is busy, `PreconditionError` where it refuses.
+    """
+    parameters = parse_url(url)
+    try:
+        connection = pymysql.connect(
+            **parameters,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=CONNECT_SECONDS,
+            program_name=name,
+            max_allowed_packet=1 << 30,
+            init_command=f"SET SESSION {', '.join(_SESSION)}",
+        )
+    except (pymysql.Error, OSError, RuntimeError) as error:
+        raise refused(error, parameters) from None
+    _keep_alive(connection._sock)
+    if not replication:
+        query(connection, f"SET SESSION {_isolation(connection)} = 'REPEATABLE-READ'")
+    return connection
+
+
+def _isolation(connection: Connection[Any]) -> str:
+    """Name the variable: MySQL renamed it in 8.0, MariaDB in 11.1."""
+    names = [name for name, _ in rows(connection, "SHOW VARIABLES LIKE '%x_isolation'")]
+    names += [name for name, _ in rows(connection, "SHOW VARIABLES LIKE 'transaction_isolation'")]
+    return "transaction_isolation" if "transaction_isolation" in names else "tx_isolation"
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Notice a dead peer within half a minute, instead of the kernel's hours."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
+
+
+def code_of(error: BaseException) -> int:
+    """Give the server's or driver's number of an error; 0 stands for a lost connection."""
+    if isinstance(error, pymysql.Error) and error.args and isinstance(error.args[0], int):
+        return error.args[0]
+    return 0 if isinstance(error, (OSError, pymysql.InterfaceError, pymysql.OperationalError)) else -1
+
+
+def text_of(error: BaseException) -> str:
+    """Give an error's text in one line."""
+    text = str(error.args[-1] if error.args else error).strip() or type(error).__name__
+    line = text.splitlines()[0]
+    return line[:1].lower() + line[1:] if line[1:2].islower() else line
+
+
+def is_transient(code: int) -> bool:
+    """Tell whether an error's number means that trying again may help."""
+    return code in _TRANSIENT
+
+
+def refused(error: Exception, parameters: dict[str, Any]) -> DeltatideError:
+    """Turn a failure to connect into one of our errors."""
+    code, text, password = code_of(error), text_of(error), parameters.get("password") or ""
+    if len(password) > 2:
+        text = text.replace(password, "***")
+    where = f"{parameters['host']}:{parameters['port']} as {parameters['user'] or 'default user'}"
+    if code in (2002, 2003):
+        return TransientError(
+            f"can't reach the server at {where}: {text}",
+            hint="check host and port in source.url, and the network",
+        )
+    if code in _REFUSALS:
+        return PreconditionError(f"the server at {where}: {text}", hint=_REFUSALS[code])
+    if is_transient(code):
+        return TransientError(f"the server at {where}: {text}")
+    return PreconditionError(f"the server at {where}: {text}", hint="check source.url")
+
+
+@contextmanager
+def driver_errors(doing: str) -> Iterator[None]:
+    """Turn the driver's errors on an open connection into ours, telling what was being done.
+
+    Lost connections and busy servers are `TransientError`, everything else `PreconditionError`.
+    """
+    try:
+        yield
+    except (pymysql.Error, OSError) as error:
+        raise failed(doing, error) from error
+
+
+def failed(doing: str, error: Exception) -> DeltatideError:
+    """Choose the family of an error by its number."""
+    code, text = code_of(error), text_of(error)
+    if is_transient(code):
+        return TransientError(f"{doing}: {text}")
+    return PreconditionError(f"{doing}: {text}", hint=_REFUSALS.get(code, "run `deltatide check`"))
+
+
+def quote(name: str) -> str:
+    """Quote an identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """Spell a string, whatever sql_mode says of backslashes."""
+    return f"_utf8mb4 X'{text.encode().hex()}'"
+
+
+def query(connection: Connection[Any], statement: str) -> None:
+    """Run a statement that gives no rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def rows(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
+    """Run a query and give its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
+def row(connection: Connection[Any], statement: str) -> tuple[Any, ...] | None:
+    """Run a query and give its first row."""
+    found = rows(connection, statement)
+    return found[0] if found else None
+
+
+def close(connection: Connection[Any] | None) -> None:
+    """Close a connection, whatever state it is in: nothing is sent, as rows may still be on their way."""
+    if connection is not None:
+        connection._force_close()

@@ -1,0 +1,333 @@
+"""Reads tables in chunks beside the log: one snapshot, one SELECT, and the proof of what the snapshot sees.
+
+The order within `open_chunk` is what makes a chunk exact:
+
+1. Lock the table's definition as a SELECT does, before there is a snapshot: after an ALTER that rewrote the
+   table, or a swap of tables, an older snapshot would show something else than the log.
+2. Open the snapshot. MariaDB tells its exact place in the log. In MySQL, take the log reader's position,
+   commit a write (the barrier), and then open it: commits become visible in the order of the log, so what is
+   before the barrier in the log is visible after it.
+3. `low`: the place of the snapshot, or the position taken, less one: a commit's lsn is its begin, so those
+   before the place are seen. `high`: the place of the snapshot, or the end of the log after it was opened.
+
+A second session holds the lock (MariaDB) or writes the barrier (MySQL), since opening a snapshot ends the
+transaction that would hold the lock. Nothing waits for the rows: only an ALTER of the table waits for us.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+from pymysql.connections import Connection
+
+from connector.config import TableConfig
+from connector.errors import DeltatideError, PreconditionError, RequestError, TableError, TransientError
+from connector.event import arrow_type
+from connector.mysql import keys
+from connector.mysql.catalog import estimate_rows, layout_of, qualified, table_map_of
+from connector.mysql.cells import combine_raw
+from connector.mysql.connection import close, code_of, is_transient, query, quote, row, rows, text_of
+from connector.mysql.journal import GRANT, Journal
+from connector.mysql.keys import KeyColumn
+from connector.mysql.server import MAX_OFFSET, end_of_log, find_server, position_of
+from connector.mysql.tablemap import TableMap
+from connector.mysql.textrows import RowStream, TextRows, decode_rows
+from connector.mysql.types import select_expression
+from connector.schema import TableName, TableSchema
+from connector.source import ChunkRows, KeyRange
+
+BATCH_BYTES = 4 << 20
+"""Bytes decoded at a time: enough for Arrow to be quick, little enough for the memory."""
+
+RECEIVE_BYTES = 1 << 18
+
+GATHER_SECONDS = 0.002
+"""Rows that come within this time are decoded together."""
+
+_QUERY = 3
+_NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT = 1146, 1142, 1143
+
+
+class MysqlChunk:
+    """An open chunk; implements `connector.source.Chunk`. Its rows can be read once."""
+
+    def __init__(
+        self, schema: TableSchema, low: int, high: int, read: Callable[[], Iterator[ChunkRows]]
+    ) -> None:
+        self.schema, self.low, self.high = schema, low, high
+        self._read = read
+
+    def rows(self) -> Iterator[ChunkRows]:
+        """Read the rows; the server is ahead by what the sockets hold, no more."""
+        return self._read()
+
+
+class MysqlTables:
+    """Reads chunks over two connections; implements `connector.source.TableReader`. One thread.
+
+    `position` gives the log reader's position; None while no log is being read.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection[Any]],
+        journal: Journal,
+        tables: Mapping[str, TableConfig],
+        position: Callable[[], int | None],
+    ) -> None:
+        self._journal, self._tables, self._position = journal, tables, position
+        self._streaming = False
+        self._connection = connect()
+        try:
+            self._guard = connect()
+            with self._errors(TableName("", ""), None):
+                self._server = find_server(self._connection)
+        except BaseException:
+            close(self._connection)
+            raise
+
+    def next_boundary(
+        self,
+        table: TableName,
+        key: Sequence[str],
+        after: tuple[str, ...] | None,
+        rows: int,
+        where: str | None,
+    ) -> tuple[str, ...] | None:
+        """Give the key of the row that is `rows` rows after `after` in key order; None: fewer are left."""
+        with self._errors(table, where):
+            columns = self._key_columns(table, key, self._table_map(table))
+            conditions = _conditions(columns, KeyRange(after, None), where)
+            texts = ", ".join(column.text for column in columns)
+            order = ", ".join(f"t.{quote(c)}" for c in key)
+            found = row(
+                self._connection,
+                f"SELECT {texts} FROM {qualified(table)} t{conditions} ORDER BY {order}"
+                f" LIMIT 1 OFFSET {rows - 1}",
+            )
+            return tuple(map(str, found)) if found else None
+
+    def estimate_rows(self, table: TableName) -> int | None:
+        """Give the engine's estimate."""
+        with self._errors(table, None):
+            return estimate_rows(self._connection, table)
+
+    @contextmanager
+    def open_chunk(
+        self, table: TableName, key_range: KeyRange, where: str | None = None
+    ) -> Iterator[MysqlChunk]:
+        """Open a snapshot and the rows of a key range in it."""
+        with self._snapshot(table, where) as (schema, layout, low, high):
+            columns = self._key_columns(table, schema.key, layout)
+            statement = self._select(layout, _conditions(columns, key_range, where))
+            yield MysqlChunk(schema, low, high, lambda: self._rows(layout, statement, where))
+
+    @contextmanager
+    def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> Iterator[MysqlChunk]:
+        """Open a snapshot and the rows of the given keys; keys without a row come as `absent`."""
+        with self._snapshot(table, "given keys") as (schema, layout, low, high):
+            if wrong := next((k for k in keys if len(k) != len(schema.key)), None):
+                raise RequestError(
+                    f"{table}: {list(wrong)!r} is not a key", hint=f"the key is ({', '.join(schema.key)})"
+                )
+            columns = self._key_columns(table, schema.key, layout)
+            yield MysqlChunk(schema, low, high, lambda: self._rows_of(layout, columns, keys))
+
+    def close(self) -> None:
+        """Let go of the connections; never raises."""
+        close(self._connection)
+        close(self._guard)
+
+    @contextmanager
+    def _snapshot(
+        self, table: TableName, where: str | None
+    ) -> Iterator[tuple[TableSchema, TableMap, int, int]]:
+        """Open a transaction with a snapshot; give schema, layout, low and high. Ends it on leaving."""
+        with self._errors(table, where):
+            position = self._position()
+            if position is None:
+                raise TransientError(f"{table}: the log is not being read yet")
+            try:
+                low, high = self._open_snapshot(table, position)
+                layout = layout_of(self._connection, table, self._tables)
+                if layout is None or layout.table_map is None or layout.schema is None:
+                    raise (layout and layout.problem) or TableError(str(table), "it is gone")
+                yield layout.schema, layout.table_map, low, high
+            finally:
+                self._end()
+
+    def _open_snapshot(self, table: TableName, position: int) -> tuple[int, int]:
+        lock = f"SELECT 1 FROM {qualified(table)} LIMIT 0"
+        if self._server.mariadb:
+            return self._open_exactly(table, lock)
+        query(self._connection, "START TRANSACTION READ ONLY")
+        rows(self._connection, lock)
+        if not self._journal.raise_barrier(self._guard):
+            raise PreconditionError("deltatide.watermark is not there", hint=f"{GRANT} TO the agent's user")
+        rows(self._connection, f"SELECT 1 FROM {qualified(table)} LIMIT 1")
+        return position - 1, position_of(*end_of_log(self._guard, self._server))
+
+    def _open_exactly(self, table: TableName, lock: str) -> tuple[int, int]:
+        query(self._guard, "START TRANSACTION READ ONLY")
+        try:
+            rows(self._guard, lock)
+            query(self._connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            rows(self._connection, lock)
+        finally:
+            query(self._guard, "ROLLBACK")
+        told = dict(rows(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+        told = {name.lower(): value for name, value in told.items()}
+        file, offset = str(told["binlog_snapshot_file"]), int(told["binlog_snapshot_position"])
+        if not file or offset > MAX_OFFSET:
+            raise TransientError(f"{table}: the snapshot has no place in the log ({file} {offset})")
+        place = position_of(file, offset)
+        return place - 1, place
+
+    def _select(self, layout: TableMap, conditions: str) -> str:
+        columns = ", ".join(select_expression(f"t.{quote(c.name)}", c.type) for c in layout.columns)
+        return f"SELECT {columns} FROM {qualified(layout.table)} t{conditions}"
+
+    def _rows(self, layout: TableMap, statement: str, where: str | None) -> Iterator[ChunkRows]:
+        """Run the SELECT and decode its rows as they come."""
+        with self._errors(layout.table, where):
+            query(self._connection, "SET character_set_results = NULL")
+            for some in self._stream(statement):
+                if len(some.starts):
+                    yield self._decode(layout, some)
+
+    def _stream(self, statement: str) -> Iterator[TextRows]:
+        connection, stream = self._connection, RowStream()
+        connection._execute_command(_QUERY, statement)
+        packet = connection._read_packet()
+        for _ in range(packet.read_length_encoded_integer() + 1):
+            connection._read_packet()
+        self._streaming = True
+        while not stream.ended:
+            self._gather(stream)
+            yield stream.take()
+        self._streaming = False
+        if stream.error is not None:
+            pymysql.err.raise_mysql_exception(stream.error)
+
+    def _gather(self, stream: RowStream) -> None:
+        """Wait for bytes, and take what else comes at once; the end of the rows is seen when they are cut."""
+        while len(stream.rest) < BATCH_BYTES:
+            data = self._connection._rfile.read1(RECEIVE_BYTES)
+            if not data:
+                raise TransientError("reading rows: the server closed the connection")
+            stream.feed(data)
+            if not select.select([self._connection._sock], [], [], GATHER_SECONDS)[0]:
+                return
+
+    def _decode(self, layout: TableMap, some: TextRows) -> ChunkRows:
+        try:
+            arrays, raws = decode_rows(some, [c.type for c in layout.columns])
+        except ValueError as error:
+            raise TableError(str(layout.table), str(error)) from error
+        raw = combine_raw(dict(zip((c.name for c in layout.columns), raws, strict=True)))
+        return ChunkRows(arrays, raw)
+
+    def _rows_of(
+        self, layout: TableMap, columns: Sequence[KeyColumn], wanted: Sequence[Sequence[str]]
+    ) -> Iterator[ChunkRows]:
+        """Look each key up by itself, in the one snapshot: a key is found by the server's own comparison."""
+        missing: list[Sequence[str]] = []
+        with self._errors(layout.table, "given keys"):
+            for key in wanted:
+                found = False
+                statement = self._select(layout, f" WHERE {_equal(columns, key)}")
+                for some in self._rows(layout, statement, "given keys"):
+                    found = True
+                    yield ChunkRows(some.columns, some.raw, pa.array([False] * len(some.columns[0])))
+                if not found:
+                    missing.append(key)
+            if missing:
+                yield _absent(layout, columns, missing)
+
+    def _table_map(self, table: TableName) -> TableMap:
+        found = table_map_of(self._connection, table)
+        if found is None:
+            raise TableError(str(table), "it is gone")
+        return found
+
+    def _key_columns(self, table: TableName, key: Sequence[str], layout: TableMap) -> list[KeyColumn]:
+        by_name = {c.name: KeyColumn(c.name, c.type) for c in layout.columns}
+        if missing := [c for c in key if c not in by_name]:
+            raise TableError(str(table), f"key column {', '.join(missing)} is gone", hint="dump it again")
+        return [by_name[c] for c in key]
+
+    def _end(self) -> None:
+        """End the transaction, or the connection where rows are still on their way."""
+        try:
+            if self._streaming:
+                raise TransientError("rows are still on their way")
+            query(self._connection, "ROLLBACK")
+            query(self._connection, "SET character_set_results = utf8mb4")
+        except (pymysql.Error, OSError, TransientError):
+            close(self._connection)
+
+    @contextmanager
+    def _errors(self, table: TableName, where: str | None) -> Iterator[None]:
+        try:
+            yield
+        except (pymysql.Error, OSError) as error:
+            raise _failure(table, where, error) from error
+
+
+def _ends(rest: bytearray) -> bool:
+    """Tell whether what came may be all: an EOF packet (5 bytes) is at its end."""
+    return len(rest) >= 9 and rest[-9:-6] == b"\x05\0\0" and rest[-5] == 0xFE
+
+
+def _conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | None) -> str:
+    conditions = []
+    try:
+        if key_range.after is not None:
+            conditions.append(f"({keys.after(columns, key_range.after)})")
+        if key_range.upto is not None:
+            conditions.append(f"({keys.upto(columns, key_range.upto)})")
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    if where:
+        conditions.append(f"({where}\n)")  # a comment at its end must not swallow the bracket
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
+    try:
+        return keys.equal(columns, key)
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+
+
+def _absent(layout: TableMap, columns: Sequence[KeyColumn], missing: Sequence[Sequence[str]]) -> ChunkRows:
+    values: dict[str, pa.Array] = {}
+    for place, column in enumerate(columns):
+        try:
+            values[column.name] = pa.concat_arrays([column.array(key[place]) for key in missing])
+        except (ValueError, pa.ArrowInvalid) as error:
+            raise RequestError(f"{layout.table}: key column {column.name}: {error}") from error
+    empty = {c.name: pa.nulls(len(missing), arrow_type(c.type.landing)) for c in layout.columns}
+    arrays = [values.get(c.name, empty[c.name]) for c in layout.columns]
+    return ChunkRows(arrays, None, pa.array([True] * len(missing)))
+
+
+def _failure(table: TableName, where: str | None, error: Exception) -> DeltatideError:
+    """Tell a lost connection from a refused predicate, and both from a table that can't be read."""
+    code, message = code_of(error), text_of(error)
+    if is_transient(code):
+        return TransientError(f"{table}: {message}")
+    if code in (_NO_RIGHT, _NO_COLUMN_RIGHT):
+        return TableError(str(table), message, hint=f"GRANT SELECT ON {qualified(table)} TO the agent's user")
+    if code == _NO_TABLE:
+        return TableError(str(table), message, hint="create it, or exclude it in source.exclude")
+    if where is not None:
+        return RequestError(
+            f"{table}: {message}", hint="the predicate or key is in the database's own dialect"
+        )
+    return TableError(str(table), message)

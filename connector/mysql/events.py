@@ -1,0 +1,155 @@
+"""Control events of the binary log: what begins, ends and frames transactions. Bytes to values, pure.
+
+Formats: MySQL's ``libs/mysql/binlog/event``, MariaDB's ``sql/log_event.h``. Bodies are what follows the
+header's 19 bytes, without checksum.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from connector.errors import BugError
+
+HEADER = 19
+
+QUERY, STOP, ROTATE, FORMAT, XID, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 26, 27
+GTID, ANONYMOUS_GTID, XA_PREPARE, TRANSACTION_PAYLOAD, HEARTBEAT_2, TAGGED_GTID = 33, 34, 38, 40, 41, 42
+MARIADB_GTID, START_ENCRYPTION, COMPRESSED_QUERY = 162, 164, 165
+
+NOTHING = frozenset(
+    (
+        *(STOP, START_ENCRYPTION),
+        *(5, 13, 14, 17, 28, 29),  # INTVAR, RAND, USER_VAR, BEGIN_LOAD_QUERY, IGNORABLE, ROWS_QUERY
+        *(35, 36, 37),  # PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE
+        *(160, 161, 163),  # MariaDB: ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST
+    )
+)
+"""Events by themselves without effect on a table; 5 to 17 prepare a statement, which is looked at itself."""
+
+IGNORABLE = 0x80
+"""Flag of events that a reader which does not know them may pass over."""
+
+ARTIFICIAL = 0x20
+"""Flag of events that are in no file."""
+
+_STANDALONE, _COMMIT_ID, _PREPARED_XA, _COMPLETED_XA = 1, 2, 64, 128
+_CHECKSUM_CRC32 = 1
+
+
+class Gtid(NamedTuple):
+    """The begin of a transaction. `standalone`: its next statement is all of it (MariaDB tells)."""
+
+    txid: str | None
+    micros: int
+    standalone: bool
+
+
+class Query(NamedTuple):
+    """A statement and its default database; `statement` None: its text can't be read."""
+
+    database: str
+    statement: str | None
+
+
+def parse_gtid(kind: int, header_seconds: int, server_id: int, body: bytes) -> Gtid:
+    """Read the event that begins a transaction, of either dialect."""
+    micros = header_seconds * 1_000_000
+    if kind == MARIADB_GTID:
+        sequence, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
+        return Gtid(f"{domain}-{server_id}-{sequence}", micros, bool(body[12] & _STANDALONE))
+    if kind == TAGGED_GTID:  # another serialization: its GTID is for people only, and is left out
+        return Gtid(None, micros, False)
+    if len(body) >= 42 + 7 and body[25] == 2:
+        micros = int.from_bytes(body[42:49], "little") & ((1 << 55) - 1)
+    if kind == ANONYMOUS_GTID:
+        return Gtid(None, micros, False)
+    sid = body[1:17].hex()
+    uuid = "-".join((sid[:8], sid[8:12], sid[12:16], sid[16:20], sid[20:]))
+    return Gtid(f"{uuid}:{int.from_bytes(body[17:25], 'little')}", micros, False)
+
+
+def parse_query(kind: int, body: bytes) -> Query:
+    """Read a QUERY event, or MariaDB's compressed one."""
+    database_length, status_length = body[8], int.from_bytes(body[11:13], "little")
+    place = 13 + status_length
+    database = body[place : place + database_length].decode(errors="replace")
+    text = body[place + database_length + 1 :]
+    if kind == COMPRESSED_QUERY:
+        text = _uncompress(text)
+    try:
+        return Query(database, text.decode())
+    except UnicodeDecodeError:
+        return Query(database, None)
+
+
+def _uncompress(text: bytes) -> bytes:
+    if text[0] & 0x70:
+        raise BugError("a statement in the log is compressed in a way that is not known")
+    width = text[0] & 0x07
+    return zlib.decompress(text[1 + width :])
+
+
+def rotate_targets(body: bytes, tail: int) -> list[tuple[int, int]]:
+    """Give number and first offset of the file in which the log goes on, as they may be read.
+
+    A made up ROTATE comes before the FORMAT event that tells of checksums: the likely reading comes first.
+    """
+    offset = int.from_bytes(body[:8], "little")
+    found = []
+    for cut in (tail, 4 - tail):
+        number = body[8 : len(body) - cut].rpartition(b".")[2]
+        if number.isdigit():
+            found.append((int(number), offset))
+    return found
+
+
+def checksum_bytes(packet: bytes, base: int) -> int:
+    """Give how many bytes of checksum end each event that follows this FORMAT event (whole, checksum and all).
+
+    The checksum's algorithm is the byte before the FORMAT event's own checksum.
+    """
+    if len(packet) < base + HEADER + 57 + 5:
+        raise BugError("the log's format description is too short")
+    return 4 if packet[-5] == _CHECKSUM_CRC32 else 0
+
+
+def xid_of_xa(body: bytes) -> tuple[str, bool]:
+    """Give the id of an XA PREPARE event and whether it is a commit in one phase."""
+    one_phase = bool(body[0])
+    format_id, gtrid, bqual = (int.from_bytes(body[i : i + 4], "little") for i in (1, 5, 9))
+    data = body[13 : 13 + gtrid + bqual]
+    return f"X'{data[:gtrid].hex()}',X'{data[gtrid:].hex()}',{format_id}", one_phase
+
+
+def unpack_payload(body: bytes) -> Iterator[bytes]:
+    """Give the events of a compressed transaction (TRANSACTION_PAYLOAD), whole, without checksums."""
+    fields, place = {}, 0
+    while True:
+        field, place = _packed(body, place)
+        if field == 0:
+            break
+        length, place = _packed(body, place)
+        fields[field], _ = _packed(body, place)
+        place += length
+    data: bytes | pa.Buffer = body[place:]
+    if fields.get(2, 0) == 0:
+        data = pa.decompress(data, decompressed_size=fields[3], codec="zstd", asbytes=True)
+    elif fields[2] != 255:
+        raise BugError(f"a transaction in the log is compressed by algorithm {fields[2]}, which is not known")
+    start = 0
+    while start < len(data):
+        size = int.from_bytes(data[start + 9 : start + 13], "little")
+        yield bytes(data[start : start + size])
+        start += size
+
+
+def _packed(data: bytes, place: int) -> tuple[int, int]:
+    first = data[place]
+    if first < 251:
+        return first, place + 1
+    width = {252: 2, 253: 3, 254: 8}[first]
+    return int.from_bytes(data[place + 1 : place + 1 + width], "little"), place + 1 + width

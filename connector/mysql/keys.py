@@ -1,0 +1,116 @@
+"""Keys as text that comes back: how a key column is selected, ordered and compared. Pure.
+
+A key's text is the source's own (binaries: ``0x`` and hexadecimal digits; enums and sets: their members).
+Order and comparison are the server's, by the column's own type and collation; enums, sets and bits are
+ordered by number, and compared as such. What follows a composite key is spelled out column by column, as
+MySQL uses no index for ``(a, b) > (1, 2)``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from connector.mysql import types
+from connector.mysql.connection import literal, quote
+from connector.mysql.textrows import decode_text
+from connector.mysql.types import ColumnType
+
+_NUMBER = re.compile(r"\s*([+-]?\d+(\.\d*)?([eE][+-]?\d+)?)\s*")
+_BINARY = re.compile(r"0x((?:[0-9A-Fa-f]{2})*)")
+_NUMERIC = (types.NUMERIC | {types.YEAR, types.BIT}) - {types.FLOAT, types.DOUBLE}
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """A column of a key."""
+
+    name: str
+    type: ColumnType
+
+    @property
+    def text(self) -> str:
+        """Spell what selects the value as text."""
+        column, type_ = f"t.{quote(self.name)}", self.type
+        if type_.landing == "binary":
+            return f"CONCAT('0x', HEX({column}))"
+        if type_.code == types.BIT:
+            return f"CAST({column} + 0 AS CHAR)"
+        if type_.code in (types.FLOAT, types.DOUBLE):
+            return f"CAST(CAST({column} AS DOUBLE) AS CHAR)"
+        if type_.code in types.STRINGS | types.BLOBS | {types.ENUM, types.SET} and type_.alias is None:
+            return f"CONVERT({column} USING utf8mb4)"
+        return f"CAST({column} AS CHAR)"
+
+    def compare(self, sign: str, text: str) -> str:
+        """Spell the comparison of the column with a key's text; `ValueError` for a text that is no value."""
+        column = f"t.{quote(self.name)}"
+        if self.type.code in (types.ENUM, types.SET):
+            return f"{column} + 0 {sign} {self._number_of(text)}"
+        return f"{column} {sign} {self._value(text)}"
+
+    def array(self, text: str) -> pa.Array:
+        """Give the value that a key's text stands for, as it lands; `ValueError` when it is none."""
+        if self.type.landing == "binary":
+            return pa.array([_bytes(text)], pa.binary())
+        if self.type.code == types.BIT:
+            return pa.array([int(text)], pa.decimal128(20, 0) if self.type.length == 64 else pa.int64())
+        values, _ = decode_text(pa.array([text.encode()], pa.binary()), self.type, "utf8mb4")
+        return values
+
+    def _value(self, text: str) -> str:
+        code = self.type.code
+        if self.type.landing == "binary":
+            return f"X'{_bytes(text).hex()}'"
+        if code in _NUMERIC or code in (types.FLOAT, types.DOUBLE):
+            match = _NUMBER.fullmatch(text)
+            if match is None:
+                raise ValueError(f"{text!r} is not a number, for key column {self.name}")
+            exponent = "e0" if code in (types.FLOAT, types.DOUBLE) and not match[3] else ""
+            return match[1] + exponent
+        return literal(text)
+
+    def _number_of(self, text: str) -> int:
+        """Give a member's number, or the bits of a set's."""
+        values = self.type.values
+        if self.type.code == types.SET:
+            return sum(1 << _index(values, part, self.name) for part in text.split(",") if part)
+        return _index(values, text, self.name) + 1 if text or "" in values else 0
+
+
+def _index(values: Sequence[str], text: str, column: str) -> int:
+    if text in values:
+        return values.index(text)
+    raise ValueError(f"{text!r} is not a member of key column {column}")
+
+
+def _bytes(text: str) -> bytes:
+    match = _BINARY.fullmatch(text)
+    return bytes.fromhex(match[1]) if match else text.encode()
+
+
+def after(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
+    """Spell the condition for keys greater than a key."""
+    return _beyond(columns, key, ">", ">")
+
+
+def upto(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
+    """Spell the condition for keys that are a key, or less."""
+    return _beyond(columns, key, "<", "<=")
+
+
+def _beyond(columns: Sequence[KeyColumn], key: Sequence[str], sign: str, last: str) -> str:
+    column, text = columns[0], key[0]
+    if len(columns) == 1:
+        return column.compare(last, text)
+    rest = _beyond(columns[1:], key[1:], sign, last)
+    # The first condition is implied by the second; it is what an index range is made of.
+    return f"{column.compare(sign + '=', text)} AND ({column.compare(sign, text)} OR ({rest}))"
+
+
+def equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
+    """Spell the condition for one key."""
+    return " AND ".join(column.compare("=", text) for column, text in zip(columns, key, strict=True))

@@ -1,0 +1,361 @@
+"""Every precondition of capture, looked at together; each failure with the exact statement that mends it.
+
+Reads only; nothing here creates or changes anything at the source. Rights are tried out, not read from SHOW
+GRANTS, which roles and wildcards make unreadable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from connector.config import SourceConfig, TableConfig
+from connector.errors import DeltatideError, PreconditionError
+from connector.mysql.capturing import OWN_DATABASE, captures
+from connector.mysql.catalog import TableFacts, find_tables, layout_of, primary_key, qualified
+from connector.mysql.connection import quote, row, rows, text_of
+from connector.mysql.journal import GRANT, Journal
+from connector.mysql.server import Server, end_of_log, log_files
+from connector.mysql.stream import created_at, replica_id
+from connector.schema import TableName
+from connector.source import Finding
+
+OLDEST = {True: (10, 6), False: (8, 0)}
+"""The oldest supported releases: MariaDB's with full metadata in its log and still maintained; MySQL's."""
+
+CLOCK_SECONDS = 5.0
+RETENTION_SECONDS = 86_400
+"""A stopped agent should survive a day."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What every look needs."""
+
+    connection: Connection[Any]
+    connect: Callable[[], Connection[Any]]
+    server: Server
+    config: SourceConfig
+    tables: Mapping[str, TableConfig]
+    journal: Journal
+    found: Sequence[TableFacts]
+    variables: Mapping[str, str]
+    user: str
+
+    def variable(self, name: str) -> str | None:
+        """Give a global variable; None where this server has none of that name."""
+        return self.variables.get(name)
+
+
+def check(
+    connection: Connection[Any],
+    connect: Callable[[], Connection[Any]],
+    server: Server,
+    config: SourceConfig,
+    tables: Mapping[str, TableConfig],
+    journal: Journal,
+) -> list[Finding]:
+    """Look at everything and report all of it, good and bad."""
+    variables = {str(n): str(v) for n, v in rows(connection, "SHOW GLOBAL VARIABLES")}
+    account = row(connection, "SELECT CURRENT_USER()")
+    assert account is not None
+    name, _, host = str(account[0]).rpartition("@")
+    user = f"'{name}'@'{host}'"
+    found = find_tables(connection, config)
+    place = _Place(connection, connect, server, config, tables, journal, found, variables, user)
+    return [*_server(place), *_log(place), *_rights(place), *_own_tables(place), *_tables(place)]
+
+
+def _server(place: _Place) -> Iterator[Finding]:
+    server = place.server
+    good = server.release >= OLDEST[server.mariadb]
+    oldest = ".".join(map(str, OLDEST[server.mariadb]))
+    name = "MariaDB" if server.mariadb else "MySQL"
+    yield Finding(
+        "version", "ok" if good else "failed", f"{name} {server.version}",
+        None if good else f"use {name} {oldest} or later",
+    )  # fmt: skip
+    yield from _server_id(place)
+    now = row(place.connection, "SELECT UNIX_TIMESTAMP(NOW(6))")
+    assert now is not None
+    drift = abs(time.time() - float(now[0]))
+    yield Finding(
+        "clock", "warning" if drift > CLOCK_SECONDS else "ok", f"differs from ours by {drift:.1f} s",
+        "synchronize the clocks (NTP)" if drift > CLOCK_SECONDS else None,
+    )  # fmt: skip
+
+
+def _server_id(place: _Place) -> Iterator[Finding]:
+    ours, theirs = replica_id(place.config.name), place.server.server_id
+    if theirs in (0, ours):
+        yield Finding(
+            "server_id", "failed", f"is {theirs}, which is {'ours' if theirs else 'none'}",
+            "SET GLOBAL server_id = 1; and set it in the server's configuration file",
+        )  # fmt: skip
+        return
+    yield Finding("server_id", "ok", f"is {theirs}; the agent reads as {ours}")
+
+
+def _log(place: _Place) -> Iterator[Finding]:
+    if place.variable("log_bin") != "ON":
+        yield Finding(
+            "log_bin", "failed", "is OFF", "set log_bin = ON in the configuration, restart the server"
+        )
+        return
+    yield _expect(place, "binlog_format", "ROW")
+    yield _expect(place, "binlog_row_metadata", "FULL")
+    yield from _row_image(place)
+    if not place.server.mariadb:
+        yield _expect(place, "binlog_order_commits", "ON")
+    if place.variable("binlog_row_value_options"):
+        yield _expect(place, "binlog_row_value_options", "")
+    yield from _filters(place)
+    yield from _retention(place)
+    yield from _features(place)
+
+
+def _row_image(place: _Place) -> Iterator[Finding]:
+    image = place.variable("binlog_row_image") or "FULL"
+    if image in ("FULL", "FULL_NODUP"):
+        yield Finding("binlog_row_image", "ok", f"is {image}")
+        return
+    yield Finding(
+        "binlog_row_image", "warning",
+        f"is {image}: changes carry some columns only, and are merged by column",
+        "SET GLOBAL binlog_row_image = FULL;",
+    )  # fmt: skip
+
+
+def _filters(place: _Place) -> Iterator[Finding]:
+    """A server that leaves databases out of its log, or that is a replica which does not log what it applies."""
+    with _denied() as denied:
+        renamed = not place.server.mariadb and place.server.release >= (8, 2)
+        found = row(place.connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+        if found is not None and any(found[2:4]):
+            yield Finding(
+                "binlog filters", "failed", f"binlog_do_db, binlog_ignore_db are {found[2]!r}, {found[3]!r}",
+                "take binlog_do_db and binlog_ignore_db out of the configuration, restart the server",
+            )  # fmt: skip
+    logged = place.variable("log_slave_updates") or place.variable("log_replica_updates")
+    if logged == "OFF" and not denied and _is_replica(place):
+        yield Finding(
+            "log_slave_updates", "warning", "is OFF: on a replica, what it applies is not in its log",
+            "set log_slave_updates = ON in the configuration, restart the server",
+        )  # fmt: skip
+
+
+def _is_replica(place: _Place) -> bool:
+    old = place.server.mariadb or place.server.release < (8, 1)
+    with _denied():
+        return bool(rows(place.connection, "SHOW SLAVE STATUS" if old else "SHOW REPLICA STATUS"))
+    return True  # we may not ask
+
+
+def _retention(place: _Place) -> Iterator[Finding]:
+    seconds = float(place.variable("binlog_expire_logs_seconds") or 0)
+    seconds = seconds or float(place.variable("expire_logs_days") or 0) * 86_400
+    if seconds == 0:
+        yield Finding("retention", "ok", "the log is kept until it is purged by hand")
+        return
+    short = seconds < RETENTION_SECONDS
+    name = (
+        "binlog_expire_logs_seconds" if place.variable("binlog_expire_logs_seconds") else "expire_logs_days"
+    )
+    wanted = "604800" if name.endswith("seconds") else "7"
+    yield Finding(
+        "retention", "warning" if short else "ok",
+        f"the log is kept {seconds / 3600:.1f} hours: an agent that is stopped for longer dumps all again",
+        f"SET GLOBAL {name} = {wanted};" if short else None,
+    )  # fmt: skip
+
+
+def _features(place: _Place) -> Iterator[Finding]:
+    """What needs nothing done, and people ask about."""
+    mode = "on" if place.server.mariadb else str(place.variable("gtid_mode"))
+    yield Finding("gtid", "ok", f"{mode}; positions are file and offset, GTIDs are carried along")
+    names = (
+        "binlog_transaction_compression", "log_bin_compress", "binlog_encryption", "encrypt_binlog",
+        "binlog_checksum",
+    )  # fmt: skip
+    told = [f"{name} {place.variables[name]}" for name in names if name in place.variables]
+    yield Finding("log format", "ok", ", ".join(told))
+    yield Finding("time zone tables", "ok", "not needed: times are read in UTC, by its offset")
+
+
+def _rights(place: _Place) -> Iterator[Finding]:
+    mariadb, user = place.server.mariadb, place.user
+    client = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"
+    with _denied() as denied:
+        end_of_log(place.connection, place.server)
+        files = log_files(place.connection)
+    if denied:
+        yield Finding("rights", "failed", denied[0], f"GRANT {client}, REPLICATION SLAVE ON *.* TO {user};")
+        return
+    try:
+        created_at(place.connect(), place.server, files[max(files)].name)
+    except DeltatideError as error:
+        yield Finding("rights", "failed", str(error), f"GRANT REPLICATION SLAVE ON *.* TO {user};")
+    else:
+        yield Finding("rights", "ok", f"{user} may read the log")
+
+
+def _own_tables(place: _Place) -> Iterator[Finding]:
+    """Look whether our two small tables are there and may be written, or could be created."""
+    with _denied() as denied:
+        if place.journal.is_there(place.connection):
+            rows(place.connection, f"SELECT 1 FROM {OWN_DATABASE}.watermark LIMIT 0")
+            place.journal.try_writing(place.connection)
+            yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark is there")
+            return
+        if not _read_only(place) and _may_create(place):
+            yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark will be created")
+            return
+    mend = f"{GRANT} TO {place.user};"
+    missing = denied[0] if denied else f"{OWN_DATABASE}.watermark is not there, and may not be created"
+    if place.server.mariadb:
+        yield Finding(
+            "own tables", "warning", f"{missing}: a change that no log tells sets its table aside", mend
+        )
+    else:
+        yield Finding("own tables", "failed", f"{missing}; dumps need it for their watermarks", mend)
+
+
+def _read_only(place: _Place) -> bool:
+    return "ON" in (place.variable("read_only"), place.variable("super_read_only"))
+
+
+def _may_create(place: _Place) -> bool:
+    grants = [str(found[0]) for found in rows(place.connection, "SHOW GRANTS")]
+    places = ("ON *.*", f"ON `{OWN_DATABASE}`.*")
+    return any(
+        any(where in grant for where in places)
+        and any(word in grant.split(" ON ")[0] for word in ("ALL PRIVILEGES", "CREATE,", "CREATE "))
+        for grant in grants
+    )
+
+
+def _tables(place: _Place) -> Iterator[Finding]:
+    yield from _patterns(place)
+    yield from _views(place)
+    for facts in place.found:
+        problems = [p for p in (_readable(place, facts), _kept(facts), _key(place, facts)) if p]
+        yield from problems or [Finding(f"table {facts.table}", "ok", "can be captured")]
+
+
+def _patterns(place: _Place) -> Iterator[Finding]:
+    """Report names and patterns that match no table, and settings of tables that are not captured."""
+    for pattern in place.config.tables:
+        one = place.config.model_copy(update={"tables": [pattern], "exclude": []})
+        if not any(one.captures(facts.table) for facts in place.found):
+            yield Finding(
+                f"tables {pattern}", "failed", f"no table matches that {place.user} may see",
+                "correct source.tables, create the table, or GRANT SELECT on it",
+            )  # fmt: skip
+    names = {str(facts.table) for facts in place.found}
+    for name in sorted(place.tables.keys() - names):
+        yield Finding(f'[tables."{name}"]', "warning", "is not among the captured tables", "correct its name")
+
+
+def _views(place: _Place) -> Iterator[Finding]:
+    found = rows(
+        place.connection,
+        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'VIEW'",
+    )
+    for namespace, name in found:
+        table = TableName(namespace, name)
+        if captures(place.config, table):
+            named = str(table) in place.config.tables
+            yield Finding(
+                f"table {table}", "failed" if named else "warning", "is a view, never in the log",
+                "add it to source.exclude",
+            )  # fmt: skip
+
+
+def _readable(place: _Place, facts: TableFacts) -> Finding | None:
+    with _denied() as denied:
+        rows(place.connection, f"SELECT * FROM {qualified(facts.table)} LIMIT 0")
+    if not denied:
+        return None
+    grant = f"GRANT SELECT ON {qualified(facts.table)} TO {place.user};"
+    return Finding(f"table {facts.table}", "failed", denied[0], grant)
+
+
+def _kept(facts: TableFacts) -> Finding | None:
+    """Look at what keeps the rows: a snapshot is a snapshot in a transactional engine only."""
+    name, spelled = f"table {facts.table}", qualified(facts.table)
+    if facts.kind == "SYSTEM VERSIONED":
+        return Finding(
+            name, "failed", "is system-versioned: its log carries rows of the past too",
+            f"ALTER TABLE {spelled} DROP SYSTEM VERSIONING; or add it to source.exclude",
+        )  # fmt: skip
+    if facts.engine not in ("InnoDB", "ROCKSDB"):
+        return Finding(
+            name, "failed", f"is kept by {facts.engine}, which has no snapshots",
+            f"ALTER TABLE {spelled} ENGINE = InnoDB; or add it to source.exclude",
+        )  # fmt: skip
+    return None
+
+
+def _key(place: _Place, facts: TableFacts) -> Finding | None:
+    name = f"table {facts.table}"
+    layout = layout_of(place.connection, facts.table, place.tables)
+    if layout is None or layout.schema is None:
+        problem = layout.problem if layout else None
+        reason = problem.reason if problem else "it is gone"
+        return Finding(name, "failed", reason, problem.hint if problem else None)
+    key = layout.schema.key
+    if key == primary_key(place.connection, facts.table):
+        return None
+    indexes = _unique_indexes(place.connection, facts.table)
+    fitting = [nullable for columns, nullable in indexes if sorted(columns) == sorted(key)]
+    listed = ", ".join(map(quote, key))
+    if not fitting:
+        return Finding(
+            name, "failed", f"its configured key ({', '.join(key)}) has no unique index",
+            f"ALTER TABLE {qualified(facts.table)} ADD UNIQUE ({listed});",
+        )  # fmt: skip
+    if all(fitting):
+        return Finding(
+            name, "failed", f"a column of its configured key ({', '.join(key)}) may be null",
+            f"ALTER TABLE {qualified(facts.table)} MODIFY each of {listed} with NOT NULL",
+        )  # fmt: skip
+    return None
+
+
+def _unique_indexes(connection: Connection[Any], table: TableName) -> list[tuple[list[str], bool]]:
+    """Give the columns of each unique index, and whether one of them may be null."""
+    found = rows(connection, f"SHOW INDEX FROM {qualified(table)} WHERE Non_unique = 0")
+    indexes: dict[str, tuple[list[str], bool]] = {}
+    for _, _, name, _, column, _, _, _, _, nullable, *_ in found:
+        columns, some = indexes.get(name, ([], False))
+        indexes[name] = [*columns, column], some or nullable == "YES"
+    return list(indexes.values())
+
+
+def _expect(place: _Place, name: str, wanted: str) -> Finding:
+    value = place.variable(name)
+    if value == wanted:
+        return Finding(name, "ok", f"is {value}")
+    shown = "not known to this server" if value is None else f"is {value}"
+    spelled = wanted or "''"
+    mend = f"SET GLOBAL {name} = {spelled}; and set it in the server's configuration file"
+    return Finding(name, "failed", shown, mend)
+
+
+class _denied:  # noqa: N801
+    """Try something out: gathers the server's refusals instead of raising them."""
+
+    def __enter__(self) -> list[str]:
+        self._reasons: list[str] = []
+        return self._reasons
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, (pymysql.OperationalError, pymysql.ProgrammingError, PreconditionError)):
+            self._reasons.append(text_of(error))
+            return True
+        return False

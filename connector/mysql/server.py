@@ -1,0 +1,104 @@
+"""What kind of server it is, and the files of its binary log. Flavour is found out, never configured.
+
+Invariant: a position (`pack_position`) is only made of offsets below 4 GiB. A file grows beyond that within
+one transaction only, since the server goes on in the next file after it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from connector.errors import PreconditionError
+from connector.mysql.connection import row, rows
+from connector.mysql.segment import pack_position, unpack_position
+
+MAX_OFFSET = (1 << 32) - 1
+
+NO_BINARY_LOG = 1381
+"""ER_NO_BINARY_LOGGING."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server. `uuid`: MySQL's server_uuid; MariaDB has none, there it is made of server and domain id."""
+
+    mariadb: bool
+    version: str
+    server_id: int
+    uuid: str
+    lower_case: bool
+    uppercase_variables: frozenset[str] = frozenset()
+
+    @property
+    def kind(self) -> str:
+        """Give the flavour's name."""
+        return "mariadb" if self.mariadb else "mysql"
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Give major and minor version."""
+        found = re.match(r"(\d+)\.(\d+)", self.version)
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One file of the binary log."""
+
+    number: int
+    name: str
+    size: int
+
+
+def find_server(connection: Connection[Any]) -> Server:
+    """Ask which server this is: only MariaDB has a gtid_domain_id."""
+    names = "'version', 'server_id', 'server_uuid', 'gtid_domain_id', 'lower_case_table_names'"
+    found = dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
+    mariadb = "gtid_domain_id" in found
+    uuid = f"{found['server_id']}-{found['gtid_domain_id']}" if mariadb else str(found.get("server_uuid", ""))
+    lower_case = found.get("lower_case_table_names", "0") != "0"
+    return Server(mariadb, str(found["version"]), int(found["server_id"]), uuid, lower_case)
+
+
+def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
+    """Give file and offset of the end of the log; `PreconditionError` without a binary log."""
+    renamed = not server.mariadb and server.release >= (8, 2)
+    found = row(connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+    if found is None:
+        raise PreconditionError("the server writes no binary log", hint="set log_bin = ON and restart it")
+    return str(found[0]), int(found[1])
+
+
+def log_files(connection: Connection[Any]) -> dict[int, LogFile]:
+    """List the files that the server still has, by number."""
+    try:
+        listed = rows(connection, "SHOW BINARY LOGS")
+    except pymysql.Error as error:
+        if error.args[0] == NO_BINARY_LOG:
+            raise PreconditionError(
+                "the server writes no binary log", hint="set log_bin = ON and restart it"
+            ) from error
+        raise
+    files = [LogFile(number_of(str(name)), str(name), int(size)) for name, size, *_ in listed]
+    return {file.number: file for file in files}
+
+
+def number_of(name: str) -> int:
+    """Give a log file's number: what follows the last dot of its name."""
+    return int(name.rpartition(".")[2])
+
+
+def position_of(name: str, offset: int) -> int:
+    """Give the position at an offset in a file; one beyond 4 GiB counts as the last below."""
+    return pack_position(number_of(name), min(offset, MAX_OFFSET))
+
+
+def format_position(position: int) -> str:
+    """Spell a position for people."""
+    number, offset = unpack_position(position)
+    return f"file {number} offset {offset}"

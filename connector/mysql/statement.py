@@ -1,0 +1,184 @@
+"""What a statement in the log means for tables: only as far as no row event tells. Pure.
+
+Invariant: a statement that may change rows, and is not understood, has an effect on every table whose name
+occurs in it. Names are compared by the caller.
+
+Understood: TRUNCATE, DROP, RENAME, ALTER, CREATE, and statements in the statement format. An ALTER that adds
+or drops columns or indexes has none: the log carries the layout with the next row, and `connector.tables`
+reads what a new column holds. One that rewrites values, or moves partitions, has.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+Kind = Literal["truncate", "untold", "statement"]
+
+
+class Effect(NamedTuple):
+    """One table (`name` None: all of the database), and what happened to it.
+
+    ``truncate``: all rows went. ``untold``: rows or values may have changed and no event tells. ``statement``:
+    a change of rows in the statement format.
+    """
+
+    kind: Kind
+    database: str
+    name: str | None
+    reason: str
+
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|/\*(?!M?!).*?\*/|\#[^\n]*|--(?=\s|$)[^\n]*)
+      | (?P<hint>/\*M?!\d*|\*/)
+      | `(?P<quoted>(?:[^`]|``)*)`
+      | "(?P<double>(?:[^"\\]|""|\\.)*)"
+      | (?P<text>'(?:[^'\\]|''|\\.)*')
+      | (?P<word>[\w$\u0080-\U0010ffff]+)
+      | (?P<sign>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class _Token(NamedTuple):
+    text: str
+    word: str
+    """Upper case, for keywords; '' for what is quoted."""
+    is_name: bool
+
+
+def tokens_of(statement: str) -> list[_Token]:
+    """Split a statement; comments are left out, what executable comments hold is not."""
+    found = []
+    for match in _TOKEN.finditer(statement):
+        kind = match.lastgroup
+        if kind in ("space", "hint"):
+            continue
+        if kind in ("quoted", "double"):
+            mark = "`" if kind == "quoted" else '"'
+            found.append(_Token(match[kind].replace(mark * 2, mark), "", True))
+        else:
+            is_word = kind == "word"
+            found.append(_Token(match[0], match[0].upper() if is_word else "", is_word))
+    return found
+
+
+_HARMLESS = frozenset(
+    "GRANT REVOKE FLUSH ANALYZE OPTIMIZE CHECK SET USE SAVEPOINT RELEASE BEGIN COMMIT ROLLBACK XA INSTALL"
+    " UNINSTALL KILL RESET PURGE CHANGE SHUTDOWN".split()
+)
+_OBJECTS = frozenset(
+    "VIEW TRIGGER PROCEDURE FUNCTION EVENT USER ROLE INDEX SERVER SEQUENCE PACKAGE LOGFILE TABLESPACE UNDO"
+    " LIBRARY".split()
+)
+_CHANGES = frozenset("INSERT REPLACE UPDATE DELETE LOAD CALL DO WITH EXECUTE IMPORT".split())
+_REWRITES = frozenset("MODIFY CHANGE CONVERT IGNORE DISCARD IMPORT EXCHANGE".split())
+_BEFORE_TABLE = frozenset("ONLINE IGNORE TABLE TABLES IF EXISTS NOT WAIT NOWAIT".split())
+
+
+def effects_of(statement: str, database: str) -> list[Effect]:
+    """Give what a statement does to tables that no row event tells; see the module."""
+    tokens = [t for t in tokens_of(statement) if t.text != ";"]
+    words = [t.word for t in tokens]
+    if not words or words[0] in _HARMLESS:
+        return []
+    first, rest = words[0], words[1:6]
+    if first == "TRUNCATE":
+        names, _ = _names(tokens, 1, database)
+        return [Effect("truncate", *name, "TRUNCATE TABLE") for name in names[:1]]
+    if first == "DROP":
+        return _dropped(tokens, words, database)
+    if first == "RENAME" and "TABLE" in rest[:1] + rest[1:2]:
+        return _mentioned(tokens, database, "untold", "RENAME TABLE")
+    if first == "RENAME":
+        return []
+    if first == "ALTER":
+        return _altered(tokens, words, database)
+    if first == "CREATE":
+        return _created(tokens, words, database)
+    kind: Kind = "statement" if first in _CHANGES or not first else "untold"
+    if first in ("INSERT", "REPLACE") and "INTO" in words:
+        names, _ = _names(tokens, words.index("INTO") + 1, database)
+        return [Effect(kind, *name, f"{first} in the statement format") for name in names[:1]]
+    return _mentioned(tokens, database, kind, f"{first or tokens[0].text} in the statement format")
+
+
+def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
+    if "TEMPORARY" in words[1:3] or _OBJECTS.intersection(words[1:3]):
+        return []
+    if words[1] in ("DATABASE", "SCHEMA"):
+        names, _ = _names(tokens, 2, database)
+        return [Effect("untold", names[0][1], None, "DROP DATABASE")] if names else []
+    return _mentioned(tokens[1:], database, "untold", "DROP TABLE")
+
+
+def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
+    if "REPLACE" not in words[1:3] or "TABLE" not in words[1:5]:
+        return []
+    names, _ = _names(tokens, words.index("TABLE") + 1, database)
+    return [Effect("untold", *name, "CREATE OR REPLACE TABLE") for name in names[:1]]
+
+
+def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
+    if "TABLE" not in words[1:4]:
+        return []
+    names, place = _names(tokens, 1, database)
+    if not names:
+        return []
+    table, left = names[0], words[place:]
+    reason = _rewriting(words[1:3], left)
+    effects = [Effect("untold", *table, reason)] if reason else []
+    if "EXCHANGE" in left:
+        return _mentioned(tokens[1:], database, "untold", "ALTER TABLE ... EXCHANGE PARTITION")
+    for at, word in enumerate(left[:-1]):
+        if word == "RENAME" and left[at + 1] not in ("COLUMN", "INDEX", "KEY"):
+            after = place + at + 1 + (left[at + 1] in ("TO", "AS"))
+            effects += [
+                Effect("untold", *name, "ALTER TABLE ... RENAME")
+                for name in (table, *_names(tokens, after, table[0])[0])
+            ]
+    return effects
+
+
+def _rewriting(before: list[str], left: list[str]) -> str | None:
+    """Tell which part of an ALTER may change values without a row event."""
+    if "IGNORE" in before:
+        return "ALTER IGNORE TABLE"
+    if found := [word for word in left if word in _REWRITES]:
+        return f"ALTER TABLE ... {found[0]}"
+    for word, after in zip(left, left[1:], strict=False):
+        if word in ("DROP", "TRUNCATE") and after == "PARTITION":
+            return f"ALTER TABLE ... {word} PARTITION"
+    if "DROP" in left and "ADD" in left:
+        return "ALTER TABLE ... DROP and ADD"
+    return None
+
+
+def _names(tokens: list[_Token], place: int, database: str) -> tuple[list[tuple[str, str]], int]:
+    """Read the comma-separated table names from a place on; give them, and the place behind."""
+    names = []
+    while place < len(tokens) and tokens[place].word in _BEFORE_TABLE:
+        place += 1
+    while place < len(tokens) and tokens[place].is_name:
+        if place + 2 < len(tokens) and tokens[place + 1].text == "." and not tokens[place + 1].is_name:
+            names.append((tokens[place].text, tokens[place + 2].text))
+            place += 3
+        else:
+            names.append((database, tokens[place].text))
+            place += 1
+        if place >= len(tokens) or tokens[place].text != ",":
+            break
+        place += 1
+    return names, place
+
+
+def _mentioned(tokens: list[_Token], database: str, kind: Kind, reason: str) -> list[Effect]:
+    """Give an effect for all that could be a table's name."""
+    found = []
+    for place, token in enumerate(tokens):
+        if not token.is_name:
+            continue
+        qualified = place >= 2 and tokens[place - 1].text == "." and tokens[place - 2].is_name
+        found.append(Effect(kind, tokens[place - 2].text if qualified else database, token.text, reason))
+    return found

@@ -1,0 +1,415 @@
+"""Chunks of a real MariaDB: what a snapshot provably sees, keys of every type, the values of the log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from pymysql.connections import Connection
+
+from connector.errors import RequestError, TableError, TransientError
+from connector.mysql import dump
+from connector.mysql.dump import MysqlTables
+from connector.schema import TableName
+from connector.source import KeyRange
+from tests.integration.test_mysql_codec import EVERY_TYPE
+from tests.mariadb import (
+    MariaDatabase,
+    Row,
+    chunk_rows,
+    end_of_log,
+    events,
+    following,
+    read_all,
+    read_rows,
+    read_to,
+    source_of,
+)
+from tests.waiting import wait_until
+
+
+def of(mariadb: MariaDatabase, name: str = "t") -> TableName:
+    return TableName(mariadb.name, name)
+
+
+def test_a_chunks_watermarks_are_exactly_around_its_snapshot(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
+    source = source_of(mariadb)
+    with following(source) as log:
+        tables = source.open_tables()
+        mariadb.execute("UPDATE t SET v = 'seen'")
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            mariadb.execute("UPDATE t SET v = 'later'")
+            (rows,) = [some.columns[1].to_pylist() for some in chunk.rows()]
+        seen, later = events(read_rows(log, 2))
+        assert rows == ["seen"]
+        assert seen["_cdc"]["lsn"] <= chunk.low < chunk.high <= later["_cdc"]["lsn"]
+        read_to(log, chunk.high)
+        tables.close()
+
+
+def test_a_commit_between_log_and_engine_is_seen_or_after_the_low_watermark(mariadb: MariaDatabase) -> None:
+    """Many writers commit in groups, so that some are always in the log and not yet visible."""
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_40")
+    source = source_of(mariadb)
+    stop = threading.Event()
+
+    def write(first: int) -> None:
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute(f"UPDATE t SET n = n + 1 WHERE id BETWEEN {first} AND {first + 9}")
+
+    writers = [threading.Thread(target=write, args=(first,)) for first in (1, 11, 21, 31)]
+    chunks: list[tuple[int, int, dict[int, int]]] = []
+    with following(source) as log:
+        start = log.position
+        for writer in writers:
+            writer.start()
+        tables = source.open_tables()
+        try:
+            for _ in range(60):
+                with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+                    rows = {
+                        key: n
+                        for some in chunk.rows()
+                        for key, n in zip(*(c.to_pylist() for c in some.columns), strict=True)
+                    }
+                chunks.append((chunk.low, chunk.high, rows))
+        finally:
+            stop.set()
+            for writer in writers:
+                writer.join()
+        tables.close()
+        found = read_all(mariadb, log)
+    assert start < chunks[0][0]
+    state, place = dict.fromkeys(range(1, 41), 0), 0
+    for low, high, rows in chunks:
+        while place < len(found) and found[place]["_cdc"]["lsn"] <= low:
+            state[found[place]["id"]] = found[place]["n"]
+            place += 1
+        assert rows == state
+        assert place == len(found) or found[place]["_cdc"]["lsn"] >= high
+
+
+def test_chunks_with_the_log_after_them_equal_the_table(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_500")
+    source = source_of(mariadb)
+    stop = threading.Event()
+
+    def write() -> None:
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                key = number * 7919 % 600
+                cursor.execute(f"REPLACE INTO t VALUES ({key}, {number})")
+                cursor.execute(f"DELETE FROM t WHERE id = {number * 104729 % 600}")
+                cursor.execute(f"UPDATE t SET id = id + 1000 WHERE id = {number * 31 % 600} AND id < 100")
+
+    writer = threading.Thread(target=write)
+    placed: dict[int, tuple[int, int, int | None]] = {}
+
+    def place(key: int, lsn: int, seq: int, value: int | None) -> None:
+        if key not in placed or placed[key][:2] < (lsn, seq):
+            placed[key] = (lsn, seq, value)
+
+    with following(source) as log:
+        writer.start()
+        tables = source.open_tables()
+        after, ended = None, False
+        try:
+            while not ended:
+                upto = tables.next_boundary(of(mariadb), ["id"], after, 50, None)
+                with tables.open_chunk(of(mariadb), KeyRange(after, upto)) as chunk:
+                    for some in chunk.rows():
+                        for key, n in zip(*(c.to_pylist() for c in some.columns), strict=True):
+                            place(key, chunk.low, 1 << 62, n)
+                after, ended = upto, upto is None
+        finally:
+            stop.set()
+            writer.join()
+        tables.close()
+        for row in read_all(mariadb, log):
+            gone = row["_cdc"]["op"] == "delete"
+            place(row["id"], row["_cdc"]["lsn"], row["_cdc"]["seq"], None if gone else row["n"])
+    state = {key: value for key, (_, _, value) in placed.items() if value is not None}
+    assert state == dict(mariadb.execute("SELECT id, n FROM t"))  # type: ignore[arg-type]
+
+
+def test_columns_change_between_two_chunks(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, a text)", "INSERT INTO t VALUES (1, 'x')")
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        name = str(of(mariadb))
+        assert chunk_rows(tables, name) == [{"id": 1, "a": "x"}]
+        mariadb.execute("ALTER TABLE t ADD b int DEFAULT 7", "ALTER TABLE t DROP a")
+        assert chunk_rows(tables, name) == [{"id": 1, "b": 7}]
+        mariadb.execute("DROP TABLE t")
+        with pytest.raises(TableError, match=name):
+            chunk_rows(tables, name)
+        tables.close()
+
+
+@pytest.fixture
+def altering(mariadb: MariaDatabase) -> Iterator[Connection]:  # type: ignore[type-arg]
+    connection = mariadb.connect()
+    yield connection
+    connection.close()
+
+
+def waiting_for_lock(mariadb: MariaDatabase) -> bool:
+    query = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock'"
+    return bool(mariadb.execute(query))
+
+
+def test_a_rewriting_alter_never_makes_a_chunk_empty(
+    mariadb: MariaDatabase, altering: Connection  # type: ignore[type-arg]
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t SELECT seq, seq FROM seq_1_to_9")
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        with altering.cursor() as cursor:
+            cursor.execute("LOCK TABLES t WRITE")
+            found: list[Row] = []
+            reading = threading.Thread(target=lambda: found.extend(chunk_rows(tables, str(of(mariadb)))))
+            reading.start()
+            wait_until(lambda: waiting_for_lock(mariadb), "the chunk waits for the lock")
+            cursor.execute("ALTER TABLE t MODIFY a bigint, ALGORITHM = COPY")
+            cursor.execute("UNLOCK TABLES")
+        reading.join(30)
+        assert len(found) == 9
+        tables.close()
+
+
+def test_an_alter_waits_for_an_open_chunk_and_rows_do_not(
+    mariadb: MariaDatabase, altering: Connection  # type: ignore[type-arg]
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_9")
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        ddl = threading.Thread(target=lambda: altering.query("TRUNCATE TABLE t"))
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            mariadb.execute("INSERT INTO t VALUES (100)")
+            ddl.start()
+            wait_until(lambda: waiting_for_lock(mariadb), "the statement waits for the chunk")
+            assert sum(len(some.columns[0]) for some in chunk.rows()) == 9
+        ddl.join(30)
+        assert chunk_rows(tables, str(of(mariadb))) == []
+        tables.close()
+
+
+def test_a_lock_that_is_held_too_long_is_transient(
+    mariadb: MariaDatabase, altering: Connection, monkeypatch: pytest.MonkeyPatch  # type: ignore[type-arg]
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        for session in (tables._connection, tables._guard):
+            with session.cursor() as cursor:
+                cursor.execute("SET lock_wait_timeout = 1")
+        with altering.cursor() as cursor:
+            cursor.execute("LOCK TABLES t WRITE")
+            with pytest.raises(TransientError, match="[Ll]ock wait timeout"):
+                chunk_rows(tables, str(of(mariadb)))
+        tables.close()
+
+
+KEYS = {
+    "bigint": ("id bigint", "cast(seq AS signed) * 10 - 300", "id"),
+    "bigint_unsigned": ("id bigint unsigned", "18446744073709551615 - seq", "id"),
+    "decimal": ("id decimal(20,3)", "seq * 1.1 - 30", "id"),
+    "decimal_wide": ("id decimal(65,30)", "seq * 1.000000000000000000000000000001 - 30", "id"),
+    "double": ("id double", "(cast(seq AS signed) - 30) / 3", "id"),
+    "float": ("id float", "(cast(seq AS signed) - 30) / 7", "id"),
+    "year": ("id year", "1950 + seq", "id"),
+    "bit": ("id bit(64)", "18446744073709551000 + seq", "id"),
+    "date": ("id date", "'2020-01-01' + interval seq day", "id"),
+    "zero_date": ("id date", "if(seq = 1, '0000-00-00', '2020-01-01' + interval seq day)", "id"),
+    "datetime6": ("id datetime(6)", "'2020-03-28 23:59:59.999999' + interval seq * 1.3 hour_microsecond", "id"),
+    "timestamp3": ("id timestamp(3)", "timestamp'2020-10-25 00:30:00.5' + interval seq minute", "id"),
+    "time": ("id time(2)", "sec_to_time(seq * 100 - 3000.25)", "id"),
+    "varchar_ci": ("id varchar(20) COLLATE utf8mb4_general_ci", "concat(char(64 + seq % 60), seq, '''\\\\')", "id"),
+    "varchar_bin": ("id varchar(20) COLLATE utf8mb4_bin", "concat(char(64 + seq % 60), seq)", "id"),
+    "latin1": ("id varchar(20) CHARACTER SET latin1", "concat('ä', char(64 + seq % 40), seq, '€')", "id"),
+    "swedish": ("id varchar(20) COLLATE utf8mb4_swedish_ci", "concat(elt(1 + seq % 4, 'å', 'Z', 'ä', '😀'), seq)", "id"),
+    "char": ("id char(9)", "concat('c', seq)", "id"),
+    "text_prefix": ("id text", "concat(repeat('k', 50), seq)", "id(60)"),
+    "binary": ("id binary(16)", "unhex(md5(seq))", "id"),
+    "varbinary": ("id varbinary(20)", "concat(unhex(hex(seq)), x'00FF27')", "id"),
+    "blob_prefix": ("id blob", "unhex(md5(seq))", "id(16)"),
+    "uuid": ("id uuid", "concat(lpad(seq * 40503 % 65536, 8, '0'), '-e89b-12d3-a456-', lpad(seq, 12, '0'))", "id"),
+    "inet6": ("id inet6", "concat('2001:db8::', hex(seq * 1000))", "id"),
+    "inet4": ("id inet4", "concat('10.0.', seq * 4, '.1')", "id"),
+    "enum_and_int": ("a enum('z', 'ü', 'b''c', ''), id int", "1 + seq % 4, seq", "a, id"),
+    "set_and_int": ("a set('z', 'm', 'b'), id int", "seq % 8, seq", "a, id"),
+    "composite": (
+        "b varchar(9) COLLATE utf8mb4_general_ci, a bigint, id binary(4)",
+        "concat(if(seq % 2, 'x', 'X'), seq % 3), seq % 4, unhex(lpad(hex(seq), 8, '0'))", "b, a, id",
+    ),
+    "quoted": ('`a ``"B.` int', "seq", '`a ``"B.`'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_chunks_by_any_key_hold_every_row_once(name: str, mariadb: MariaDatabase) -> None:
+    columns, values, key = KEYS[name]
+    mariadb.execute(
+        f"CREATE TABLE t ({columns}, n int, PRIMARY KEY ({key})) CHARACTER SET utf8mb4",
+        f"INSERT INTO t SELECT {values}, seq FROM seq_1_to_60",
+    )
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        (schema,) = source.tables()
+        after, found, sizes = None, [], []
+        while True:
+            upto = tables.next_boundary(of(mariadb), schema.key, after, 7, None)
+            rows = chunk_rows(tables, str(of(mariadb)), KeyRange(after, upto))
+            if upto is not None:
+                with tables.open_keys(of(mariadb), [upto]) as chunk:  # a boundary is a key
+                    (some,) = chunk.rows()
+                assert some.absent.to_pylist() == [False]
+                picked = {c.name: v[0].as_py() for c, v in zip(chunk.schema.columns, some.columns, strict=True)}
+                assert picked in rows
+            found += rows
+            sizes.append(len(rows))
+            if upto is None:
+                break
+            after = upto
+        tables.close()
+    assert sorted(row["n"] for row in found) == list(range(1, 61))
+    assert sizes == [7] * 8 + [4]
+
+
+def test_a_predicate_limits_boundaries_and_rows(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_100")
+    source, name = source_of(mariadb), str(of(mariadb))
+    with following(source):
+        tables = source.open_tables()
+        where = "id % 10 = 0 OR id = 1 -- the ends"
+        assert tables.next_boundary(of(mariadb), ["id"], None, 3, where) == ("20",)
+        rows = chunk_rows(tables, name, KeyRange(("20",), ("40",)), where)
+        assert [r["id"] for r in rows] == [30, 40]
+        with pytest.raises(RequestError, match="nope"):
+            chunk_rows(tables, name, where="nope = 1")
+        with pytest.raises(RequestError, match="syntax"):
+            tables.next_boundary(of(mariadb), ["id"], None, 3, "id = ")
+        assert len(chunk_rows(tables, name)) == 100  # and the reader goes on
+        tables.close()
+
+
+def keyed(tables: MysqlTables, table: TableName, keys: list[list[str]]) -> list[tuple[object, ...]]:
+    with tables.open_keys(table, keys) as chunk:
+        return [
+            row
+            for some in chunk.rows()
+            for row in zip(*(c.to_pylist() for c in (*some.columns, some.absent)), strict=True)
+        ]
+
+
+def test_keys_without_a_row_come_back_as_absent_in_the_columns_spelling(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (a decimal(8,2), b varchar(4), c date, d binary(2), v int, PRIMARY KEY (a, b, c, d))",
+        "INSERT INTO t VALUES (1.5, 'x', '2020-01-02', x'00FF', 7)",
+    )
+    source = source_of(mariadb)
+    with following(source):
+        tables, table = source.open_tables(), of(mariadb)
+        found = keyed(
+            tables, table, [["1.5", "X", "2020-01-02", "0x00FF"], ["2.5", "y", "2020-01-03", "0x0001"]]
+        )
+        with pytest.raises(RequestError, match="is not a key"):
+            keyed(tables, table, [["1"]])
+        with pytest.raises(RequestError, match="not a number"):
+            keyed(tables, table, [["1; DROP TABLE t", "x", "2020-01-02", "0x00"]])
+        assert len(chunk_rows(tables, str(table))) == 1
+        tables.close()
+    assert [tuple(map(str, row)) for row in found] == [
+        ("1.50", "x", "2020-01-02", r"b'\x00\xff'", "7", "False"),
+        ("2.50", "y", "2020-01-03", r"b'\x00\x01'", "None", "True"),
+    ]
+
+
+def test_an_abandoned_chunk_does_not_harm_the_next(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT seq, repeat('x', 500) FROM seq_1_to_50000",
+    )
+    source, name = source_of(mariadb), str(of(mariadb))
+    with following(source):
+        tables = source.open_tables()
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            next(iter(chunk.rows()))
+        with pytest.raises(TransientError):  # the connection was let go, and is opened anew by the worker
+            chunk_rows(tables, name)
+        tables.close()
+        tables = source.open_tables()
+        assert len(chunk_rows(tables, name, KeyRange(None, ("10",)))) == 10
+        tables.close()
+
+
+def test_a_killed_select_is_transient(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT seq, repeat('x', 500) FROM seq_1_to_50000",
+    )
+    source = source_of(mariadb)
+    with following(source):
+        for kill in ("KILL QUERY", "KILL"):
+            tables = source.open_tables()
+            with pytest.raises(TransientError), tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+                for number, _ in enumerate(chunk.rows()):
+                    if number == 0:
+                        mariadb.execute(f"{kill} {tables._connection.thread_id()}")
+            tables.close()
+
+
+def test_rows_are_read_within_bounded_batches(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT seq, repeat('x', 400) FROM seq_1_to_45000",
+    )
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            sizes = [len(some.columns[0]) for some in chunk.rows()]
+        assert sum(sizes) == 45000
+        assert max(sizes) * 400 < dump.BATCH_BYTES + dump.RECEIVE_BYTES
+        tables.close()
+
+
+def test_a_row_is_the_same_from_the_dump_and_from_the_log_for_each_type(mariadb: MariaDatabase) -> None:
+    columns = ", ".join(f"`{name}` {type_}" for name, (type_, _) in EVERY_TYPE.items())
+    mariadb.execute(f"CREATE TABLE t (id bigint PRIMARY KEY, {columns}) CHARACTER SET utf8mb4")
+    source = source_of(mariadb)
+    written = {name: values for name, (_, values) in EVERY_TYPE.items() if values}
+    names = ", ".join(f"`{name}`" for name in written)
+    inserts = []
+    for row in range(max(map(len, written.values()))):
+        values = ", ".join(v[row] if row < len(v) else "NULL" for v in written.values())
+        inserts.append(f"INSERT INTO t (id, {names}) VALUES ({row}, {values})")
+    with following(source) as log:
+        mariadb.execute("INSERT INTO t (id) VALUES (-1)", *inserts)
+        read_to(log, end_of_log(mariadb))
+        segment = log.take()
+        logged = {row["id"]: row for row in events(segment)}
+        tables = source.open_tables()
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            schema = chunk.schema
+            for some in chunk.rows():
+                raws = some.raw.to_pylist() if some.raw is not None else [None] * len(some.columns[0])
+                for index, raw in enumerate(raws):
+                    row = {c.name: v[index].as_py() for c, v in zip(schema.columns, some.columns, strict=True)}
+                    found = logged.pop(row["id"])
+                    assert {name: found[name] for name in row} == row
+                    assert sorted(found["_cdc"]["raw"] or []) == sorted(raw or [])
+        tables.close()
+    assert not logged
+    assert {batch.schema.id for batch in segment.decode()} == {schema.id}  # type: ignore[union-attr]
+    assert source.tables() == [schema]

@@ -1,0 +1,150 @@
+"""The MariaDB server of a test run, started when first asked for; a database per test."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pydantic import SecretStr
+from pymysql.connections import Connection
+
+from connector.config import SourceConfig, TableConfig
+from connector.demo.mariadb_server import MariadbServer
+from connector.mysql.connection import parse_url
+from connector.mysql.dump import MysqlTables
+from connector.mysql.reader import MysqlLog
+from connector.mysql.source import MysqlSource
+from connector.schema import TableName
+from connector.source import History, KeyRange
+from tests.integration.postgres_source import events, ops, set_aside
+from tests.waiting import wait_until
+
+__all__ = ["MariaDatabase", "chunk_rows", "events", "following", "opened", "ops", "read_rows", "read_to"]
+__all__ += ["set_aside", "source_of"]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MariaDatabase:
+    """One test's own database: `execute` for set-up, `connect` for sessions that a test holds open."""
+
+    server: MariadbServer
+    name: str
+
+    @property
+    def url(self) -> str:
+        """As the all-mighty user, over TCP."""
+        return self.server.url(database=self.name)
+
+    def connect(self, url: str | None = None) -> Connection[Any]:
+        """A new session in UTC, autocommit; the test closes it, or the end of the server does."""
+        return pymysql.connect(
+            **parse_url(url or self.url),
+            charset="utf8mb4",
+            autocommit=True,
+            init_command="SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'",
+        )
+
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements in a session of their own; the rows of the last."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+
+@contextlib.contextmanager
+def fresh_database(server: MariadbServer, name: str) -> Iterator[MariaDatabase]:
+    """A new database, dropped at the end."""
+    database = MariaDatabase(server, name)
+    MariaDatabase(server, "").execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+    try:
+        yield database
+    finally:
+        if server.running:
+            MariaDatabase(server, "").execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+
+def source_of(
+    database: MariaDatabase,
+    tables: Sequence[str] = (),
+    keys: Mapping[str, Sequence[str]] | None = None,
+    *,
+    url: str | None = None,
+) -> MysqlSource:
+    """A source of all tables of the database, named after it."""
+    config = SourceConfig.model_construct(
+        name="t" + database.name.replace("_", "-")[-40:],
+        kind="mysql",
+        url=SecretStr(url or database.url),
+        tables=list(tables) or [f"{database.name}.*"],
+        exclude=[], slot="", publication="", on_gap="repair",
+    )  # fmt: skip
+    return MysqlSource(config, {name: TableConfig(key=list(key)) for name, key in (keys or {}).items()})
+
+
+@contextlib.contextmanager
+def following(source: MysqlSource) -> Iterator[MysqlLog]:
+    """The log from a new history on."""
+    source.prepare()
+    with opened(source, source.begin_history(fresh=False)) as log:
+        yield log
+
+
+@contextlib.contextmanager
+def opened(source: MysqlSource, history: History) -> Iterator[MysqlLog]:
+    """The log behind the history's position."""
+    log = source.open_log(1, history.position, history.unsettled)
+    try:
+        yield log
+    finally:
+        log.close()
+        source.close()
+
+
+def read_rows(log: MysqlLog, rows: int) -> Any:
+    """Read until so many whole rows events are held, and take them."""
+
+    def enough() -> bool:
+        log.read(0.05, 64 << 20)
+        return log.buffered_rows >= rows
+
+    wait_until(enough, f"{rows} rows events are read")
+    return log.take()
+
+
+def read_to(log: MysqlLog, position: int) -> None:
+    """Read until the position is reached."""
+
+    def reached() -> bool:
+        log.read(0.05, 64 << 20)
+        return log.position >= position
+
+    wait_until(reached, f"position {position} is reached")
+
+
+def end_of_log(database: MariaDatabase) -> int:
+    """Where the server's log ends now."""
+    file, offset = database.execute("SHOW MASTER STATUS")[0][:2]
+    return int(file.rpartition(".")[2]) << 32 | offset
+
+
+def read_all(database: MariaDatabase, log: MysqlLog) -> list[Row]:
+    """Everything up to the present end of the log, as events in order."""
+    read_to(log, end_of_log(database))
+    return events(log.take())
+
+
+def chunk_rows(
+    tables: MysqlTables, table: str, key_range: KeyRange | None = None, where: str | None = None
+) -> list[Row]:
+    """The rows of a chunk."""
+    import pyarrow as pa
+
+    with tables.open_chunk(TableName.parse(table), key_range or KeyRange(), where) as chunk:
+        names = [column.name for column in chunk.schema.columns]
+        return [row for some in chunk.rows() for row in pa.table(some.columns, names).to_pylist()]
