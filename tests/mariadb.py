@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pymysql
-from pydantic import SecretStr
 from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
@@ -77,13 +76,14 @@ def source_of(
     url: str | None = None,
 ) -> MysqlSource:
     """A source of all tables of the database, named after it."""
-    config = SourceConfig.model_construct(
-        name="t" + database.name.replace("_", "-")[-40:],
-        kind="mysql",
-        url=SecretStr(url or database.url),
-        tables=list(tables) or [f"{database.name}.*"],
-        exclude=[], slot="", publication="", on_gap="repair",
-    )  # fmt: skip
+    config = SourceConfig.model_validate(
+        {
+            "name": "t" + database.name.replace("_", "-")[-40:],
+            "kind": "mariadb",
+            "url": url or database.url,
+            "tables": list(tables) or [f"{database.name}.*"],
+        }
+    )
     return MysqlSource(config, {name: TableConfig(key=list(key)) for name, key in (keys or {}).items()})
 
 

@@ -158,8 +158,14 @@ class MariadbServer:
                 shutil.chown(folder, self._user)
         owner = [f"--user={self._user}"] if self._user else []
         done = subprocess.run(
-            [install, "--no-defaults", f"--datadir={self.data_dir}", "--skip-test-db", *owner]
-            + ["--auth-root-authentication-method=normal"],
+            [
+                install,
+                "--no-defaults",
+                f"--datadir={self.data_dir}",
+                "--skip-test-db",
+                *owner,
+                "--auth-root-authentication-method=normal",
+            ],
             capture_output=True,
             check=False,
         )
@@ -187,8 +193,8 @@ class MariadbServer:
         settings = [f"--{name}={value}" for name, value in self.settings.items()]
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [program, "--no-defaults", f"--datadir={self.data_dir}", f"--port={port}"]
-                + [f"--socket={self._home / 'socket'}", f"--tmpdir={self._home}", *settings],
+                [program, "--no-defaults", f"--datadir={self.data_dir}", f"--port={port}",
+                 f"--socket={self._home / 'socket'}", f"--tmpdir={self._home}", *settings],
                 user=uid, group=gid, extra_groups=[] if account else None,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip

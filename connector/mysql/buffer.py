@@ -1,4 +1,4 @@
-"""The log reader's buffer: raw rows events of whole transactions, and of the open one. Does no I/O of its own.
+"""The log reader's buffer: raw rows events of whole transactions, and of the open one. Does no I/O.
 
 Invariants:
 
@@ -373,7 +373,7 @@ class LogBuffer:
         return self._open.begun or (self._capturing.mariadb and not self._open.gtid.standalone)
 
     def _prepare(self, body: bytes, seconds: int, end: int) -> None:
-        """An XA transaction was prepared; whether its rows count is told later, by a transaction of its own."""
+        """An XA transaction was prepared; whether its rows count, another transaction tells later."""
         xid, one_phase = events.xid_of_xa(body)
         if not one_phase:
             touched = self._touched()

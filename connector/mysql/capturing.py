@@ -40,7 +40,7 @@ class Capturing(Protocol):
         """Give the layout of a table that the log showed last, or the catalog's."""
 
     def named(self, database: str, name: str) -> TableName | None:
-        """Give the captured table of this name, however its letters are cased where the server does not care."""
+        """Give the captured table of this name, in any case of letters where the server does not care."""
 
     def among(self, database: str | None) -> set[TableName]:
         """Give the captured tables of a database, or of all."""

@@ -84,9 +84,10 @@ _URL_HINT = "write mysql://user:password@host:3306/database"
 
 
 def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any]:
-    """Open an autocommit connection with our session settings; `name` is shown among the session's attributes.
+    """Open an autocommit connection with our session settings; `name` is among the session's attributes.
 
-    Raises `TransientError` where the server can't be reached or is busy, `PreconditionError` where it refuses.
+    Raises `TransientError` where the server can't be reached or is busy, `PreconditionError` where it
+    refuses.
     """
     parameters = parse_url(url)
     try:

@@ -108,7 +108,7 @@ def rotate_targets(body: bytes, tail: int) -> list[tuple[int, int]]:
 
 
 def checksum_bytes(packet: bytes, base: int) -> int:
-    """Give how many bytes of checksum end each event that follows this FORMAT event (whole, checksum and all).
+    """Give how many bytes of checksum end each event that follows this FORMAT event, given whole.
 
     The checksum's algorithm is the byte before the FORMAT event's own checksum.
     """

@@ -132,7 +132,7 @@ def _row_image(place: _Place) -> Iterator[Finding]:
 
 
 def _filters(place: _Place) -> Iterator[Finding]:
-    """A server that leaves databases out of its log, or that is a replica which does not log what it applies."""
+    """A server that leaves databases out of its log, or a replica that does not log what it applies."""
     with _denied() as denied:
         renamed = not place.server.mariadb and place.server.release >= (8, 2)
         found = row(place.connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")

@@ -126,7 +126,7 @@ class MysqlSource:
             noted = self._journal.birth(connection)
         if number not in files:
             first, last = min(files), max(files)
-            return f"binlog file {number} is gone, the server has {first} to {last}: purged, reset or another log"
+            return f"binlog file {number} is gone, there are {first} to {last}: purged, reset or another log"
         if offset > files[number].size:
             size = files[number].size
             return f"binlog file {files[number].name} ends at {size}, before {offset}: reset or another log"

@@ -11,6 +11,7 @@ reads what a new column holds. One that rewrites values, or moves partitions, ha
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 Kind = Literal["truncate", "untold", "statement"]
@@ -19,8 +20,8 @@ Kind = Literal["truncate", "untold", "statement"]
 class Effect(NamedTuple):
     """One table (`name` None: all of the database), and what happened to it.
 
-    ``truncate``: all rows went. ``untold``: rows or values may have changed and no event tells. ``statement``:
-    a change of rows in the statement format.
+    ``truncate``: all rows went. ``untold``: rows or values may have changed and no event tells.
+    ``statement``: a change of rows in the statement format.
     """
 
     kind: Kind
@@ -83,13 +84,13 @@ def effects_of(statement: str, database: str) -> list[Effect]:
     words = [t.word for t in tokens]
     if not words or words[0] in _HARMLESS:
         return []
-    first, rest = words[0], words[1:6]
+    first = words[0]
     if first == "TRUNCATE":
         names, _ = _names(tokens, 1, database)
         return [Effect("truncate", *name, "TRUNCATE TABLE") for name in names[:1]]
     if first == "DROP":
         return _dropped(tokens, words, database)
-    if first == "RENAME" and "TABLE" in rest[:1] + rest[1:2]:
+    if first == "RENAME" and words[1:2] in (["TABLE"], ["TABLES"]):
         return _mentioned(tokens, database, "untold", "RENAME TABLE")
     if first == "RENAME":
         return []
@@ -147,7 +148,7 @@ def _rewriting(before: list[str], left: list[str]) -> str | None:
         return "ALTER IGNORE TABLE"
     if found := [word for word in left if word in _REWRITES]:
         return f"ALTER TABLE ... {found[0]}"
-    for word, after in zip(left, left[1:], strict=False):
+    for word, after in pairwise(left):
         if word in ("DROP", "TRUNCATE") and after == "PARTITION":
             return f"ALTER TABLE ... {word} PARTITION"
     if "DROP" in left and "ADD" in left:

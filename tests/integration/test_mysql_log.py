@@ -1,4 +1,4 @@
-"""The binary log of a real MariaDB: every operation, exact resumption, gaps, and what the log does not tell."""
+"""The binary log of a real MariaDB: every operation, exact resumption, gaps, what no event tells."""
 
 from __future__ import annotations
 
@@ -141,9 +141,7 @@ def test_a_huge_transaction_can_be_taken_in_parts(mariadb: MariaDatabase) -> Non
 def test_events_larger_than_a_packet_come_whole(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)")
     with following(source_of(mariadb)) as log:
-        mariadb.execute(
-            "SET GLOBAL max_allowed_packet = 1 << 26"
-        )
+        mariadb.execute("SET GLOBAL max_allowed_packet = 1 << 26")
         mariadb.execute("INSERT INTO t VALUES (1, repeat('x', 20000000)), (2, 'y')")
         rows = read_all(mariadb, log)
         mariadb.execute("INSERT INTO t VALUES (3, 'z')")
@@ -352,7 +350,9 @@ def test_a_table_without_metadata_or_key_is_set_aside_and_the_others_go_on(maria
 def test_an_xa_transaction_sets_its_tables_aside(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
     with following(source_of(mariadb)) as log:
-        mariadb.execute("XA START 'x'", "INSERT INTO t VALUES (1)", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'")
+        mariadb.execute(
+            "XA START 'x'", "INSERT INTO t VALUES (1)", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'"
+        )
         mariadb.execute("INSERT INTO u VALUES (2)")
         read_to(log, end_of_log(mariadb))
         found = set_aside(log.take())
@@ -366,17 +366,23 @@ def test_compressed_events_are_the_same_events(mariadb: MariaDatabase, compresse
     with following(source_of(mariadb)) as log:
         mariadb.execute(f"SET GLOBAL log_bin_compress = {int(compressed)}")
         try:
-            mariadb.execute("INSERT INTO t VALUES (1, repeat('x', 2000))", "UPDATE t SET v = repeat('y', 2000)")
+            mariadb.execute(
+                "INSERT INTO t VALUES (1, repeat('x', 2000))", "UPDATE t SET v = repeat('y', 2000)"
+            )
             long = " " * 500
             mariadb.execute(f"TRUNCATE TABLE {long} t")
         finally:
             mariadb.execute("SET GLOBAL log_bin_compress = 0")
         found = read_all(mariadb, log)
-    assert [(op, v and v[0]) for op, v in ops(found, "v")] == [("insert", "x"), ("update", "y"), ("truncate", None)]
+    assert [(op, v and v[0]) for op, v in ops(found, "v")] == [
+        ("insert", "x"),
+        ("update", "y"),
+        ("truncate", None),
+    ]
 
 
 def test_names_with_quotes_dots_and_signs_are_captured(mariadb: MariaDatabase) -> None:
-    name = 'a"b.c `d\' ☃'
+    name = "a\"b.c `d' ☃"
     quoted = "`" + name.replace("`", "``") + "`"
     mariadb.execute(f"CREATE TABLE {quoted} (`k 'ü` int PRIMARY KEY, {quoted} text)")
     source = source_of(mariadb)

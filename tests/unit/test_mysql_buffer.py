@@ -1,0 +1,321 @@
+"""The buffer of the binary log over events made by hand: MySQL's dialect, broken logs, files beyond 4 GiB."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pyarrow as pa
+import pytest
+
+from connector.errors import BugError, PreconditionError, TransientError
+from connector.event import EventBatch, SetAside
+from connector.mysql import events
+from connector.mysql.buffer import LogBuffer
+from connector.mysql.capturing import Mapped
+from connector.mysql.segment import pack_position
+from connector.mysql.tablemap import MappedColumn, TableMap, table_name_of
+from connector.mysql.types import LONG, ColumnType
+from connector.schema import TableName
+
+SECONDS = 1_700_000_000
+UUID = bytes(range(16))
+GIB4 = 1 << 32
+
+
+class Capturing:
+    """Captures all tables of database d, each with one key column."""
+
+    mariadb = False
+
+    def resolve(self, body: bytes) -> Mapped:
+        table = table_name_of(body)
+        if table.namespace != "d":
+            return Mapped(table)
+        table_map = TableMap(0, table, (MappedColumn("id", ColumnType(LONG)),), ("id",))
+        return Mapped(table, table_map, table_map.schema())
+
+    def latest(self, table: TableName) -> Mapped:
+        table_map = TableMap(0, table, (MappedColumn("id", ColumnType(LONG)),), ("id",))
+        return Mapped(table, table_map, table_map.schema())
+
+    def named(self, database: str, name: str) -> TableName | None:
+        return TableName(database, name) if database == "d" else None
+
+    def among(self, database: str | None) -> set[TableName]:
+        return {TableName("d", "t"), TableName("d", "u")}
+
+
+class Log:
+    """A log file written by hand, fed to a buffer event by event."""
+
+    def __init__(self, offset: int = 1000, file: int = 7, tail: int = 4) -> None:
+        self.buffer = LogBuffer(1, pack_position(file, offset), Capturing())
+        self.file, self.offset, self.tail = file, offset, tail
+        self.frame(events.ROTATE, struct.pack("<Q", offset) + b"bin.%06d" % file, tail=0)
+        described = bytes(57) + bytes([15]) * 40 + bytes([1 if tail else 0])
+        self.frame(events.FORMAT, described, tail=4)
+
+    def event(
+        self, kind: int, body: bytes, *, flags: int = 0, end: int | None = None, tail: int = -1
+    ) -> bytes:
+        size = 19 + len(body) + (self.tail if tail < 0 else tail)
+        after = (self.offset + size) % GIB4 if end is None else end
+        header = struct.pack("<IBIIIH", SECONDS, kind, 9, size, after, flags)
+        return header + body + bytes(self.tail if tail < 0 else tail)
+
+    def frame(self, kind: int, body: bytes, tail: int = -1) -> None:
+        self.buffer.feed([b"\0" + self.event(kind, body, flags=events.ARTIFICIAL, end=0, tail=tail)])
+
+    def write(self, kind: int, body: bytes = b"", flags: int = 0) -> None:
+        event = self.event(kind, body, flags=flags)
+        self.offset += len(event)
+        self.buffer.feed([b"\0" + event])
+
+    def gtid(self, number: int = 5) -> None:
+        micros = (SECONDS * 1_000_000 + 123_456).to_bytes(7, "little")
+        body = b"\0" + UUID + number.to_bytes(8, "little") + b"\2" + bytes(16) + micros
+        self.write(events.GTID, body)
+
+    def query(self, statement: str, database: str = "d") -> None:
+        head = struct.pack("<IIBHH", 1, 0, len(database), 0, 0)
+        self.write(events.QUERY, head + database.encode() + b"\0" + statement.encode())
+
+    def rows(self, *keys: int, table: str = "d.t", write: bool = True) -> tuple[bytes, bytes]:
+        namespace, name = table.split(".")
+        table_id = zlib.crc32(table.encode()).to_bytes(6, "little")
+        mapped = table_id + b"\1\0" + bytes([len(namespace)]) + namespace.encode() + b"\0"
+        mapped += bytes([len(name)]) + name.encode() + b"\0\1\3\0\0"
+        body = table_id + b"\1\0\1\xff" + b"".join(b"\xfe" + struct.pack("<i", key) for key in keys)
+        if write:
+            self.write(19, mapped)
+            self.write(23, body)
+        return mapped, body
+
+    def transaction(self, *keys: int, table: str = "d.t", number: int = 5) -> None:
+        self.gtid(number)
+        self.query("BEGIN")
+        self.rows(*keys, table=table)
+        self.write(events.XID, bytes(8))
+
+    @property
+    def end(self) -> int:
+        return pack_position(self.file, self.offset)
+
+    def taken(self) -> list[tuple[str, int | None, int, int]]:
+        """Operation, key, lsn and seq of what is whole."""
+        return landed(self.buffer.take())
+
+
+def landed(segment: object) -> list[tuple[str, int | None, int, int]]:
+    found = []
+    for batch in segment.decode():  # type: ignore[attr-defined]
+        assert isinstance(batch, EventBatch), batch
+        for row in batch.table.to_pylist():
+            found.append((row["_cdc"]["op"], row["id"], row["_cdc"]["lsn"], row["_cdc"]["seq"]))
+    return sorted(found, key=lambda row: row[2:])
+
+
+def set_aside(segment: object) -> list[SetAside]:
+    return [found for found in segment.decode() if isinstance(found, SetAside)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("tail", [0, 4])
+def test_transactions_of_mysql_come_whole_at_their_begin(tail: int) -> None:
+    log = Log(tail=tail)
+    start = log.end
+    log.transaction(1, 2)
+    second = log.end
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(3)
+    assert log.buffer.position == second
+    assert log.taken() == [("insert", 1, start, 0), ("insert", 2, start, 2)]
+    log.rows(4)
+    log.query("COMMIT")
+    assert log.buffer.position == log.end
+    segment = log.buffer.take()
+    assert landed(segment) == [("insert", 3, second, 0), ("insert", 4, second, 1 << 32)]
+    (batch,) = segment.decode()
+    assert isinstance(batch, EventBatch)
+    cdc = batch.table.column("_cdc")[0].as_py()
+    assert cdc["txid"] == "00010203-0405-0607-0809-0a0b0c0d0e0f:5"
+    assert cdc["committed_at"].timestamp() == SECONDS + 0.123456
+
+
+def test_statements_that_are_transactions_of_their_own_move_the_position() -> None:
+    log = Log()
+    for statement in ("ALTER TABLE t ADD a int", "TRUNCATE TABLE t", "ALTER TABLE u MODIFY a int"):
+        lsn = log.end
+        log.gtid()
+        log.query(statement)
+        assert log.buffer.position == log.end
+    assert log.buffer.untold[0][:2] == (TableName("d", "u"), lsn)
+    assert [row[:2] for row in log.taken()] == [("truncate", None)]
+
+
+def test_tables_that_are_not_captured_count_but_do_not_land() -> None:
+    log = Log()
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(1, table="other.t")
+    log.rows(2)
+    log.write(events.XID, bytes(8))
+    assert [(key, seq) for _, key, _, seq in log.taken()] == [(2, 1 << 32)]
+
+
+@pytest.mark.parametrize("codec", ["zstd", None])
+def test_a_compressed_transaction_of_mysql_is_the_same_transaction(codec: str | None) -> None:
+    plain, packed = Log(), Log()
+    start = plain.end
+    plain.transaction(1, 2)
+    inner = Log(tail=0)
+    mapped, rows = inner.rows(1, 2, write=False)
+    head = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN"
+    data = b"".join(
+        inner.event(kind, body) for kind, body in ((2, head), (19, mapped), (23, rows), (16, bytes(8)))
+    )
+    body = pa.compress(data, codec, asbytes=True) if codec else data
+    fields = b"\2\1\0" if codec else b"\2\3\xfc\xff\0"
+    fields += b"\3\3\xfc" + len(data).to_bytes(2, "little") + b"\1\1" + bytes([len(body) % 250]) + b"\0"
+    packed.gtid()
+    packed.write(events.TRANSACTION_PAYLOAD, fields + body)
+    assert packed.buffer.position == packed.end
+    assert packed.taken() == plain.taken() == [("insert", 1, start, 0), ("insert", 2, start, 2)]
+
+
+@pytest.mark.parametrize("difference", [-1, 1, 40])
+def test_a_log_that_does_not_go_on_where_it_ended_stops(difference: int) -> None:
+    log = Log()
+    log.transaction(1)
+    log.offset += difference
+    with pytest.raises(TransientError, match="does not go on"):
+        log.transaction(2)
+
+
+def test_another_file_than_the_next_stops() -> None:
+    log = Log()
+    with pytest.raises(TransientError, match="went on at"):
+        log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000009")
+    with pytest.raises(TransientError, match="went on at"):
+        Log().frame(events.ROTATE, struct.pack("<Q", 5) + b"bin.000008")
+
+
+def test_a_file_that_ended_without_saying_so_is_followed_by_the_next() -> None:
+    log = Log()
+    log.transaction(1)
+    log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    assert log.buffer.position == pack_position(8, 4)
+
+
+def test_a_file_that_ended_within_a_transaction_stops() -> None:
+    log = Log()
+    log.gtid()
+    with pytest.raises(TransientError, match="within a transaction"):
+        log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+
+
+def test_what_grows_a_file_beyond_4_gib_is_one_transaction_until_the_next_file() -> None:
+    log = Log(offset=GIB4 - 300)
+    log.transaction(1)
+    start = log.end
+    log.transaction(2, 3)
+    assert log.offset > GIB4
+    log.transaction(4)
+    assert log.buffer.position == start
+    assert [row[1] for row in log.taken()] == [1]
+    part = log.buffer.take_open()
+    log.write(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    assert log.buffer.position == pack_position(8, 4)
+    rest = landed(log.buffer.take())
+    assert part is not None
+    assert [(key, lsn) for _, key, lsn, _ in landed(part) + rest] == [(2, start), (3, start), (4, start)]
+    seqs = [seq for *_, seq in landed(part) + rest]
+    assert seqs == sorted(set(seqs))
+
+
+def test_a_huge_transaction_is_taken_in_parts() -> None:
+    log = Log()
+    start = log.end
+    log.gtid()
+    log.query("BEGIN")
+    found = []
+    for key in range(5):
+        log.rows(key)
+        assert log.taken() == []
+        part = log.buffer.take_open()
+        assert part is not None
+        assert part.position == start
+        found += landed(part)
+    log.write(events.XID, bytes(8))
+    assert log.taken() == []
+    assert log.buffer.position == log.end
+    assert found == [("insert", key, start, key << 32) for key in range(5)]
+
+
+def test_checksums_may_come_and_go_between_files() -> None:
+    log = Log()
+    log.transaction(1)
+    log.write(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    log.file, log.offset, log.tail = 8, 4, 0
+    body = bytes(57) + bytes([15]) * 40 + bytes([0])
+    event = log.event(events.FORMAT, body, tail=4)
+    log.buffer.feed([b"\0" + event])
+    log.offset += len(event)
+    log.transaction(2)
+    assert [row[1] for row in log.taken()] == [1, 2]
+
+
+def test_an_unknown_event_stops_unless_it_says_that_it_may_be_passed_over() -> None:
+    log = Log()
+    log.write(111, b"?", flags=events.IGNORABLE)
+    assert log.buffer.position == log.end
+    with pytest.raises(PreconditionError, match="type 112"):
+        log.write(112, b"?")
+
+
+def test_an_incident_sets_all_tables_aside() -> None:
+    log = Log()
+    log.gtid()
+    log.write(events.INCIDENT, b"\1\0\0")
+    log.query("COMMIT")
+    assert {found.table for found in set_aside(log.buffer.take())} == {"d.t", "d.u"}
+
+
+@pytest.mark.parametrize("statement", ["ROLLBACK", "ROLLBACK TO `s`"])
+def test_a_rollback_in_the_log_sets_aside_what_it_took_back(statement: str) -> None:
+    log = Log()
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(1)
+    log.query(statement)
+    if "TO" in statement:
+        log.write(events.XID, bytes(8))
+    assert {found.table for found in set_aside(log.buffer.take())} == {"d.t"}
+
+
+def test_xa_transactions_set_their_tables_aside_when_prepared_and_when_committed() -> None:
+    log = Log()
+    log.gtid()
+    log.query("XA START X'61',X'',1")
+    log.rows(1)
+    log.query("XA END X'61',X'',1")
+    log.write(events.XA_PREPARE, b"\0" + struct.pack("<III", 1, 1, 0) + b"a")
+    assert {found.table for found in set_aside(log.buffer.take())} == {"d.t"}
+    log.gtid()
+    log.query("XA COMMIT X'61',X'',1")
+    assert {found.table for found in set_aside(log.buffer.take())} == {"d.t"}
+    log.gtid()
+    log.query("XA COMMIT X'99',X'',1")  # prepared before we began to read
+    assert {found.table for found in set_aside(log.buffer.take())} == {"d.t", "d.u"}
+
+
+def test_rows_outside_of_a_transaction_or_without_layout_are_a_bug() -> None:
+    with pytest.raises(BugError, match="outside"):
+        Log().rows(1)
+    log = Log()
+    log.gtid()
+    with pytest.raises(BugError, match="without a table map"):
+        log.write(23, bytes(12))
