@@ -37,9 +37,13 @@ log = logging.getLogger(__name__)
 
 def open_source(config: Config) -> Source:
     """Open the source that the configuration names. Connects only when asked something."""
-    from connector.postgres.source import PostgresSource
+    if config.source.kind == "postgres":
+        from connector.postgres.source import PostgresSource
 
-    return PostgresSource(config.source, config.tables)
+        return PostgresSource(config.source, config.tables)
+    from connector.mysql.source import MysqlSource
+
+    return MysqlSource(config.source, config.tables)
 
 
 def check(config: Config) -> list[Finding]:

@@ -24,6 +24,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
@@ -46,14 +47,17 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _source_url(url: SecretStr) -> SecretStr:
+def _source_url(url: SecretStr, info: ValidationInfo) -> SecretStr:
     parts = urlsplit(url.get_secret_value())
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ValueError("must begin with postgresql://, as in postgresql://user@host:5432/database")
+    kind = info.data.get("kind", "postgres")
+    schemes = ("postgresql", "postgres") if kind == "postgres" else ("mysql", "mariadb")
+    example = "postgresql://user@host:5432/database" if kind == "postgres" else "mysql://user@host:3306"
+    if parts.scheme not in schemes:
+        raise ValueError(f"must begin with {schemes[0]}://, as in {example}")
     if "@" not in parts.netloc and "@" in parts.path + parts.fragment:
         raise ValueError("user and password must be percent-encoded, or written through ${...}")
-    if not parts.path.strip("/") and "dbname=" not in parts.query:
-        raise ValueError("names no database, write postgresql://user@host:5432/database")
+    if kind == "postgres" and not parts.path.strip("/") and "dbname=" not in parts.query:
+        raise ValueError(f"names no database, write {example}")
     return url
 
 
@@ -86,10 +90,13 @@ Patterns = Annotated[list[Pattern], BeforeValidator(_one_or_more)]
 
 
 class SourceConfig(_Section):
-    """``[source]``: which database, and which of its tables. ``name`` is the folder in the landing zone."""
+    """``[source]``: which database, and which of its tables. ``name`` is the folder in the landing zone.
+
+    ``slot`` and ``publication`` are PostgreSQL's. Whether a server is MySQL or MariaDB is found out.
+    """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")
-    kind: Literal["postgres"]
+    kind: Literal["postgres", "mysql", "mariadb"]
     url: Annotated[SecretStr, AfterValidator(_source_url)]
     tables: Patterns = Field(min_length=1)
     exclude: Patterns = Field(default_factory=list)

@@ -67,7 +67,7 @@ def test_every_problem_is_told_at_once(file: Path) -> None:
     text = """
 [source]
 name = "Shop"
-kind = "mysql"
+kind = "oracle"
 url = "mysql://root@db/shop"
 tables = ["public.*", "orders"]
 [landing]
@@ -92,7 +92,7 @@ deletes = "never"
         "dump.workers",
         'tables."public.orders".deletes',
     ]
-    assert "source.kind: 'mysql' is not supported, use 'postgres'" in found
+    assert "source.kind: 'oracle' is not supported, use 'postgres', 'mysql' or 'mariadb'" in found
     assert "dump.workers: must be a whole number" in found
 
 
