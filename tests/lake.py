@@ -17,7 +17,6 @@ from connector.landing import CDC
 from tests.cuts import Table, add_manifest, manifests_in
 from tests.databases import Database
 from tests.installed import Installation, Running
-from tests.waiting import wait_until
 
 Rows = Counter[tuple[Any, ...]]
 
@@ -126,10 +125,7 @@ def merge(spark: Any, place: Installation, **options: Any) -> Any:
 
 def merge_until_whole(spark: Any, place: Installation, agent: Running) -> Any:
     """Merge until the cut is exact; rows that lack a column are dumped again by the agent meanwhile."""
-    return wait_until(
-        lambda: agent.wait_until(lambda: _whole(merge(spark, place)), "the cut is exact", 60),
-        "the cut is exact",
-    )
+    return agent.wait_until(lambda: _whole(merge(spark, place)), "the cut is exact", seconds=240)
 
 
 def _whole(report: Any) -> Any:
