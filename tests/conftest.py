@@ -2,7 +2,7 @@
 
 postgres    one PostgreSQL server; all versions: `parametrize("postgres", postgres_versions(), indirect=True)`
 database    a database of the test's own on it
-mariadb     a database of the test's own on one MariaDB server (mariadb_server); skipped where there is none
+mariadb     a database of the test's own on a MariaDB server, and again on MySQL; skipped where there is none
 s3_server   an S3 server; s3: a bucket of the test's own on it
 spark       one local Spark session, with Delta, that reaches the S3 server
 """
@@ -25,6 +25,7 @@ from connector.demo.postgres_server import PostgresServer
 from tests.databases import Database, PostgresServers, database_name, fresh_database
 from tests.mariadb import MariaDatabase
 from tests.mariadb import fresh_database as fresh_mariadb
+from tests.mysql_server import MysqlServer, find_root
 from tests.s3_server import S3, S3Server
 
 if TYPE_CHECKING:
@@ -92,12 +93,25 @@ def mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
         yield server
 
 
-@pytest.fixture
-def mariadb(request: pytest.FixtureRequest, mariadb_server: MariadbServer) -> Iterator[MariaDatabase]:
-    """A database named after the test on the MariaDB server."""
-    if not mariadb_server.running:
-        mariadb_server.restart()
-    with fresh_mariadb(mariadb_server, database_name(request.node.name, next(_numbers))) as fresh:
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[MysqlServer]:
+    """One MySQL server shared by all tests."""
+    root = find_root()
+    if root is None:
+        pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap")
+    with MysqlServer(root) as server:
+        yield server
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDatabase]:
+    """A database named after the test on a MariaDB server, then the same on MySQL."""
+    if request.param == "mysql" and request.node.get_closest_marker("only_mariadb"):
+        pytest.skip("about MariaDB alone")
+    server = request.getfixturevalue(f"{request.param}_server")
+    if not server.running:
+        server.restart()
+    with fresh_mariadb(server, database_name(request.node.name, next(_numbers))) as fresh:
         yield fresh
 
 

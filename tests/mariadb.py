@@ -1,8 +1,9 @@
-"""The MariaDB server of a test run, started when first asked for; a database per test."""
+"""The MariaDB and MySQL servers of a test run, started when first asked for; a database per test."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.source import History, KeyRange
 from tests.integration.postgres_source import events, ops, set_aside
+from tests.mysql_server import MysqlServer
 from tests.waiting import wait_until
 
 __all__ = ["MariaDatabase", "chunk_rows", "events", "following", "opened", "ops", "read_rows", "read_to"]
@@ -27,12 +29,32 @@ __all__ += ["set_aside", "source_of"]
 Row = dict[str, Any]
 
 
+# Tests are written in MariaDB's dialect; what MySQL says otherwise.
+_MYSQL = (
+    (
+        r"FROM seq_(\d+)_to_(\d+)",
+        r"FROM (WITH RECURSIVE s(seq) AS (SELECT \1 UNION ALL SELECT seq + 1 FROM s WHERE seq < \2)"
+        r" SELECT seq FROM s) q",
+    ),
+    (r"SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"),
+    (r"RESET MASTER", "RESET BINARY LOGS AND GTIDS"),
+    (r"SET GLOBAL log_bin_compress", "SET GLOBAL binlog_transaction_compression"),
+    (r"binlog_row_metadata = NO_LOG", "binlog_row_metadata = MINIMAL"),
+    (r"BINLOG MONITOR", "REPLICATION CLIENT"),
+)
+
+
 @dataclass(frozen=True)
 class MariaDatabase:
     """One test's own database: `execute` for set-up, `connect` for sessions that a test holds open."""
 
-    server: MariadbServer
+    server: MariadbServer | MysqlServer
     name: str
+
+    @property
+    def is_mysql(self) -> bool:
+        """Whether the server is MySQL."""
+        return isinstance(self.server, MysqlServer)
 
     @property
     def url(self) -> str:
@@ -45,19 +67,25 @@ class MariaDatabase:
             **parse_url(url or self.url),
             charset="utf8mb4",
             autocommit=True,
-            init_command="SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'",
+            init_command="SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'"
+            + (", cte_max_recursion_depth = 1000000" if self.is_mysql else ""),
         )
 
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements in a session of their own; the rows of the last."""
         with self.connect() as connection, connection.cursor() as cursor:
             for statement in statements:
-                cursor.execute(statement)
+                cursor.execute(self._translated(statement))
             return list(cursor.fetchall())
+
+    def _translated(self, statement: str) -> str:
+        for pattern, replacement in _MYSQL if self.is_mysql else ():
+            statement = re.sub(pattern, replacement, statement)
+        return statement
 
 
 @contextlib.contextmanager
-def fresh_database(server: MariadbServer, name: str) -> Iterator[MariaDatabase]:
+def fresh_database(server: MariadbServer | MysqlServer, name: str) -> Iterator[MariaDatabase]:
     """A new database, dropped at the end."""
     database = MariaDatabase(server, name)
     MariaDatabase(server, "").execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")

@@ -153,7 +153,7 @@ def _is_replica(place: _Place) -> bool:
     old = place.server.mariadb or place.server.release < (8, 1)
     with _denied():
         return bool(rows(place.connection, "SHOW SLAVE STATUS" if old else "SHOW REPLICA STATUS"))
-    return True  # we may not ask
+    return False  # we may not ask
 
 
 def _retention(place: _Place) -> Iterator[Finding]:
@@ -231,12 +231,12 @@ def _read_only(place: _Place) -> bool:
 
 def _may_create(place: _Place) -> bool:
     grants = [str(found[0]) for found in rows(place.connection, "SHOW GRANTS")]
-    places = ("ON *.*", f"ON `{OWN_DATABASE}`.*")
-    return any(
-        any(where in grant for where in places)
-        and any(word in grant.split(" ON ")[0] for word in ("ALL PRIVILEGES", "CREATE,", "CREATE "))
-        for grant in grants
-    )
+    places = ("*.*", f"`{OWN_DATABASE}`.*")
+    for privileges, _, where in (g.removeprefix("GRANT ").partition(" ON ") for g in grants):
+        enough = {"ALL PRIVILEGES", "CREATE"}.intersection(privileges.split(", "))
+        if enough and where.startswith(places):
+            return True
+    return False
 
 
 def _tables(place: _Place) -> Iterator[Finding]:

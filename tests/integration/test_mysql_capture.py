@@ -164,7 +164,8 @@ def test_dumps_and_log_beside_a_writer_equal_the_tables_after_every_restart(
             assert_equal(mariadb, store, name)
     newest = newest_manifest(store)
     assert newest is not None
-    assert (newest.epoch, newest.gaps, newest.source.kind) == (1, [], "mariadb")
+    kind = "mysql" if mariadb.is_mysql else "mariadb"
+    assert (newest.epoch, newest.gaps, newest.source.kind) == (1, [], kind)
 
 
 def test_lost_connections_under_load_change_nothing(mariadb: MariaDatabase, tmp_path: Path) -> None:

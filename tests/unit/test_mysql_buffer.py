@@ -111,8 +111,8 @@ def landed(segment: object) -> list[tuple[str, int | None, int, int]]:
     found = []
     for batch in segment.decode():  # type: ignore[attr-defined]
         assert isinstance(batch, EventBatch), batch
-        for row in batch.table.to_pylist():
-            found.append((row["_cdc"]["op"], row["id"], row["_cdc"]["lsn"], row["_cdc"]["seq"]))
+        rows = batch.table.to_pylist()
+        found += [(row["_cdc"]["op"], row["id"], row["_cdc"]["lsn"], row["_cdc"]["seq"]) for row in rows]
     return sorted(found, key=lambda row: row[2:])
 
 

@@ -1,0 +1,153 @@
+"""Every precondition on real servers: found when it does not hold, and mended by the statement told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+
+from connector.demo.mariadb_server import MariadbServer
+from connector.source import Finding
+from tests.mariadb import MariaDatabase, following, source_of
+
+
+def findings(
+    mariadb: MariaDatabase,
+    tables: Sequence[str] = (),
+    keys: Mapping[str, Sequence[str]] | None = None,
+    url: str | None = None,
+) -> dict[str, Finding]:
+    source = source_of(mariadb, tables, keys, url=url)
+    try:
+        return {finding.name: finding for finding in source.check()}
+    finally:
+        source.close()
+
+
+def mended(found: Finding) -> str:
+    assert found.mend is not None
+    return found.mend.split(";")[0]
+
+
+@pytest.fixture
+def agent(mariadb: MariaDatabase) -> Iterator[str]:
+    """The url of a user without any right but to connect."""
+    name = mariadb.name[-30:]
+    mariadb.execute(f"CREATE USER `{name}` IDENTIFIED BY 'secret'")
+    yield mariadb.server.url(user=name, password="secret")
+    mariadb.execute(f"DROP USER `{name}`")
+
+
+def test_a_fit_server_has_nothing_to_mend(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    found = findings(mariadb)
+    assert {f.state for f in found.values()} == {"ok"}
+    assert found["version"].detail.startswith("MySQL " if mariadb.is_mysql else "MariaDB ")
+    assert found[f"table {mariadb.name}.t"].detail == "can be captured"
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "state"),
+    [
+        ("binlog_format", "MIXED", "failed"),
+        ("binlog_row_metadata", "MINIMAL", "failed"),
+        ("binlog_row_image", "MINIMAL", "warning"),
+        ("binlog_expire_logs_seconds", "3600", "warning"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_told_with_what_mends_it(
+    mariadb: MariaDatabase, name: str, bad: str, state: str
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    (before,) = mariadb.execute(f"SELECT @@GLOBAL.{name}")
+    told = "retention" if "expire" in name else name
+    try:
+        mariadb.execute(f"SET GLOBAL {name} = {bad}")
+        found = findings(mariadb)[told]
+        assert found.state == state
+        mariadb.execute(mended(found))
+        assert findings(mariadb)[told].state == "ok"
+    finally:
+        value = before[0] if isinstance(before[0], int) else f"'{before[0]}'"
+        mariadb.execute(f"SET GLOBAL {name} = {value}")
+
+
+def test_each_missing_right_is_told_with_its_grant(mariadb: MariaDatabase, agent: str) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    name, spelled = f"{mariadb.name}.t", f"`{mariadb.name}`.`t`"
+    found = findings(mariadb, url=agent)
+    assert found["rights"].state == "failed"
+    assert ("REPLICATION CLIENT" if mariadb.is_mysql else "BINLOG MONITOR") in mended(found["rights"])
+    assert found["own tables"].state == ("failed" if mariadb.is_mysql else "warning")
+    assert found[f"tables {mariadb.name}.*"].state == "failed"  # nothing can be seen
+    mariadb.execute(mended(found["rights"]), mended(found["own tables"]))
+    user = agent.partition("//")[2].partition(":")[0]
+    mariadb.execute(f"GRANT INSERT ON {spelled} TO `{user}`")  # it can be seen now, and not be read
+    found = findings(mariadb, url=agent)
+    assert found["rights"].state == found["own tables"].state == "ok"
+    mariadb.execute(mended(found[f"table {name}"]))
+    found = findings(mariadb, url=agent)
+    assert {f.state for f in found.values()} == {"ok"}
+    with following(source_of(mariadb, url=agent)) as log:  # and it is enough to read the log
+        log.read(0.1, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason", "mend"),
+    [
+        ("(id int)", "no primary key", None),
+        ("(id int PRIMARY KEY) ENGINE = MyISAM", "which has no snapshots", "ENGINE = InnoDB"),
+        pytest.param(
+            "(id int PRIMARY KEY) WITH SYSTEM VERSIONING",
+            "system-versioned",
+            "DROP SYSTEM VERSIONING",
+            marks=pytest.mark.only_mariadb,
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_captured_is_told(
+    mariadb: MariaDatabase, definition: str, reason: str, mend: str | None
+) -> None:
+    mariadb.execute(f"CREATE TABLE t {definition}", "CREATE TABLE u (id int PRIMARY KEY)")
+    found = findings(mariadb)[f"table {mariadb.name}.t"]
+    assert (found.state, reason in found.detail) == ("failed", True)
+    if mend:
+        assert mend in mended(found)
+        mariadb.execute(mended(found).partition("; or")[0])
+        assert findings(mariadb)[f"table {mariadb.name}.t"].state == "ok"
+    assert findings(mariadb)[f"table {mariadb.name}.u"].state == "ok"
+
+
+def test_a_configured_key_needs_a_unique_index_that_is_never_null(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (a int NOT NULL, b int)")
+    name = f"{mariadb.name}.t"
+    assert "no column nope" in findings(mariadb, keys={name: ["nope"]})[f"table {name}"].detail
+    found = findings(mariadb, keys={name: ["a", "b"]})[f"table {name}"]
+    assert "no unique index" in found.detail
+    mariadb.execute(mended(found))
+    found = findings(mariadb, keys={name: ["b", "a"]})[f"table {name}"]
+    assert "may be null" in found.detail
+    mariadb.execute("ALTER TABLE t MODIFY b int NOT NULL")
+    assert findings(mariadb, keys={name: ["b", "a"]})[f"table {name}"].state == "ok"
+
+
+def test_names_that_match_nothing_and_views_are_told(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM t")
+    name = mariadb.name
+    found = findings(mariadb, [f"{name}.t", f"{name}.nope", f"{name}.v"], {f"{name}.other": ["id"]})
+    assert found[f"tables {name}.nope"].state == "failed"
+    assert found[f"table {name}.v"].state == "failed"
+    assert found[f'[tables."{name}.other"]'].state == "warning"
+    assert found[f"table {name}.t"].state == "ok"
+
+
+def test_a_server_without_a_log_is_told(mariadb_server: MariadbServer, servers_folder: object) -> None:
+    from pathlib import Path
+
+    settings = {**mariadb_server.settings}
+    del settings["log-bin"]
+    with MariadbServer.start(Path(str(servers_folder)) / "no-log", settings={"skip-log-bin": ""}) as server:
+        database = MariaDatabase(server, "mysql")
+        found = findings(database, ["mysql.*"])
+        assert found["log_bin"].state == "failed"
+        assert found["rights"].state == "failed"
