@@ -98,7 +98,8 @@ def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation
     for number, statement in enumerate(ALTERATIONS):
         with place.start("run", kill_at="files-landed:3" if number % 3 == 1 else "") as agent:
             if number % 3 == 1:
-                agent.wait()
+                with Meddler(changes, 0.1):  # there must be a third manifest to be killed at
+                    agent.wait()
             elif number % 3 == 0:
                 place.wait_caught_up(agent)
                 assert agent.stop() == 0, agent.output
