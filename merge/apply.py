@@ -33,17 +33,16 @@ back what a later manifest deleted. A crash leaves the table at its old version 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from connector.landing import CDC
 from merge.changes import Layout, keys_equal
 from merge.reconcile import TARGET_FIELDS
+from merge.settings import held
 from merge.sql import listed, literal, position, quoted, text
 from merge.target import Target, TargetState, commit_mark, last_commit
 
@@ -112,7 +111,7 @@ def apply(
     statement = overwrite_sql(target, view, layout, rules) if state.empty else None
     statement = statement or merge_sql(target, view, layout, rules, bounds)
     try:
-        with commit_settings(spark, name, target, manifest):
+        with held(spark, commit_settings(name, target, manifest)):
             written = spark.sql(statement).collect()
     finally:
         spark.catalog.dropTempView(view)
@@ -125,41 +124,17 @@ def apply(
     )
 
 
-@contextmanager
-def commit_settings(spark: SparkSession, source: str, target: Target, manifest: int) -> Iterator[None]:
-    """Let Delta write manifest and fence with the data, in the same commit.
+def commit_settings(source: str, target: Target, manifest: int) -> dict[str, str]:
+    """Give the settings by which Delta writes manifest and fence with the data, in the same commit.
 
-    A platform that refuses these settings goes without the fence; positions alone keep rows from going back.
+    A platform that refuses them goes without the fence; positions alone keep rows from going back.
     """
     prefix = "spark.databricks.delta."
-    settings = {
+    return {
         f"{prefix}write.txnAppId": f"deltatide/{source}/{target.table}",
         f"{prefix}write.txnVersion": str(manifest),
         f"{prefix}commitInfo.userMetadata": commit_mark(source, manifest),
     }
-    before = {name: _get(spark, name) for name in settings}
-    try:
-        for name, value in settings.items():
-            _set(spark, name, value)
-        yield
-    finally:
-        for name, old in before.items():
-            _set(spark, name, old)
-
-
-def _get(spark: SparkSession, name: str) -> str | None:
-    try:
-        return spark.conf.get(name, None)
-    except PySparkException:
-        return None
-
-
-def _set(spark: SparkSession, name: str, value: str | None) -> None:
-    with suppress(PySparkException):
-        if value is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, value)
 
 
 def overwrite_sql(target: Target, view: str, layout: Layout, rules: Rules) -> str:

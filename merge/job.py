@@ -25,7 +25,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.manifest import Manifest
 from connector.schema import TableSchema
-from merge.apply import Applied, Rules, apply
+from merge.apply import LARGE_BYTES, Applied, Rules, apply
 from merge.changes import Layout, changes
 from merge.conflict import SPARK_ERRORS, attempts, first_line
 from merge.frontier import Frontier, Place, append_cut, read_frontier
@@ -33,6 +33,7 @@ from merge.missing import missing_is_asked, request_missing
 from merge.plan import TablePlan, plan_table
 from merge.read import LandingZone
 from merge.schema import prepare
+from merge.settings import COMPILED, INTERPRETED, held
 from merge.target import Target, TargetState, last_commit, targets_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_MANIFESTS = 1000
+FEW_ROWS = 20_000
+"""Up to so many events, on a small table, queries are interpreted."""
 
 TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, *SPARK_ERRORS)
 """What ends the merge of one table, and lets the others go on."""
@@ -119,8 +122,20 @@ def merge_once(
     failure is in the report; what concerns all tables (landing zone not readable, a manifest missing, a newer
     format) is raised. Run again after a crash at any moment it gives the same tables.
     """
-    begun = time.monotonic()
     landing = landing or LandingZone(spark, config.landing.url, config.source.name)
+    with held(spark, INTERPRETED):
+        return _merge_all(spark, config, landing, tables, until, progress or (lambda _: None))
+
+
+def _merge_all(
+    spark: SparkSession,
+    config: Config,
+    landing: LandingZone,
+    tables: Collection[str] | None,
+    until: int | None,
+    progress: Progress,
+) -> MergeReport:
+    begun = time.monotonic()
     frontier = read_frontier(spark, config)
     # Looked at before the manifests: what the agent takes up meanwhile is in one of those then.
     asked = not frontier.exact and missing_is_asked(landing)
@@ -129,7 +144,7 @@ def merge_once(
         return MergeReport(config.source.name, frontier.newest, frontier.epoch, frontier.position)
     chosen = _chosen(manifest, frontier, tables)
     targets = targets_of(config, manifest.tables)
-    run = _Run(spark, config, landing, frontier, manifest, progress or (lambda _: None))
+    run = _Run(spark, config, landing, frontier, manifest, progress)
     reports = [run.merge(targets[table]) for table in chosen]
     places = run.places(reports)
     recorded = places != dict(frontier.places) or manifest.number > frontier.newest
@@ -261,7 +276,9 @@ class _Run:
             version, _ = last_commit(self.spark, target, self.config.source.name)
             return TableReport(table, self.manifest.number, version)
         self.progress(TableProgress(table, "merging", plan.rows))
-        return self._apply(target, state, plan, schemas)
+        small = plan.rows <= FEW_ROWS and state.bytes <= LARGE_BYTES
+        with held(self.spark, {} if small else COMPILED):
+            return self._apply(target, state, plan, schemas)
 
     def _apply(
         self, target: Target, state: TargetState, plan: TablePlan, schemas: Mapping[str, TableSchema]
