@@ -218,7 +218,8 @@ class MysqlSource:
     def _connected(self) -> Connection[Any]:
         """Give the session, opened again where it was lost; then the server may be another one."""
         if self._session is not None and not _alive(self._session):
-            self.close()
+            close(self._session)  # not the one of `look`, which another thread may be using
+            self._session = None
         if self._session is None:
             self._session = self._connect()
             self._found = None

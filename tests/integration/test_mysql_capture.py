@@ -64,7 +64,8 @@ def agent(mariadb: MariaDatabase, folder: Path, url: str | None = None, **dump: 
         running.stop()
         thread.join(60)
         source.close()
-    assert not errors, errors
+        if errors:  # before whatever the test waited for in vain
+            raise errors[0]
     assert not thread.is_alive()
 
 
