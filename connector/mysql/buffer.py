@@ -1,4 +1,4 @@
-"""The log reader's buffer: raw rows events of whole transactions, and of the open one. Does no I/O.
+"""The log reader's buffer: the log's events become whole transactions, and the open one. Does no I/O.
 
 Invariants:
 
@@ -8,51 +8,32 @@ Invariants:
   Offsets are counted in 64 bits here. In a file that grew beyond 4 GiB within one transaction, what follows
   in that file counts as part of that transaction, until the next file begins.
 - `feed` is the hot loop. Everything else happens once for each transaction, layout or statement.
-- All events in the buffer have one byte before them (the packet's status) and the same `tail` behind.
+
+Rows events lie in `connector.mysql.held`; what statements do to tables is for `connector.mysql.effects`.
 """
 
 from __future__ import annotations
 
-import logging
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import NamedTuple
 
 from connector.errors import BugError, PreconditionError, TransientError
-from connector.event import EventBatch, SetAside
 from connector.mysql import events
-from connector.mysql.capturing import Capturing, Mapped
+from connector.mysql.capturing import Capturing
+from connector.mysql.effects import Effects, Untold
 from connector.mysql.events import Gtid
-from connector.mysql.rows import truncate_event
-from connector.mysql.segment import (
-    ROWS_EVENTS,
-    TABLE_MAP,
-    MysqlSegment,
-    TableLayout,
-    Transactions,
-    unpack_position,
-)
+from connector.mysql.held import BASE, EVENT_OVERHEAD, HeldRows, RefusingSegment
+from connector.mysql.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions, unpack_position
 from connector.mysql.segment import pack_position as pack
 from connector.mysql.server import MAX_OFFSET
-from connector.mysql.statement import Effect, effects_of
 from connector.schema import TableName
-
-log = logging.getLogger(__name__)
-
-BASE = 1
-"""Bytes of a packet before the event: its status."""
-
-EVENT_OVERHEAD = 41
-"""What a bytes object and its place in a list take beside the event itself."""
 
 _BODY = BASE + events.HEADER
 _FRAMES = frozenset((events.ROTATE, events.FORMAT, events.HEARTBEAT, events.HEARTBEAT_2))
 _BEGINS = frozenset((events.GTID, events.ANONYMOUS_GTID, events.TAGGED_GTID, events.MARIADB_GTID))
 _STATEMENTS = frozenset((events.QUERY, events.COMPRESSED_QUERY))
-_MADE_UP = 1 << 47
-"""Table ids from here on are never used by a server (they have 48 bits, counted up from 1)."""
 
 _uint32 = struct.Struct("<I").unpack_from
 _header = struct.Struct("<IBIIIH").unpack_from
@@ -74,76 +55,28 @@ class _Open:
     ended: bool = False
 
 
-class Untold(NamedTuple):
-    """A table whose rows may have changed at `lsn` without events that tell, and how."""
-
-    table: TableName
-    lsn: int
-    reason: str
-
-
-@dataclass
-class RefusingSegment:
-    """A segment that tells first which tables were set aside when the log was read."""
-
-    inner: MysqlSegment
-    set_aside: Sequence[SetAside]
-
-    @property
-    def position(self) -> int:
-        """The boundary behind the last whole transaction."""
-        return self.inner.position
-
-    @property
-    def committed_at(self) -> datetime | None:
-        """Commit time of that transaction."""
-        return self.inner.committed_at
-
-    @property
-    def rows(self) -> int:
-        """Number of rows events."""
-        return self.inner.rows
-
-    def decode(self) -> Iterator[EventBatch | SetAside]:
-        """Decode into batches; the tables set aside come first, and have no batch."""
-        aside = {found.table for found in self.set_aside}
-        yield from self.set_aside
-        for found in self.inner.decode():
-            if isinstance(found, SetAside) or str(found.schema.table) not in aside:
-                yield found
-
-
 class LogBuffer:
-    """Rows events read and not taken yet. One thread at a time, but for `position`.
-
-    `untold` gathers what `Capturing` is to be told of; the reader takes it out.
-    """
+    """The log read and not taken yet. One thread at a time, but for `position`."""
 
     def __init__(self, epoch: int, position: int, capturing: Capturing) -> None:
-        self.bytes = 0
         self.whole_rows = 0
         self.position = position
-        self.untold: list[Untold] = []
         self.created: int | None = None
         self._epoch = epoch
         self._capturing = capturing
+        self._held = HeldRows(capturing)
+        self._effects = Effects(capturing, self._held)
         self._file, self._offset = unpack_position(position)
         self._started = False
-        self._tail = 0
         self._committed_at: int | None = None
-        self._payloads: list[bytes] = []
-        self._ordinals: list[int] = []
         self._ordinal = 0
         self._transactions = Transactions()
         self._open: _Open | None = None
-        self._maps: dict[bytes, Mapped] = {}
-        self._current: dict[int, tuple[bytes, Mapped]] = {}
-        self._ids: dict[TableName, int] = {}
-        self._known: dict[int, TableLayout] = {}
-        self._layouts: list[TableLayout] = []
-        self._made_up = 0
-        self._prepared: dict[str, set[TableName]] = {}
-        self._set_aside: list[SetAside] = []
+
+    @property
+    def held_bytes(self) -> int:
+        """What the rows events held take."""
+        return self._held.bytes
 
     @property
     def file(self) -> int:
@@ -152,15 +85,15 @@ class LogBuffer:
 
     def feed(self, packets: Sequence[bytes]) -> None:
         """Add events as they came, with the packet's status byte and the checksum."""
-        offset, ordinal, current = self._offset, self._ordinal, self._current
-        payloads, ordinals = self._payloads, self._ordinals
+        offset, ordinal, held = self._offset, self._ordinal, self._held
+        payloads, ordinals, current = held.payloads, held.ordinals, held.current
         size = 0
         for packet in packets:
             kind = packet[5]
             if kind in _FRAMES or packet[18] & events.ARTIFICIAL:
                 self._offset = offset
                 self._frame(kind, packet)
-                offset, payloads = self._offset, self._payloads
+                offset, payloads = self._offset, held.payloads
                 continue
             end = offset + len(packet) - BASE
             if _uint32(packet, 14)[0] != end & MAX_OFFSET:
@@ -177,7 +110,7 @@ class LogBuffer:
                     size += len(packet) + EVENT_OVERHEAD
                 ordinal += 1
             elif kind == TABLE_MAP:
-                self._map(packet[_BODY : len(packet) - self._tail])
+                held.learn(packet[_BODY : len(packet) - held.tail])
             else:
                 self._offset, self._ordinal = offset, ordinal
                 self._control(kind, packet, end)
@@ -186,7 +119,7 @@ class LogBuffer:
             if self._open is None:
                 self.position = pack(self._file, offset)
         self._offset, self._ordinal = offset, ordinal
-        self.bytes += size
+        held.bytes += size
 
     def take(self) -> RefusingSegment | MysqlSegment:
         """Take all whole transactions."""
@@ -198,36 +131,32 @@ class LogBuffer:
 
     def take_open(self) -> RefusingSegment | MysqlSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
-        if self._open is None or not self._payloads:
+        if self._open is None or not self._held.payloads:
             return None
         transactions = Transactions()
         transactions.add(0, self._open.lsn, self._open.gtid.micros, self._open.gtid.txid)
         self._open.start, self._open.carried = 0, True
-        return self._cut(len(self._payloads), transactions)
+        return self._cut(len(self._held.payloads), transactions)
 
     def _cut(self, rows: int, transactions: Transactions) -> RefusingSegment | MysqlSegment:
-        payloads, self._payloads = self._payloads[:rows], self._payloads[rows:]
-        ordinals, self._ordinals = self._ordinals[:rows], self._ordinals[rows:]
-        layouts = [*self._known.values(), *(layout for layout in self._layouts if layout.start < rows)]
-        self._known.update((x.table_id, x._replace(start=0)) for x in self._layouts if x.start < rows)
-        later = [x._replace(start=x.start - rows) for x in self._layouts if x.start >= rows]
-        self._layouts = later
-        used = {*self._ids.values(), *(x.table_id for x in later)}
-        self._known = {i: layout for i, layout in self._known.items() if i in used}
-        self.bytes = sum(map(len, self._payloads)) + EVENT_OVERHEAD * len(self._payloads)
         committed_at = None if self._committed_at is None else _to_datetime(self._committed_at)
-        segment = MysqlSegment(
-            self._epoch, self.position, committed_at, payloads, ordinals, transactions, layouts,
-            base=BASE, tail=self._tail,
-        )  # fmt: skip
-        set_aside, self._set_aside = self._set_aside, []
+        segment = self._held.cut(rows, transactions, self._epoch, self.position, committed_at)
+        set_aside = self._effects.take_set_aside()
         return RefusingSegment(segment, set_aside) if set_aside else segment
+
+    def take_untold(self) -> list[Untold]:
+        """Take what has to be written down at the source, or to be given back by `put_aside`."""
+        return self._effects.take_untold()
+
+    def put_aside(self, untold: Untold) -> None:
+        """Set a table aside whose change could not be written down."""
+        self._effects.put_aside_untold(untold)
 
     def _frame(self, kind: int, packet: bytes) -> None:
         """Handle what frames the log, and may be in no file: ROTATE, FORMAT, heartbeats, made up events."""
         seconds, _, _, _, end, flags = _header(packet, BASE)
         if kind == events.FORMAT:
-            self._change_tail(events.checksum_bytes(packet, BASE))
+            self._held.change_tail(events.checksum_bytes(packet, BASE))
             self.created = seconds
             if end and not flags & events.ARTIFICIAL:
                 self._advance(packet, end)
@@ -246,7 +175,7 @@ class LogBuffer:
         """Go on in the next file; a made up ROTATE only names the file that follows in the stream."""
         if not artificial:
             self._advance(packet, end)
-        targets = events.rotate_targets(packet[_BODY:], self._tail)
+        targets = events.rotate_targets(packet[_BODY:], self._held.tail)
         if artificial and (self._file, self._offset) in targets:
             self._started = True
             return
@@ -260,17 +189,10 @@ class LogBuffer:
             self._end_transaction()
         self.position = pack(number, 4)
 
-    def _change_tail(self, tail: int) -> None:
-        if tail == self._tail:
-            return
-        cut, added = max(0, self._tail - tail), bytes(max(0, tail - self._tail))
-        self._payloads = [p[: len(p) - cut] + added for p in self._payloads]
-        self._tail = tail
-
     def _control(self, kind: int, packet: bytes, end: int) -> None:
         """Handle an event that is neither rows nor layout."""
         seconds, _, server_id, _, _, flags = _header(packet, BASE)
-        body = packet[_BODY : len(packet) - self._tail]
+        body = packet[_BODY : len(packet) - self._held.tail]
         if kind in _BEGINS:
             self._begin(events.parse_gtid(kind, seconds, server_id, body))
         elif kind in _STATEMENTS:
@@ -282,9 +204,9 @@ class LogBuffer:
         elif kind == events.TRANSACTION_PAYLOAD:
             self._unpack(body, end)
         elif kind == events.INCIDENT:
-            self._put_aside(
-                self._capturing.among(None), "the server lost part of its log (an incident event)"
-            )
+            lsn = self._open.lsn if self._open else self.position
+            reason = "the server lost part of its log (an incident event)"
+            self._effects.put_aside(self._capturing.among(None), lsn, reason)
         elif kind not in events.NOTHING and not flags & events.IGNORABLE:
             raise PreconditionError(
                 f"the log has an event of type {kind}, which is not known, {self._place()}",
@@ -293,25 +215,20 @@ class LogBuffer:
 
     def _unpack(self, body: bytes, end: int) -> None:
         """Feed the events within a compressed transaction, which have neither checksums nor places."""
-        padding = bytes(self._tail)
+        padding, held = bytes(self._held.tail), self._held
         for event in events.unpack_payload(body):
             packet, kind = b"\0" + event + padding, event[4]
             if kind == TABLE_MAP:
-                self._map(event[events.HEADER :])
+                held.learn(event[events.HEADER :])
             elif kind in ROWS_EVENTS:
-                known = self._current.get(int.from_bytes(packet[20:26], "little"))
+                known = held.current.get(int.from_bytes(packet[20:26], "little"))
                 if known is None:
                     raise BugError(f"a rows event without a table map, {self._place()}")
                 if known[1].schema is not None:
-                    self._hold(packet)
+                    held.hold(packet, self._ordinal)
                 self._ordinal += 1
             else:
                 self._control(kind, packet, end)
-
-    def _hold(self, packet: bytes) -> None:
-        self._payloads.append(packet)
-        self._ordinals.append(self._ordinal)
-        self.bytes += len(packet) + EVENT_OVERHEAD
 
     def _begin(self, gtid: Gtid) -> None:
         if self._open is not None:
@@ -321,7 +238,7 @@ class LogBuffer:
             self._open.gtid = self._open.gtid._replace(standalone=gtid.standalone)
             return
         self._ordinal = 0
-        self._open = _Open(pack(self._file, self._offset), gtid, len(self._payloads))
+        self._open = _Open(pack(self._file, self._offset), gtid, len(self._held.payloads))
 
     def _commit(self, seconds: int, end: int) -> None:
         if self._open is None:
@@ -335,7 +252,7 @@ class LogBuffer:
     def _end_transaction(self) -> None:
         found = self._open
         assert found is not None
-        rows = len(self._payloads)
+        rows = len(self._held.payloads)
         if rows > found.start:
             self._transactions.add(found.start, found.lsn, found.gtid.micros, found.gtid.txid)
         self.whole_rows = rows
@@ -352,18 +269,16 @@ class LogBuffer:
             return
         if first in ("COMMIT", "ROLLBACK") and not rest.startswith("TO"):
             if first == "ROLLBACK":
-                self._put_aside(self._touched(), "a transaction was rolled back after it was logged")
+                self._put_touched_aside("a transaction was rolled back after it was logged")
             self._commit(seconds, end)
             return
         if first == "ROLLBACK":
-            self._put_aside(self._touched(), "a savepoint was rolled back after it was logged")
+            self._put_touched_aside("a savepoint was rolled back after it was logged")
         elif first == "XA":
-            self._end_prepared(statement)
-        elif query.statement is None:
-            self._tell(Effect("untold", query.database, None, "a statement that can't be read"))
+            self._effects.end_prepared(statement, self._open.lsn)
         else:
-            for effect in effects_of(statement, query.database):
-                self._tell(effect)
+            told = query._replace(statement=None if query.statement is None else statement)
+            self._ordinal += self._effects.run(told, self._open.lsn, self._ordinal)
         if not self._begun():
             self._commit(seconds, end)
 
@@ -373,86 +288,22 @@ class LogBuffer:
         return self._open.begun or (self._capturing.mariadb and not self._open.gtid.standalone)
 
     def _prepare(self, body: bytes, seconds: int, end: int) -> None:
-        """An XA transaction was prepared; whether its rows count, another transaction tells later."""
+        """End a transaction that is an XA transaction's first half."""
         xid, one_phase = events.xid_of_xa(body)
-        if not one_phase:
-            touched = self._touched()
-            self._prepared[xid] = touched
-            self._put_aside(touched, f"XA transaction {xid} was prepared, which is not supported")
+        if not one_phase and self._open is not None:
+            self._effects.prepare(xid, self._touched(), self._open.lsn)
         self._commit(seconds, end)
 
-    def _end_prepared(self, statement: str) -> None:
-        if not statement.upper().startswith("XA COMMIT"):
-            return
-        xid = statement[len("XA COMMIT") :].strip()
-        touched = self._prepared.pop(xid, None)
-        tables = self._capturing.among(None) if touched is None else touched
-        self._put_aside(tables, f"XA transaction {xid} was committed, which is not supported")
-
-    def _tell(self, effect: Effect) -> None:
-        """Carry out what a statement did: a truncate is an event, the rest has to be read again."""
-        if effect.name is None:
-            tables = set(self._capturing.among(effect.database))
-        else:
-            named = self._capturing.named(effect.database, effect.name)
-            tables = set() if named is None else {named}
+    def _put_touched_aside(self, reason: str) -> None:
         assert self._open is not None
-        for table in tables:
-            if effect.kind == "truncate":
-                self._truncate(table)
-            elif effect.kind == "statement":
-                self._put_aside({table}, f"{effect.reason} changed it", _ROW_FORMAT)
-            else:
-                log.warning("%s: %s, its rows are read again", table, effect.reason)
-                self.untold.append(Untold(table, self._open.lsn, effect.reason))
-
-    def _truncate(self, table: TableName) -> None:
-        mapped = self._capturing.latest(table)
-        if mapped is None or mapped.schema is None:
-            self._put_aside({table}, "it was truncated, and its layout is not known")
-            return
-        self._made_up += 1
-        table_id = _MADE_UP + self._made_up
-        layout = TableLayout(len(self._payloads), table_id, mapped.table_map, mapped.schema, mapped.problem)
-        self._layouts.append(layout)
-        self._hold(bytes(BASE) + truncate_event(table_id) + bytes(self._tail))
-        self._ordinal += 1
+        self._effects.put_aside(self._touched(), self._open.lsn, reason)
 
     def _touched(self) -> set[TableName]:
         """Give the tables of the rows events held of the open transaction, and of parts taken before: all."""
         assert self._open is not None
         if self._open.carried:
             return set(self._capturing.among(None))
-        ids = {int.from_bytes(p[20:26], "little") for p in self._payloads[self._open.start :]}
-        return {self._current[i][1].table for i in ids if i in self._current}
-
-    def _put_aside(self, tables: set[TableName], reason: str, hint: str = "") -> None:
-        lsn = self._open.lsn if self._open else self.position
-        for table in sorted(tables):
-            hint = hint or f"dump it again: deltatide dump {table}"
-            log.error("%s is set aside: %s", table, reason)
-            self._set_aside.append(SetAside(str(table), lsn, reason, hint))
-
-    def put_aside(self, untold: Untold) -> None:
-        """Set a table aside whose change could not be written down."""
-        hint = f"dump it again: deltatide dump {untold.table}"
-        self._set_aside.append(SetAside(str(untold.table), untold.lsn, untold.reason, hint))
-
-    def _map(self, body: bytes) -> None:
-        """Learn a layout; the same bytes mean the same one."""
-        table_id = int.from_bytes(body[:6], "little")
-        current = self._current.get(table_id)
-        if current is not None and current[0] == body:
-            return
-        mapped = self._maps.get(body)
-        if mapped is None:
-            mapped = self._maps[body] = self._capturing.resolve(body)
-        self._current[table_id] = body, mapped
-        if mapped.schema is not None:
-            self._ids[mapped.table] = table_id
-            self._layouts.append(
-                TableLayout(len(self._payloads), table_id, mapped.table_map, mapped.schema, mapped.problem)
-            )
+        return self._held.tables_since(self._open.start)
 
     def _place(self) -> str:
         return f"file {self._file} offset {self._offset}"
@@ -463,9 +314,6 @@ class LogBuffer:
             f"the log does not go on where it ended: an event of type {packet[5]} ends at {found}, "
             f"not at {expected & MAX_OFFSET}, of file {self._file}"
         )
-
-
-_ROW_FORMAT = "SET GLOBAL binlog_format = ROW, see that no session sets another, then dump the table again"
 
 
 def _to_datetime(micros: int) -> datetime:

@@ -16,8 +16,9 @@ from pymysql.connections import Connection
 
 from connector.errors import TransientError
 from connector.manifest import UnsettledCommit
-from connector.mysql.buffer import LogBuffer, RefusingSegment
+from connector.mysql.buffer import LogBuffer
 from connector.mysql.connection import close, driver_errors
+from connector.mysql.held import RefusingSegment
 from connector.mysql.journal import Birth, Journal
 from connector.mysql.segment import MysqlSegment, unpack_position
 from connector.mysql.server import Server, end_of_log, format_position, log_files, position_of
@@ -62,7 +63,7 @@ class MysqlLog:
     @property
     def buffered_bytes(self) -> int:
         """Raw bytes held, of whole transactions and of the open one."""
-        return self._buffer.bytes
+        return self._buffer.held_bytes
 
     @property
     def buffered_rows(self) -> int:
@@ -73,7 +74,7 @@ class MysqlLog:
         """Read until so many seconds have passed or the buffer holds so many bytes."""
         deadline = time.monotonic() + seconds
         self._stream.resume()
-        while self._buffer.bytes < upto_bytes:
+        while self._buffer.held_bytes < upto_bytes:
             packets = self._stream.fetch(deadline - time.monotonic())
             if packets:
                 self._buffer.feed(packets)
@@ -104,8 +105,7 @@ class MysqlLog:
         close(self._side)
 
     def _write_down(self) -> None:
-        untold, self._buffer.untold = self._buffer.untold, []
-        for found in untold:
+        for found in self._buffer.take_untold():
             if not self._writable:
                 self._buffer.put_aside(found)
                 continue
@@ -131,7 +131,7 @@ class MysqlLog:
             raise TransientError(
                 f"the server's log ends at {name} {offset}, before {format_position(position)}"
             )
-        if end <= position or position != self._moved[0] or self._buffer.bytes:
+        if end <= position or position != self._moved[0] or self._buffer.held_bytes:
             self._moved = position, now
         elif now - self._moved[1] > STALL_SECONDS:
             raise TransientError(

@@ -150,7 +150,7 @@ def test_statements_that_are_transactions_of_their_own_move_the_position() -> No
         log.gtid()
         log.query(statement)
         assert log.buffer.position == log.end
-    assert log.buffer.untold[0][:2] == (TableName("d", "u"), lsn)
+    assert log.buffer.take_untold()[0][:2] == (TableName("d", "u"), lsn)
     assert [row[:2] for row in log.taken()] == [("truncate", None)]
 
 
