@@ -1,7 +1,7 @@
 """MySQL's binary JSON to the text that MySQL prints for it. Pure.
 
 Format: ``sql-common/json_binary.h``; the text: ``Json_wrapper::to_string``. Members keep the order in which
-they are stored (by length, then bytes), and one blank follows each comma and colon.
+are stored (by length, then bytes), one blank follows each comma and colon; texts are quoted as Python does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import struct
 from decimal import Decimal
+from json.encoder import encode_basestring as quote
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,39 +22,57 @@ _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = range(5)
 _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING = range(5, 13)
 _OPAQUE = 15
 
-_NUMBERS = {_INT16: "<h", _UINT16: "<H", _INT32: "<i", _UINT32: "<I", _INT64: "<q", _UINT64: "<Q"}
+_FORMATS = {_INT16: "<h", _UINT16: "<H", _INT32: "<i", _UINT32: "<I", _INT64: "<q", _UINT64: "<Q"}
+_NUMBERS = {kind: struct.Struct(format).unpack_from for kind, format in _FORMATS.items()}
+_INLINED_SMALL = frozenset((_LITERAL, _INT16, _UINT16))
+_INLINED_LARGE = _INLINED_SMALL | {_INT32, _UINT32}
+"""Values of these types stand in the entry itself, not where it points to."""
+
 _LITERALS = {0: "null", 1: "true", 2: "false"}
 
-_ESCAPES = {chr(code): f"\\u{code:04x}" for code in range(0x20)}
-_ESCAPES |= {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_QUOTED = str.maketrans(_ESCAPES)
+Tree: TypeAlias = "dict[str, Tree] | list[Tree] | str"
+"""A document: objects and arrays as they are, scalars as the text that MySQL prints for them."""
 
 
 def json_text(document: bytes) -> str:
     """Give the text of a document; `ValueError` for one that is damaged. No bytes at all are JSON's null."""
+    return tree_text(json_tree(document))
+
+
+def json_tree(document: bytes) -> Tree:
+    """Read a document, its members in the order in which they are stored; else as `json_text`."""
     if not document:
         return "null"
     try:
-        return _value(document[0], document[1:])
+        return _value(document[0], document, 1)
     except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"a JSON document cannot be read: {error!r}") from error
 
 
-def _value(kind: int, data: bytes) -> str:
-    if kind <= _LARGE_ARRAY:
-        return _container(kind, data)
-    if kind == _LITERAL:
-        return _LITERALS[data[0]]
-    if kind in _NUMBERS:
-        return str(struct.unpack_from(_NUMBERS[kind], data)[0])
-    if kind == _DOUBLE:
-        return double_text(struct.unpack_from("<d", data)[0])
+def tree_text(tree: Tree) -> str:
+    """Give the text of a tree."""
+    if isinstance(tree, str):
+        return tree
+    if isinstance(tree, dict):
+        return "{" + ", ".join([f"{quote(name)}: {tree_text(value)}" for name, value in tree.items()]) + "}"
+    return "[" + ", ".join(map(tree_text, tree)) + "]"
+
+
+def _value(kind: int, data: bytes, place: int) -> Tree:
     if kind == _STRING:
-        length, place = _length(data, 0)
-        return _quote(_slice(data, place, length).decode())
+        length, place = _length(data, place)
+        return quote(_slice(data, place, length).decode())
+    if kind <= _LARGE_ARRAY:
+        return _container(kind, data, place)
+    if kind == _LITERAL:
+        return _LITERALS[data[place]]
+    if kind in _NUMBERS:
+        return str(_NUMBERS[kind](data, place)[0])
+    if kind == _DOUBLE:
+        return double_text(struct.unpack_from("<d", data, place)[0])
     if kind == _OPAQUE:
-        length, place = _length(data, 1)
-        return _opaque(data[0], _slice(data, place, length))
+        length, start = _length(data, place + 1)
+        return _opaque(data[place], _slice(data, start, length))
     raise ValueError(f"JSON type {kind} is not known")
 
 
@@ -64,6 +84,8 @@ def _slice(data: bytes, place: int, length: int) -> bytes:
 
 def _length(data: bytes, place: int) -> tuple[int, int]:
     """Read a length of 7 bits a byte, least significant first; gives it and the place behind."""
+    if data[place] < 0x80:
+        return data[place], place + 1
     length = 0
     for index in range(5):
         length |= (data[place + index] & 0x7F) << 7 * index
@@ -72,34 +94,27 @@ def _length(data: bytes, place: int) -> tuple[int, int]:
     raise ValueError("a length has more than five bytes")
 
 
-def _container(kind: int, data: bytes) -> str:
+def _container(kind: int, data: bytes, start: int) -> Tree:
     large = kind in (_LARGE_OBJECT, _LARGE_ARRAY)
-    is_object = kind in (_SMALL_OBJECT, _LARGE_OBJECT)
-    width, number = (4, "<I") if large else (2, "<H")
-    count, size = (struct.unpack_from(number, data, place)[0] for place in (0, width))
-    if size > len(data):
+    width, number, inlined = (4, "I", _INLINED_LARGE) if large else (2, "H", _INLINED_SMALL)
+    count, size = struct.unpack_from(f"<2{number}", data, start)
+    if start + size > len(data):
         raise IndexError("a value reaches beyond its document")
-    keys, entries = 2 * width, 2 * width + (count * (width + 2) if is_object else 0)
-    parts = []
-    for index in range(count):
-        place = entries + index * (1 + width)
-        text = _element(data, data[place], place + 1, number, large)
-        if is_object:
-            at, length = struct.unpack_from(number + "H", data, keys + index * (width + 2))
-            text = f"{_quote(_slice(data, at, length).decode())}: {text}"
-        parts.append(text)
-    return "{" + ", ".join(parts) + "}" if is_object else "[" + ", ".join(parts) + "]"
-
-
-def _element(data: bytes, kind: int, place: int, number: str, large: bool) -> str:
-    inlined = (_LITERAL, _INT16, _UINT16) + ((_INT32, _UINT32) if large else ())
-    if kind not in inlined:
-        place = struct.unpack_from(number, data, place)[0]
-    return _value(kind, data[place:])
-
-
-def _quote(text: str) -> str:
-    return f'"{text.translate(_QUOTED)}"'
+    is_object = kind in (_SMALL_OBJECT, _LARGE_OBJECT)
+    entries = start + 2 * width + (count * (width + 2) if is_object else 0)
+    found = struct.unpack_from("<" + f"B{number}" * count, data, entries)
+    places = range(entries + 1, entries + 1 + count * (1 + width), 1 + width)
+    values = [
+        _value(kind, data, place if kind in inlined else start + offset)
+        for kind, offset, place in zip(found[::2], found[1::2], places, strict=True)
+    ]
+    if not is_object:
+        return values
+    names = struct.unpack_from("<" + f"{number}H" * count, data, start + 2 * width)
+    return {
+        _slice(data, start + at, length).decode(): value
+        for at, length, value in zip(names[::2], names[1::2], values, strict=True)
+    }
 
 
 _FIXED_DIGITS = 15

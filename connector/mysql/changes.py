@@ -23,6 +23,7 @@ from connector.errors import TableError
 from connector.event import CdcColumns, EventBatch, assemble
 from connector.mysql.cells import Mask, Places, combine_raw, gather, list_names
 from connector.mysql.images import ABSENT, DIFFERENCE, NULL, VALUE, Images, Layout
+from connector.mysql.json_difference import changed_text
 from connector.mysql.numbers import little_endian
 from connector.mysql.rows import DELETE, INSERT, TRUNCATE, UPDATE, Events, Rows, Shape, find_rows, shapes_of
 from connector.mysql.tablemap import TableMap
@@ -115,9 +116,7 @@ class _Decoder:
         columns, raws, unchanged = [], {}, {}
         is_whole = (landed.op == INSERT) | (landed.op == UPDATE)
         for index, column in enumerate(self._schema.columns):
-            kind, start, end = _ranges(images, landed, index, self._is_key[index])
-            valid = None if (kind == VALUE).all() else kind == VALUE
-            values, raws[column.name] = decode_values(self._data, start, end, valid, self._types[index])
+            kind, values, raws[column.name] = self._values(images, landed, index)
             if self._is_key[index]:
                 self._check_key(column.name, values, kind, landed.op, raws[column.name])
             if (is_unchanged := (kind == ABSENT) & is_whole).any():
@@ -151,18 +150,38 @@ class _Decoder:
             fill = (after.kinds == ABSENT) & (before.kinds != ABSENT)
             for name in ("starts", "ends", "kinds"):
                 getattr(after, name)[fill] = getattr(before, name)[fill]
-        self._refuse_differences(after)
         return _Images(before, after)
 
-    def _refuse_differences(self, after: Images) -> None:
-        differing = np.flatnonzero((after.kinds == DIFFERENCE).any(axis=1))
-        if len(differing):
-            name = self._schema.columns[int(differing[0])].name
-            raise TableError(
-                str(self._schema.table),
-                f"the log has only a difference to the JSON in column {name}",
-                hint="SET GLOBAL binlog_row_value_options = '', then dump the table again",
-            )
+    def _values(self, images: _Images, landed: _Landed, index: int) -> tuple[Any, pa.Array, pa.Array | None]:
+        """Decode one column of all landed rows: what an image has of it, values, `raw` texts."""
+        kind, start, end = _ranges(images, landed, index, self._is_key[index])
+        valid = None if (kind == VALUE).all() else kind == VALUE
+        differs = None if valid is None else kind == DIFFERENCE
+        if differs is None or not differs.any():
+            return kind, *decode_values(self._data, start, end, valid, self._types[index])
+        row = np.flatnonzero(differs) if landed.row is None else landed.row[differs]
+        changed = pa.array(self._changed(images, row, index), pa.string())
+        whole = np.where(differs, start, end)
+        values, raw = decode_values(self._data, start, whole, valid, self._types[index])
+        return kind, pc.replace_with_mask(values, pa.array(differs), changed), raw
+
+    def _changed(self, images: _Images, rows: Places, index: int) -> list[str]:
+        """Carry differences of JSON out on the values before; `TableError` where those are not there."""
+        name, before, after = self._schema.columns[index].name, images.before, images.after
+        if before is None or (before.kinds[index][rows] != VALUE).any():
+            raise self._no_difference(f"the log has only a difference to the JSON in column {name}")
+        ranges = (a[index][rows].tolist() for a in (before.starts, before.ends, after.starts, after.ends))
+        data = self._data.data
+        try:
+            return [
+                changed_text(bytes(data[a:b]), bytes(data[c:d])) for a, b, c, d in zip(*ranges, strict=True)
+            ]
+        except ValueError as error:
+            raise self._no_difference(f"column {name}: {error}") from error
+
+    def _no_difference(self, reason: str) -> TableError:
+        hint = "SET GLOBAL binlog_row_value_options = '', then dump the table again"
+        return TableError(str(self._schema.table), reason, hint=hint)
 
     def _key_changes(self, images: _Images, updates: Mask) -> Mask:
         """Mark the updates whose images differ in a key column; `TableError` where only one is known."""

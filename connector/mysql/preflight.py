@@ -112,8 +112,7 @@ def _log(place: _Place) -> Iterator[Finding]:
     yield from _row_image(place)
     if not place.server.mariadb:
         yield _expect(place, "binlog_order_commits", "ON")
-    if place.variable("binlog_row_value_options"):
-        yield _expect(place, "binlog_row_value_options", "")
+    yield from _partial_json(place)
     yield from _filters(place)
     yield from _retention(place)
     yield from _features(place)
@@ -128,6 +127,22 @@ def _row_image(place: _Place) -> Iterator[Finding]:
         "binlog_row_image", "warning",
         f"is {image}: changes carry some columns only, and are merged by column",
         "SET GLOBAL binlog_row_image = FULL;",
+    )  # fmt: skip
+
+
+def _partial_json(place: _Place) -> Iterator[Finding]:
+    """Differences of JSON documents, which tell nothing without the document before (MySQL has them)."""
+    name, image = "binlog_row_value_options", place.variable("binlog_row_image")
+    value = place.variable(name)
+    if value is None:
+        return
+    if not value or image == "FULL":
+        how = "is PARTIAL_JSON: differences are carried out on the document before" if value else "is empty"
+        yield Finding(name, "ok", how)
+        return
+    yield Finding(
+        name, "failed", f"is {value}, and binlog_row_image is {image}: the document before is not in the log",
+        f"SET GLOBAL {name} = ''; and set it in the server's configuration file",
     )  # fmt: skip
 
 

@@ -72,6 +72,25 @@ def test_a_setting_that_does_not_fit_is_told_with_what_mends_it(
         mariadb.execute(f"SET GLOBAL {name} = {value}")
 
 
+@pytest.mark.only_mysql
+def test_partial_json_without_the_document_before_is_told(mariadb: MariaDatabase) -> None:
+    name = "binlog_row_value_options"
+    assert findings(mariadb)[name].detail == "is empty"
+    try:
+        mariadb.execute(f"SET GLOBAL {name} = PARTIAL_JSON")
+        assert (findings(mariadb)[name].state, findings(mariadb)[name].detail[:15]) == (
+            "ok",
+            "is PARTIAL_JSON",
+        )
+        mariadb.execute("SET GLOBAL binlog_row_image = MINIMAL")
+        found = findings(mariadb)[name]
+        assert (found.state, "binlog_row_image is MINIMAL" in found.detail) == ("failed", True)
+        mariadb.execute(mended(found))
+        assert findings(mariadb)[name].state == "ok"
+    finally:
+        mariadb.execute(f"SET GLOBAL {name} = ''", "SET GLOBAL binlog_row_image = FULL")
+
+
 def test_each_missing_right_is_told_with_its_grant(mariadb: MariaDatabase, agent: str) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     name, spelled = f"{mariadb.name}.t", f"`{mariadb.name}`.`t`"

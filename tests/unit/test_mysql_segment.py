@@ -384,23 +384,56 @@ def test_tables_with_many_columns_have_a_wide_column_count():
 JSON_COLUMNS = [Col("id", 3, unsigned=False), Col("j", 245, b"\4")]
 
 
-def partial_update(options):
-    key, document = reference.integer(1, 4), reference.varchar(reference.json_document([1]), 4)
-    before = reference.image([key, document], [True, True])
-    after = options + reference.image([key, document], [True, True])
-    return reference.rows_event(39, 7, 2, [before + after], [[True, True], [True, True]])
+def partial_update(options, after=None, before=(True, True)):
+    """An update of key 1 and JSON ``{"a": [1]}``; `after`: the document's bytes in the after image."""
+    key, document = reference.integer(1, 4), reference.varchar(reference.json_document({"a": [1]}), 4)
+    old = reference.image([key, document], before)
+    new = options + reference.image(
+        [key, document if after is None else reference.varchar(after, 4)], [True, True]
+    )
+    return reference.rows_event(39, 7, 2, [old + new], [before, [True, True]])
+
+
+def difference(kind, path, value=None):
+    return (
+        bytes([kind])
+        + reference.packed_text(path)
+        + (b"" if value is None else reference.packed_text(reference.json_document(value)))
+    )
 
 
 def test_a_partial_update_without_differences_is_an_update():
     rows = landed(Written(JSON_COLUMNS, [partial_update(b"\0")]).segment())
-    assert [(r["_cdc"]["op"], r["j"]) for r in rows] == [("update", "[1]")]
+    assert [(r["_cdc"]["op"], r["j"]) for r in rows] == [("update", '{"a": [1]}')]
     rows = landed(Written(JSON_COLUMNS, [partial_update(b"\1\0")]).segment())
-    assert rows[0]["j"] == "[1]"
+    assert rows[0]["j"] == '{"a": [1]}'
 
 
-def test_a_difference_of_json_sets_the_table_aside():
-    found = list(Written(JSON_COLUMNS, [partial_update(b"\1\1")]).segment().decode())
+def test_a_difference_of_json_is_carried_out_on_the_document_before():
+    change = difference(0, "$.a[0]", "x") + difference(1, "$.b", {"c": None}) + difference(1, "$.a[9]", 2)
+    events = [partial_update(b"\1\1", change), partial_update(b"\0"), partial_update(b"\1\1", b"")]
+    rows = landed(Written(JSON_COLUMNS, events).segment())
+    assert [r["j"] for r in rows] == ['{"a": ["x", 2], "b": {"c": null}}', '{"a": [1]}', '{"a": [1]}']
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (
+            partial_update(b"\1\1", difference(2, "$.a"), (True, False)),
+            "only a difference to the JSON in column j",
+        ),
+        (partial_update(b"\1\1", difference(2, "$.b")), "names 'b', which the document before does not have"),
+        (partial_update(b"\1\1", difference(1, "$.a", 1)), "adds 'a' where"),
+        (partial_update(b"\1\1", difference(0, "$", 1)), "cannot be read"),
+        (partial_update(b"\1\1", difference(7, "$.a", 1)), "operation 7"),
+        (partial_update(b"\1\1", b"\2\x09$"), "cannot be read"),
+    ],
+)
+def test_a_difference_that_cannot_be_carried_out_sets_the_table_aside(event, reason):
+    found = list(Written(JSON_COLUMNS, [event]).segment().decode())
     assert isinstance(found[0], SetAside)
+    assert reason in found[0].reason
     assert "column j" in found[0].reason
     assert "binlog_row_value_options" in found[0].hint
 
