@@ -7,6 +7,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
+SOURCE ?= postgres
 VENV := .venv
 RUN := .ci/with-java
 PYTEST := $(RUN) $(VENV)/bin/python -m pytest
@@ -16,8 +17,9 @@ PYTEST := $(RUN) $(VENV)/bin/python -m pytest
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 20
 
-demo: setup  ## capture, dump and merge a live embedded PostgreSQL, and compare row by row
-	@$(RUN) $(VENV)/bin/deltatide demo $(ARGS)
+demo: setup  ## capture, dump and merge a live database, and compare row by row (SOURCE=mariadb)
+	@[ "$(SOURCE)" != mariadb ] || .ci/fetch-servers mariadb
+	@$(RUN) $(VENV)/bin/deltatide demo --source "$(SOURCE)" $(ARGS)
 
 test: setup lint .cache/servers.ready  ## lint, then every test: unit, spark, integration, acceptance
 	@$(PYTEST) tests/unit tests/spark tests/integration tests/acceptance $(ARGS)

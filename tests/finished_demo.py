@@ -22,9 +22,9 @@ class Demo:
 
 
 @functools.cache
-def finished_demo(folder: Path) -> Demo:
+def finished_demo(folder: Path, source: str = "postgres") -> Demo:
     """Run the demonstration with few rows, once in a test run; landing zone and lake stay."""
-    command = [sys.executable, "-m", "connector.cli", "demo"]
+    command = [sys.executable, "-m", "connector.cli", "demo", "--source", source]
     command += ["--folder", str(folder), "--rows", "5000", "--seconds", "8"]
     done = subprocess.run(
         command,

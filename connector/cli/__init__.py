@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -53,13 +53,16 @@ def _version(
         raise typer.Exit
 
 
-@app.command(epilog="Example: deltatide demo --rows 200000")
+@app.command(epilog="Example: deltatide demo --source mariadb --rows 200000")
 def demo(
     folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo-data"),
     rows: Annotated[int, typer.Option(min=1000, help="Rows to begin with, in all tables.")] = 1_000_000,
     seconds: Annotated[int, typer.Option(min=5, help="How long to write while capturing.")] = 60,
+    source: Annotated[
+        Literal["postgres", "mariadb"], typer.Option(help="The database that is captured.")
+    ] = "postgres",
 ) -> None:
-    """Watch a live PostgreSQL being captured, dumped and merged; compare lake and source row by row."""
+    """Watch a live database being captured, dumped and merged; compare lake and source row by row."""
     from connector.demo.run import demo as run_demo
 
-    raise typer.Exit(run_demo(folder, rows=rows, seconds=seconds))
+    raise typer.Exit(run_demo(folder, rows=rows, seconds=seconds, source=source))

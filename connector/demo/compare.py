@@ -1,4 +1,4 @@
-"""Compares a table of PostgreSQL with a Delta table, row by row and column by column.
+"""Compares a table of the source with a Delta table, row by row and column by column.
 
 Both sides come in key order, some thousand rows at a time, so that memory is bounded. The values are read by
 means of their own (SQL on one side, Parquet that Spark wrote in key order on the other), not by the agent's
@@ -12,30 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psycopg2
-import psycopg2.extensions
 import pyarrow as pa
 import pyarrow.parquet as pq
-from psycopg2 import sql
 
-ROWS_AT_ONCE = 20_000
+from connector.demo.source import ROWS_AT_ONCE, DemoSource, Row
+
 DIFFERENCES_KEPT = 10
-
-Row = tuple[Any, ...]
-
-# What PostgreSQL is asked for, so that equal values are equal Python objects on both sides: times in UTC and
-# without zone, numbers as they are, and everything that lands as the source's text as that text.
-_AS_THEY_ARE = frozenset("boolean smallint integer bigint date numeric text ARRAY bytea".split()) | {
-    "double precision",
-    "character varying",
-    "timestamp without time zone",
-}
 
 
 @dataclass(frozen=True)
 class Difference:
     """One value that is not the same; a row that is missing on one side has `column` None."""
 
+    title: str
     table: str
     key: Row
     column: str | None
@@ -45,8 +34,8 @@ class Difference:
     def __str__(self) -> str:
         key = ", ".join(map(str, self.key))
         if self.column is None:
-            return f"{self.table} ({key}): the row is only in {'PostgreSQL' if self.source else 'Delta'}"
-        values = f"{_short(self.source)} in PostgreSQL, {_short(self.target)} in Delta"
+            return f"{self.table} ({key}): the row is only in {self.title if self.source else 'Delta'}"
+        values = f"{_short(self.source)} in {self.title}, {_short(self.target)} in Delta"
         return f"{self.table} ({key}) {self.column}: {values}"
 
 
@@ -57,8 +46,9 @@ def _short(value: Any) -> str:
 
 @dataclass
 class Comparison:
-    """The result for one table; `differences` counts all, `first` holds some."""
+    """The result for one table of the database `title`; `differences` counts all, `first` holds some."""
 
+    title: str
     table: str
     source_rows: int = 0
     target_rows: int = 0
@@ -69,13 +59,14 @@ class Comparison:
         """Count a difference, and keep it if it is one of the first."""
         self.differences += 1
         if len(self.first) < DIFFERENCES_KEPT:
-            self.first.append(Difference(self.table, key, column, source, target))
+            self.first.append(Difference(self.title, self.table, key, column, source, target))
 
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table's columns and key, as PostgreSQL's catalog tells them."""
+    """A table's columns and key, as the catalog of the database called `title` tells them."""
 
+    title: str
     namespace: str
     name: str
     columns: tuple[tuple[str, str], ...]
@@ -87,58 +78,36 @@ class SourceTable:
         return self.key + tuple(name for name, _ in self.columns if name not in self.key)
 
 
-def source_table(connection: psycopg2.extensions.connection, namespace: str, name: str) -> SourceTable:
-    """Read columns and primary key of a table from the catalog."""
+def source_table(source: DemoSource, connection: Any, name: str) -> SourceTable:
+    """Read columns and primary key of a table from the catalog, which all databases have alike."""
+    wanted = (source.namespace, name)
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT column_name, data_type FROM information_schema.columns"
             " WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
-            (namespace, name),
+            wanted,
         )
         columns = tuple(cursor.fetchall())
         cursor.execute(
-            "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY k (number, place)"
-            " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number"
-            " WHERE i.indisprimary AND i.indrelid = format('%%I.%%I', %s::text, %s::text)::regclass"
-            " ORDER BY k.place",
-            (namespace, name),
+            "SELECT k.column_name FROM information_schema.key_column_usage k"
+            " JOIN information_schema.table_constraints c ON c.constraint_name = k.constraint_name"
+            " AND c.table_schema = k.table_schema AND c.table_name = k.table_name"
+            " WHERE c.constraint_type = 'PRIMARY KEY' AND k.table_schema = %s AND k.table_name = %s"
+            " ORDER BY k.ordinal_position",
+            wanted,
         )
         key = tuple(column for (column,) in cursor.fetchall())
-    return SourceTable(namespace, name, columns, key)
+    return SourceTable(source.title, *wanted, columns, key)
 
 
-def source_rows(connection: psycopg2.extensions.connection, table: SourceTable) -> Iterator[list[Row]]:
-    """Read a table in key order (text by its bytes) through a cursor of the server, key columns first."""
+def source_rows(source: DemoSource, connection: Any, table: SourceTable) -> Iterator[list[Row]]:
+    """Read a table in key order (text by its bytes), key columns first."""
     types = dict(table.columns)
-    wanted = sql.SQL(", ").join(_selected(name, types[name]) for name in table.order)
-    order = sql.SQL(", ").join(_ordered(name, types[name]) for name in table.key)
-    query = sql.SQL("SELECT {} FROM {} ORDER BY {}").format(
-        wanted, sql.Identifier(table.namespace, table.name), order
+    wanted = ", ".join(source.selected(f'"{name}"', types[name]) for name in table.order)
+    order = ", ".join(source.ordered(f'"{name}"', types[name]) for name in table.key)
+    return source.read(
+        connection, f'SELECT {wanted} FROM "{table.namespace}"."{table.name}" ORDER BY {order}'
     )
-    with connection.cursor(name="compare") as cursor:
-        cursor.execute(query)
-        while rows := cursor.fetchmany(ROWS_AT_ONCE):
-            yield [tuple(map(_plain, row)) for row in rows] if "bytea" in types.values() else rows
-
-
-def _selected(name: str, type_name: str) -> sql.Composable:
-    column = sql.Identifier(name)
-    if type_name == "timestamp with time zone":
-        return sql.SQL("{} AT TIME ZONE 'UTC'").format(column)
-    if type_name == "real":  # as Parquet's floats become Python's: the nearest double
-        return sql.SQL("{}::float8").format(column)
-    return column if type_name in _AS_THEY_ARE else sql.SQL("{}::text").format(column)
-
-
-def _ordered(name: str, type_name: str) -> sql.Composable:
-    column = _selected(name, type_name)
-    as_text = type_name in ("text", "character varying") or type_name not in _AS_THEY_ARE
-    by_bytes = as_text and not type_name.startswith("timestamp")
-    return sql.SQL('{} COLLATE "C"').format(column) if by_bytes else column
-
-
-def _plain(value: Any) -> Any:
-    return bytes(value) if isinstance(value, memoryview) else value
 
 
 def target_rows(folder: Path, columns: Sequence[str]) -> Iterator[list[Row]]:
@@ -163,7 +132,7 @@ def compare(table: SourceTable, source: Iterator[list[Row]], target: Iterator[li
 
     A row that is in one stream alone is one difference; of a row in both, each column that differs is one.
     """
-    result = Comparison(f"{table.namespace}.{table.name}")
+    result = Comparison(table.title, f"{table.namespace}.{table.name}")
     width, names = len(table.key), table.order
     left: list[Row] = []
     right: list[Row] = []
@@ -186,7 +155,7 @@ def compare(table: SourceTable, source: Iterator[list[Row]], target: Iterator[li
 
 def other_columns(table: SourceTable, columns: Sequence[str]) -> Comparison:
     """Give what differs between tables that have not the same columns: each column of one of them alone."""
-    result = Comparison(f"{table.namespace}.{table.name}")
+    result = Comparison(table.title, f"{table.namespace}.{table.name}")
     for name in sorted(set(table.order) ^ set(columns)):
         result.add((), name, *(("a column", None) if name in table.order else (None, "a column")))
     return result

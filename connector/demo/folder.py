@@ -22,9 +22,9 @@ _CONFIGURATION = """\
 # Written by `deltatide demo`; the database has ended with it. Complete examples are in conf/.
 [source]
 name = "shop"
-kind = "postgres"
+kind = "{kind}"
 url = {source}
-tables = ["public.*"]
+tables = ["{namespace}.*"]
 
 [landing]
 url = {landing}
@@ -46,7 +46,7 @@ class DemoFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.configuration = path / "demo.toml"
-        self.postgres = path / "postgres"
+        self.database = path / "database"
         self.landing = path / "landing"
         self.lake = path / "lake"
         self.compared = path / "compared"
@@ -80,21 +80,20 @@ class DemoFolder:
             ) from error
         return folder
 
-    def configure(self, url: str, password: str) -> Config:
-        """Write the configuration for a source (its url without password), and read it as everybody does."""
+    def configure(self, kind: str, namespace: str, url: str, password: str) -> Config:
+        """Write the configuration for a source (its url with password), and read it as everybody does."""
         secret = self.path / "password"
         secret.touch(mode=0o600)
         secret.write_text(password)
-        user, separator, rest = url.partition("@")
-        source = f"{user}:${{file:{secret}}}{separator}{rest}"
+        source = url.replace(f":{password}@", f":${{file:{secret}}}@")
         values = {"source": source, "landing": str(self.landing), "lake": str(self.lake)}
         quoted = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
-        self.configuration.write_text(_CONFIGURATION.format(**quoted))
+        self.configuration.write_text(_CONFIGURATION.format(kind=kind, namespace=namespace, **quoted))
         return load(self.configuration)
 
     def drop_database(self) -> None:
         """Remove the database's files; its server has ended."""
-        shutil.rmtree(self.postgres, ignore_errors=True)
+        shutil.rmtree(self.database, ignore_errors=True)
 
     def remove(self) -> None:
         """Remove everything."""

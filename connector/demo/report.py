@@ -21,10 +21,10 @@ DIFFERENCES_SHOWN = 10
 
 
 def print_comparison(console: Console, comparisons: Sequence[Comparison], watch: LandingWatch) -> None:
-    """Print a line for each table, and the first differences where there are any."""
+    """Print a line for each table (one at least), and the first differences where there are any."""
     table = Table(header_style="bold", box=None, padding=(0, 1))
     table.add_column("table", no_wrap=True)
-    for name in ("in PostgreSQL", "in Delta", "differences", "dumped", "captured"):
+    for name in (f"in {comparisons[0].title}", "in Delta", "differences", "dumped", "captured"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in comparisons:
         found = watch.tables[each.table]
@@ -48,15 +48,15 @@ def print_figures(console: Console, figures: Mapping[str, str]) -> None:
     console.print(table)
 
 
-def print_next_steps(console: Console, folder: DemoFolder) -> None:
+def print_next_steps(console: Console, folder: DemoFolder, namespace: str) -> None:
     """Print where everything lies, and commands that work as they are printed."""
     command = _program("deltatide")
     configuration = shlex.quote(folder.shown(folder.configuration))
     steps = {
-        "Delta tables": folder.shown(folder.lake / "public"),
+        "Delta tables": folder.shown(folder.lake / namespace),
         "landing zone": folder.shown(folder.landing / "shop"),
-        "a query": query_command(folder),
-        "a table now": f"{command} live -c {configuration} public.orders --limit 5",
+        "a query": query_command(folder, namespace),
+        "a table now": f"{command} live -c {configuration} {namespace}.orders --limit 5",
         "the cuts": f"{command} cuts -c {configuration}",
         "a notebook": "notebooks/01_first_look.ipynb",
     }
@@ -65,11 +65,11 @@ def print_next_steps(console: Console, folder: DemoFolder) -> None:
         console.print(f"[bold]{name:<14}[/]{escape(text)}", highlight=False, soft_wrap=True)
 
 
-def query_command(folder: DemoFolder) -> str:
+def query_command(folder: DemoFolder, namespace: str) -> str:
     """Spell a shell command that queries a Delta table."""
     query = (
         "SELECT status, count(*) AS orders, sum(total) AS total "
-        f"FROM delta.`{folder.lake / 'public' / 'orders'}` GROUP BY status ORDER BY status"
+        f"FROM delta.`{folder.lake / namespace / 'orders'}` GROUP BY status ORDER BY status"
     )
     code = f"from merge.session import local_session; local_session().sql({query!r}).show()"
     return f"{_shown(Path(sys.executable))} -c {shlex.quote(code)}"

@@ -2,14 +2,14 @@
 
 ::
 
-    PostgreSQL <- writer
+    database <- writer
         |
       agent (deltatide run) -> landing zone -> merges (deltatide merge) -> lake
         |                                                                   |
         +------------------------------ compared --------------------------+
 
 The first rows are dumped, the writer writes, and merges run at the same time. Then the writer stops, what it
-wrote is landed and merged, and the last cut is compared with PostgreSQL, row by row and column by column.
+wrote is landed and merged, and the last cut is compared with the database, row by row and column by column.
 
 What an interruption leaves: no process, and a folder that the next demonstration empties.
 """
@@ -19,14 +19,13 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import psycopg2
 from rich.console import Console
 
 from connector.config import Config
@@ -35,13 +34,12 @@ from connector.demo.compare import Comparison, compare, other_columns, source_ro
 from connector.demo.display import Display, Figures
 from connector.demo.folder import DemoFolder
 from connector.demo.merges import MergeWatch, last_cut, write_in_key_order
-from connector.demo.postgres_server import PostgresServer
 from connector.demo.report import print_comparison, print_figures, print_next_steps
 from connector.demo.shop import TABLES, Sizes, create_shop
+from connector.demo.source import DemoSource, start_source
 from connector.demo.watch import LandingWatch
 from connector.demo.writer import Writer
 from connector.errors import OperatorError, PreconditionError
-from connector.position import parse_lsn
 from connector.store import Store, open_store
 
 CHANGES_PER_SECOND = 2_000
@@ -54,9 +52,12 @@ PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.25
 
 
-def demo(folder: Path | None = None, rows: int = 1_000_000, seconds: int = 60) -> int:
+def demo(
+    folder: Path | None = None, rows: int = 1_000_000, seconds: int = 60, source: str = "postgres"
+) -> int:
     """Run the demonstration and give the exit status: 1 when a single value differs.
 
+    `source`: the kind of database (postgres, mariadb).
     `folder` (``demo-data`` by default) is emptied when an earlier demonstration made it, and then keeps the
     landing zone and the lake. `seconds`: how long the writer writes; longer when the dump takes longer.
     """
@@ -66,7 +67,7 @@ def demo(folder: Path | None = None, rows: int = 1_000_000, seconds: int = 60) -
     with ExitStack() as cleanup:
         cleanup.enter_context(_interruptible())
         cleanup.callback(place.drop_database)
-        run = _start(place, Sizes.of(rows), Display(console), cleanup)
+        run = _start(source, place, Sizes.of(rows), Display(console), cleanup)
         run.capture(seconds)
         run.finish()
         with closing(_spark()) as session:
@@ -74,15 +75,14 @@ def demo(folder: Path | None = None, rows: int = 1_000_000, seconds: int = 60) -
         print_comparison(console, comparisons, run.watch)
         print_figures(console, run.figures())
         differences = sum(each.differences for each in comparisons)
-        if differences:
-            console.print(
-                f"\n[bold red]{differences:,} differences[/] between PostgreSQL and Delta", highlight=False
-            )
-        else:
-            console.print(
-                "\n[bold green]PostgreSQL and Delta hold the same rows, value by value[/]", highlight=False
-            )
-        print_next_steps(console, place)
+        both = f"{run.source.title} and Delta"
+        verdict = (
+            f"[bold red]{differences:,} differences[/] between {both}"
+            if differences
+            else f"[bold green]{both} hold the same rows, value by value[/]"
+        )
+        console.print(f"\n{verdict}", highlight=False)
+        print_next_steps(console, place, run.source.namespace)
     return 1 if differences else 0
 
 
@@ -127,16 +127,15 @@ def _interruptible() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _start(place: DemoFolder, sizes: Sizes, display: Display, cleanup: ExitStack) -> _Run:
+def _start(kind: str, place: DemoFolder, sizes: Sizes, display: Display, cleanup: ExitStack) -> _Run:
     """Start everything; `cleanup` ends it, in the opposite order."""
-    display.step("starting PostgreSQL")
-    server = cleanup.enter_context(PostgresServer.start(place.postgres, database="shop"))
+    display.step("starting the database")
+    source = cleanup.enter_context(start_source(kind, place.database))
     total = sum(vars(sizes).values())
-    display.step(f"PostgreSQL {server.version} runs, loading {total:,} rows into {len(TABLES)} tables")
-    url = server.url(database="shop")
-    create_shop(url, sizes)
-    config = place.configure(url.replace(f":{server.password}@", "@"), server.password)
-    writer = Writer(url, sizes, changes_per_second=CHANGES_PER_SECOND)
+    display.step(f"{source.title} {source.version} runs, loading {total:,} rows into {len(TABLES)} tables")
+    create_shop(source, sizes)
+    config = place.configure(source.kind, source.namespace, source.url, source.password)
+    writer = Writer(source, sizes, changes_per_second=CHANGES_PER_SECOND)
     agent = Child(place.agent_log, "run", "-c", str(place.configuration))
     cleanup.callback(agent.close)
     merges = Child(
@@ -145,7 +144,7 @@ def _start(place: DemoFolder, sizes: Sizes, display: Display, cleanup: ExitStack
     cleanup.callback(merges.close)
     cleanup.callback(writer.stop)
     store = open_store(config.landing, config.source.name)
-    return _Run(place, config, url, writer, agent, merges, store, display)
+    return _Run(place, config, source, writer, agent, merges, store, display)
 
 
 class _Run:
@@ -155,16 +154,16 @@ class _Run:
         self,
         place: DemoFolder,
         config: Config,
-        url: str,
+        source: DemoSource,
         writer: Writer,
         agent: Child,
         merges: Child,
         store: Store,
         display: Display,
     ) -> None:
-        self.watch = LandingWatch(store)
+        self.source, self.watch = source, LandingWatch(store)
         self._merge_watch = MergeWatch(place.merge_log, store)
-        self._place, self._config, self._url, self._store = place, config, url, store
+        self._place, self._config, self._store = place, config, store
         self._writer, self._agent, self._merges, self._display = writer, agent, merges, display
         self._position = 0
         self._began = time.monotonic()
@@ -185,9 +184,8 @@ class _Run:
 
     def finish(self) -> None:
         """Wait until all that was written has landed and is merged, then end merges and agent."""
-        with closing(psycopg2.connect(self._url)) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT pg_current_wal_lsn()")
-            self._position = parse_lsn(cursor.fetchall()[0][0])
+        with closing(self.source.connect()) as connection:
+            self._position = self.source.end_of_log(connection)
         self._display.step("the writer has stopped; the rest is landed and merged")
         with self._timed("landing the rest"):
             self._wait(self._is_landed, "landing the rest")
@@ -198,19 +196,21 @@ class _Run:
         self.watch.look()
 
     def compare(self, spark: Any) -> list[Comparison]:
-        """Compare the last cut with PostgreSQL, table by table."""
+        """Compare the last cut with the database, table by table."""
         manifest, frames = last_cut(spark, self._config)
-        self._display.step(f"comparing the cut at manifest {manifest} with PostgreSQL, value by value")
-        with self._timed("comparison"), closing(psycopg2.connect(self._url)) as connection:
-            return [self._compare(connection, name, frames[f"public.{name}"]) for name in TABLES]
+        self._display.step(
+            f"comparing the cut at manifest {manifest} with {self.source.title}, value by value"
+        )
+        with self._timed("comparison"), closing(self.source.connect()) as connection:
+            return [self._compare(connection, frames, name) for name in TABLES]
 
-    def _compare(self, connection: Any, name: str, frame: Any) -> Comparison:
-        table = source_table(connection, "public", name)
+    def _compare(self, connection: Any, frames: Mapping[str, Any], name: str) -> Comparison:
+        table = source_table(self.source, connection, name)
         folder = self._place.compared / name
-        columns = write_in_key_order(frame, table.key, folder)
+        columns = write_in_key_order(frames[f"{table.namespace}.{name}"], table.key, folder)
         if set(columns) != set(table.order):
             return other_columns(table, columns)
-        result = compare(table, source_rows(connection, table), target_rows(folder, table.order))
+        result = compare(table, source_rows(self.source, connection, table), target_rows(folder, table.order))
         connection.rollback()
         return result
 

@@ -1,98 +1,102 @@
 """The demonstration's source: a small shop, its tables and its first rows.
 
-`documents` carries texts that PostgreSQL stores out of line (TOAST): updates of its other columns do not
-bring them into the log. `carts` is small and is truncated while it is captured. Foreign keys are left out,
-since the writer changes keys.
+`documents` carries long texts: an update of its other columns does not bring them into the log (PostgreSQL
+stores them out of line, TOAST; MariaDB and MySQL leave them out where ``binlog_row_image`` says so). `carts`
+is small and is truncated while it is captured. Foreign keys are left out, since the writer changes keys.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
-import psycopg2
+from connector.demo.source import DemoSource, Dialect
 
 TABLES = ("customers", "orders", "order_items", "documents", "carts")
-"""In the schema `public`."""
 
-SCHEMA = """
-CREATE TABLE customers (
-    id bigint PRIMARY KEY,
-    name text NOT NULL,
-    email varchar(80),
-    points int NOT NULL,
-    vip boolean NOT NULL,
-    born date,
-    changed_at timestamptz NOT NULL
-);
-CREATE TABLE orders (
-    id bigint PRIMARY KEY,
-    customer_id bigint NOT NULL,
-    status text NOT NULL,
-    total numeric(12, 2) NOT NULL,
-    note text,
-    ordered_at timestamptz NOT NULL,
-    ship_on timestamp
-);
-CREATE TABLE order_items (
-    order_id bigint,
-    line smallint,
-    product text NOT NULL,
-    quantity int NOT NULL,
-    price numeric(10, 4) NOT NULL,
-    discount double precision,
-    PRIMARY KEY (order_id, line)
-);
-CREATE TABLE documents (
-    id bigint PRIMARY KEY,
-    title text NOT NULL,
-    body text NOT NULL,
-    views int NOT NULL,
-    labels text[],
-    attributes jsonb
-);
-CREATE TABLE carts (
-    id uuid PRIMARY KEY,
-    customer_id bigint NOT NULL,
-    items int NOT NULL,
-    seen_at timestamptz NOT NULL
-);
-"""
-
-# md5 texts do not compress, so that 4 kB of them are stored out of line.
-LONG_TEXT = "(SELECT string_agg(md5({seed}::text || ':' || part), '') FROM generate_series(1, 128) part)"
+COLUMNS = {
+    "customers": """
+        id bigint PRIMARY KEY,
+        name {text} NOT NULL,
+        email varchar(80),
+        points int NOT NULL,
+        vip boolean NOT NULL,
+        born date,
+        changed_at {moment} NOT NULL""",
+    "orders": """
+        id bigint PRIMARY KEY,
+        customer_id bigint NOT NULL,
+        status {text} NOT NULL,
+        total numeric(12, 2) NOT NULL,
+        note {text},
+        ordered_at {moment} NOT NULL,
+        ship_on {local_time}""",
+    "order_items": """
+        order_id bigint,
+        line smallint,
+        product {text} NOT NULL,
+        quantity int NOT NULL,
+        price numeric(10, 4) NOT NULL,
+        discount double precision,
+        PRIMARY KEY (order_id, line)""",
+    "documents": """
+        id bigint PRIMARY KEY,
+        title {text} NOT NULL,
+        body text NOT NULL,
+        views int NOT NULL,
+        labels {labels},
+        attributes {json}""",
+    "carts": """
+        id {uuid} PRIMARY KEY,
+        customer_id bigint NOT NULL,
+        items int NOT NULL,
+        seen_at {moment} NOT NULL""",
+}
+"""Columns of each table; types in braces are those of the dialect."""
 
 LOAD = {
     "customers": """
-        INSERT INTO customers
         SELECT i, 'Customer ' || i, CASE WHEN i % 7 > 0 THEN 'customer' || i || '@example.org' END,
                i * 7 % 1000, i % 50 = 0,
-               CASE WHEN i % 11 > 0 THEN date '1950-01-01' + (i * 13 % 20000)::int END,
-               timestamptz '2026-01-01 00:00:00Z' + i * interval '1.000001 second'
-        FROM generate_series(1, {rows}::bigint) i""",
+               CASE WHEN i % 11 > 0 THEN CAST({born} AS date) END, {changed_at}
+        FROM {series}""",
     "orders": """
-        INSERT INTO orders
-        SELECT i, 1 + i * 31 % {customers}, (ARRAY['open', 'paid', 'sent', 'returned'])[1 + i % 4],
-               (i * 7919 % 1000000)::numeric / 100, CASE WHEN i % 5 = 0 THEN 'Note für Auftrag № ' || i END,
-               timestamptz '2026-02-01 00:00:00Z' + i * interval '0.700007 second',
-               CASE WHEN i % 3 > 0 THEN timestamp '2026-02-03 08:00' + i * interval '1 minute' END
-        FROM generate_series(1, {rows}::bigint) i""",
+        SELECT i, 1 + i * 31 % {customers},
+               CASE i % 4 WHEN 0 THEN 'open' WHEN 1 THEN 'paid' WHEN 2 THEN 'sent' ELSE 'returned' END,
+               CAST(i * 7919 % 1000000 AS decimal(12)) / 100,
+               CASE WHEN i % 5 = 0 THEN 'Note für Auftrag № ' || i END,
+               {ordered_at}, CASE WHEN i % 3 > 0 THEN {ship_on} END
+        FROM {series}""",
     "order_items": """
-        INSERT INTO order_items
-        SELECT 1 + (i - 1) / 2, 1 + (i - 1) % 2, 'Product ' || i * 17 % 5000, 1 + i % 9,
-               (i * 104729 % 100000000)::numeric / 10000, CASE WHEN i % 4 = 0 THEN (i % 30) / 100.0 END
-        FROM generate_series(1, {rows}::bigint) i""",
-    "documents": f"""
-        INSERT INTO documents
-        SELECT i, 'Document ' || i, {LONG_TEXT.format(seed="i")}, 0,
-               CASE WHEN i % 3 = 0 THEN ARRAY['a' || i % 10, NULL, 'with "quotes", and commas'] END,
-               CASE WHEN i % 2 = 0 THEN jsonb_build_object('pages', i % 90, 'language', 'de') END
-        FROM generate_series(1, {{rows}}::bigint) i""",
+        SELECT 1 + (i - 1 - (i - 1) % 2) / 2, 1 + (i - 1) % 2, 'Product ' || (i * 17 % 5000), 1 + i % 9,
+               CAST(i * 104729 % 100000000 AS decimal(12)) / 10000,
+               CASE WHEN i % 4 = 0 THEN (i % 30) / 100.0 END
+        FROM {series}""",
+    "documents": """
+        SELECT i, 'Document ' || i, {body}, 0, CASE WHEN i % 3 = 0 THEN {some_labels} END,
+               CASE WHEN i % 2 = 0 THEN {json_object}('pages', i % 90, 'language', 'de') END
+        FROM {series}""",
     "carts": """
-        INSERT INTO carts
-        SELECT md5(i::text)::uuid, 1 + i % {customers}, i % 12, timestamptz '2026-03-01Z' + i * interval '1 s'
-        FROM generate_series(1, {rows}::bigint) i""",
+        SELECT CAST(substr(md5('' || i), 1, 12) || '4' || substr(md5('' || i), 14, 3) || 'a'
+               || substr(md5('' || i), 18) AS {uuid}), 1 + i % {customers}, i % 12, {seen_at}
+        FROM {series}""",
 }
-"""A statement for each table's first rows; the numbers of rows and customers are still to be filled in."""
+"""A query for each table's first rows, made of the number `i`."""
+
+_TIMES = {
+    "born": ("1950-01-01 00:00:00", "i * 13 % 20000 * 86400"),
+    "changed_at": ("2026-01-01 00:00:00", "i * 1.000001"),
+    "ordered_at": ("2026-02-01 00:00:00", "i * 0.700007"),
+    "ship_on": ("2026-02-03 08:00:00", "i * 60"),
+    "seen_at": ("2026-03-01 00:00:00", "i"),
+}
+
+
+def long_text(dialect: Dialect, seed: str) -> str:
+    """Spell a text of 4 kB made of the seed, a literal or column; md5 texts do not compress."""
+    parts = dialect.series.format(first=1, last=128, name="part")
+    joined = dialect.joined.format(text=f"md5({seed} || ':' || part)")
+    return f"(SELECT {joined} FROM {parts})"
 
 
 @dataclass(frozen=True)
@@ -114,15 +118,26 @@ class Sizes:
         return cls(customers, orders, rest - customers - orders, documents, carts)
 
 
-def create_shop(url: str, sizes: Sizes) -> None:
+def create_shop(source: DemoSource, sizes: Sizes) -> None:
     """Create the tables and load their first rows, a transaction for each; analysed on return."""
-    connection = psycopg2.connect(url)
-    try:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(SCHEMA)
-            for table in TABLES:
-                cursor.execute(LOAD[table].format(rows=getattr(sizes, table), customers=sizes.customers))
-            cursor.execute("ANALYZE")
-    finally:
-        connection.close()
+    dialect = source.dialect
+    with closing(source.connect()) as connection, connection.cursor() as cursor:
+        for table in TABLES:
+            cursor.execute(f"CREATE TABLE {table} ({COLUMNS[table].format(**dialect.types)})")
+            cursor.execute(f"INSERT INTO {table} {_first_rows(dialect, table, sizes)}")
+            connection.commit()
+        cursor.execute(dialect.analyze.format(tables=", ".join(TABLES)))
+        connection.commit()
+
+
+def _first_rows(dialect: Dialect, table: str, sizes: Sizes) -> str:
+    times = {name: dialect.later.format(base=base, seconds=n) for name, (base, n) in _TIMES.items()}
+    return LOAD[table].format(
+        series=dialect.series.format(first=1, last=getattr(sizes, table), name="i"),
+        customers=sizes.customers,
+        body=long_text(dialect, "i"),
+        json_object=dialect.json_object,
+        some_labels=dialect.some_labels,
+        uuid=dialect.types["uuid"],
+        **times,
+    )

@@ -10,14 +10,11 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
-import psycopg2
-import psycopg2.extensions
-
-from connector.demo.shop import LONG_TEXT, Sizes
-
-Cursor = psycopg2.extensions.cursor
+from connector.demo.shop import Sizes, long_text
+from connector.demo.source import Cursor, DemoSource
 
 
 class Writer:
@@ -26,11 +23,11 @@ class Writer:
     `changes` and `transactions` count what was committed; `failure` is what ended it before `stop`.
     """
 
-    def __init__(self, url: str, sizes: Sizes, *, changes_per_second: int, seed: int = 1) -> None:
+    def __init__(self, source: DemoSource, sizes: Sizes, *, changes_per_second: int, seed: int = 1) -> None:
         self.changes = 0
         self.transactions = 0
         self.failure: BaseException | None = None
-        self._url = url
+        self._source, self._dialect = source, source.dialect
         self._sizes = sizes
         self._changes_per_second = changes_per_second
         self._random = random.Random(seed)
@@ -68,15 +65,15 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            connection = psycopg2.connect(self._url)
-            try:
+            with closing(self._source.connect()) as connection:
                 self._write(connection)
-            finally:
-                connection.close()
         except BaseException as error:  # told to whoever watches, in the main thread
             self.failure = error
 
-    def _write(self, connection: psycopg2.extensions.connection) -> None:
+    def _write(self, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            for statement in self._dialect.writer:
+                cursor.execute(statement)
         began = time.monotonic()
         kinds, weights = list(self._kinds), list(self._kinds.values())
         while not self._stopping.is_set():
@@ -95,7 +92,7 @@ class Writer:
     def _place_order(self, cursor: Cursor) -> int:
         order, lines = self._new_id(), self._random.randint(1, 5)
         cursor.execute(
-            "INSERT INTO orders VALUES (%s, %s, 'open', %s, %s, clock_timestamp(), NULL)",
+            f"INSERT INTO orders VALUES (%s, %s, 'open', %s, %s, {self._dialect.now}, NULL)",
             (order, self._customer(), self._price(), self._random.choice([None, "", "Ring twice \\ 2×\n"])),
         )
         for line in range(1, lines + 1):
@@ -110,15 +107,15 @@ class Writer:
     def _change_orders(self, cursor: Cursor) -> int:
         start = self._order()
         cursor.execute(
-            "UPDATE orders SET status = %s, ship_on = now() WHERE id BETWEEN %s AND %s",
+            f"UPDATE orders SET status = %s, ship_on = {self._dialect.now} WHERE id BETWEEN %s AND %s",
             (self._random.choice(["paid", "sent", "returned"]), start, start + self._random.randint(0, 40)),
         )
         return cursor.rowcount
 
     def _earn_points(self, cursor: Cursor) -> int:
         cursor.execute(
-            "UPDATE customers SET points = points + 1, changed_at = clock_timestamp() WHERE id = ANY(%s)",
-            ([self._customer() for _ in range(20)],),
+            f"UPDATE customers SET points = points + 1, changed_at = {self._dialect.now} WHERE id IN %s",
+            (tuple(self._customer() for _ in range(20)),),
         )
         return cursor.rowcount
 
@@ -164,19 +161,21 @@ class Writer:
 
     def _read_documents(self, cursor: Cursor) -> int:
         """Change documents but for their long text, which then is not in the log."""
-        documents = [self._random.randint(1, self._sizes.documents) for _ in range(10)]
-        cursor.execute("UPDATE documents SET views = views + 1 WHERE id = ANY(%s)", (documents,))
+        documents = tuple(self._random.randint(1, self._sizes.documents) for _ in range(10))
+        cursor.execute("UPDATE documents SET views = views + 1 WHERE id IN %s", (documents,))
         return cursor.rowcount
 
     def _rewrite_document(self, cursor: Cursor) -> int:
         """Insert a document or change its text, then change it again without the text, in one transaction."""
         document = self._random.choice([self._new_id(), self._random.randint(1, self._sizes.documents)])
+        body = long_text(self._dialect, f"'{self._random.random()}'")
+        replace_body = self._dialect.replace_body
         cursor.execute(
-            f"INSERT INTO documents VALUES (%s, 'Draft', {LONG_TEXT.format(seed='%s')}, 0, NULL, '{{}}')"
-            " ON CONFLICT (id) DO UPDATE SET body = excluded.body",
-            (document, self._random.random()),
+            f"INSERT INTO documents VALUES (%s, 'Draft', {body}, 0, NULL, '{{}}') {replace_body}",
+            (document,),
         )
-        cursor.execute("UPDATE documents SET labels = %s WHERE id = %s", (["final", None], document))
+        labels = self._dialect.final_labels
+        cursor.execute(f"UPDATE documents SET labels = {labels} WHERE id = %s", (document,))
         return 2
 
     def _renumber_document(self, cursor: Cursor) -> int:
@@ -200,9 +199,9 @@ class Writer:
         count = self._bulk()
         first, self._next_id = self._next_id, self._next_id + count
         cursor.execute(
-            "INSERT INTO orders SELECT i, %s, 'imported', i %% 1000 / 7.0, NULL, now(), NULL"
-            " FROM generate_series(%s, %s) i",
-            (self._customer(), first, first + count - 1),
+            f"INSERT INTO orders SELECT i, %s, 'imported', i %% 1000 / 7.0, NULL, {self._dialect.now}, NULL"
+            f" FROM {self._series(first, first + count - 1)}",
+            (self._customer(),),
         )
         return cursor.rowcount
 
@@ -215,17 +214,20 @@ class Writer:
         return items + cursor.rowcount
 
     def _empty_carts(self, cursor: Cursor) -> int:
-        """Truncate, and insert in the same transaction half of the time."""
+        """Truncate, and insert half of the time; in the same transaction where it does not end with it."""
         cursor.execute("TRUNCATE carts")
         return 1 + (self._fill_carts(cursor) if self._random.random() < 0.5 else 0)
 
     def _fill_carts(self, cursor: Cursor) -> int:
         cursor.execute(
-            "INSERT INTO carts"
-            " SELECT gen_random_uuid(), %s, i, clock_timestamp() FROM generate_series(1, 20) i",
+            f"INSERT INTO carts SELECT {self._dialect.new_uuid}, %s, i, {self._dialect.now}"
+            f" FROM {self._series(1, 20)}",
             (self._customer(),),
         )
         return cursor.rowcount
+
+    def _series(self, first: int, last: int) -> str:
+        return self._dialect.series.format(first=first, last=last, name="i")
 
     def _new_id(self) -> int:
         self._next_id += 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from connector.demo.mariadb_server import INSTALL_HINT, find_programs
 from connector.demo.shop import TABLES
 from connector.store import LocalStore, newest_manifest
 from tests.finished_demo import DEMO_SECONDS_LIMIT, Demo, finished_demo
@@ -22,16 +23,21 @@ def demo(servers_folder: Path) -> Demo:
     return finished_demo(servers_folder / "demo")
 
 
-def row_of(demo: Demo, table: str) -> list[int]:
+def row_of(demo: Demo, table: str, namespace: str = "public") -> list[int]:
     """The figures that the demonstration printed for a table."""
-    line = next(line for line in demo.output.splitlines() if line.strip().startswith(f"public.{table} "))
+    start = f"{namespace}.{table} "
+    line = next(line for line in demo.output.splitlines() if line.strip().startswith(start))
     return [int(figure.replace(",", "")) for figure in line.split()[1:]]
 
 
 def test_the_demo_ends_with_every_value_equal(demo: Demo) -> None:
+    assert_all_equal(demo, "public")
+
+
+def assert_all_equal(demo: Demo, namespace: str) -> None:
     assert demo.status == 0, demo.output
     for table in TABLES:
-        source, target, differences, dumped, captured = row_of(demo, table)
+        source, target, differences, dumped, captured = row_of(demo, table, namespace)
         assert source == target
         assert differences == 0
         assert dumped > 0
@@ -40,6 +46,10 @@ def test_the_demo_ends_with_every_value_equal(demo: Demo) -> None:
 
 
 def test_the_demo_has_captured_what_is_hard(demo: Demo) -> None:
+    assert_hard(demo)
+
+
+def assert_hard(demo: Demo) -> None:
     # Else its equality would say little.
     store = LocalStore(demo.folder / "landing" / "shop")
     newest = newest_manifest(store)
@@ -49,6 +59,15 @@ def test_the_demo_has_captured_what_is_hard(demo: Demo) -> None:
     assert any(b'"truncates": true' in manifest for manifest in landed)
     assert any(b'"partial": true' in manifest for manifest in landed)
     assert any(b'"chunk"' in manifest for manifest in landed)
+
+
+def test_the_demo_with_mariadb_is_as_hard_and_ends_with_every_value_equal(servers_folder: Path) -> None:
+    pytest.importorskip("pyspark")
+    if find_programs() is None:
+        pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
+    demo = finished_demo(servers_folder / "demo-mariadb", "mariadb")
+    assert_all_equal(demo, "shop")
+    assert_hard(demo)
 
 
 def test_the_query_works_as_it_is_printed(demo: Demo) -> None:

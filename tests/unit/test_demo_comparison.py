@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.demo.compare import Comparison, Row, SourceTable, compare, other_columns, target_rows
+from connector.demo.compare import Comparison, SourceTable, compare, other_columns, target_rows
+from connector.demo.source import Row
 
-TABLE = SourceTable("public", "goods", (("name", "text"), ("id", "bigint")), ("id",))
+TABLE = SourceTable("PostgreSQL", "public", "goods", (("name", "text"), ("id", "bigint")), ("id",))
 
 
 def blocks(rows: list[Row], size: int) -> Iterator[list[Row]]:

@@ -40,7 +40,9 @@ def test_the_folder_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["demo", "with space", 'a "quote" and \\ backslash', "größe"])
 def test_the_configuration_is_read_as_it_was_meant(tmp_path: Path, name: str) -> None:
     folder = DemoFolder.create(tmp_path / name)
-    config = folder.configure("postgresql://deltatide@127.0.0.1:5432/shop", "p@ss/word")
+    config = folder.configure(
+        "postgres", "public", "postgresql://deltatide:p@ss/word@127.0.0.1:5432/shop", "p@ss/word"
+    )
     assert config.source.url.get_secret_value() == "postgresql://deltatide:p%40ss%2Fword@127.0.0.1:5432/shop"
     assert config.landing.folder == folder.landing
     assert config.lake is not None
