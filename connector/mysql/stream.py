@@ -4,7 +4,8 @@ The protocol is spoken here, on a connection that PyMySQL opened and authenticat
 mysql-replication's BinLogStreamReader: that one opens a lost connection again by itself, and waits for ever
 for MariaDB without GTIDs. Here a lost connection is an error, and only whoever knows the position goes on.
 
-Invariant: packets come in order of their sequence numbers; what is given out are whole events.
+Invariant: packets come in order of their sequence numbers; what is given out are whole events. Only a
+compressed transaction that is longer than a packet is given out in pieces, so that it is never held whole.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pymysql.connections import Connection
 
 from connector.errors import TransientError
 from connector.mysql.connection import close, driver_errors, query
+from connector.mysql.events import TRANSACTION_PAYLOAD
 from connector.mysql.server import Server
 
 HEARTBEAT_SECONDS = 2
@@ -38,6 +40,8 @@ _NON_BLOCK, _SEND_ANNOTATE_ROWS = 1, 2
 _LONGEST = 0xFFFFFF
 _CAPABILITY = 4
 """MariaDB: we understand GTID events, so nothing is left out or replaced by dummies."""
+
+_PAYLOAD = bytes([TRANSACTION_PAYLOAD])
 
 _uint32 = struct.Struct("<I").unpack_from
 
@@ -60,6 +64,7 @@ class BinlogStream:
         self._sock = connection._sock
         self._rest = bytearray()
         self._sequence = 1
+        self._in_pieces = False
         self._heard = time.monotonic()
         self._ended: TransientError | None = None
         with driver_errors("asking for the log"):
@@ -73,6 +78,7 @@ class BinlogStream:
     def fetch(self, seconds: float) -> list[bytes]:
         """Wait so long for events, and give what came: each with the packet's status byte before it.
 
+        Pieces of a compressed transaction, from the second one on, have none.
         `TransientError` when the server ended the log, or nothing was heard for too long.
         """
         if self._ended is not None:
@@ -93,7 +99,7 @@ class BinlogStream:
         self._rest += data
         packets = self._cut()
         if len(data) < FEW_BYTES:
-            time.sleep(min(NAP_SECONDS, seconds))
+            time.sleep(max(0.0, min(NAP_SECONDS, seconds)))
         return packets
 
     def resume(self) -> None:
@@ -135,6 +141,16 @@ class BinlogStream:
         while place + 4 <= limit:
             head = _uint32(data, place)[0]
             length = head & _LONGEST
+            if self._in_pieces or (length == _LONGEST and _is_payload(data, place)):
+                end = place + 4 + length
+                if end > limit:
+                    break
+                if head >> 24 != sequence:
+                    raise _out_of_order(head >> 24, sequence)
+                packets.append(data[place + 4 : end])
+                self._in_pieces = length == _LONGEST
+                place, sequence = end, (sequence + 1) & 0xFF
+                continue
             if length == _LONGEST:
                 joined = _join(data, place)
                 if joined is None:
@@ -146,7 +162,7 @@ class BinlogStream:
                     break
                 packet, place, count = data[place + 4 : end], end, 1
             if head >> 24 != sequence:
-                raise TransientError(f"reading the log: packet {head >> 24} came instead of {sequence}")
+                raise _out_of_order(head >> 24, sequence)
             sequence = (sequence + count) & 0xFF
             if packet[0]:
                 self._ended = _end_of(packet)
@@ -155,6 +171,14 @@ class BinlogStream:
         del rest[:place]
         self._sequence = sequence
         return packets
+
+
+def _is_payload(data: bytes, place: int) -> bool:
+    return data[place + 4 : place + 5] == b"\0" and data[place + 9 : place + 10] == _PAYLOAD
+
+
+def _out_of_order(found: int, expected: int) -> TransientError:
+    return TransientError(f"reading the log: packet {found} came instead of {expected}")
 
 
 def _end_of(packet: bytes) -> TransientError:
