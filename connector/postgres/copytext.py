@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from connector.postgres.cells import Bytes, Mask, gather, offsets_of
 
 _TAB, _NEWLINE, _BACKSLASH, _N = b"\t\n\\N"
 
-_Places = npt.NDArray[np.int64]
+Places = npt.NDArray[np.int64]
 
 _UNESCAPED = np.arange(256, dtype=np.uint8)
 _UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
@@ -28,24 +29,41 @@ _UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
 class _Escapes:
     """Backslashes that begin an escape: where they are, and in which cell (counted row by row)."""
 
-    places: _Places
-    cells: _Places
+    places: Places
+    cells: Places
 
 
-def split_rows(rows: Sequence[bytes], columns: int) -> list[pa.Array]:
+class CopiedRows(NamedTuple):
+    """Rows as COPY wrote them: row i begins at `starts[i]` in `data`; what lies between rows is zero bytes.
+
+    `split_rows` uses `data` up, replacing escapes in it.
+    """
+
+    data: Bytes
+    starts: Places
+
+    @classmethod
+    def of(cls, rows: Sequence[bytes]) -> CopiedRows:
+        """Put whole rows together."""
+        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+        return cls(np.frombuffer(bytearray().join(rows), np.uint8), np.cumsum(sizes) - sizes)
+
+
+def split_rows(rows: CopiedRows, columns: int) -> list[pa.Array]:
     """Split COPY rows into one binary array of cells for each column.
 
-    `rows` are what a COPY wrote, in order; only their concatenation matters, which ends with a whole row.
     `BugError` when rows do not have `columns` values.
     """
-    data = np.frombuffer(bytearray().join(rows), np.uint8)
+    data = rows.data
     if columns == 0:
         return []
     marks = np.flatnonzero((data == _TAB) | (data == _NEWLINE) | (data == _BACKSLASH))
     is_end = data[marks] != _BACKSLASH
     ends = marks[is_end]
-    _check_shape(data, ends, columns)
-    starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
+    _check_shape(rows, ends, columns)
+    starts = np.empty_like(ends)
+    starts[1:] = ends[:-1] + 1
+    starts[::columns] = rows.starts
     nulls, escapes = None, None
     if len(ends) < len(marks):
         backslashes = _Escapes(marks[~is_end], np.cumsum(is_end)[~is_end])
@@ -54,18 +72,16 @@ def split_rows(rows: Sequence[bytes], columns: int) -> list[pa.Array]:
     return [_column(data, starts, ends, nulls, escapes, column, columns) for column in range(columns)]
 
 
-def _check_shape(data: Bytes, ends: _Places, columns: int) -> None:
-    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
-        raise BugError("a COPY row does not end in a newline")
-    if len(ends) % columns:
-        raise BugError(f"{len(ends)} COPY values do not make rows of {columns} columns")
-    is_last = (data[ends] == _NEWLINE).reshape(-1, columns)
+def _check_shape(rows: CopiedRows, ends: Places, columns: int) -> None:
+    if len(ends) != len(rows.starts) * columns:
+        raise BugError(f"{len(ends)} COPY values do not make {len(rows.starts)} rows of {columns} columns")
+    is_last = (rows.data[ends] == _NEWLINE).reshape(-1, columns)
     if not is_last[:, -1].all() or is_last[:, :-1].any():
         raise BugError(f"a COPY row does not have {columns} columns")
 
 
 def _nulls_and_escapes(
-    data: Bytes, starts: _Places, ends: _Places, backslashes: _Escapes
+    data: Bytes, starts: Places, ends: Places, backslashes: _Escapes
 ) -> tuple[Mask | None, _Escapes]:
     """Tell the backslashes of NULLs from those that begin an escape and those that are escaped themselves."""
     places, cells = backslashes.places, backslashes.cells
@@ -80,7 +96,7 @@ def _nulls_and_escapes(
     return (nulls if is_null.any() else None), _Escapes(places[is_escape], cells[is_escape])
 
 
-def _unescape_letters(data: Bytes, places: _Places) -> None:
+def _unescape_letters(data: Bytes, places: Places) -> None:
     """Put the character that each escape stands for in place of its letter; the backslash goes later."""
     letters = data[places + 1]
     special = letters != _BACKSLASH
@@ -89,8 +105,8 @@ def _unescape_letters(data: Bytes, places: _Places) -> None:
 
 def _column(
     data: Bytes,
-    starts: _Places,
-    ends: _Places,
+    starts: Places,
+    ends: Places,
     nulls: Mask | None,
     escapes: _Escapes | None,
     column: int,
@@ -111,7 +127,7 @@ def _column(
     return _drop_backslashes(cells, rows, escapes.places[here] - first[rows])
 
 
-def _drop_backslashes(cells: pa.Array, rows: _Places, within: _Places) -> pa.Array:
+def _drop_backslashes(cells: pa.Array, rows: Places, within: Places) -> pa.Array:
     """Take out one byte of each given row, at its place within that row's cell."""
     offsets = offsets_of(cells)
     text = np.frombuffer(cells.buffers()[2], np.uint8)[: offsets[-1]]

@@ -29,55 +29,43 @@ from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, find_table, qualified
 from connector.postgres.cells import combine_raw, decode_column
 from connector.postgres.connection import all_rows, close, failed, literal, one_row, quote
-from connector.postgres.copytext import split_rows
-from connector.postgres.libpq import CopyError, CopyStream
+from connector.postgres.copysocket import open_copy
+from connector.postgres.copytext import CopiedRows, split_rows
+from connector.postgres.libpq import CopyError
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
 
-BATCH_ROWS = 20_000
-BATCH_BYTES = 4 << 20
-"""Rows and bytes decoded at a time: enough for Arrow to be quick, little enough for the memory."""
-
 SNAPSHOT_SECONDS = 5.0
 """How long to wait for a transaction whose commit may be in the log before the history's first position."""
 
-READ_SECONDS = 60.0
-"""A wait for rows wakes this often; the server may be silent for long while a predicate finds nothing."""
-
 
 class PostgresChunk:
-    """An open chunk; implements `connector.source.Chunk`. Its rows can be read once."""
+    """An open chunk; implements `connector.source.Chunk`. Its rows can be read once.
+
+    `reading`: rows are still on their way, which nobody but this chunk can take off the connection.
+    """
 
     def __init__(
         self, connection: Connection, schema: TableSchema, low: int, high: int, query: str, marked: bool
     ) -> None:
         self.schema, self.low, self.high = schema, low, high
         self._query, self._marked = query, marked
-        self._stream = CopyStream(connection)
+        self._copy = open_copy(connection)
+        self.reading = False
 
     def rows(self) -> Iterator[ChunkRows]:
         """Read the rows; the server is ahead by what the sockets hold, no more."""
-        stream = self._stream
-        stream.start(f"COPY ({self._query}) TO STDOUT")
-        rows: list[bytes] = []
-        size = 0
-        while not stream.done:
-            some = stream.fetch_text()
-            rows += some
-            size += sum(map(len, some))
-            if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
+        self._copy.start(f"COPY ({self._query}) TO STDOUT")
+        self.reading = True
+        while not self._copy.done:
+            rows = self._copy.read()
+            if len(rows.starts):
                 yield self._decode(rows)
-                rows, size = [], 0
-            if not stream.done:
-                if not some:
-                    stream.wait(READ_SECONDS)
-                stream.pull()
-        if rows:
-            yield self._decode(rows)
+        self.reading = False
 
-    def _decode(self, rows: Sequence[bytes]) -> ChunkRows:
+    def _decode(self, rows: CopiedRows) -> ChunkRows:
         columns = self.schema.columns
         cells = split_rows(rows, len(columns) + self._marked)
         absent = decode_column(cells.pop(0), "boolean")[0] if self._marked else None
@@ -102,10 +90,9 @@ class PostgresTables:
         tables: Mapping[str, TableConfig],
         visibility: Callable[[], Visibility | None],
     ) -> None:
-        self._connect = connect
+        self._connect, self._tables = connect, tables
         self._visibility = visibility
-        self._connection = connect()
-        self._catalog = Catalog(self._connection, tables)
+        self._open()
 
     def next_boundary(
         self,
@@ -143,7 +130,8 @@ class PostgresTables:
             columns = ", ".join(quote(c.name) for c in schema.columns)
             conditions = self._conditions(table, schema.key, key_range, where)
             query = f"SELECT {columns} FROM {qualified(table)}{conditions}"
-            yield PostgresChunk(self._connection, schema, low, high, query, marked=False)
+            with self._chunk(schema, low, high, query) as chunk:
+                yield chunk
 
     @contextmanager
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> Iterator[PostgresChunk]:
@@ -153,12 +141,27 @@ class PostgresTables:
                 raise RequestError(
                     f"{table}: {list(wrong)!r} is not a key", hint=f"the key is ({', '.join(schema.key)})"
                 )
-            query = self._keys_query(schema, keys)
-            yield PostgresChunk(self._connection, schema, low, high, query, marked=True)
+            with self._chunk(schema, low, high, self._keys_query(schema, keys), marked=True) as chunk:
+                yield chunk
 
     def close(self) -> None:
         """Let go of the connection; never raises."""
         close(self._connection)
+
+    def _open(self) -> None:
+        self._connection = self._connect()
+        self._catalog = Catalog(self._connection, self._tables)
+
+    @contextmanager
+    def _chunk(
+        self, schema: TableSchema, low: int, high: int, query: str, *, marked: bool = False
+    ) -> Iterator[PostgresChunk]:
+        chunk = PostgresChunk(self._connection, schema, low, high, query, marked)
+        try:
+            yield chunk
+        finally:
+            if chunk.reading:
+                close(self._connection)
 
     @contextmanager
     def _snapshot(self, table: TableName, where: str | None) -> Iterator[tuple[TableSchema, int, int]]:
@@ -251,7 +254,7 @@ class PostgresTables:
         return row
 
     def _end(self) -> None:
-        """End the transaction, or the connection where rows are still on their way."""
+        """End the transaction, or the connection, which the next use opens again."""
         try:
             self._run("ROLLBACK")
         except psycopg2.Error:
@@ -259,6 +262,8 @@ class PostgresTables:
 
     @contextmanager
     def _errors(self, table: TableName, where: str | None) -> Iterator[None]:
+        if self._connection.closed:
+            self._open()
         try:
             yield
         except (CopyError, psycopg2.Error) as error:

@@ -6,7 +6,7 @@ flushed position that no manifest may cover. Here the connection is psycopg2's, 
 COPY protocol are made directly (https://www.postgresql.org/docs/current/libpq-copy.html). Those that wait for
 the server (`_wait_for_result`, `wait`) let other threads run, those that only look into libpq's buffer don't.
 
-Invariant: nothing is sent to the server but what `CopyStream.start` and `CopyStream.send` are given.
+Invariant: nothing is sent to the server but what `start`, `send_query` and `send` of `CopyStream` are given.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _releasing = ctypes.CDLL(_psycopg.__file__)
 _get = _function(_holding, "PQgetCopyData", c_int, c_void_p, c_void_p, c_int)
 _free = _function(_holding, "PQfreemem", None, c_void_p)
 _consume = _function(_holding, "PQconsumeInput", c_int, c_void_p)
+_uses_tls = _function(_holding, "PQsslInUse", c_int, c_void_p)
+_uses_gss = _function(_holding, "PQgssEncInUse", c_int, c_void_p)
 _put = _function(_holding, "PQputCopyData", c_int, c_void_p, c_char_p, c_int)
 _flush = _function(_holding, "PQflush", c_int, c_void_p)
 _socket = _function(_holding, "PQsocket", c_int, c_void_p)
@@ -72,13 +74,23 @@ class CopyStream:
         self._reference = ctypes.byref(self._buffer)
         self._text = c_char_p.from_buffer(self._buffer)
         self._poll = select.poll()
-        self._poll.register(_socket(self._pg), select.POLLIN)
+        self._poll.register(self.socket, select.POLLIN)
         self.done = False
+
+    @property
+    def socket(self) -> int:
+        """The connection's file descriptor."""
+        descriptor: int = _socket(self._pg)
+        return descriptor
+
+    @property
+    def encrypted(self) -> bool:
+        """Tell whether what goes over the socket is TLS, or GSSAPI's."""
+        return bool(_uses_tls(self._pg) or _uses_gss(self._pg))
 
     def start(self, command: str) -> None:
         """Send the command and wait until the server begins to copy; `CopyError` when it refuses."""
-        if not _send_query(self._pg, command.encode()):
-            raise self._lost()
+        self.send_query(command)
         result = _wait_for_result(self._pg)
         status = _status(result)
         try:
@@ -88,6 +100,26 @@ class CopyStream:
             _clear(result)
             if status not in (_COPY_OUT, _COPY_BOTH):
                 self._finish()
+
+    def send_query(self, command: str) -> None:
+        """Send the command alone; the caller reads from the socket what comes before the query's end."""
+        if not _send_query(self._pg, command.encode()):
+            raise self._lost()
+        while unsent := _flush(self._pg):
+            if unsent < 0:
+                raise self._lost()
+            self.wait(0.01)
+
+    def end(self) -> None:
+        """Take the end of the query; `CopyError` when it failed."""
+        self.done = True
+        result = _wait_for_result(self._pg)
+        try:
+            if _status(result) not in (_COMMAND_OK, _TUPLES_OK):
+                raise self._refused(result)
+        finally:
+            _clear(result)
+            self._finish()
 
     def fetch(self) -> list[bytes]:
         """Give the whole messages that have arrived, in order, without waiting; sets `done` at the end."""
@@ -128,14 +160,7 @@ class CopyStream:
     def _end(self, size: int) -> None:
         if size == -2:
             raise self._lost()
-        self.done = True
-        result = _wait_for_result(self._pg)
-        try:
-            if _status(result) not in (_COMMAND_OK, _TUPLES_OK):
-                raise self._refused(result)
-        finally:
-            _clear(result)
-            self._finish()
+        self.end()
 
     def _finish(self) -> None:
         while result := _wait_for_result(self._pg):

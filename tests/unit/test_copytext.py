@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.errors import BugError
-from connector.postgres.copytext import split_rows
+from connector.postgres.copytext import CopiedRows, split_rows
 from tests.unit.reference_codec import copy_row
 
 
 def split(rows, columns):
-    arrays = split_rows(rows, columns)
+    arrays = split_rows(CopiedRows.of(rows), columns)
     for array in arrays:
         array.validate(full=True)
     return [[None if v is None else v.decode() for v in array.to_pylist()] for array in arrays]
@@ -46,13 +46,6 @@ def test_bytea_values_lose_their_escaping_backslash():
     ]
 
 
-def test_chunks_need_not_end_with_a_row():
-    text = copy_row(["a\tb", None]) + copy_row(["\\", "c"])
-    for size in range(1, len(text)):
-        chunks = [text[i : i + size] for i in range(0, len(text), size)]
-        assert split(chunks, 2) == [["a\tb", "\\"], [None, "c"]]
-
-
 def test_no_rows_give_empty_columns():
     assert split([], 3) == [[], [], []]
 
@@ -70,7 +63,7 @@ def test_no_rows_give_empty_columns():
 )
 def test_rows_of_another_shape_are_a_bug(rows, columns):
     with pytest.raises(BugError):
-        split_rows(rows, columns)
+        split_rows(CopiedRows.of(rows), columns)
 
 
 texts = st.none() | st.text(st.sampled_from("a\\\t\n\r\b\f\vN.xé\U0001f600"), max_size=6)

@@ -13,7 +13,7 @@ from connector.event import EventBatch, SetAside, arrow_schema
 from connector.position import Position
 from connector.postgres import pgoutput
 from connector.postgres.cells import decode_column
-from connector.postgres.copytext import split_rows
+from connector.postgres.copytext import CopiedRows, split_rows
 from connector.postgres.pgoutput import (
     Begin,
     Commit,
@@ -542,7 +542,7 @@ def test_any_changes_in_any_windows_become_the_events_that_the_oracle_expects(ma
 @given(st.lists(rows, min_size=1, max_size=6))
 def test_a_row_lands_the_same_from_the_log_and_from_a_copy(many):
     (batch,) = decoded([insert(ORDERS, row) for row in many], layouts=[every])
-    cells = split_rows([copy_row(row) for row in many], len(many[0]))
+    cells = split_rows(CopiedRows.of([copy_row(row) for row in many]), len(many[0]))
     raws = [cdc["raw"] or [] for cdc in batch.table["_cdc"].to_pylist()]
     for column, texts in zip(every.schema.columns, cells, strict=True):
         values, raw = decode_column(texts, column.type)
