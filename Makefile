@@ -49,7 +49,7 @@ format: $(VENV)/ready  ## sort imports and format
 	@$(VENV)/bin/ruff check --quiet --fix --select I .
 	@$(VENV)/bin/ruff format --quiet .
 
-bench: setup  ## measure against PostgreSQL's own tools, print a table, write bench.json
+bench: setup  ## measure against the databases' own tools (ARGS="--source mariadb"), print a table, write bench.json
 	@$(RUN) $(VENV)/bin/python -m tests.bench $(ARGS)
 
 clean:  ## remove the environment, caches and build results

@@ -1,4 +1,4 @@
-"""`make bench`: Deltatide measured against PostgreSQL's own tools, in one run on the same server and data.
+"""`make bench`: Deltatide measured against the databases' own tools, in one run on the same server and data.
 
 Reference and ours take turns, and the better of two runs counts, since machines are shared. Linux only: CPU
 and memory are read from /proc.

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -21,9 +21,16 @@ from tests.bench.latency import latency
 from tests.bench.log import WaitingLog, waiting_log
 from tests.bench.memory import memory
 from tests.bench.merge import merge
+from tests.bench.mysql import started_mariadb, started_mysql
+from tests.bench.postgres import started_postgres
 from tests.bench.report import Measurement, show, write
-from tests.bench.server import Bench, started
+from tests.bench.source import Bench, Server
 
+SOURCES: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
+    "postgres": started_postgres,
+    "mariadb": started_mariadb,
+    "mysql": started_mysql,
+}
 OF_THE_LOG: dict[str, Callable[[WaitingLog], Iterator[Measurement]]] = {
     "capture": capture,
     "backlog": backlog,
@@ -34,6 +41,8 @@ OTHERS: dict[str, Callable[[Bench], Iterator[Measurement]]] = {
     "memory": memory,
     "merge": merge,
 }
+OF_POSTGRES_ALONE = ("backlog", "merge")
+"""The others have no bulk catch-up, and merges do not depend on the source."""
 
 
 def main() -> int:
@@ -46,9 +55,13 @@ def main() -> int:
     results = _Results(console)
     begun = time.monotonic()
     try:
-        with started(folder, arguments.quick) as bench:
-            console.print(f"PostgreSQL {bench.server.version}" + (", quick" if bench.quick else ""))
-            _measure(bench, arguments.only or [*OF_THE_LOG, *OTHERS], results)
+        for source in arguments.source or SOURCES:
+            with results.told(source), SOURCES[source](folder) as server:
+                bench = Bench(server, folder, arguments.quick)
+                console.print(f"{server.title} {server.version}" + (", quick" if bench.quick else ""))
+                names = arguments.only or [*OF_THE_LOG, *OTHERS]
+                left_out = () if source == "postgres" else OF_POSTGRES_ALONE
+                _measure(bench, [name for name in names if name not in left_out], results)
     except KeyboardInterrupt:
         console.print("interrupted")
         results.failed = True
@@ -99,6 +112,9 @@ def _measure(bench: Bench, names: Sequence[str], results: _Results) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument(
+        "--source", action="append", choices=list(SOURCES), help="only this database, may be repeated"
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows; ratios are less reliable")
     parser.add_argument("--strict", action="store_true", help="exit status 1 when a target is missed")
     parser.add_argument(

@@ -19,6 +19,7 @@ from types import TracebackType
 from connector.errors import OperatorError
 from connector.landing import manifest_path
 from connector.manifest import Manifest
+from tests.bench.source import Database
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = "bench"
@@ -31,9 +32,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 CONFIGURATION = """
 [source]
 name = "{source}"
-kind = "postgres"
+kind = "{kind}"
 url = "{url}"
-tables = ["public.*"]
+tables = ["{tables}"]
 [landing]
 url = "{folder}/landing"
 {landing}
@@ -56,15 +57,25 @@ class Moment:
 class Agent:
     """One agent process; a context manager that ends it gracefully.
 
+    `url`: another one of the database than over TCP.
     `streaming`: never read in bulk, however far behind. `landing`: further settings of that section.
     """
 
-    def __init__(self, folder: Path, url: str, *, streaming: bool = False, landing: str = "") -> None:
+    def __init__(
+        self, folder: Path, database: Database, url: str = "", *, streaming: bool = False, landing: str = ""
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.zone = folder / "landing" / SOURCE
         self.configuration = folder / "bench.toml"
         self.configuration.write_text(
-            CONFIGURATION.format(source=SOURCE, url=url, folder=folder, landing=landing)
+            CONFIGURATION.format(
+                source=SOURCE,
+                kind=database.kind,
+                url=url or database.urls["TCP"],
+                tables=database.tables,
+                folder=folder,
+                landing=landing,
+            )
         )
         self._log = folder / "agent.log"
         self._module = "tests.bench.streaming_agent" if streaming else "connector.cli"

@@ -12,14 +12,15 @@ ROUNDS = 2
 
 def backlog(log: WaitingLog) -> Iterator[Measurement]:
     """Measure the default agent, which reads in bulk while it is far behind."""
-    url = log.database.url
     reference, runs = 0.0, []
     for _ in range(ROUNDS):
-        reference = max(reference, log.receive(url))
-        runs.append(log.catch_up(url))
+        reference = max(reference, log.decode(log.database.urls["TCP"]))
+        runs.append(log.catch_up())
     ours = max(run.changes_per_second for run in runs)
-    yield Measurement("backlog, bulk, TCP", ours, "changes/s", "pg_recvlogical", reference, at_least(1.5))
+    yield Measurement(
+        log.name("backlog, bulk, TCP"), ours, "changes/s", log.database.decoder, reference, at_least(1.5)
+    )
     cpu = min(run.cpu_seconds_per_million for run in runs)
-    yield Measurement("backlog, CPU", cpu, "s/million changes", target=at_most(8))
+    yield Measurement(log.name("backlog, CPU"), cpu, "s/million changes", target=at_most(8))
     peak = max(run.peak_mb for run in runs)
-    yield Measurement("backlog, peak memory", peak, "MB", target=at_most(300))
+    yield Measurement(log.name("backlog, peak memory"), peak, "MB", target=at_most(300))

@@ -1,4 +1,4 @@
-"""Capture by streaming, from the slot to committed manifests, beside pg_recvlogical on the same transport."""
+"""Capture by streaming, from the log to committed manifests, beside the database's own decoder of its log."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ ROUNDS = 2
 
 
 def capture(log: WaitingLog) -> Iterator[Measurement]:
-    """Measure over TCP and over the Unix socket."""
-    transports = (("TCP", log.database.url, at_least(0.7)), ("Unix socket", log.database.socket_url, None))
+    """Measure each transport; the one with a target is TCP."""
     runs = []
-    for transport, url, target in transports:
+    for transport, url in log.database.urls.items():
         reference = ours = 0.0
         for _ in range(ROUNDS):
-            reference = max(reference, log.receive(url))
+            reference = max(reference, log.decode(url))
             runs.append(log.stream(url))
             ours = max(ours, runs[-1].changes_per_second)
-        name = f"capture, streaming, {transport}"
-        yield Measurement(name, ours, "changes/s", "pg_recvlogical", reference, target)
+        target = at_least(log.targets["capture"]) if transport == "TCP" else None
+        name = log.name(f"capture, streaming, {transport}")
+        yield Measurement(name, ours, "changes/s", log.database.decoder, reference, target)
     cpu = min(run.cpu_seconds_per_million for run in runs)
-    yield Measurement("capture, streaming, CPU", cpu, "s/million changes", target=at_most(8))
+    yield Measurement(log.name("capture, streaming, CPU"), cpu, "s/million changes", target=at_most(8))
     peak = max(run.peak_mb for run in runs)
-    yield Measurement("capture, streaming, peak memory", peak, "MB", target=at_most(300))
+    yield Measurement(log.name("capture, streaming, peak memory"), peak, "MB", target=at_most(300))

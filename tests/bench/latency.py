@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from connector.landing import CDC
 from tests.bench.agent import Agent, Moment
 from tests.bench.report import Measurement, at_most
-from tests.bench.server import ROW, Bench, Database
+from tests.bench.source import Bench, Database
 
 FLUSH_SECONDS = 1.0
 CHANGES_PER_SECOND = 1000
@@ -25,9 +24,9 @@ LOAD_SECONDS, IDLE_SECONDS = 30, 20
 def latency(bench: Bench) -> Iterator[Measurement]:
     """Measure both on one agent."""
     folder = bench.folder / "latency"
-    with bench.database("bench_latency") as database:
+    with bench.server.database("bench_latency") as database:
         database.create_table("changes")
-        with Agent(folder, database.url, landing=f"flush_seconds = {FLUSH_SECONDS}") as agent:
+        with Agent(folder, database, landing=f"flush_seconds = {FLUSH_SECONDS}") as agent:
             agent.until(lambda manifest: manifest.exact)
             cpu = agent.cpu_seconds()
             rows = _write(database, LOAD_SECONDS // 3 if bench.quick else LOAD_SECONDS)
@@ -38,28 +37,21 @@ def latency(bench: Bench) -> Iterator[Measurement]:
     load = f"{CHANGES_PER_SECOND:,} changes/s, flush_seconds {FLUSH_SECONDS:g}"
     for percentile, target in ((50, None), (99, at_most(FLUSH_SECONDS + 0.5))):
         found = float(np.percentile(seconds, percentile))
-        yield Measurement(f"commit to manifest, p{percentile}, {load}", found, "s", target=target)
-    yield Measurement(
-        f"agent under {CHANGES_PER_SECOND:,} changes/s", cpu / rows * CHANGES_PER_SECOND * 100, "% of a core"
-    )
-    yield Measurement("idle agent", idle, "% of a core", target=at_most(2))
+        yield Measurement(bench.name(f"commit to manifest, p{percentile}, {load}"), found, "s", target=target)
+    name = bench.name(f"agent under {CHANGES_PER_SECOND:,} changes/s")
+    yield Measurement(name, cpu / rows * CHANGES_PER_SECOND * 100, "% of a core")
+    yield Measurement(bench.name("idle agent"), idle, "% of a core", target=at_most(2))
 
 
 def _write(database: Database, seconds: float) -> int:
     """Insert at the steady rate, and give the number of rows."""
-    connection = psycopg2.connect(database.url)
-    connection.autocommit = True
     period = CHANGES_PER_COMMIT / CHANGES_PER_SECOND
     begun, row = time.monotonic(), 0
-    try:
-        with connection.cursor() as cursor:
-            while row < seconds * CHANGES_PER_SECOND:
-                series = f"generate_series({row + 1}, {row + CHANGES_PER_COMMIT}) n"
-                cursor.execute(f"INSERT INTO changes SELECT {ROW} FROM {series}")
-                row += CHANGES_PER_COMMIT
-                time.sleep(max(0.0, begun + row / CHANGES_PER_COMMIT * period - time.monotonic()))
-    finally:
-        connection.close()
+    with database.inserting("changes") as insert:
+        while row < seconds * CHANGES_PER_SECOND:
+            insert(row + 1, row + CHANGES_PER_COMMIT)
+            row += CHANGES_PER_COMMIT
+            time.sleep(max(0.0, begun + row / CHANGES_PER_COMMIT * period - time.monotonic()))
     return row
 
 

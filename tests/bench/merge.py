@@ -12,7 +12,7 @@ from connector.config import Config, load
 from connector.manifest import Manifest
 from tests.bench.agent import Agent
 from tests.bench.report import Measurement
-from tests.bench.server import Bench, Database
+from tests.bench.source import Bench, Database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,10 +28,10 @@ def merge(bench: Bench) -> Iterator[Measurement]:
 
     folder = bench.folder / "merge"
     names = [f"small_{number:02}" for number in range(1, TABLES + 1)]
-    with bench.database("bench_merge") as database:
+    with bench.server.database("bench_merge") as database:
         for name in names:
             database.create_table(name, ROWS)
-        with Agent(folder, database.url, landing="flush_seconds = 0.2") as agent:
+        with Agent(folder, database, landing="flush_seconds = 0.2") as agent:
             agent.until(lambda manifest: manifest.exact)
             spark = local_session("deltatide-bench")
             try:
@@ -56,7 +56,7 @@ def _measure(
         by_hand.append(_merge_by_hand(spark, agent, landed, reference))
     _change(database, agent, names)
     twenty = _merge(spark, config, None)
-    what, hand = f"merge of {CHANGES} changes, warm", "MERGE written by hand"
+    what, hand = bench.name(f"merge of {CHANGES} changes, warm"), "MERGE written by hand"
     yield Measurement(f"{what}, 1 table", min(ours), "s", hand, min(by_hand))
     yield Measurement(f"{what}, {TABLES} tables", twenty, "s", f"{TABLES} x {hand}", TABLES * min(by_hand))
 
@@ -64,7 +64,7 @@ def _measure(
 def _change(database: Database, agent: Agent, names: list[str]) -> Manifest:
     """Update rows of the tables in one transaction, and wait for the manifest that holds it."""
     updates = (f"UPDATE {name} SET quantity = quantity + 1 WHERE id <= {CHANGES}" for name in names)
-    database.execute("; ".join(updates))
+    database.execute("BEGIN", *updates, "COMMIT")
     return agent.until(lambda manifest: len(manifest.files) == len(names)).manifest
 
 

@@ -1,4 +1,4 @@
-"""The command with an agent that always streams, so that streaming can be measured on a log that waits."""
+"""The command with an agent that always streams from PostgreSQL, for measuring that on a log that waits."""
 
 from __future__ import annotations
 
