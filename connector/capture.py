@@ -280,21 +280,25 @@ class Capture:
         for file in landed.files:
             first_seen.setdefault(file.schema_id, file.first.lsn)
         for schema in landed.schemas:
-            self._repair(self._tables.adopt(schema, first_seen.get(schema.id, landed.position)), number)
+            changed = first_seen.get(schema.id, landed.position)
+            self._repair(self._tables.adopt(schema, changed), number, changed)
 
-    def _repair(self, repair: Repair | None, number: int) -> None:
+    def _repair(self, repair: Repair | None, number: int, changed: int) -> None:
+        """Queue a dump that sees the change of layout for certain: rows from before it would lack values."""
         if repair is None:
             return
         if repair.columns is None:
-            self._dumps.add(repair.table, manifest=number, reason="repair")
+            self._dumps.add(repair.table, manifest=number, reason="repair", floor=changed)
         else:
             where = self._source.holds_any(repair.columns)
-            self._dumps.add(repair.table, manifest=number, kind="where", where=where, reason="repair")
+            self._dumps.add(
+                repair.table, manifest=number, kind="where", where=where, reason="repair", floor=changed
+            )
 
     def _commit_chunks(self, position: int, number: int) -> list[LandedFile]:
         chunks = self._dumps.commit(position, number)
         for chunk in sorted(chunks, key=lambda c: c.high):
-            self._repair(self._tables.adopt(chunk.schema, chunk.low), number)
+            self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)
         self._end_dumps_set_aside()
         captured = self._tables.captured()
         for state in self._dumps.finished_in(number):

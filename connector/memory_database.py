@@ -134,11 +134,14 @@ class MemoryDatabase:
         """Change a table's layout and rewrite its rows; the log tells of it with the next change of a row.
 
         `add` gives a column's type and default, `retype` a new type (values are carried over as text or int).
-        As an ALTER waits for all who hold the table, it settles what is hidden first.
+        As an ALTER waits for all who hold the table, it settles what is hidden of the table first.
         """
         rename, retype, add = rename or {}, retype or {}, add or {}
         with self.changed:
-            self.settle()
+            for xid in [
+                x for x, c in self._hidden.items() if any(str(e.schema.table) == name for e in c.changes)
+            ]:
+                self.settle(xid)
             table = self._tables[TableName.parse(name)]
             kept = [c for c in table.schema.columns if c.name not in drop]
             columns = [

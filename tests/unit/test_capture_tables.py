@@ -60,6 +60,24 @@ def test_an_added_column_is_dumped_where_it_holds_something(
     assert_every_cut_exact(store, database)
 
 
+def test_the_dump_of_an_added_column_waits_until_it_sees_all_commits_before_the_change(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        with database.transaction(visible=False) as transaction:  # holds every low watermark below the change
+            transaction.insert("public.parts", area="z1", number=999, note="hidden", c=None)
+        database.alter("public.items", add={"c": ("string", "default")})
+        touch(database)
+        agent.wait(lambda m: any(d.kind == "where" for d in m.dumps), "the column is asked for")
+        read = counted(agent, "open_chunk")
+        wait_until(lambda: len(read) > 5, "its first chunk was tried")
+        assert newest_manifest(store).dumps[-1].chunks == 0
+        database.settle()
+        manifest = agent.wait_dumped()
+    assert manifest.dumps[-1].rows == 20
+    assert_every_cut_exact(store, database)
+
+
 def test_a_renamed_column_is_one_dropped_and_one_added(database: MemoryDatabase, store: MemoryStore) -> None:
     with dumped(database, store) as agent:
         database.alter("public.items", rename={"b": "d"})
