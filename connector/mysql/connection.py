@@ -102,9 +102,13 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
         )
     except (pymysql.Error, OSError, RuntimeError) as error:
         raise refused(error, parameters) from None
-    _keep_alive(connection._sock)
-    if not replication:
-        query(connection, f"SET SESSION {_isolation(connection)} = 'REPEATABLE-READ'")
+    try:
+        _keep_alive(connection._sock)
+        if not replication:
+            query(connection, f"SET SESSION {_isolation(connection)} = 'REPEATABLE-READ'")
+    except (pymysql.Error, OSError) as error:
+        close(connection)
+        raise refused(error, parameters) from None
     return connection
 
 
