@@ -14,6 +14,7 @@ Rows events lie in `connector.mysql.held`; what statements do to tables is for `
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from connector.mysql.capturing import Capturing
 from connector.mysql.effects import Effects, Untold
 from connector.mysql.events import Gtid
 from connector.mysql.held import BASE, EVENT_OVERHEAD, HeldRows, RefusingSegment
+from connector.mysql.payload import Payload, size_of
 from connector.mysql.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions, unpack_position
 from connector.mysql.segment import pack_position as pack
 from connector.mysql.server import MAX_OFFSET
@@ -72,11 +74,17 @@ class LogBuffer:
         self._ordinal = 0
         self._transactions = Transactions()
         self._open: _Open | None = None
+        self._payload: Payload | None = None
+        self._waiting: list[bytes] = []
 
     @property
     def held_bytes(self) -> int:
         """What the rows events held take."""
         return self._held.bytes
+
+    def _is_unpacking(self) -> bool:
+        """Tell whether a compressed transaction is not unpacked yet, so that what is behind it waits."""
+        return self._payload is not None
 
     @property
     def file(self) -> int:
@@ -88,7 +96,11 @@ class LogBuffer:
         offset, ordinal, held = self._offset, self._ordinal, self._held
         payloads, ordinals, current = held.payloads, held.ordinals, held.current
         size = 0
-        for packet in packets:
+        if self._is_unpacking():
+            self._waiting += packets
+            return
+        left = iter(packets)
+        for packet in left:
             kind = packet[5]
             if kind in _FRAMES or packet[18] & events.ARTIFICIAL:
                 self._offset = offset
@@ -97,7 +109,9 @@ class LogBuffer:
                 continue
             end = offset + len(packet) - BASE
             if _uint32(packet, 14)[0] != end & MAX_OFFSET:
-                raise self._broken(packet, end)
+                if kind != events.TRANSACTION_PAYLOAD:
+                    raise self._broken(packet, end)
+                end = self._end_of_payload(packet, offset)
             if kind in ROWS_EVENTS:
                 if self._open is None:
                     raise BugError(f"a rows event outside of a transaction, {self._place()}")
@@ -115,11 +129,36 @@ class LogBuffer:
                 self._offset, self._ordinal = offset, ordinal
                 self._control(kind, packet, end)
                 ordinal = self._ordinal
+                if self._is_unpacking():
+                    self._waiting = list(left)
+                    break
             offset = end
             if self._open is None:
                 self.position = pack(self._file, offset)
         self._offset, self._ordinal = offset, ordinal
         held.bytes += size
+
+    def go_on(self, upto_bytes: int) -> bool:
+        """Go on in a compressed transaction by so many bytes; False: there is none, or its rest has to come.
+
+        While it lasts, what `feed` adds waits behind it.
+        """
+        payload = self._payload
+        if payload is None:
+            return False
+        for _ in range(len(self._waiting)):
+            if payload.whole:
+                break
+            payload.add(self._waiting.pop(0))
+        if not payload.whole:
+            return False
+        if self._unpack(payload, upto_bytes):
+            self._payload, self._offset = None, payload.end
+            if self._open is None:
+                self.position = pack(self._file, payload.end)
+            waiting, self._waiting = self._waiting, []
+            self.feed(waiting)
+        return True
 
     def take(self) -> RefusingSegment | MysqlSegment:
         """Take all whole transactions."""
@@ -202,7 +241,11 @@ class LogBuffer:
         elif kind == events.XA_PREPARE:
             self._prepare(body, seconds, end)
         elif kind == events.TRANSACTION_PAYLOAD:
-            self._unpack(body, end)
+            payload = Payload(packet, end)
+            if payload.is_small:
+                self._unpack(payload)
+            else:
+                self._payload = payload
         elif kind == events.INCIDENT:
             lsn = self._open.lsn if self._open else self.position
             reason = "the server lost part of its log (an incident event)"
@@ -213,10 +256,10 @@ class LogBuffer:
                 hint="upgrade deltatide; what the event changed can't be told",
             )
 
-    def _unpack(self, body: bytes, end: int) -> None:
-        """Feed the events within a compressed transaction, which have neither checksums nor places."""
-        padding, held = bytes(self._held.tail), self._held
-        for event in events.unpack_payload(body):
+    def _unpack(self, payload: Payload, upto_bytes: float = math.inf) -> bool:
+        """Feed so many bytes of its events, which have neither checksums nor places; False: more are left."""
+        padding, held, size = bytes(self._held.tail), self._held, 0
+        for event in payload.events():
             packet, kind = b"\0" + event + padding, event[4]
             if kind == TABLE_MAP:
                 held.learn(event[events.HEADER :])
@@ -228,7 +271,18 @@ class LogBuffer:
                     held.hold(packet, self._ordinal)
                 self._ordinal += 1
             else:
-                self._control(kind, packet, end)
+                self._control(kind, packet, payload.end)
+            size += len(event) + EVENT_OVERHEAD
+            if size >= upto_bytes:
+                return False
+        return True
+
+    def _end_of_payload(self, packet: bytes, offset: int) -> int:
+        """Give where a compressed transaction ends that comes in pieces, of which this is the first."""
+        end = offset + size_of(packet)
+        if _uint32(packet, 14)[0] != end & MAX_OFFSET:
+            raise self._broken(packet, end)
+        return end
 
     def _begin(self, gtid: Gtid) -> None:
         if self._open is not None:

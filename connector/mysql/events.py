@@ -7,10 +7,7 @@ header's 19 bytes, without checksum.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from typing import NamedTuple
-
-import pyarrow as pa
 
 from connector.errors import BugError
 
@@ -123,33 +120,3 @@ def xid_of_xa(body: bytes) -> tuple[str, bool]:
     format_id, gtrid, bqual = (int.from_bytes(body[i : i + 4], "little") for i in (1, 5, 9))
     data = body[13 : 13 + gtrid + bqual]
     return f"X'{data[:gtrid].hex()}',X'{data[gtrid:].hex()}',{format_id}", one_phase
-
-
-def unpack_payload(body: bytes) -> Iterator[bytes]:
-    """Give the events of a compressed transaction (TRANSACTION_PAYLOAD), whole, without checksums."""
-    fields, place = {}, 0
-    while True:
-        field, place = _packed(body, place)
-        if field == 0:
-            break
-        length, place = _packed(body, place)
-        fields[field], _ = _packed(body, place)
-        place += length
-    data: bytes | pa.Buffer = body[place:]
-    if fields.get(2, 0) == 0:
-        data = pa.decompress(data, decompressed_size=fields[3], codec="zstd", asbytes=True)
-    elif fields[2] != 255:
-        raise BugError(f"a transaction in the log is compressed by algorithm {fields[2]}, which is not known")
-    start = 0
-    while start < len(data):
-        size = int.from_bytes(data[start + 9 : start + 13], "little")
-        yield bytes(data[start : start + size])
-        start += size
-
-
-def _packed(data: bytes, place: int) -> tuple[int, int]:
-    first = data[place]
-    if first < 251:
-        return first, place + 1
-    width = {252: 2, 253: 3, 254: 8}[first]
-    return int.from_bytes(data[place + 1 : place + 1 + width], "little"), place + 1 + width

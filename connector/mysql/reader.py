@@ -75,9 +75,10 @@ class MysqlLog:
         deadline = time.monotonic() + seconds
         self._stream.resume()
         while self._buffer.held_bytes < upto_bytes:
-            packets = self._stream.fetch(deadline - time.monotonic())
-            if packets:
-                self._buffer.feed(packets)
+            if not self._buffer.go_on(upto_bytes - self._buffer.held_bytes):
+                packets = self._stream.fetch(deadline - time.monotonic())
+                if packets:
+                    self._buffer.feed(packets)
             if time.monotonic() >= deadline:
                 break
         self._write_down()

@@ -164,24 +164,93 @@ def test_tables_that_are_not_captured_count_but_do_not_land() -> None:
     assert [(key, seq) for _, key, _, seq in log.taken()] == [(2, 1 << 32)]
 
 
+def payload(events_of: int, codec: str | None = "zstd", announced: int = 0) -> bytes:
+    """A compressed transaction with so many events, of two rows each; `announced`: more bytes than it has."""
+    inner = Log(tail=0)
+    mapped, _ = inner.rows(1, write=False)
+    parts = [(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN"), (19, mapped)]
+    parts += [(23, inner.rows(2 * n + 1, 2 * n + 2, write=False)[1]) for n in range(events_of)]
+    data = b"".join(inner.event(kind, body) for kind, body in [*parts, (16, bytes(8))])
+    body = pa.compress(data, codec, asbytes=True) if codec else data
+    fields = b"\2\1\0" if codec else b"\2\3\xfc\xff\0"
+    sizes = ((3, len(data) + announced), (1, len(body)))
+    return fields + b"".join(bytes([f, 9, 254]) + n.to_bytes(8, "little") for f, n in sizes) + b"\0" + body
+
+
 @pytest.mark.parametrize("codec", ["zstd", None])
 def test_a_compressed_transaction_of_mysql_is_the_same_transaction(codec: str | None) -> None:
     plain, packed = Log(), Log()
     start = plain.end
     plain.transaction(1, 2)
-    inner = Log(tail=0)
-    mapped, rows = inner.rows(1, 2, write=False)
-    head = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN"
-    data = b"".join(
-        inner.event(kind, body) for kind, body in ((2, head), (19, mapped), (23, rows), (16, bytes(8)))
-    )
-    body = pa.compress(data, codec, asbytes=True) if codec else data
-    fields = b"\2\1\0" if codec else b"\2\3\xfc\xff\0"
-    fields += b"\3\3\xfc" + len(data).to_bytes(2, "little") + b"\1\1" + bytes([len(body) % 250]) + b"\0"
     packed.gtid()
-    packed.write(events.TRANSACTION_PAYLOAD, fields + body)
+    packed.write(events.TRANSACTION_PAYLOAD, payload(1, codec))
     assert packed.buffer.position == packed.end
     assert packed.taken() == plain.taken() == [("insert", 1, start, 0), ("insert", 2, start, 2)]
+
+
+@pytest.mark.parametrize("piece", [0, 100, 5000])
+@pytest.mark.parametrize("codec", ["zstd", None])
+@pytest.mark.parametrize("tail", [0, 4])
+def test_a_large_compressed_transaction_is_unpacked_part_by_part(
+    monkeypatch: pytest.MonkeyPatch, piece: int, codec: str | None, tail: int
+) -> None:
+    monkeypatch.setattr("connector.mysql.payload.AT_ONCE_BYTES", 1000)
+    monkeypatch.setattr("connector.mysql.payload._BLOCK_BYTES", 512)
+    log = Log(tail=tail)
+    log.gtid()
+    start = log.buffer.position
+    packet = b"\0" + log.event(events.TRANSACTION_PAYLOAD, payload(500, codec))
+    log.offset += len(packet) - 1
+    pieces = [packet[i : i + piece] for i in range(0, len(packet), piece)] if piece else [packet]
+    assert not log.buffer.go_on(1000)
+    for part in pieces[:-1]:
+        log.buffer.feed([part])
+        assert not log.buffer.go_on(1000)
+    end = log.end
+    behind = [b"\0" + event for event in after(log)]
+    log.buffer.feed([pieces[-1], *behind[:1]])
+    log.buffer.feed(behind[1:])
+    found, most = [], 0
+    while log.buffer.go_on(1000):
+        most = max(most, log.buffer.held_bytes)
+        assert log.buffer.position in (start, end, log.end)
+        found += landed(log.buffer.take())
+        if part := log.buffer.take_open():
+            found += landed(part)
+    assert log.buffer.position == log.end
+    found += log.taken()
+    assert [key for _, key, _, _ in found] == [*range(1, 1001), 7777]
+    assert [seq for _, _, _, seq in found[:4]] == [0, 2, 1 << 32, (1 << 32) + 2]
+    assert most < 3000
+
+
+def after(log: Log) -> list[bytes]:
+    """The events of one more transaction; the log's end moves behind it."""
+    begin = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN"
+    gtid = b"\0" + UUID + (6).to_bytes(8, "little") + b"\2" + bytes(16) + bytes(7)
+    mapped, rows = log.rows(7777, write=False)
+    found = []
+    for kind, body in ((events.GTID, gtid), (2, begin), (19, mapped), (23, rows), (16, bytes(8))):
+        found.append(log.event(kind, body))
+        log.offset += len(found[-1])
+    return found
+
+
+@pytest.mark.parametrize("announced", [-1, 1])
+@pytest.mark.parametrize("least", [10, 1 << 20])
+def test_a_compressed_transaction_that_is_not_as_long_as_announced_stops(
+    monkeypatch: pytest.MonkeyPatch, announced: int, least: int
+) -> None:
+    monkeypatch.setattr("connector.mysql.payload.AT_ONCE_BYTES", least)
+    log = Log()
+
+    def read() -> None:
+        log.write(events.TRANSACTION_PAYLOAD, payload(3, announced=announced))
+        log.buffer.go_on(1 << 20)
+
+    log.gtid()
+    with pytest.raises((BugError, OSError)):
+        read()
 
 
 @pytest.mark.parametrize("difference", [-1, 1, 40])
