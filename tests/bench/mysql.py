@@ -31,7 +31,7 @@ COLUMNS = """id bigint PRIMARY KEY, quantity int, price numeric(12,2), changed_a
     code varchar(40), name varchar(40), city varchar(40), note varchar(40), active boolean, weight double"""
 
 ROW = """n, n % 1000, (n % 100000) / 100.0, timestamp '2026-01-01 00:00:00' + INTERVAL n SECOND,
-    concat('code-', n % 997), left(md5(n), 14), concat('city ', n % 5000), left(md5(n * 7), 16),
+    concat('code-', n % 997), left(sha2(n, 256), 14), concat('city ', n % 5000), left(sha2(n * 7, 256), 16),
     n % 2 = 0, n * 0.37"""
 """A row made of the number `n`."""
 
