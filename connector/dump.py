@@ -18,6 +18,7 @@ state, since every row carries its chunk's low watermark as its position (DBLog,
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class PlanTask:
 
     dump: DumpState
     after: tuple[str, ...] | None
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Dumps:
     _lock: threading.Condition = field(default_factory=threading.Condition, repr=False)
     _reading: set[tuple[str, int]] = field(default_factory=set, repr=False)
     _planning: set[str] = field(default_factory=set, repr=False)
+    _resting: dict[str, float] = field(default_factory=dict, repr=False)
     _finished: list[FinishedChunk] = field(default_factory=list, repr=False)
 
     def add(
@@ -130,7 +133,7 @@ class Dumps:
         with self._lock:
             if not self._lock.wait_for(lambda: self._closed or self._has_task(), timeout) or self._closed:
                 return None
-            for state in self._active():
+            for state in self._awake():
                 if task := self._take_task(state):
                     state.state = "running"
                     return task
@@ -139,8 +142,12 @@ class Dumps:
     def _active(self) -> Iterable[DumpState]:
         return [s for s in self.states if s.active]
 
+    def _awake(self) -> Iterable[DumpState]:
+        now = time.monotonic()
+        return [s for s in self._active() if self._resting.get(s.id, 0.0) <= now]
+
     def _has_task(self) -> bool:
-        return not self._held and any(self._unread(s) or self._plannable(s) for s in self._active())
+        return not self._held and any(self._unread(s) or self._plannable(s) for s in self._awake())
 
     def _unread(self, state: DumpState) -> OpenRange | None:
         return next((r for r in state.open if (state.id, r.chunk) not in self._reading), None)
@@ -158,7 +165,7 @@ class Dumps:
             self._plan_keys(state)
             return self._take_task(state)
         self._planning.add(state.id)
-        return PlanTask(state, _tuple(state.planned_upto))
+        return PlanTask(state, _tuple(state.planned_upto), self.epoch)
 
     def _read_task(self, state: DumpState, planned: OpenRange) -> ReadTask:
         keys = None
@@ -179,7 +186,7 @@ class Dumps:
         with self._lock:
             state = task.dump
             self._planning.discard(state.id)
-            if not state.active:
+            if not state.active or task.epoch != self.epoch:
                 return
             bound = list(upto) if upto is not None else None
             state.open.append(OpenRange(chunk=state.next_chunk, after=state.planned_upto, upto=bound))
@@ -197,9 +204,14 @@ class Dumps:
                 self._finished.append(chunk)
             self._lock.notify_all()
 
-    def give_back(self, task: PlanTask | ReadTask) -> None:
-        """Return a task that could not be done now, for any worker to try again."""
+    def give_back(self, task: PlanTask | ReadTask, rest_seconds: float = 0.0) -> None:
+        """Return a task that could not be done now, for any worker to try again.
+
+        Its dump rests so long, in which those behind it have their turn.
+        """
         with self._lock:
+            if rest_seconds:
+                self._resting[task.dump.id] = time.monotonic() + rest_seconds
             if isinstance(task, PlanTask):
                 self._planning.discard(task.dump.id)
             else:
@@ -217,6 +229,7 @@ class Dumps:
             state.open = []
             self.news = True
             self._finished = [c for c in self._finished if c.task.dump is not state]
+            self._resting.pop(state.id, None)
 
     def active_of(self, table: str) -> list[DumpState]:
         """List the unfinished dumps of a table."""
@@ -257,6 +270,7 @@ class Dumps:
                 self._count(chunk)
             for state in self._active():
                 if state.planned_all and not state.open:
+                    self._resting.pop(state.id, None)
                     state.state, state.finished_in = "complete", manifest
                     state.finished_at = datetime.now(timezone.utc)
             self._forget_old()
@@ -304,15 +318,34 @@ class Dumps:
         ghost sweep needs all chunks of a dump in one epoch.
         """
         with self._lock:
-            self.epoch, self._held = epoch, True
-            for chunk in self._finished:
-                self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
-            self._finished = []
+            self._drop_chunks(epoch)
             for state in self._active():
                 if state.kind == "full":
                     self.end(state, "cancelled", "the log history ended, a repair dump follows")
                 else:
                     state.epoch, state.floor = epoch, None
+
+    def change_epoch(self, epoch: int, *, manifest: int) -> None:
+        """Go on in the epoch of another server's log, held: chunks not committed are read again there.
+
+        Full dumps begin again, for the ghost sweep's sake. Floors are lifted: whatever did not land is either
+        seen by every snapshot of that server, or its log tells it again. `manifest`: the next one's number.
+        """
+        with self._lock:
+            self._drop_chunks(epoch)
+            for state in self._active():
+                state.epoch, state.floor = epoch, None
+                if state.kind == "full":
+                    self.last_number += 1
+                    state.number, state.started_in = self.last_number, manifest
+                    state.open, state.next_chunk, state.planned_upto, state.planned_all = [], 0, None, False
+                    state.low, state.rows, state.chunks = None, 0, 0
+
+    def _drop_chunks(self, epoch: int) -> None:
+        self.epoch, self._held = epoch, True
+        for chunk in self._finished:
+            self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
+        self._finished = []
 
     def snapshot(self) -> list[DumpState]:
         """Copy the states, for a manifest; what was news is told by it."""

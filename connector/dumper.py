@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from connector import failpoint
 from connector.dump import Dumps, FinishedChunk, PlanTask, ReadTask
-from connector.errors import RequestError, TableError, TransientError
+from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.event import CdcColumns, SetAside, assemble
 from connector.lander import Lander
 from connector.landing import DELETE, DUMP
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits between attempts of a worker that lost its connection; the last one repeats."""
+
+REST_SECONDS = 1.0
+"""How long a dump lets others go first when the source is not ready for it."""
 
 
 class DumpWorkers:
@@ -58,6 +61,7 @@ class DumpWorkers:
         self.set_aside: deque[TableError] = deque()
         self._source, self._dumps, self._lander, self._key_of = source, dumps, lander, key_of
         self._stopping = threading.Event()
+        self._told: set[str] = set()
         self._threads = [
             threading.Thread(target=self._run, name=f"dump-{n}", daemon=True) for n in range(workers)
         ]
@@ -93,6 +97,8 @@ class DumpWorkers:
                 self._carry_out(task, tables)
                 attempt = 0
                 self._stopping.wait(self.delay_seconds if isinstance(task, ReadTask) else 0)
+            except NotYetError as error:
+                self._let_rest(task, error)
             except TransientError as error:
                 self._back_off(task, tables, attempt, error)
                 tables = None
@@ -108,6 +114,12 @@ class DumpWorkers:
                 break
         if tables is not None:
             tables.close()
+
+    def _let_rest(self, task: PlanTask | ReadTask, error: NotYetError) -> None:
+        self._dumps.give_back(task, REST_SECONDS)
+        if task.dump.id not in self._told:
+            log.warning("dump of %s has to wait: %s", task.dump.table, error)
+            self._told.add(task.dump.id)
 
     def _back_off(
         self, task: PlanTask | ReadTask, tables: TableReader | None, attempt: int, error: TransientError
@@ -147,7 +159,7 @@ def read_chunk(
         if chunk.schema.key != key:
             raise TableError(task.dump.table, f"its key changed from {key} to {chunk.schema.key}", hint=HINT)
         if task.dump.floor is not None and chunk.low + 1 < task.dump.floor:
-            raise TransientError(f"{task.dump.table}: commits that did not land are not visible yet")
+            raise NotYetError(f"{task.dump.table}: commits of before it are in the log and not visible yet")
         position = Position.of_chunk(task.epoch, chunk.low, task.dump.number)
         with lander.writer(chunk.schema, position) as writer:
             for rows in chunk.rows():

@@ -4,6 +4,7 @@
 
     DeltatideError
     ├── TransientError            retried with backoff: connection lost, server restarting, store busy
+    │   └── NotYetError           nothing is lost or broken: what was asked for has to wait for the source
     ├── OperatorError             stops; `hint` says what a person has to do
     │   ├── ConfigurationError    wrong usage: a setting, a file, an argument (exit status 2)
     │   ├── PreconditionError     the database or the store is not fit for capture
@@ -34,6 +35,10 @@ class DeltatideError(Exception):
 
 class TransientError(DeltatideError):
     """a service could not be reached, it may come back."""
+
+
+class NotYetError(TransientError):
+    """the source is not ready for this yet."""
 
 
 class OperatorError(DeltatideError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from connector.errors import RequestError, TableError, TransientError
+from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.event import arrow_type
 from connector.memory_database import Row
 from connector.postgres.visibility import Snapshot
@@ -106,7 +106,7 @@ class MemoryTables:
                 rows, hidden, next_xid, high = database.snapshot(table)
             low = visibility.low(position, snapshot_of(hidden, next_xid))
         if low is None:
-            raise TransientError(f"{table}: waiting for transactions that ran when the history began")
+            raise NotYetError(f"{table}: waiting for transactions that ran when the history began")
         return schema, list(rows.values()), low, high
 
     def _schema(self, table: TableName) -> TableSchema:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from rich.table import Table
 from connector.cli.printing import ConfigOption, JsonOption, VerboseOption, escape, log_to_stderr, out, when
 from connector.config import load
 from connector.errors import ConfigurationError, RequestError
+from connector.signals import stopped_by_signals
 
 agent_commands = typer.Typer()
 
@@ -43,10 +45,11 @@ def run(config: ConfigOption, verbose: VerboseOption = False) -> None:
     from connector.footprint import keep_small
 
     keep_small()
-    from connector import agent
-
     log_to_stderr(verbose)
-    progress = agent.run(load(config))
+    with stopped_by_signals(lambda _signal: sys.exit(0)):  # before capture begins nothing is to be landed
+        from connector import agent
+
+        progress = agent.run(load(config))
     logging.getLogger("deltatide").info(
         "%s changes, %s dumped rows in %s manifests",
         progress.changes,

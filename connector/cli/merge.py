@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +17,7 @@ from rich.table import Table
 from connector.cli.printing import ConfigOption, JsonOption, err, escape, log_to_stderr, out
 from connector.config import Config, load
 from connector.errors import ConfigurationError, PreconditionError
+from connector.signals import stopped_by_signals
 
 merge_commands = typer.Typer()
 
@@ -48,7 +47,12 @@ def merge(
     settings = _lake_config(config)
     names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
     log_to_stderr(verbose=False)
-    with _spark(settings) as spark, _stopped_by_signals() as stop, _shown(as_json) as (progress, report):
+    stop = threading.Event()  # ends after the merge that is under way
+    with (
+        _spark(settings) as spark,
+        stopped_by_signals(lambda _signal: stop.set()),
+        _shown(as_json) as (progress, report),
+    ):
         from merge.job import merge_every, merge_once
 
         if every is None:
@@ -60,24 +64,6 @@ def merge(
                 spark, settings, every, tables=names, progress=progress, report=report, stop=stop
             )
     raise typer.Exit(code)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Let the first SIGTERM or Ctrl-C end after the merge that is under way, a second one at once."""
-    stop = threading.Event()
-
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.default_int_handler)
-
-    before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager

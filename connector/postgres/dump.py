@@ -24,7 +24,7 @@ import pyarrow as pa
 from psycopg2.extensions import connection as Connection
 
 from connector.config import TableConfig
-from connector.errors import DeltatideError, RequestError, TableError, TransientError
+from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
 from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, find_table, qualified
 from connector.postgres.cells import combine_raw, decode_column
@@ -37,7 +37,7 @@ from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
 
-SNAPSHOT_SECONDS = 5.0
+SNAPSHOT_SECONDS = 1.0
 """How long to wait for a transaction whose commit may be in the log before the history's first position."""
 
 
@@ -191,7 +191,7 @@ class PostgresTables:
                 return low, round_to_record_end(parse_lsn(end))
             self._end()
             if time.monotonic() > deadline:
-                raise TransientError(
+                raise NotYetError(
                     f"{table}: waiting for transactions that were running when the slot was made ({text})",
                     hint="SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL",
                 )

@@ -237,6 +237,8 @@ def test_a_released_table_waits_for_commits_that_did_not_land_and_are_not_visibl
         agent.wait(lambda m: dump_of(m, request), "it is queued")
         read = counted(agent, "open_chunk")
         wait_until(lambda: len(read) > 5, "its first chunk was tried")
+        later = submit(store, DumpRequest(tables=["public.parts"], where="c is not null"))
+        agent.wait(lambda m: dump_of(m, later) and dump_of(m, later).finished_at, "a later one overtakes it")
         assert not dump_of(newest_manifest(store), request).chunks
         database.settle()
         agent.wait_dumped()
