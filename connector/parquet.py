@@ -155,20 +155,6 @@ class SchemaWriter:
                 self._written.add(path)
 
 
-def land(store: Store, schemas: SchemaWriter, batches: Iterable[EventBatch]) -> LandedFile | None:
-    """Land log events of one table and schema, in position order, as one file, durable on return."""
-    ordered = iter(batches)
-    batch = next(ordered, None)
-    if batch is None:
-        return None
-    schemas.ensure(batch.schema)
-    with FileWriter(store, batch.schema, batch.first) as writer:
-        while batch is not None:
-            writer.append_batch(batch)
-            batch = next(ordered, None)
-        return writer.close()
-
-
 def _file_name(first: Position) -> str:
     """Name a file for ever and for all agents; names of one table sort by epoch and log position."""
     return f"{first.epoch:06d}-{first.lsn:016X}-{uuid.uuid4().hex[:16]}"

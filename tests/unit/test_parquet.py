@@ -20,10 +20,11 @@ from connector import parquet
 from connector.errors import BugError, TransientError
 from connector.event import CdcColumns, EventBatch, arrow_schema, assemble
 from connector.landing import schema_path
-from connector.parquet import ROW_GROUP_ROWS, FileWriter, SchemaWriter, land
+from connector.manifest import LandedFile
+from connector.parquet import ROW_GROUP_ROWS, FileWriter, SchemaWriter
 from connector.position import Position
 from connector.schema import Column, TableName, TableSchema
-from connector.store import LocalStore
+from connector.store import LocalStore, Store
 from connector.store_memory import MemoryStore
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 123456)
@@ -55,6 +56,16 @@ WIDE = TableSchema(
     ),
     ("id",),
 )
+
+
+def land(store: Store, schemas: SchemaWriter, batches: list[EventBatch]) -> LandedFile | None:
+    if not batches:
+        return FileWriter(store, NARROW, Position(1, 10, 0)).close()
+    schemas.ensure(batches[0].schema)
+    with FileWriter(store, batches[0].schema, batches[0].first) as writer:
+        for each in batches:
+            writer.append_batch(each)
+        return writer.close()
 
 
 def rows_of(schema: TableSchema, ids: list[int], *, lsn: int = 10) -> pa.Table:
