@@ -95,6 +95,8 @@ class LogBuffer:
         """Add events as they came, with the packet's status byte and the checksum."""
         offset, ordinal, held = self._offset, self._ordinal, self._held
         payloads, ordinals, current = held.payloads, held.ordinals, held.current
+        # From 11.4 on, MariaDB's events say where they end only at the begin and the end of a transaction.
+        positionless = self._capturing.mariadb
         size = 0
         if self._is_unpacking():
             self._waiting += packets
@@ -108,7 +110,8 @@ class LogBuffer:
                 offset, payloads = self._offset, held.payloads
                 continue
             end = offset + len(packet) - BASE
-            if _uint32(packet, 14)[0] != end & MAX_OFFSET:
+            said = _uint32(packet, 14)[0]
+            if said != end & MAX_OFFSET and (said or not positionless):
                 if kind != events.TRANSACTION_PAYLOAD:
                     raise self._broken(packet, end)
                 end = self._end_of_payload(packet, offset)
