@@ -1,7 +1,8 @@
 """Which of the log's tables are captured, and under which layout: what the buffer has to ask others.
 
 Invariant: a layout comes from the log's own table map. Only what that lacks (MariaDB's uuid and inet, which
-it shows as binaries) is asked of the catalog, and remembered, as the catalog is that of now.
+it shows as binaries, and which columns are virtual) is asked of the catalog, and remembered, as the catalog
+is that of now.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import NamedTuple, Protocol
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.mysql.tablemap import TableMap, parse_table_map, table_name_of
-from connector.mysql.types import ALIASES, STRING
 from connector.schema import TableName, TableSchema
 
 OWN_DATABASE = "deltatide"
@@ -25,6 +25,13 @@ class Mapped(NamedTuple):
     table_map: TableMap | None = None
     schema: TableSchema | None = None
     problem: TableError | None = None
+
+
+class NotedColumn(NamedTuple):
+    """What MariaDB's catalog says of a column, and its log does not."""
+
+    type: str
+    virtual: bool
 
 
 class Capturing(Protocol):
@@ -49,7 +56,7 @@ class Capturing(Protocol):
 class Captured:
     """Implements `Capturing` by the configuration and the catalog. One thread.
 
-    `aliases` asks the catalog for the types of a table's columns, `layout` for its layout as it is now.
+    `noted` asks the catalog for what the log lacks of a table's columns, `layout` for its layout now.
     """
 
     def __init__(
@@ -57,18 +64,18 @@ class Captured:
         config: SourceConfig,
         settings: Mapping[str, TableConfig],
         tables: Mapping[TableName, Callable[[], Mapped]] | set[TableName],
-        aliases: Callable[[TableName], Mapping[str, str]],
+        noted: Callable[[TableName], Mapping[str, NotedColumn]],
         layout: Callable[[TableName], Mapped | None],
         *,
         mariadb: bool,
         lower_case: bool,
     ) -> None:
         self.mariadb = mariadb
-        self._config, self._settings, self._aliases, self._layout = config, settings, aliases, layout
+        self._config, self._settings, self._noted, self._layout = config, settings, noted, layout
         self._lower_case = lower_case
         self._tables = set(tables)
         self._latest: dict[TableName, Mapped] = {}
-        self._known_aliases: dict[TableName, dict[str, str]] = {}
+        self._known: dict[TableName, dict[str, NotedColumn]] = {}
 
     def resolve(self, body: bytes) -> Mapped:
         """Give the layout in a TABLE_MAP event's body."""
@@ -77,7 +84,7 @@ class Captured:
             return Mapped(table)
         self._tables.add(table)
         try:
-            table_map = self._with_aliases(parse_table_map(body, mariadb=self.mariadb))
+            table_map = self._completed(parse_table_map(body, mariadb=self.mariadb))
             mapped = Mapped(table, table_map, schema_of(table_map, self._settings))
         except TableError as error:
             mapped = Mapped(table, None, self._any_schema(table), error)
@@ -108,16 +115,13 @@ class Captured:
         known = self.latest(table)
         return (known.schema if known else None) or TableSchema(table, (), ())
 
-    def _with_aliases(self, table_map: TableMap) -> TableMap:
-        doubtful = any(
-            c.type.code == STRING and c.type.is_binary and c.type.length in ALIASES.values()
-            for c in table_map.columns
-        )
-        if not (self.mariadb and doubtful):
+    def _completed(self, table_map: TableMap) -> TableMap:
+        if not self.mariadb:
             return table_map
-        known = self._known_aliases.setdefault(table_map.table, {})
-        known.update(self._aliases(table_map.table))
-        return table_map.with_aliases(known)
+        known = self._known.setdefault(table_map.table, {})
+        known.update(self._noted(table_map.table))
+        completed = table_map.with_aliases({name: column.type for name, column in known.items()})
+        return completed.with_virtual({name for name, column in known.items() if column.virtual})
 
 
 def captures(config: SourceConfig, table: TableName) -> bool:

@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
-from connector.mysql.capturing import Mapped, captures, schema_of
+from connector.mysql.capturing import Mapped, NotedColumn, captures, schema_of
 from connector.mysql.connection import literal, quote, rows
 from connector.mysql.tablemap import MappedColumn, TableMap
 from connector.mysql.types import type_of_catalog
@@ -53,12 +53,14 @@ def qualified(table: TableName) -> str:
     return f"{quote(table.namespace)}.{quote(table.name)}"
 
 
-def column_types(connection: Connection[Any], table: TableName) -> dict[str, str]:
-    """Give COLUMN_TYPE by column name, without what MariaDB notes behind it."""
+def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, NotedColumn]:
+    """Give by column name what the log lacks."""
     found = rows(
-        connection, f"SELECT column_name, column_type FROM information_schema.columns WHERE {_is(table)}"
+        connection,
+        "SELECT column_name, column_type, extra LIKE '%VIRTUAL%' FROM information_schema.columns"
+        f" WHERE {_is(table)}",
     )
-    return {name: str(type_).lower() for name, type_ in found}
+    return {name: NotedColumn(str(type_).lower(), bool(virtual)) for name, type_, virtual in found}
 
 
 def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | None:

@@ -100,6 +100,7 @@ class _Decoder:
         placement: Placement,
     ) -> None:
         self._schema = schema
+        self._columns = table_map.columns
         self._types = [column.type for column in table_map.columns]
         self._layout = layout
         self._epoch = epoch
@@ -120,6 +121,7 @@ class _Decoder:
             if self._is_key[index]:
                 self._check_key(column.name, values, kind, landed.op, raws[column.name])
             if (is_unchanged := (kind == ABSENT) & is_whole).any():
+                self._check_virtual(index, is_unchanged & (landed.op == UPDATE))
                 unchanged[column.name] = is_unchanged
             columns.append(values)
         cdc = self._cdc(rows, landed)
@@ -148,6 +150,7 @@ class _Decoder:
                 self._layout.read(self._data, place, shape.after, after, some)
         if before is not None:
             fill = (after.kinds == ABSENT) & (before.kinds != ABSENT)
+            fill[[column.virtual for column in self._columns]] = False
             for name in ("starts", "ends", "kinds"):
                 getattr(after, name)[fill] = getattr(before, name)[fill]
         return _Images(before, after)
@@ -230,6 +233,16 @@ class _Decoder:
             raise TableError(str(self._schema.table), reason, hint=hint)
         what = "has null for" if kind[row] == NULL else "does not carry"
         self._refuse_key(name, f"{_OPS[op[row]]} {what}")
+
+    def _check_virtual(self, index: int, is_lacking: Mask) -> None:
+        """Refuse an update that lacks a virtual column: MariaDB leaves those out that have changed, too."""
+        column = self._columns[index]
+        if column.virtual and is_lacking.any():
+            raise TableError(
+                str(self._schema.table),
+                f"the log of a row's update does not carry virtual column {column.name}",
+                hint="SET GLOBAL binlog_row_image = FULL, in all sessions, then dump the table again",
+            )
 
     def _refuse_key(self, name: str, what: str) -> None:
         table = self._schema.table

@@ -17,7 +17,7 @@ from pymysql.connections import Connection
 from connector.config import SourceConfig, TableConfig
 from connector.errors import DeltatideError, PreconditionError
 from connector.mysql.capturing import OWN_DATABASE, captures
-from connector.mysql.catalog import TableFacts, find_tables, layout_of, primary_key, qualified
+from connector.mysql.catalog import TableFacts, find_tables, layout_of, noted_columns, primary_key, qualified
 from connector.mysql.connection import quote, row, rows, text_of
 from connector.mysql.journal import GRANT, Journal
 from connector.mysql.server import Server, end_of_log, log_files
@@ -258,7 +258,8 @@ def _tables(place: _Place) -> Iterator[Finding]:
     yield from _patterns(place)
     yield from _views(place)
     for facts in place.found:
-        problems = [p for p in (_readable(place, facts), _kept(facts), _key(place, facts)) if p]
+        looks = (_readable(place, facts), _kept(facts), _key(place, facts), _virtual(place, facts))
+        problems = [problem for problem in looks if problem]
         yield from problems or [Finding(f"table {facts.table}", "ok", "can be captured")]
 
 
@@ -340,6 +341,22 @@ def _key(place: _Place, facts: TableFacts) -> Finding | None:
             f"ALTER TABLE {qualified(facts.table)} MODIFY each of {listed} with NOT NULL",
         )  # fmt: skip
     return None
+
+
+def _virtual(place: _Place, facts: TableFacts) -> Finding | None:
+    """Look for virtual columns that partial row images of MariaDB leave out, though they have changed."""
+    image = place.variable("binlog_row_image")
+    if not place.server.mariadb or image == "FULL":
+        return None
+    noted = noted_columns(place.connection, facts.table)
+    names = ", ".join(name for name, column in noted.items() if column.virtual)
+    if not names:
+        return None
+    return Finding(
+        f"table {facts.table}", "failed",
+        f"has virtual columns ({names}), which a log with binlog_row_image = {image} leaves out",
+        "SET GLOBAL binlog_row_image = FULL;",
+    )  # fmt: skip
 
 
 def _unique_indexes(connection: Connection[Any], table: TableName) -> list[tuple[list[str], bool]]:

@@ -20,7 +20,7 @@ from connector.errors import PreconditionError, TransientError
 from connector.manifest import SourceIdentity, UnsettledCommit
 from connector.mysql import catalog
 from connector.mysql.buffer import LogBuffer
-from connector.mysql.capturing import Captured, Mapped
+from connector.mysql.capturing import Captured, Mapped, NotedColumn
 from connector.mysql.connection import close, connect, driver_errors, parse_url, quote, row
 from connector.mysql.dump import MysqlTables
 from connector.mysql.journal import Birth, Journal
@@ -186,9 +186,9 @@ class MysqlSource:
         return None if self._reader is None else self._reader.position
 
     def _captured(self, side: Connection[Any], server: Server) -> Captured:
-        def aliases(table: TableName) -> Mapping[str, str]:
+        def noted(table: TableName) -> Mapping[str, NotedColumn]:
             with driver_errors(f"looking up {table}"):
-                return catalog.column_types(side, table)
+                return catalog.noted_columns(side, table)
 
         def layout(table: TableName) -> Mapped | None:
             with driver_errors(f"looking up {table}"):
@@ -197,7 +197,7 @@ class MysqlSource:
         with driver_errors("listing the tables"):
             tables = {facts.table for facts in catalog.find_tables(side, self._config)}
         return Captured(
-            self._config, self._tables, tables, aliases, layout,
+            self._config, self._tables, tables, noted, layout,
             mariadb=server.mariadb, lower_case=server.lower_case,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ guessed: `TableError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from connector.errors import TableError
@@ -43,11 +43,12 @@ MEND = "SET GLOBAL binlog_row_metadata = FULL, then dump the table again"
 
 @dataclass(frozen=True)
 class MappedColumn:
-    """One column as the log describes it."""
+    """One column as the log describes it; that it is `virtual`, only MariaDB's catalog tells."""
 
     name: str
     type: ColumnType
     visible: bool = True
+    virtual: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class TableMap:
         """
         named = (replace(c, type=as_alias(c.type, catalog_types.get(c.name, ""))) for c in self.columns)
         return replace(self, columns=tuple(named))
+
+    def with_virtual(self, names: Collection[str]) -> TableMap:
+        """Mark the columns that are generated whenever they are read."""
+        return replace(self, columns=tuple(replace(c, virtual=c.name in names) for c in self.columns))
 
 
 class _Bytes:

@@ -72,6 +72,23 @@ def test_a_setting_that_does_not_fit_is_told_with_what_mends_it(
         mariadb.execute(f"SET GLOBAL {name} = {value}")
 
 
+@pytest.mark.only_mariadb
+def test_virtual_columns_that_the_row_image_leaves_out_are_told(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, g int AS (id + 1) VIRTUAL)", "CREATE TABLE u LIKE t")
+    mariadb.execute("ALTER TABLE u DROP g, ADD g int AS (id + 1) STORED")
+    name = f"table {mariadb.name}.t"
+    assert findings(mariadb)[name].state == "ok"
+    try:
+        mariadb.execute("SET GLOBAL binlog_row_image = NOBLOB")
+        found = findings(mariadb)
+        assert (found[name].state, "virtual columns (g)" in found[name].detail) == ("failed", True)
+        assert found[f"table {mariadb.name}.u"].state == "ok"
+        mariadb.execute(mended(found[name]))
+        assert findings(mariadb)[name].state == "ok"
+    finally:
+        mariadb.execute("SET GLOBAL binlog_row_image = FULL")
+
+
 @pytest.mark.only_mysql
 def test_partial_json_without_the_document_before_is_told(mariadb: MariaDatabase) -> None:
     name = "binlog_row_value_options"
