@@ -54,7 +54,7 @@ ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != 255), *PLAIN))
 """Event types that `MysqlSegment` decodes."""
 
 WINDOW_EVENTS = 1 << 18
-WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 4 << 20
 """Events and bytes decoded at a time: they bound the memory of a decode, whatever the segment's size."""
 
 _LEAST_BYTES = 27
