@@ -35,6 +35,13 @@ def format_lsn(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
+def spell_position(lsn: int, kind: str) -> str:
+    """Spell a position as people know it from its kind of source: an LSN, or a binlog's file and offset."""
+    if kind == "postgres":
+        return format_lsn(lsn)
+    return f"binlog file {lsn >> 32} offset {lsn & 0xFFFFFFFF}"
+
+
 def parse_lsn(text: str) -> int:
     """Read PostgreSQL's spelling of an LSN; ``ValueError`` when it is not one."""
     high, low = text.split("/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -146,7 +147,8 @@ def _print_status(state: dict[str, Any]) -> None:
         "exact",
         "gaps",
     ):
-        out.print(f"{name:<12} {escape(str(state[name]))}")
+        value = state[name]
+        out.print(f"{name:<12} {escape(when(value) if isinstance(value, datetime) else str(value))}")
     table = Table("table", "state", "dumped", "active dumps", "reason", box=None)
     for name, t in state["tables"].items():
         table.add_row(

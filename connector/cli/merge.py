@@ -14,9 +14,11 @@ import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from connector.cli.printing import ConfigOption, JsonOption, err, escape, log_to_stderr, out
+from connector.cli.printing import ConfigOption, JsonOption, err, escape, log_to_stderr, out, when
 from connector.config import Config, load
 from connector.errors import ConfigurationError, PreconditionError
+from connector.landing import CDC
+from connector.position import spell_position
 from connector.signals import stopped_by_signals
 
 merge_commands = typer.Typer()
@@ -123,6 +125,7 @@ def live(
     config: ConfigOption,
     table: Annotated[str, typer.Argument(help="The table, as namespace.table.")],
     limit: Annotated[int, typer.Option(min=1, help="Show so many rows.")] = 20,
+    cdc: Annotated[bool, typer.Option("--cdc", help="Show where each row comes from, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a table as of the newest manifest, without waiting for a merge."""
@@ -130,7 +133,15 @@ def live(
     with _spark(settings) as spark:
         from merge.live import live as live_frame
 
-        _print_rows(live_frame(spark, settings, table).limit(limit), as_json)
+        frame = live_frame(spark, settings, table).limit(limit)
+        if as_json:
+            _print_json(frame)
+            return
+        shown = Table(*(c for c in frame.columns if cdc or c != CDC), box=None)
+        for row in frame.collect():
+            values = row.asDict(recursive=True)
+            shown.add_row(*(escape(_spelled(values[str(c.header)])) for c in shown.columns))
+        out.print(shown)
 
 
 @merge_commands.command(epilog="Example: deltatide cuts -c shop.toml")
@@ -144,18 +155,30 @@ def cuts(
     with _spark(settings) as spark:
         from merge.frontier import cuts as cut_frame
 
-        _print_rows(cut_frame(spark, settings).orderBy("manifest", ascending=False).limit(limit), as_json)
+        frame = cut_frame(spark, settings).orderBy("manifest", ascending=False).limit(limit)
+        if as_json:
+            _print_json(frame)
+            return
+        shown = Table(
+            "manifest", "epoch", "position", "source time", "merged", "exact", "Delta versions", box=None
+        )
+        for row in frame.collect():
+            versions = [f"{name} {row.tables[name].version}" for name in sorted(row.tables)]
+            position = spell_position(row.position, settings.source.kind)
+            shown.add_row(
+                str(row.manifest), str(row.epoch), position, when(row.source_committed_at),
+                when(row.merged_at), "yes" if row.exact else "no", escape(", ".join(versions)),
+            )  # fmt: skip
+        out.print(shown)
 
 
-def _print_rows(frame: Any, as_json: bool) -> None:
+def _print_json(frame: Any) -> None:
     rows = [row.asDict(recursive=True) for row in frame.collect()]
-    if as_json:
-        print(json.dumps(rows, indent=2, default=str))
-        return
-    table = Table(*frame.columns, box=None)
-    for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
-    out.print(table)
+    print(json.dumps(rows, indent=2, default=str))
+
+
+def _spelled(value: Any) -> str:
+    return "NULL" if value is None else str(value)
 
 
 def _lake_config(path: Path) -> Config:
