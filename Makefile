@@ -17,8 +17,8 @@ PYTEST := $(RUN) $(VENV)/bin/python -m pytest
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 20
 
-demo: setup  ## capture, dump and merge a live database, and compare row by row (SOURCE=mariadb)
-	@[ "$(SOURCE)" != mariadb ] || .ci/fetch-servers mariadb
+demo: setup  ## capture, dump and merge a live database, and compare row by row (SOURCE=mariadb or mysql)
+	@case "$(SOURCE)" in mariadb) .ci/fetch-servers mariadb ;; mysql) .ci/fetch-servers mysql_8 ;; esac
 	@$(RUN) $(VENV)/bin/deltatide demo --source "$(SOURCE)" $(ARGS)
 
 test: setup lint .cache/servers.ready  ## lint, then every test: unit, spark, integration, acceptance

@@ -59,7 +59,7 @@ def demo(
     rows: Annotated[int, typer.Option(min=1000, help="Rows to begin with, in all tables.")] = 1_000_000,
     seconds: Annotated[int, typer.Option(min=5, help="How long to write while capturing.")] = 60,
     source: Annotated[
-        Literal["postgres", "mariadb"], typer.Option(help="The database that is captured.")
+        Literal["postgres", "mariadb", "mysql"], typer.Option(help="The database that is captured.")
     ] = "postgres",
 ) -> None:
     """Watch a live database being captured, dumped and merged; compare lake and source row by row."""

@@ -54,9 +54,10 @@ INSTALL_HINT = "Debian and Ubuntu: sudo apt-get install mariadb-server"
 _WATCHDOG = 'trap "" INT TERM HUP; read line; kill -KILL "$1"'
 
 
-def find_programs() -> tuple[str, str] | None:
+def find_programs(base: Path | None = None) -> tuple[str, str] | None:
     """Find the server and the program that makes a data folder; None where they are not installed."""
-    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+    system = (os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin")
+    path = os.pathsep.join((f"{base}/bin", f"{base}/scripts") if base else system)
     server, install = shutil.which("mariadbd", path=path), shutil.which("mariadb-install-db", path=path)
     return (server, install) if server and install else None
 
@@ -67,30 +68,34 @@ class MariadbServer:
     Attributes: `folder`, `port`, `password` (of the all-mighty user `deltatide`), `settings`.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        self.folder, self.settings = folder, {**DEFAULT_SETTINGS, **settings}
+    title = "MariaDB"
+    defaults = DEFAULT_SETTINGS
+
+    def __init__(self, folder: Path, settings: Mapping[str, str], base: Path | None = None) -> None:
+        self.folder, self.settings = folder, {**self.defaults, **settings}
+        self._base = base
         self.port = 0
         self.password = secrets.token_hex(16)
-        self._user = "mysql" if os.geteuid() == 0 else None
-        self._home = Path(tempfile.mkdtemp(prefix="deltatide-mariadb-"))
+        self._user = _server_user()
+        self._home = Path(tempfile.mkdtemp(prefix=f"deltatide-{self.title.lower()}-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._log = folder / "mariadb.log"
+        self._log = folder / f"{self.title.lower()}.log"
 
     @classmethod
-    def start(cls, folder: Path, *, settings: Mapping[str, str] | None = None) -> MariadbServer:
+    def start(
+        cls, folder: Path, *, settings: Mapping[str, str] | None = None, base: Path | None = None
+    ) -> MariadbServer:
         """Start a server with its data in the folder, which is made; on return it answers.
 
-        `settings` are added to DEFAULT_SETTINGS. Raises PreconditionError where there are no programs,
-        OperatorError with the end of the server's log where it does not start; no process is left then.
+        `settings` are added to DEFAULT_SETTINGS. `base`: where another release than the system's was
+        unpacked, with its programs in `bin` and `scripts`. Raises PreconditionError where there are no
+        programs, OperatorError with the end of the server's log where it does not start; no process is left.
         """
-        programs = find_programs()
-        if programs is None:
-            raise PreconditionError("no MariaDB server is installed", hint=INSTALL_HINT)
         folder.mkdir(parents=True, exist_ok=True)
-        server = cls(folder, settings or {})
+        server = cls(folder, settings or {}, base)
         try:
-            server._initialize(programs[1])
+            server._initialize()
             server._launch()
             server._create_user()
         except BaseException:
@@ -149,48 +154,52 @@ class MariadbServer:
         self.stop(crash=True)
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def _initialize(self, install: str) -> None:
+    def _programs(self) -> tuple[str, str]:
+        """Give the server's program, and the one that makes a data folder."""
+        found = find_programs(self._base)
+        if found is None:
+            raise PreconditionError("no MariaDB server is installed", hint=INSTALL_HINT)
+        return found
+
+    def _install_arguments(self) -> list[str]:
+        """Give the arguments that make a data folder with a user root without password."""
+        return ["--skip-test-db", "--auth-root-authentication-method=normal"]
+
+    def _initialize(self) -> None:
         """Make the data folder, beside the socket in a folder that the server's user can reach."""
         self._home.chmod(0o755)
         self.data_dir.mkdir()
         if self._user:
             for folder in (self._home, self.data_dir):
                 shutil.chown(folder, self._user)
-        owner = [f"--user={self._user}"] if self._user else []
-        done = subprocess.run(
-            [
-                install,
-                "--no-defaults",
-                f"--datadir={self.data_dir}",
-                "--skip-test-db",
-                *owner,
-                "--auth-root-authentication-method=normal",
-            ],
-            capture_output=True,
-            check=False,
-        )
+        _, install = self._programs()
+        command = [install, "--no-defaults", f"--datadir={self.data_dir}"]
+        command += [f"--basedir={self._base}"] if self._base else []
+        command += [f"--user={self._user}"] if self._user else []
+        done = subprocess.run([*command, *self._install_arguments()], capture_output=True, check=False)
         if done.returncode:
             text = (done.stderr or done.stdout).decode(errors="replace").strip()
-            raise OperatorError(f"mariadb-install-db failed: {text[-500:]}")
+            raise OperatorError(f"{Path(install).name} failed: {text[-500:]}")
 
     def _launch(self) -> None:
-        programs = find_programs()
-        assert programs is not None
+        program, _ = self._programs()
         for _ in range(PORT_TRIES):
             port = self.port or _free_port()
-            self._spawn(programs[0], port)
+            self._spawn(program, port)
             if self._answers_in_time(port):
                 self.port = port
                 atexit.register(self.close)
                 return
             self.stop(crash=True)
         lines = self._log.read_text(errors="replace").strip().splitlines()[-8:]
-        raise OperatorError("MariaDB does not start:\n" + "\n".join(f"  {line}" for line in lines))
+        raise OperatorError(f"{self.title} does not start:\n" + "\n".join(f"  {line}" for line in lines))
 
     def _spawn(self, program: str, port: int) -> None:
         account = pwd.getpwnam(self._user) if self._user else None
         uid, gid = (account.pw_uid, account.pw_gid) if account else (None, None)
         settings = [f"--{name}={value}" for name, value in self.settings.items()]
+        if self._base:
+            settings.insert(0, f"--basedir={self._base}")
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [program, "--no-defaults", f"--datadir={self.data_dir}", f"--port={port}",
@@ -220,6 +229,18 @@ class MariadbServer:
             cursor = root.cursor()
             cursor.execute(f"CREATE USER {USER} IDENTIFIED BY '{self.password}'")
             cursor.execute(f"GRANT ALL PRIVILEGES ON *.* TO {USER} WITH GRANT OPTION")
+
+
+def _server_user() -> str | None:
+    """Give the user who runs the server where we are root, who must not; None: ourselves."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("mysql", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    raise PreconditionError("a server must not run as root, and there is no user mysql or nobody")
 
 
 def _free_port() -> int:

@@ -28,6 +28,7 @@ DIALECT = Dialect(
     new_uuid="gen_random_uuid()",
     series="generate_series({first}::bigint, {last}) {name}",
     later="timestamptz '{base}Z' + ({seconds}) * interval '1 second'",
+    digest="md5({text})",
     joined="string_agg({text}, '')",
     json_object="jsonb_build_object",
     some_labels="ARRAY['a' || (i % 10), NULL, 'with \"quotes\", and commas']",

@@ -57,7 +57,7 @@ def demo(
 ) -> int:
     """Run the demonstration and give the exit status: 1 when a single value differs.
 
-    `source`: the kind of database (postgres, mariadb).
+    `source`: the kind of database (postgres, mariadb, mysql).
     `folder` (``demo-data`` by default) is emptied when an earlier demonstration made it, and then keeps the
     landing zone and the lake. `seconds`: how long the writer writes; longer when the dump takes longer.
     """

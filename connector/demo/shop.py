@@ -77,8 +77,8 @@ LOAD = {
                CASE WHEN i % 2 = 0 THEN {json_object}('pages', i % 90, 'language', 'de') END
         FROM {series}""",
     "carts": """
-        SELECT CAST(substr(md5('' || i), 1, 12) || '4' || substr(md5('' || i), 14, 3) || 'a'
-               || substr(md5('' || i), 18) AS {uuid}), 1 + i % {customers}, i % 12, {seen_at}
+        SELECT CAST(substr({digest}, 1, 12) || '4' || substr({digest}, 14, 3) || 'a'
+               || substr({digest}, 18) AS {uuid}), 1 + i % {customers}, i % 12, {seen_at}
         FROM {series}""",
 }
 """A query for each table's first rows, made of the number `i`."""
@@ -93,9 +93,10 @@ _TIMES = {
 
 
 def long_text(dialect: Dialect, seed: str) -> str:
-    """Spell a text of 4 kB made of the seed, a literal or column; md5 texts do not compress."""
+    """Spell a text of 4 kB made of the seed, a literal or column; digests do not compress."""
     parts = dialect.series.format(first=1, last=128, name="part")
-    joined = dialect.joined.format(text=f"md5({seed} || ':' || part)")
+    digest = dialect.digest.format(text=f"{seed} || ':' || part")
+    joined = dialect.joined.format(text=digest)
     return f"(SELECT {joined} FROM {parts})"
 
 
@@ -135,6 +136,7 @@ def _first_rows(dialect: Dialect, table: str, sizes: Sizes) -> str:
     return LOAD[table].format(
         series=dialect.series.format(first=1, last=getattr(sizes, table), name="i"),
         customers=sizes.customers,
+        digest=dialect.digest.format(text="'' || i"),
         body=long_text(dialect, "i"),
         json_object=dialect.json_object,
         some_labels=dialect.some_labels,

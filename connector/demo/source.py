@@ -1,7 +1,7 @@
 """What the demonstration needs of a database: a server with a shop on it, and its way to spell SQL.
 
 Shop, writer and comparison are written once, in SQL that all databases read, with a dialect's words where
-they differ. What is left of each database lies in its own file: `postgres_source`, `mariadb_source`.
+they differ. What is left of each database lies in its own file: `postgres_source`, `mysql_source`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Dialect:
 
     `types`: of the columns that are spelled differently. `now`: the time of the statement or later, in
     microseconds. `series`: a FROM item with a column {name} that counts from {first} to {last} (numbers).
-    `later`: {base} and so many {seconds}. `joined`: all values of {text} as one text. `some_labels`: a value
+    `later`: {base} and so many {seconds}. `digest`: 32 hexadecimal digits made of {text}.
+    `joined`: all values of {text} as one text. `some_labels`: a value
     made of the number `i`, `final_labels`: one value. `replace_body`: what makes an INSERT of a document that
     is there change its body. `analyze`: collects statistics of {tables}. `writer`: statements that begin the
     writer's session.
@@ -36,6 +37,7 @@ class Dialect:
     new_uuid: str
     series: str
     later: str
+    digest: str
     joined: str
     json_object: str
     some_labels: str
@@ -96,8 +98,8 @@ def start_source(kind: str, folder: Path) -> AbstractContextManager[DemoSource]:
         from connector.demo.postgres_source import PostgresSource
 
         return PostgresSource.start(folder)
-    if kind == "mariadb":
-        from connector.demo.mariadb_source import MariadbSource
+    if kind in ("mariadb", "mysql"):
+        from connector.demo.mysql_source import MysqlSource
 
-        return MariadbSource.start(folder)
-    raise ConfigurationError(f"unknown source {kind}", hint="known are postgres and mariadb")
+        return MysqlSource.start(kind, folder)
+    raise ConfigurationError(f"unknown source {kind}", hint="known are postgres, mariadb and mysql")

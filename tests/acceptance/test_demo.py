@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from connector.demo.mariadb_server import INSTALL_HINT, find_programs
+from connector.demo.mysql_server import find_mysqld
 from connector.demo.shop import TABLES
 from connector.store import LocalStore, newest_manifest
 from tests.finished_demo import DEMO_SECONDS_LIMIT, Demo, finished_demo
@@ -61,11 +62,16 @@ def assert_hard(demo: Demo) -> None:
     assert any(b'"chunk"' in manifest for manifest in landed)
 
 
-def test_the_demo_with_mariadb_is_as_hard_and_ends_with_every_value_equal(servers_folder: Path) -> None:
+@pytest.mark.parametrize("source", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
+def test_the_demo_of_another_database_is_as_hard_and_ends_with_every_value_equal(
+    servers_folder: Path, source: str
+) -> None:
     pytest.importorskip("pyspark")
-    if find_programs() is None:
+    if source == "mariadb" and find_programs() is None:
         pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
-    demo = finished_demo(servers_folder / "demo-mariadb", "mariadb")
+    if source == "mysql" and find_mysqld() is None:
+        pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql-8.0")
+    demo = finished_demo(servers_folder / f"demo-{source}", source)
     assert_all_equal(demo, "shop")
     assert_hard(demo)
 

@@ -1,4 +1,4 @@
-"""MariaDB for the demonstration.
+"""MariaDB and MySQL for the demonstration.
 
 The writer's session has ``binlog_row_image = NOBLOB``: a long text that an update does not touch is not in
 the log, as with PostgreSQL's TOAST. A TRUNCATE ends the transaction that it is in.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ import pymysql
 from pymysql.cursors import SSCursor
 
 from connector.demo.mariadb_server import MariadbServer
+from connector.demo.mysql_server import MysqlServer
 from connector.demo.source import ROWS_AT_ONCE, Dialect, Row
 from connector.mysql.connection import parse_url
 from connector.mysql.server import end_of_log, find_server, position_of
 
 DATABASE = "shop"
 
-_SESSION = "SET time_zone = '+00:00', sql_mode = 'ANSI_QUOTES,PIPES_AS_CONCAT,STRICT_ALL_TABLES'"
+SESSION = "SET time_zone = '+00:00', sql_mode = 'ANSI_QUOTES,PIPES_AS_CONCAT,STRICT_ALL_TABLES'"
+MYSQL_SESSION = f"{SESSION}, cte_max_recursion_depth = 100000000, group_concat_max_len = 65536"
 
-DIALECT = Dialect(
+MARIADB = Dialect(
     types={
         "text": "varchar(200)",
         "moment": "timestamp(6)",
@@ -36,6 +39,7 @@ DIALECT = Dialect(
     new_uuid="uuid()",
     series="(SELECT seq AS {name} FROM seq_{first}_to_{last}) {name}_series",
     later="timestamp '{base}' + INTERVAL ({seconds}) SECOND",
+    digest="md5({text})",
     joined="group_concat({text} SEPARATOR '')",
     json_object="json_object",
     some_labels="'a' || (i % 10) || ',ein Maß'",
@@ -45,13 +49,25 @@ DIALECT = Dialect(
     writer=("SET SESSION binlog_row_image = NOBLOB",),
 )
 
+_COUNT = "WITH RECURSIVE c(n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM c WHERE n < {last})"
+MYSQL = replace(
+    MARIADB,
+    types={**MARIADB.types, "uuid": "char(36)"},
+    series=f"({_COUNT} SELECT n AS {{name}} FROM c) {{name}}_series",
+    digest="left(sha2({text}, 256), 32)",  # releases from 9.6 on have no md5
+)
 
-class MariadbSource:
+
+class MysqlSource:
     """A server with the shop's database; implements `connector.demo.source.DemoSource`."""
 
-    title, kind, namespace, dialect = "MariaDB", "mariadb", DATABASE, DIALECT
+    namespace = DATABASE
 
     def __init__(self, server: MariadbServer) -> None:
+        if isinstance(server, MysqlServer):
+            self.title, self.kind, self.dialect, self._session = "MySQL", "mysql", MYSQL, MYSQL_SESSION
+        else:
+            self.title, self.kind, self.dialect, self._session = "MariaDB", "mariadb", MARIADB, SESSION
         self.url, self.password = server.url(), server.password
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
@@ -61,14 +77,15 @@ class MariadbSource:
 
     @classmethod
     @contextmanager
-    def start(cls, folder: Path) -> Iterator[MariadbSource]:
+    def start(cls, kind: str, folder: Path) -> Iterator[MysqlSource]:
         """Start the server; it ends with the block."""
-        with MariadbServer.start(folder) as server:
+        programs = MysqlServer if kind == "mysql" else MariadbServer
+        with programs.start(folder) as server:
             yield cls(server)
 
     def connect(self) -> Any:
         """Open a session."""
-        return pymysql.connect(**parse_url(self.url), charset="utf8mb4", init_command=_SESSION)
+        return pymysql.connect(**parse_url(self.url), charset="utf8mb4", init_command=self._session)
 
     def end_of_log(self, connection: Any) -> int:
         """Give the position behind the last commit."""
