@@ -34,7 +34,7 @@ from merge.plan import TablePlan, plan_table
 from merge.read import LandingZone
 from merge.schema import prepare
 from merge.settings import COMPILED, INTERPRETED, held
-from merge.target import Target, TargetState, last_commit, targets_of
+from merge.target import Target, TargetState, check_schema, last_commit, targets_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,6 +144,8 @@ def _merge_all(
         return MergeReport(config.source.name, frontier.newest, frontier.epoch, frontier.position)
     chosen = _chosen(manifest, frontier, tables)
     targets = targets_of(config, manifest.tables)
+    if not frontier.newest:
+        check_schema(spark, config)
     run = _Run(spark, config, landing, frontier, manifest, progress)
     reports = [run.merge(targets[table]) for table in chosen]
     places = run.places(reports)

@@ -70,6 +70,15 @@ def lake_table(config: Config, path: str, name: str) -> str:
     return ".".join(quoted(part) for part in (lake.catalog, lake.schema_name, name) if part)
 
 
+def check_schema(spark: SparkSession, config: Config) -> None:
+    """Refuse a schema of a catalog that is not there; it is its owner's to make, with place and rights."""
+    if config.lake is None or config.lake.schema_name is None:
+        return
+    name = ".".join(quoted(part) for part in (config.lake.catalog, config.lake.schema_name) if part)
+    if not spark.catalog.databaseExists(name):
+        raise ConfigurationError(f"lake.schema: {name} is not there", hint=f"CREATE SCHEMA {name}")
+
+
 def target_of(config: Config, table: str) -> Target:
     """Give the place of a source table's Delta table."""
     parsed = TableName.parse(table)

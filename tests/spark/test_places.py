@@ -1,0 +1,105 @@
+"""Where Delta tables lie: a schema of a catalog; and large ones, of which a merge opens only some files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.config import Config
+from connector.errors import ConfigurationError
+from merge import apply, as_of, cuts, live, merge_once
+from tests.landed import Event, Landed, config_of, schema_of
+
+ORDERS = schema_of("public.orders", id="int", a="int")
+
+
+@pytest.fixture
+def schema(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
+    name = f"shop_{tmp_path.name.replace('-', '_')}"
+    spark.sql(f"CREATE SCHEMA {name} LOCATION '{tmp_path / 'warehouse'}'")
+    yield name
+    spark.sql(f"DROP SCHEMA {name} CASCADE")
+
+
+def in_schema(folder: Path, name: str) -> Config:
+    config = config_of(str(folder / "landing"), str(folder / "lake"))
+    lake = type(config.lake).model_validate({"catalog": "spark_catalog", "schema": name})
+    return config.model_copy(update={"lake": lake})
+
+
+def test_a_schema_of_a_catalog_holds_tables_cuts_and_versions(
+    spark: SparkSession, tmp_path: Path, schema: str
+) -> None:
+    landed, config = Landed.local(tmp_path / "landing"), in_schema(tmp_path, schema)
+    landed.table(ORDERS)
+    landed.commit(10, [landed.log(ORDERS, [Event("insert", 5, 0, {"id": 1, "a": 1})])])
+    assert not merge_once(spark, config).failed
+    landed.commit(20, [landed.log(ORDERS, [Event("update", 15, 0, {"id": 1, "a": 2})])])
+    assert not merge_once(spark, config).failed
+    assert [tuple(r) for r in spark.sql(f"SELECT id, a FROM {schema}.orders").collect()] == [(1, 2)]
+    assert [row.manifest for row in cuts(spark, config).collect()] == [2, 1]
+    assert [r.a for r in as_of(spark, config, 1)["public.orders"].collect()] == [1]
+    landed.commit(30, [landed.log(ORDERS, [Event("delete", 25, 0, {"id": 1})])])
+    assert live(spark, config, "public.orders").collect() == []
+    names = {row.tableName for row in spark.sql(f"SHOW TABLES IN {schema}").collect()}
+    assert names == {"orders", "_deltatide_cuts"}
+
+
+def test_two_tables_of_one_name_do_not_share_a_schema(
+    spark: SparkSession, tmp_path: Path, schema: str
+) -> None:
+    landed, config = Landed.local(tmp_path / "landing"), in_schema(tmp_path, schema)
+    others = schema_of("archive.Orders", id="int", a="int")
+    landed.table(ORDERS)
+    landed.table(others)
+    files = [landed.log(t, [Event("insert", 5, 0, {"id": 1, "a": 1})]) for t in (ORDERS, others)]
+    landed.commit(10, files)
+    with pytest.raises(
+        ConfigurationError, match=r"archive\.Orders and public\.orders would both be|public\.o"
+    ):
+        merge_once(spark, config)
+
+
+def test_a_schema_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    landed, config = Landed.local(tmp_path / "landing"), in_schema(tmp_path, "nowhere")
+    landed.table(ORDERS)
+    landed.commit(10, [landed.log(ORDERS, [Event("insert", 5, 0, {"id": 1, "a": 1})])])
+    with pytest.raises(ConfigurationError, match="nowhere") as refused:
+        merge_once(spark, config)
+    assert "CREATE SCHEMA" in (refused.value.hint or "")
+
+
+LOW = {"n": -(2**63), "t": "", "d": date(1, 1, 1), "m": Decimal("-1234567890123456789012345678.0123456789")}
+MIDDLE = {"n": 0, "t": "o'k\\ \n`é", "d": date(2026, 1, 1), "m": Decimal("0E-10")}
+HIGH = {"n": 2**63 - 1, "t": "\U0001f600", "d": date(9999, 12, 31), "m": Decimal("9" * 28 + "." + "9" * 10)}
+
+
+def test_a_large_table_is_merged_between_the_bounds_of_the_changes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "LARGE_BYTES", 0)
+    bounds: list[str] = []
+    found = apply.key_bounds
+    monkeypatch.setattr(apply, "key_bounds", lambda *a: bounds.append(found(*a)) or bounds[-1])
+    table = schema_of("public.t", tuple(LOW), n="bigint", t="string", d="date", m="decimal(38,10)", a="int")
+    landed = Landed.local(tmp_path / "landing")
+    config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
+    landed.table(table)
+
+    def event(op: str, lsn: int, key: dict[str, Any], **values: int) -> Event:
+        return Event(op, lsn, 0, {**key, **values})
+
+    landed.commit(10, [landed.log(table, [event("insert", 5, LOW, a=0), event("insert", 6, HIGH, a=0)])])
+    assert not merge_once(spark, config).failed
+    changes = [event("update", 15, LOW, a=1), event("insert", 16, MIDDLE, a=2), event("delete", 17, HIGH)]
+    landed.commit(20, [landed.log(table, changes)])
+    assert not merge_once(spark, config).failed
+    rows = spark.sql(f"SELECT n, t, d, m, a FROM delta.`{tmp_path}/lake/public/t` ORDER BY a").collect()
+    assert [row.asDict() for row in rows] == [{**LOW, "a": 1}, {**MIDDLE, "a": 2}]
+    assert all(f"`{name}` BETWEEN" in bounds[-1] for name in LOW)
