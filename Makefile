@@ -50,6 +50,7 @@ format: $(VENV)/ready  ## sort imports and format
 	@$(VENV)/bin/ruff format --quiet .
 
 bench: setup  ## measure against the databases' own tools (ARGS="--source mariadb"), print a table, write bench.json
+	@.ci/fetch-servers mariadb
 	@$(RUN) $(VENV)/bin/python -m tests.bench $(ARGS)
 
 clean:  ## remove the environment, caches and build results

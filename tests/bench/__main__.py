@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from connector.errors import PreconditionError
 from tests.bench.backlog import backlog
 from tests.bench.capture import capture
 from tests.bench.dump import dump
@@ -56,7 +57,7 @@ def main() -> int:
     begun = time.monotonic()
     try:
         for source in arguments.source or SOURCES:
-            with results.told(source), SOURCES[source](folder) as server:
+            with results.told(source, optional=not arguments.source), SOURCES[source](folder) as server:
                 bench = Bench(server, folder, arguments.quick)
                 console.print(f"{server.title} {server.version}" + (", quick" if bench.quick else ""))
                 names = arguments.only or [*OF_THE_LOG, *OTHERS]
@@ -90,11 +91,14 @@ class _Results:
         self._console.print(f"{name}: {time.monotonic() - begun:.0f} s", style="dim", highlight=False)
 
     @contextmanager
-    def told(self, name: str) -> Iterator[None]:
-        """Tell an error instead of raising it."""
+    def told(self, name: str, *, optional: bool = False) -> Iterator[None]:
+        """Tell an error instead of raising it. `optional`: what is not installed is no failure."""
         try:
             yield
         except Exception as error:
+            if optional and isinstance(error, PreconditionError):
+                self._console.print(f"{name} is left out: {error} ({error.hint})", markup=False)
+                return
             self.failed = True
             self._console.print(f"{name}: {type(error).__name__}: {error}", markup=False, style="bold red")
 
@@ -113,7 +117,10 @@ def _measure(bench: Bench, names: Sequence[str], results: _Results) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument(
-        "--source", action="append", choices=list(SOURCES), help="only this database, may be repeated"
+        "--source",
+        action="append",
+        choices=list(SOURCES),
+        help="only this database, may be repeated; else all that are installed",
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows; ratios are less reliable")
     parser.add_argument("--strict", action="store_true", help="exit status 1 when a target is missed")
