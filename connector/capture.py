@@ -276,11 +276,7 @@ class Capture:
 
     def _adopt(self, landed: LandedSegment, number: int) -> None:
         """Take over new layouts seen in the log, and queue what they leave to be read."""
-        first_seen: dict[str, int] = {}
-        for file in landed.files:
-            first_seen.setdefault(file.schema_id, file.first.lsn)
-        for schema in landed.schemas:
-            changed = first_seen.get(schema.id, landed.position)
+        for schema, changed in landed.layouts:
             self._repair(self._tables.adopt(schema, changed), number, changed)
 
     def _repair(self, repair: Repair | None, number: int, changed: int) -> None:

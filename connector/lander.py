@@ -33,7 +33,7 @@ class LandedSegment:
     position: int
     committed_at: datetime | None = None
     files: list[LandedFile] = field(default_factory=list)
-    schemas: list[TableSchema] = field(default_factory=list)
+    layouts: list[tuple[TableSchema, int]] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
 
     def add(self, later: LandedSegment) -> None:
@@ -41,7 +41,7 @@ class LandedSegment:
         self.position = later.position
         self.committed_at = later.committed_at or self.committed_at
         self.files += later.files
-        self.schemas += later.schemas
+        self.layouts += later.layouts
         self.set_aside += later.set_aside
 
 
@@ -89,12 +89,16 @@ class Lander:
         """Decode a segment and land it, one file for each table and schema; durable on return."""
         landed = LandedSegment(segment.position, segment.committed_at)
         writers: dict[tuple[str, str], FileWriter] = {}
+        newest: dict[TableName, str] = {}
         with ExitStack() as stack:
             for batch in segment.decode():
                 if isinstance(batch, SetAside):
                     landed.set_aside.append(batch)
                     continue
-                self._writer_of(batch, writers, stack, landed).append_batch(batch)
+                if newest.get(batch.schema.table) != batch.schema.id:
+                    newest[batch.schema.table] = batch.schema.id
+                    landed.layouts.append((batch.schema, batch.first.lsn))
+                self._writer_of(batch, writers, stack).append_batch(batch)
             landed.files += [file for writer in writers.values() if (file := writer.close())]
         return landed
 
@@ -103,12 +107,10 @@ class Lander:
         batch: EventBatch,
         writers: dict[tuple[str, str], FileWriter],
         stack: ExitStack,
-        landed: LandedSegment,
     ) -> FileWriter:
         name = (str(batch.schema.table), batch.schema.id)
         if name not in writers:
             writers[name] = stack.enter_context(self.writer(batch.schema, batch.first))
-            landed.schemas.append(batch.schema)
         return writers[name]
 
 

@@ -121,7 +121,8 @@ class TableState(_Part):
     """What the agent knows of one table. A table that is set aside lands nothing until a full dump of it.
 
     `fingerprint` is what the watch saw last of all that the log does not tell (`connector.watch`).
-    `dumped` becomes true with the manifest that commits the last chunk of its first full dump.
+    `dumped` becomes true with the manifest that commits the last chunk of its first full dump. `dropped` are
+    columns that it had once, whose old values the lake still holds.
     """
 
     schema_id: str
@@ -132,6 +133,7 @@ class TableState(_Part):
     since: int | None = None
     dumped: bool = False
     fingerprint: str | None = None
+    dropped: list[str] = Field(default_factory=list)
 
 
 class Gap(_Part):

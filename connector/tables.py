@@ -64,7 +64,8 @@ class Tables:
         """Take over the layout of a file that is about to be committed, as of the lsn `seen_at`.
 
         Gives what must be dumped again, since the change itself wrote no row events: a column that came with
-        values (a default, a rename), or a changed type. A changed key sets the table aside.
+        values (a default, a rename), a changed type, or a column that was dropped and is there again: the
+        lake holds its old values. A changed key sets the table aside.
         """
         name = str(schema.table)
         state, known = self.states.get(name), self.schemas.get(name)
@@ -90,7 +91,9 @@ class Tables:
         for verb, names in (("added", added), ("dropped", dropped), ("changed type", changed)):
             if names:
                 self.notice(name, "schema", f"columns {verb}: {', '.join(names)}")
-        if known is None or changed:
+        once = set(self.states[name].dropped)
+        self.states[name].dropped = sorted((once | set(dropped)) - set(added))
+        if known is None or changed or once & set(added):
             return Repair(name, None)
         return Repair(name, added) if added else None
 

@@ -25,7 +25,7 @@ from connector.mysql import events
 from connector.mysql.capturing import Capturing
 from connector.mysql.effects import Effects, Untold
 from connector.mysql.events import Gtid
-from connector.mysql.held import BASE, EVENT_OVERHEAD, HeldRows, RefusingSegment
+from connector.mysql.held import BASE, EVENT_OVERHEAD, HeldRows, ToldSegment, announcement
 from connector.mysql.payload import Payload, size_of
 from connector.mysql.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions, unpack_position
 from connector.mysql.segment import pack_position as pack
@@ -163,7 +163,7 @@ class LogBuffer:
             self.feed(waiting)
         return True
 
-    def take(self) -> RefusingSegment | MysqlSegment:
+    def take(self) -> ToldSegment | MysqlSegment:
         """Take all whole transactions."""
         transactions, self._transactions = self._transactions, Transactions()
         rows, self.whole_rows = self.whole_rows, 0
@@ -171,7 +171,7 @@ class LogBuffer:
             self._open.start -= rows
         return self._cut(rows, transactions)
 
-    def take_open(self) -> RefusingSegment | MysqlSegment | None:
+    def take_open(self) -> ToldSegment | MysqlSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
         if self._open is None or not self._held.payloads:
             return None
@@ -180,11 +180,12 @@ class LogBuffer:
         self._open.start, self._open.carried = 0, True
         return self._cut(len(self._held.payloads), transactions)
 
-    def _cut(self, rows: int, transactions: Transactions) -> RefusingSegment | MysqlSegment:
+    def _cut(self, rows: int, transactions: Transactions) -> ToldSegment | MysqlSegment:
         committed_at = None if self._committed_at is None else _to_datetime(self._committed_at)
         segment = self._held.cut(rows, transactions, self._epoch, self.position, committed_at)
         set_aside = self._effects.take_set_aside()
-        return RefusingSegment(segment, set_aside) if set_aside else segment
+        announced = [announcement(s, self._epoch, lsn) for lsn, s in self._effects.take_announced()]
+        return ToldSegment(segment, set_aside, announced) if set_aside or announced else segment
 
     def take_untold(self) -> list[Untold]:
         """Take what has to be written down at the source, or to be given back by `put_aside`."""

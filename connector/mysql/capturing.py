@@ -46,6 +46,9 @@ class Capturing(Protocol):
     def latest(self, table: TableName) -> Mapped | None:
         """Give the layout of a table that the log showed last, or the catalog's."""
 
+    def now(self, table: TableName) -> Mapped | None:
+        """Give the catalog's layout of a table."""
+
     def named(self, database: str, name: str) -> TableName | None:
         """Give the captured table of this name, in any case of letters where the server does not care."""
 
@@ -95,6 +98,10 @@ class Captured:
     def latest(self, table: TableName) -> Mapped | None:
         """Give the layout of a table that the log showed last, or the catalog's."""
         return self._latest.get(table) or self._layout(table)
+
+    def now(self, table: TableName) -> Mapped | None:
+        """Give the catalog's layout of a table."""
+        return self._layout(table)
 
     def named(self, database: str, name: str) -> TableName | None:
         """Give the captured table of this name."""

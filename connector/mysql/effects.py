@@ -7,14 +7,15 @@ empties it, as `Untold`, or by setting it aside. Nothing is passed over.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import NamedTuple
 
 from connector.event import SetAside
 from connector.mysql.capturing import Capturing
 from connector.mysql.events import Query
 from connector.mysql.held import HeldRows
-from connector.mysql.statement import Effect, effects_of
-from connector.schema import TableName
+from connector.mysql.statement import Effect, changes_rows, effects_of
+from connector.schema import TableName, TableSchema
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class Effects:
         self._capturing, self._held = capturing, held
         self._untold: list[Untold] = []
         self._set_aside: list[SetAside] = []
+        self._announced: list[tuple[int, TableSchema]] = []
         self._prepared: dict[str, set[TableName]] = {}
 
     def take_untold(self) -> list[Untold]:
@@ -48,6 +50,11 @@ class Effects:
         set_aside, self._set_aside = self._set_aside, []
         return set_aside
 
+    def take_announced(self) -> list[tuple[int, TableSchema]]:
+        """Take the layouts that came, each with its transaction."""
+        announced, self._announced = self._announced, []
+        return announced
+
     def run(self, query: Query, lsn: int, ordinal: int) -> int:
         """Carry out what a statement did; give how many events it became."""
         if query.statement is None:
@@ -56,7 +63,19 @@ class Effects:
         count = 0
         for effect in effects_of(query.statement, query.database):
             count += self._tell(effect, lsn, ordinal + count)
+        if changes_rows(query.statement):
+            self._tell_indirect(query, lsn)
         return count
+
+    def _tell_indirect(self, query: Query, lsn: int) -> None:
+        """Have all tables read again that a change in the statement format may have led to."""
+        databases = (None,) if query.updated is None else query.updated
+        tables = {table for database in databases for table in self._capturing.among(database)}
+        known = {found.table for found in self._set_aside} | {str(found.table) for found in self._untold}
+        for table in sorted(table for table in tables if str(table) not in known):
+            reason = "a change in the statement format may have led to it, by a view, a trigger or a routine"
+            log.warning("%s: %s; its rows are read again", table, reason)
+            self._untold.append(Untold(table, lsn, reason))
 
     def _tell(self, effect: Effect, lsn: int, ordinal: int) -> int:
         """Carry out what a statement did: a truncate is an event, the rest has to be read again."""
@@ -66,10 +85,27 @@ class Effects:
                 truncated += self._truncate(table, lsn, ordinal + truncated)
             elif effect.kind == "statement":
                 self.put_aside({table}, lsn, f"{effect.reason} changed it", _ROW_FORMAT)
+            elif effect.kind == "columns":
+                self._announce(table, lsn, effect.columns)
             else:
                 log.warning("%s: %s, its rows are read again", table, effect.reason)
                 self._untold.append(Untold(table, lsn, effect.reason))
         return truncated
+
+    def _announce(self, table: TableName, lsn: int, went: tuple[str, ...]) -> None:
+        """Tell of a layout that no row may ever show: without the columns that went, then as it is now.
+
+        The second comes from the catalog, which may be ahead of the log; what is told twice does no harm.
+        """
+        now = self._capturing.now(table)
+        known = self._capturing.latest(table)  # asked after `now`, so that it has at least as many changes
+        if known is not None and known.schema is not None:
+            gone = {name.lower() for name in went}
+            left = tuple(c for c in known.schema.columns if c.name.lower() not in gone)
+            if left != known.schema.columns and gone.isdisjoint(map(str.lower, known.schema.key)):
+                self._announced.append((lsn, replace(known.schema, columns=left)))
+        if now is not None and now.schema is not None:
+            self._announced.append((lsn, now.schema))
 
     def _tables_of(self, effect: Effect) -> set[TableName]:
         if effect.name is None:

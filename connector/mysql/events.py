@@ -46,10 +46,15 @@ class Gtid(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A statement and its default database; `statement` None: its text can't be read."""
+    """A statement and its default database; `statement` None: its text can't be read.
+
+    `updated`: the databases whose tables it may have changed, also through views, triggers and routines, as
+    MySQL tells; None where that is not known.
+    """
 
     database: str
     statement: str | None
+    updated: tuple[str, ...] | None = None
 
 
 def parse_gtid(kind: int, header_seconds: int, server_id: int, body: bytes) -> Gtid:
@@ -77,10 +82,36 @@ def parse_query(kind: int, body: bytes) -> Query:
     text = body[place + database_length + 1 :]
     if kind == COMPRESSED_QUERY:
         text = _uncompress(text)
+    updated = _updated_databases(body[13:place])
     try:
-        return Query(database, text.decode())
+        return Query(database, text.decode(), updated)
     except UnicodeDecodeError:
-        return Query(database, None)
+        return Query(database, None, updated)
+
+
+_STATUS_WIDTHS = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1}
+_STATUS_TEXTS = {2: 2, 5: 1, 6: 1}
+_INVOKER, _UPDATED, _TOO_MANY = 11, 12, 254
+
+
+def _updated_databases(status: bytes) -> tuple[str, ...] | None:
+    """Find Q_UPDATED_DB_NAMES among a statement's status variables; None where it is not there."""
+    place = 0
+    while place < len(status):
+        code, place = status[place], place + 1
+        if code == _UPDATED:
+            count, names = status[place], status[place + 1 :].split(b"\0")
+            return None if count == _TOO_MANY else tuple(name.decode() for name in names[:count])
+        if code in _STATUS_WIDTHS:
+            place += _STATUS_WIDTHS[code]
+        elif code in _STATUS_TEXTS:
+            place += _STATUS_TEXTS[code] + status[place]
+        elif code == _INVOKER:
+            place += 1 + status[place]
+            place += 1 + status[place]
+        else:
+            return None
+    return None
 
 
 def _uncompress(text: bytes) -> bytes:

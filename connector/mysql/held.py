@@ -10,11 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from connector.event import EventBatch, SetAside
+import pyarrow as pa
+
+from connector.event import CdcColumns, EventBatch, SetAside, arrow_type, assemble
+from connector.landing import INSERT
 from connector.mysql.capturing import Capturing, Mapped
 from connector.mysql.rows import truncate_event
 from connector.mysql.segment import MysqlSegment, TableLayout, Transactions
-from connector.schema import TableName
+from connector.position import Position
+from connector.schema import TableName, TableSchema
 
 BASE = 1
 """Bytes of a packet before the event: its status."""
@@ -27,11 +31,15 @@ _MADE_UP = 1 << 47
 
 
 @dataclass
-class RefusingSegment:
-    """A segment that tells first which tables were set aside when the log was read."""
+class ToldSegment:
+    """A segment with what was found when the log was read: tables set aside, layouts that no row shows yet.
+
+    The layouts are `announced` as batches without rows, in position order.
+    """
 
     inner: MysqlSegment
     set_aside: Sequence[SetAside]
+    announced: Sequence[EventBatch]
 
     @property
     def position(self) -> int:
@@ -52,9 +60,22 @@ class RefusingSegment:
         """Decode into batches; the tables set aside come first, and have no batch."""
         aside = {found.table for found in self.set_aside}
         yield from self.set_aside
+        left = [batch for batch in self.announced if str(batch.schema.table) not in aside]
         for found in self.inner.decode():
-            if isinstance(found, SetAside) or str(found.schema.table) not in aside:
+            if isinstance(found, SetAside):
                 yield found
+            elif str(found.schema.table) not in aside:
+                while left and left[0].first < found.first:
+                    yield left.pop(0)
+                yield found
+        yield from left
+
+
+def announcement(schema: TableSchema, epoch: int, lsn: int) -> EventBatch:
+    """Make the batch without rows that tells of a layout."""
+    columns = [pa.nulls(0, arrow_type(column.type)) for column in schema.columns]
+    place = Position(epoch, lsn, 0)
+    return EventBatch(schema, assemble(schema, columns, CdcColumns(INSERT, epoch, lsn, 0)), place, place)
 
 
 class HeldRows:

@@ -21,7 +21,7 @@ from connector.mysql.catalog import TableFacts, find_tables, layout_of, noted_co
 from connector.mysql.connection import quote, row, rows, text_of
 from connector.mysql.journal import GRANT, Journal
 from connector.mysql.server import Server, end_of_log, log_files
-from connector.mysql.stream import created_at, replica_id
+from connector.mysql.stream import REPLICA_HOST, created_at, replica_id
 from connector.schema import TableName
 from connector.source import Finding
 
@@ -98,7 +98,22 @@ def _server_id(place: _Place) -> Iterator[Finding]:
             "SET GLOBAL server_id = 1; and set it in the server's configuration file",
         )  # fmt: skip
         return
+    if host := _other_replica(place, ours):
+        yield Finding(
+            "server_id", "failed", f"the agent reads as {ours}, which is the server_id of replica {host} too",
+            f"give replica {host} another server_id, or choose another source.name",
+        )  # fmt: skip
+        return
     yield Finding("server_id", "ok", f"is {theirs}; the agent reads as {ours}")
+
+
+def _other_replica(place: _Place, ours: int) -> str | None:
+    """Find a replica under our own server id: the server would end one connection when the other begins."""
+    old = place.server.mariadb or place.server.release < (8, 4)
+    found: list[tuple[Any, ...]] = []
+    with _denied():  # not every user may ask
+        found = rows(place.connection, "SHOW SLAVE HOSTS" if old else "SHOW REPLICAS")
+    return next((str(host) for id_, host, *_ in found if int(id_) == ours and host != REPLICA_HOST), None)
 
 
 def _log(place: _Place) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from connector.errors import TransientError
 from connector.manifest import UnsettledCommit
 from connector.mysql.buffer import LogBuffer
 from connector.mysql.connection import close, driver_errors
-from connector.mysql.held import RefusingSegment
+from connector.mysql.held import ToldSegment
 from connector.mysql.journal import Birth, Journal
 from connector.mysql.segment import MysqlSegment, unpack_position
 from connector.mysql.server import Server, end_of_log, format_position, log_files, position_of
@@ -85,11 +85,11 @@ class MysqlLog:
         if time.monotonic() - self._looked > LOOK_SECONDS:
             self._look()
 
-    def take(self) -> RefusingSegment | MysqlSegment:
+    def take(self) -> ToldSegment | MysqlSegment:
         """Take all whole transactions out of the buffer."""
         return self._buffer.take()
 
-    def take_open(self) -> RefusingSegment | MysqlSegment | None:
+    def take_open(self) -> ToldSegment | MysqlSegment | None:
         """Take what is held of the open transaction, right after `take`."""
         return self._buffer.take_open()
 

@@ -14,20 +14,22 @@ import re
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-Kind = Literal["truncate", "untold", "statement"]
+Kind = Literal["truncate", "untold", "statement", "columns"]
 
 
 class Effect(NamedTuple):
     """One table (`name` None: all of the database), and what happened to it.
 
     ``truncate``: all rows went. ``untold``: rows or values may have changed and no event tells.
-    ``statement``: a change of rows in the statement format.
+    ``statement``: a change of rows in the statement format. ``columns``: its layout changed; the given
+    columns went, or have another name.
     """
 
     kind: Kind
     database: str
     name: str | None
     reason: str
+    columns: tuple[str, ...] = ()
 
 
 _TOKEN = re.compile(
@@ -76,6 +78,17 @@ _OBJECTS = frozenset(
 _CHANGES = frozenset("INSERT REPLACE UPDATE DELETE LOAD CALL DO WITH EXECUTE IMPORT".split())
 _REWRITES = frozenset("MODIFY CHANGE CONVERT IGNORE DISCARD IMPORT EXCHANGE".split())
 _BEFORE_TABLE = frozenset("ONLINE IGNORE TABLE TABLES IF EXISTS NOT WAIT NOWAIT".split())
+
+
+def changes_rows(statement: str) -> bool:
+    """Tell whether a statement in the log may have changed rows by itself, in whatever table.
+
+    A view, a trigger or a function leads to tables that it does not name; a SELECT is in the log only where a
+    function of it did so.
+    """
+    words = [token.word for token in tokens_of(statement)]
+    first = words[0] if words else ""
+    return first in _CHANGES or first in ("SELECT", "VALUES") or (first == "CREATE" and "SELECT" in words)
 
 
 def effects_of(statement: str, database: str) -> list[Effect]:
@@ -130,6 +143,7 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     table, left = names[0], words[place:]
     reason = _rewriting(words[1:3], left)
     effects = [Effect("untold", *table, reason)] if reason else []
+    effects.append(Effect("columns", *table, "ALTER TABLE", _columns_that_went(tokens, place)))
     if "EXCHANGE" in left:
         return _mentioned(tokens[1:], database, "untold", "ALTER TABLE ... EXCHANGE PARTITION")
     for at, word in enumerate(left[:-1]):
@@ -140,6 +154,25 @@ def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effe
                 for name in (table, *_names(tokens, after, table[0])[0])
             ]
     return effects
+
+
+_NO_COLUMN = frozenset(
+    "INDEX KEY PRIMARY FOREIGN CONSTRAINT CHECK PARTITION DEFAULT PERIOD SYSTEM TO AS".split()
+)
+
+
+def _columns_that_went(tokens: list[_Token], place: int) -> tuple[str, ...]:
+    """Give the columns that an ALTER drops, or gives another name."""
+    found: list[str] = []
+    while place < len(tokens):
+        verb, place = tokens[place].word, place + 1
+        if verb not in ("DROP", "RENAME"):
+            continue
+        while place < len(tokens) and tokens[place].word in ("COLUMN", "IF", "EXISTS"):
+            place += 1
+        if place < len(tokens) and tokens[place].is_name and tokens[place].word not in _NO_COLUMN:
+            found.append(tokens[place].text)
+    return tuple(found)
 
 
 def _rewriting(before: list[str], left: list[str]) -> str | None:

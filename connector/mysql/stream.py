@@ -35,6 +35,9 @@ NAP_SECONDS = 0.0005
 """The server sends few events at a time. Letting some gather costs half a millisecond of delay and saves most
 of the reader's CPU, which would else wake up for each."""
 
+REPLICA_HOST = "deltatide"
+"""What the server shows of an agent among its replicas."""
+
 _REGISTER, _DUMP = 0x15, 0x12
 _NON_BLOCK, _SEND_ANNOTATE_ROWS = 1, 2
 _LONGEST = 0xFFFFFF
@@ -126,7 +129,7 @@ class BinlogStream:
 
     def _register(self, server_id: int) -> None:
         """Show up among the replicas, so that people see who reads."""
-        name = b"deltatide"
+        name = REPLICA_HOST.encode()
         body = struct.pack("<IB", server_id, len(name)) + name + b"\0\0" + struct.pack("<HII", 0, 0, 0)
         self._connection._execute_command(_REGISTER, body)
         self._connection._read_ok_packet()

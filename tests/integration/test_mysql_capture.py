@@ -224,3 +224,87 @@ def test_a_purged_log_is_a_gap_and_repaired(mariadb: MariaDatabase, tmp_path: Pa
     assert newest is not None
     assert len(newest.gaps) == 1
     assert_equal(mariadb, store, "t")
+
+
+def with_old_values(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v int, a int, b int)",
+        "INSERT INTO t SELECT seq, seq, seq + 1000, seq + 2000 FROM seq_1_to_250",
+    )
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param(["ALTER TABLE t DROP a", "ALTER TABLE t ADD a int"], id="without rows between"),
+        pytest.param(
+            ["ALTER TABLE t DROP a", "UPDATE t SET v = 0 WHERE id % 7 = 0", "ALTER TABLE t ADD a int"],
+            id="with rows between",
+        ),
+        pytest.param(
+            ["UPDATE t SET v = 0 WHERE id = 9", "ALTER TABLE t DROP a", "INSERT INTO t VALUES (900, 1, 2)",
+             "ALTER TABLE t ADD a int AFTER v", "INSERT INTO t VALUES (901, 1, NULL, 2)"],
+            id="with rows before, between and after",
+        ),
+        pytest.param(["ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a"], id="swapped names"),
+        pytest.param(
+            ["ALTER TABLE t RENAME COLUMN a TO old", "UPDATE t SET v = 1 WHERE id = 3",
+             "ALTER TABLE t ADD a int", "UPDATE t SET v = 2 WHERE id = 3"],
+            id="renamed away",
+        ),
+        pytest.param(
+            ["ALTER TABLE t MODIFY a int AFTER b", "INSERT INTO t VALUES (900, 1, 2, 3)",
+             "ALTER TABLE t MODIFY b int AFTER id", "INSERT INTO t VALUES (901, 1, 2, 3)"],
+            id="reordered",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("restart", [False, True])
+def test_old_values_never_show_in_a_column_of_the_same_name(
+    mariadb: MariaDatabase, tmp_path: Path, statements: list[str], restart: bool
+) -> None:
+    with_old_values(mariadb)
+    if restart:  # between any two statements
+        for statement in ["SELECT 1", *statements]:
+            mariadb.execute(statement)
+            with agent(mariadb, tmp_path) as store:
+                wait_caught_up(mariadb, store)
+    else:
+        with agent(mariadb, tmp_path) as store:
+            wait_caught_up(mariadb, store)
+            mariadb.execute(*statements)
+            wait_caught_up(mariadb, store)
+    with agent(mariadb, tmp_path) as store:
+        wait_until(lambda: is_equal(mariadb, store, "t"), "no old value shows", seconds=30)
+    assert_equal(mariadb, store, "t")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_tables_swapped_as_gh_ost_does_keep_their_rows_apart(
+    mariadb: MariaDatabase, tmp_path: Path, restart: bool
+) -> None:
+    with_old_values(mariadb)
+    mariadb.execute(
+        "CREATE TABLE _t_gho (id int PRIMARY KEY, v int, b int, a int)",
+        "INSERT INTO _t_gho SELECT id, v, b, NULL FROM t WHERE id % 3",
+    )
+    with agent(mariadb, tmp_path, delay_seconds=0.01) as store:
+        if restart:
+            wait_caught_up(mariadb, store)
+        else:
+            wait_until(lambda: newest_manifest(store), "a manifest is there")
+    with agent(mariadb, tmp_path, delay_seconds=0.01) as store:
+        mariadb.execute(
+            "UPDATE t SET v = -1 WHERE id = 5", "RENAME TABLE t TO _t_del, _t_gho TO t",
+            "UPDATE t SET v = -2 WHERE id = 7", "INSERT INTO _t_del VALUES (3000, 0, 0, 0)",
+            "DROP TABLE _t_del",
+        )  # fmt: skip
+        wait_until(lambda: is_equal(mariadb, store, "t"), "the tables are told apart", seconds=30)
+
+
+def is_equal(mariadb: MariaDatabase, store: LocalStore, name: str) -> bool:
+    try:
+        assert_equal(mariadb, store, name)
+    except AssertionError:
+        return False
+    return True

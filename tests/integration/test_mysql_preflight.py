@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
@@ -51,6 +52,7 @@ def test_a_fit_server_has_nothing_to_mend(mariadb: MariaDatabase) -> None:
     [
         ("binlog_format", "MIXED", "failed"),
         ("binlog_row_metadata", "MINIMAL", "failed"),
+        pytest.param("binlog_order_commits", "OFF", "failed", marks=pytest.mark.only_mysql),
         ("binlog_row_image", "MINIMAL", "warning"),
         ("binlog_expire_logs_seconds", "3600", "warning"),
     ],
@@ -70,6 +72,21 @@ def test_a_setting_that_does_not_fit_is_told_with_what_mends_it(
     finally:
         value = before[0] if isinstance(before[0], int) else f"'{before[0]}'"
         mariadb.execute(f"SET GLOBAL {name} = {value}")
+
+
+def test_a_replica_under_the_agents_own_server_id_is_told(mariadb: MariaDatabase) -> None:
+    ours = int(findings(mariadb)["server_id"].detail.rpartition(" ")[2])
+    with following(source_of(mariadb)) as log:  # another agent of this name gives way, and is no mistake
+        log.read(0.1, 1 << 20)
+        assert findings(mariadb)["server_id"].state == "ok"
+    with mariadb.connect() as other:
+        body = struct.pack("<IB", ours, 5) + b"elses" + b"\0\0" + struct.pack("<HII", 3306, 0, 0)
+        other._execute_command(0x15, body)
+        other._read_ok_packet()
+        found = findings(mariadb)["server_id"]
+        assert (found.state, "replica elses" in found.detail) == ("failed", True)
+        assert "another source.name" in mended(found)
+    assert findings(mariadb)["server_id"].state == "ok"
 
 
 @pytest.mark.only_mariadb

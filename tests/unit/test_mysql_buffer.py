@@ -42,6 +42,11 @@ class Capturing:
     def named(self, database: str, name: str) -> TableName | None:
         return TableName(database, name) if database == "d" else None
 
+    def now(self, table: TableName) -> Mapped:
+        columns = (MappedColumn("id", ColumnType(LONG)), MappedColumn("now", ColumnType(LONG)))
+        table_map = TableMap(0, table, columns, ("id",))
+        return Mapped(table, table_map, table_map.schema())
+
     def among(self, database: str | None) -> set[TableName]:
         return {TableName("d", "t"), TableName("d", "u")}
 
@@ -152,6 +157,18 @@ def test_statements_that_are_transactions_of_their_own_move_the_position() -> No
         assert log.buffer.position == log.end
     assert log.buffer.take_untold()[0][:2] == (TableName("d", "u"), lsn)
     assert [row[:2] for row in log.taken()] == [("truncate", None)]
+
+
+def test_a_layout_that_no_row_shows_is_told_in_its_place() -> None:
+    log = Log()
+    log.transaction(1)
+    log.gtid()
+    log.query("ALTER TABLE t ADD now int")
+    log.transaction(2)
+    segment = log.buffer.take()
+    batches = [batch for batch in segment.decode() if isinstance(batch, EventBatch)]
+    told = [([c.name for c in batch.schema.columns], batch.table.num_rows) for batch in batches]
+    assert told == [(["id"], 2), (["id", "now"], 0)]
 
 
 def test_tables_that_are_not_captured_count_but_do_not_land() -> None:

@@ -52,6 +52,15 @@ def test_a_rename_is_one_dropped_and_one_added(tables: Tables) -> None:
     assert texts(tables) == ["columns added: b", "columns dropped: a"]
 
 
+def test_a_column_that_was_dropped_and_is_there_again_leaves_all_rows_to_be_read(tables: Tables) -> None:
+    tables.adopt(layout("id", "b"), 100)
+    assert tables.adopt(layout("id", "b", "c"), 200) == Repair(NAME, ("c",))
+    again = Tables(tables.snapshot(), dict(tables.schemas))  # after a restart
+    assert again.adopt(layout("id", "b", "c", "a"), 300) == Repair(NAME, None)
+    assert again.states[NAME].dropped == []
+    assert again.adopt(layout("id", "b", "c", "a", "d"), 400) == Repair(NAME, ("d",))
+
+
 def test_a_changed_type_leaves_all_rows_to_be_read(tables: Tables) -> None:
     assert tables.adopt(layout("id", "a:text:string"), 100) == Repair(NAME, None)
     assert texts(tables) == ["columns changed type: a"]
