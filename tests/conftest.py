@@ -3,6 +3,7 @@
 postgres    one PostgreSQL server; all versions: `parametrize("postgres", postgres_versions(), indirect=True)`
 database    a database of the test's own on it
 mariadb     a database of the test's own on a MariaDB server, and again on MySQL; skipped where there is none
+tested      (acceptance) the same on PostgreSQL, MariaDB and MySQL
 s3_server   an S3 server; s3: a bucket of the test's own on it
 spark       one local Spark session, with Delta, that reaches the S3 server
 """
@@ -27,6 +28,7 @@ from tests.mariadb import MariaDatabase
 from tests.mariadb import fresh_database as fresh_mariadb
 from tests.mysql_server import MysqlServer, find_root
 from tests.s3_server import S3, S3Server
+from tests.server_programs import find_programs as find_server_programs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,13 +48,35 @@ hypothesis.settings.load_profile("default")
 _numbers = itertools.count(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the folder that it lies in."""
+# What is committed survives a kill of the server, as it does wherever the log is to be trusted.
+SURVIVING = {"innodb-flush-log-at-trx-commit": "2"}
+FURTHER_RELEASES = ("mariadb-11.4", "mysql-8.0")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test by the folder that it lies in; leave out the servers that it is not about."""
+    left_out = [item for item in items if not _wanted(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         if item.path.is_relative_to(TESTS):
             folder = item.path.relative_to(TESTS).parts[0]
             if folder in FOLDER_MARKERS:
                 item.add_marker(folder)
+
+
+def _wanted(item: pytest.Item) -> bool:
+    """Whether a test is about the server that it is to run on, or about another."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    server = parameters.get("mariadb") or parameters.get("tested")
+    if not isinstance(server, str):
+        return True
+    kind = server.partition("-")[0]
+    others = {"postgres", "mariadb", "mysql"} - {kind}
+    only = {other for other in others if item.get_closest_marker(f"only_{other}")}
+    if only and not item.get_closest_marker(f"only_{kind}"):
+        return False
+    return server not in FURTHER_RELEASES or item.get_closest_marker("every_release") is not None
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +113,7 @@ def mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
     """One MariaDB server shared by all tests."""
     if find_programs() is None:
         pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
-    with MariadbServer.start(servers_folder / "mariadb-server") as server:
+    with MariadbServer.start(servers_folder / "mariadb-server", settings=SURVIVING) as server:
         yield server
 
 
@@ -103,12 +127,51 @@ def mysql_server() -> Iterator[MysqlServer]:
         yield server
 
 
-@pytest.fixture(params=["mariadb", "mysql"])
+@pytest.fixture(scope="session", name="mariadb-11.4_server")
+def newer_mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
+    """One MariaDB 11.4 server shared by all tests."""
+    base = find_server_programs("mariadb-11.4", servers_folder)
+    if base is None:
+        pytest.skip("MariaDB 11.4 is not there: .ci/fetch-servers makes .cache/mariadb-11.4")
+    folder = servers_folder / "newer-mariadb-server"
+    with MariadbServer.start(folder, settings=SURVIVING, base=base) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", name="mysql-8.0_server")
+def older_mysql_server(servers_folder: Path) -> Iterator[MysqlServer]:
+    """One MySQL 8.0 server shared by all tests."""
+    server = MysqlServer.of_release("8.0", servers_folder)
+    if server is None:
+        pytest.skip("MySQL 8.0 is not there: .ci/fetch-servers makes .cache/mysql-8.0")
+    with server:
+        yield server
+
+
+@pytest.fixture(params=["mariadb", "mysql", *FURTHER_RELEASES])
 def mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDatabase]:
-    """A database named after the test on a MariaDB server, then the same on MySQL."""
-    if request.param == "mysql" and request.node.get_closest_marker("only_mariadb"):
-        pytest.skip("about MariaDB alone")
-    server = request.getfixturevalue(f"{request.param}_server")
+    """A database named after the test on a MariaDB server, then the same on MySQL.
+
+    Tests marked `every_release` run on the further releases of both, too.
+    """
+    yield from _fresh(request, request.getfixturevalue(f"{request.param}_server"))
+
+
+@pytest.fixture
+def mariadb_database(
+    request: pytest.FixtureRequest, mariadb_server: MariadbServer
+) -> Iterator[MariaDatabase]:
+    """A database named after the test on MariaDB."""
+    yield from _fresh(request, mariadb_server)
+
+
+@pytest.fixture
+def mysql_database(request: pytest.FixtureRequest, mysql_server: MysqlServer) -> Iterator[MariaDatabase]:
+    """A database named after the test on MySQL."""
+    yield from _fresh(request, mysql_server)
+
+
+def _fresh(request: pytest.FixtureRequest, server: MariadbServer | MysqlServer) -> Iterator[MariaDatabase]:
     if not server.running:
         server.restart()
     with fresh_mariadb(server, database_name(request.node.name, next(_numbers))) as fresh:

@@ -14,7 +14,19 @@ import psycopg2.extensions
 
 from connector.demo.postgres_binaries import SUPPORTED
 from connector.demo.postgres_server import PostgresServer, find_bin_dirs
+from connector.position import parse_lsn
 from tests.waiting import wait_until
+
+AS_THEY_ARE = frozenset(
+    [
+        *"boolean smallint integer bigint numeric text bytea date".split(),
+        "character varying",
+        "timestamp with time zone",
+        "timestamp without time zone",
+        "double precision",
+    ]
+)
+"""Types whose values are the same Python objects on both sides; all others are compared by their text."""
 
 DEFAULT_VERSIONS = (16, 15)
 """What tests run on unless they ask for a version: these carry PostgreSQL's client programs too."""
@@ -54,10 +66,16 @@ class PostgresServers:
 
 @dataclass(frozen=True)
 class Database:
-    """One test's own database: `execute` for set-up, `connect` for sessions that a test holds open."""
+    """One test's own database: `execute` for set-up, `connect` for sessions that a test holds open.
+
+    The rest is what scenarios for all databases ask for: see `tests.tested_database`.
+    """
 
     server: PostgresServer
     name: str
+    kind = "postgres"
+    namespace = "public"
+    lost = (psycopg2.OperationalError, psycopg2.InterfaceError)
 
     @property
     def url(self) -> str:
@@ -73,6 +91,62 @@ class Database:
     def execute(self, statement: str, parameters: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
         """Run statements separated by semicolons in a session of their own; the rows of the last."""
         return _execute(self.url, statement, parameters)
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    def settings(self) -> dict[str, Any]:
+        return {"kind": self.kind, "url": self.url, "slot": self.name}
+
+    def script(self, text: str) -> None:
+        self.execute(text)
+
+    def session(self) -> psycopg2.extensions.connection:
+        return self.connect(autocommit=False)
+
+    def changed_unseen(self, statements: str) -> None:
+        # A publication takes effect with the transaction that alters it.
+        self.execute("ALTER PUBLICATION deltatide_shop SET (publish = 'insert')")
+        self.execute(statements)
+        self.execute("ALTER PUBLICATION deltatide_shop SET (publish = 'insert, update, delete, truncate')")
+
+    def end_of_log(self) -> int:
+        return parse_lsn(self.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])
+
+    def all_sent(self, end: int) -> bool:
+        return self.execute(
+            "SELECT sent_lsn >= %s::pg_lsn FROM pg_stat_replication JOIN pg_replication_slots"
+            " ON active_pid = pid WHERE slot_name = %s",
+            (f"{end >> 32:X}/{end & 0xFFFFFFFF:X}", self.name),
+        ) == [(True,)]
+
+    def end_sessions(self) -> None:
+        self.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'deltatide shop' AND datname = current_database()"
+        )
+
+    def crash(self) -> None:
+        self.server.stop("immediate")
+
+    def restart(self) -> None:
+        self.server.restart()
+
+    def columns(self, table: str) -> dict[str, str]:
+        namespace, name = table.split(".")
+        found = self.execute(
+            "SELECT column_name::text, data_type::text FROM information_schema.columns"
+            " WHERE table_schema = %s AND table_name = %s AND is_generated = 'NEVER' ORDER BY 1",
+            (namespace, name),
+        )
+        return {
+            column: f'"{column}"' if type_ in AS_THEY_ARE else f'"{column}"::text' for column, type_ in found
+        }
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        found = self.execute(statement)
+        return [tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in found]
 
 
 @contextlib.contextmanager

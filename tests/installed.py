@@ -21,12 +21,12 @@ from connector.manifest import Manifest
 from connector.position import parse_lsn
 from connector.store import Store, newest_manifest, open_store
 from tests.cuts import manifests_in
-from tests.databases import Database
+from tests.tested_database import TestedDatabase
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SECTIONS: dict[str, dict[str, Any]] = {
-    "source": {"name": "shop", "kind": "postgres", "tables": ["public.*"]},
+    "source": {"name": "shop"},
     "landing": {"flush_seconds": 0.2, "heartbeat_seconds": 0.5, "lease_seconds": 3},
     "dump": {"chunk_rows": 200, "workers": 2, "delay_seconds": 0.05},
 }
@@ -103,7 +103,7 @@ class Running:
 class Installation:
     """A configuration file with its landing zone and lake, all in a folder, and the commands run with it."""
 
-    def __init__(self, folder: Path, database: Database, **sections: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, database: TestedDatabase, **sections: dict[str, Any]) -> None:
         self.folder, self.database = folder, database
         self.landing, self.lake = folder / "landing", folder / "lake"
         self.file = folder / "shop.toml"
@@ -113,8 +113,8 @@ class Installation:
 
     def configure(self, **sections: dict[str, Any]) -> Config:
         """Write the configuration: defaults, those of the start, and these, by section."""
-        slot = {"url": self.database.url, "slot": self.database.name}
-        places = {"source": slot, "landing": {"url": str(self.landing)}, "lake": {"url": str(self.lake)}}
+        source = {"tables": [f"{self.database.namespace}.*"], **self.database.settings()}
+        places = {"source": source, "landing": {"url": str(self.landing)}, "lake": {"url": str(self.lake)}}
         settings: dict[str, dict[str, Any]] = {}
         for layer in (SECTIONS, places, self._sections, sections):
             for section, values in layer.items():
@@ -126,6 +126,14 @@ class Installation:
     def config(self) -> Config:
         """The configuration as the command reads it."""
         return load(self.file)
+
+    def table(self, name: str) -> str:
+        """A table's whole name."""
+        return name if "." in name else f"{self.database.namespace}.{name}"
+
+    def through(self, port: int) -> str:
+        """The url of the database by way of a proxy."""
+        return self.database.url.replace(f":{self.database.port}/", f":{port}/")
 
     @property
     def slot(self) -> str:
@@ -198,21 +206,24 @@ class Installation:
 
     def end_of_log(self) -> int:
         """The end of the server's log."""
-        return parse_lsn(self.database.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])
+        return self.database.end_of_log()
 
     def confirmed(self) -> int | None:
-        """What the slot was told to be durable; None without a slot."""
-        rows = self.database.execute(
-            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (self.slot,)
-        )
+        """What the slot was told to be durable; None without a slot, as MySQL and MariaDB have none."""
+        rows = self._ask_slot("confirmed_flush_lsn::text")
         return parse_lsn(rows[0][0]) if rows else None
 
     def walsender(self) -> int | None:
-        """The server's process that sends the log to the agent."""
-        rows = self.database.execute(
-            "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (self.slot,)
-        )
+        """PostgreSQL's process that sends the log to the agent."""
+        rows = self._ask_slot("active_pid")
         return rows[0][0] if rows else None
+
+    def _ask_slot(self, column: str) -> list[tuple[Any, ...]]:
+        if self.database.kind != "postgres":
+            return []
+        return self.database.rows(
+            f"SELECT {column} FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
+        )
 
     def history(self) -> list[Manifest]:
         """All manifests, after a check that they are one line: no hole, no fork, nothing that goes back."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,50 +16,37 @@ from deltalake import DeltaTable, QueryBuilder
 
 from connector.landing import CDC
 from tests.cuts import Table, add_manifest, manifests_in
-from tests.databases import Database
 from tests.installed import Installation, Running
+from tests.tested_database import TestedDatabase
 
 Rows = Counter[tuple[Any, ...]]
 
-AS_THEY_ARE = frozenset(
-    [
-        *"boolean smallint integer bigint numeric text bytea date".split(),
-        "character varying",
-        "timestamp with time zone",
-        "timestamp without time zone",
-        "double precision",
-    ]
-)
-"""Types whose values are the same Python objects on both sides; all others are compared by their text."""
 
-
-def source_columns(database: Database, table: str) -> dict[str, str]:
+def source_columns(database: TestedDatabase, table: str) -> dict[str, str]:
     """A table's columns in alphabetic order, each as the SQL that selects it."""
-    namespace, name = table.split(".")
-    found = database.execute(
-        "SELECT column_name::text, data_type::text FROM information_schema.columns"
-        " WHERE table_schema = %s AND table_name = %s AND is_generated = 'NEVER' ORDER BY 1",
-        (namespace, name),
-    )
+    found = database.columns(table)
     assert found, f"{table} has no columns"
-    return {column: f'"{column}"' if type_ in AS_THEY_ARE else f'"{column}"::text' for column, type_ in found}
+    return found
 
 
-def source_rows(database: Database, table: str, columns: dict[str, str]) -> Rows:
+def source_rows(database: TestedDatabase, table: str, columns: dict[str, str]) -> Rows:
     """The rows of the source, and how often each is there."""
-    rows = database.execute(f"SELECT {', '.join(columns.values())} FROM {table}")
-    return Counter(tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in rows)
+    return Counter(database.rows(f"SELECT {', '.join(columns.values())} FROM {table}"))
+
+
+def _delta(place: Installation, table: str) -> Path:
+    return place.lake / place.table(table).replace(".", "/")
 
 
 def lake_columns(place: Installation, table: str) -> list[str]:
     """The Delta table's columns but for `_cdc`."""
-    fields = DeltaTable(str(place.lake / table.replace(".", "/"))).schema().fields
+    fields = DeltaTable(str(_delta(place, table))).schema().fields
     return [field.name for field in fields if field.name != CDC]
 
 
 def lake_rows(place: Installation, table: str, columns: list[str]) -> Rows:
     """The rows of the Delta table, and how often each is there."""
-    builder = QueryBuilder().register("target", DeltaTable(str(place.lake / table.replace(".", "/"))))
+    builder = QueryBuilder().register("target", DeltaTable(str(_delta(place, table))))
     wanted = ", ".join(f'"{column}"' for column in columns)
     batches = builder.execute(f"SELECT {wanted} FROM target").read_all()
     return Counter(tuple(row[c] for c in columns) for row in pa.table(batches).to_pylist())
@@ -73,7 +61,7 @@ def assert_landed(place: Installation, *tables: str, unchanged: Collection[str] 
     manifests = manifests_in(place.store)
     for manifest in manifests:
         add_manifest(place.store, manifest, landed)
-    for table in tables:
+    for table in map(place.table, tables):
         columns = source_columns(place.database, table)
         expected, found = source_rows(place.database, table, columns), Rows()
         keys = [list(columns).index(name) for name in manifests[-1].tables[table].key]
@@ -89,13 +77,13 @@ def assert_landed(place: Installation, *tables: str, unchanged: Collection[str] 
 
 def spark_rows(spark: Any, place: Installation, table: str, columns: list[str]) -> Rows:
     """The same as Spark reads it: delta-rs knows nothing of columns whose type was widened."""
-    frame = spark.read.format("delta").load(str(place.lake / table.replace(".", "/")))
+    frame = spark.read.format("delta").load(str(_delta(place, table)))
     return Counter(tuple(row[c] for c in columns) for row in frame.select(*columns).toArrow().to_pylist())
 
 
 def assert_lake(place: Installation, *tables: str, spark: Any = None) -> None:
     """The lake is what the source holds. Nobody may write, and all must be merged. `spark`: reads it."""
-    for table in tables:
+    for table in map(place.table, tables):
         columns = source_columns(place.database, table)
         expected = source_rows(place.database, table, columns)
         read = partial(spark_rows, spark) if spark else lake_rows

@@ -10,6 +10,7 @@ from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 
 from connector.config import SourceConfig, TableConfig
 from connector.demo.mariadb_server import MariadbServer
@@ -36,25 +37,37 @@ _MYSQL = (
         r"FROM (WITH RECURSIVE s(seq) AS (SELECT \1 UNION ALL SELECT seq + 1 FROM s WHERE seq < \2)"
         r" SELECT seq FROM s) q",
     ),
-    (r"SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"),
-    (r"RESET MASTER", "RESET BINARY LOGS AND GTIDS"),
     (r"SET GLOBAL log_bin_compress", "SET GLOBAL binlog_transaction_compression"),
     (r"binlog_row_metadata = NO_LOG", "binlog_row_metadata = MINIMAL"),
     (r"BINLOG MONITOR", "REPLICATION CLIENT"),
+)
+# The same of releases from 8.2 on.
+_MYSQL_82 = (
+    (r"SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"),
+    (r"RESET MASTER", "RESET BINARY LOGS AND GTIDS"),
 )
 
 
 @dataclass(frozen=True)
 class MariaDatabase:
-    """One test's own database: `execute` for set-up, `connect` for sessions that a test holds open."""
+    """One test's own database: `execute` for set-up, `connect` for sessions that a test holds open.
+
+    What scenarios for all databases ask for is at the end: see `tests.tested_database`.
+    """
 
     server: MariadbServer | MysqlServer
     name: str
+    lost = (pymysql.err.OperationalError, pymysql.err.InterfaceError)
 
     @property
     def is_mysql(self) -> bool:
         """Whether the server is MySQL."""
         return isinstance(self.server, MysqlServer)
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the server is MySQL 8.0."""
+        return isinstance(self.server, MysqlServer) and self.server.release == "8.0"
 
     @property
     def url(self) -> str:
@@ -79,9 +92,90 @@ class MariaDatabase:
             return list(cursor.fetchall())
 
     def _translated(self, statement: str) -> str:
-        for pattern, replacement in _MYSQL if self.is_mysql else ():
+        patterns = _MYSQL if self.is_mysql else ()
+        for pattern, replacement in patterns + (_MYSQL_82 if self.is_mysql and not self.is_old else ()):
             statement = re.sub(pattern, replacement, statement)
         return statement
+
+    @property
+    def kind(self) -> str:
+        return "mysql" if self.is_mysql else "mariadb"
+
+    @property
+    def namespace(self) -> str:
+        return self.name
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    def settings(self) -> dict[str, Any]:
+        return {"kind": self.kind, "url": self.url}
+
+    def script(self, text: str) -> None:
+        statements = ["BEGIN", *filter(str.strip, text.split(";")), "COMMIT"]
+
+        def done() -> bool:
+            try:
+                self.execute(*statements)
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != ER.LOCK_DEADLOCK:
+                    raise
+                return False
+            return True
+
+        wait_until(done, "it is not the victim of a deadlock")
+
+    def session(self) -> Connection[Any]:
+        connection = self.connect()
+        connection.autocommit(False)
+        return connection
+
+    def changed_unseen(self, statements: str) -> None:
+        self.execute("SET sql_log_bin = 0", *filter(str.strip, statements.split(";")))
+
+    def end_of_log(self) -> int:
+        return end_of_log(self)
+
+    def all_sent(self, end: int) -> bool:
+        with self.connect() as connection:
+            threads = self._sessions(connection)
+        states = [state for _, command, state in threads if command.startswith("Binlog Dump")]
+        return bool(states) and all("has sent all binlog" in state for state in states)
+
+    def end_sessions(self) -> None:
+        with self.connect() as connection, connection.cursor() as cursor:
+            for number, *_ in self._sessions(connection):
+                with contextlib.suppress(pymysql.Error):  # it has ended by itself
+                    cursor.execute(f"KILL {number}")
+
+    def _sessions(self, ours: Connection[Any]) -> list[tuple[int, str, str]]:
+        """Id, command and state of the sessions in this database, and of those that read the log."""
+        with ours.cursor() as cursor:
+            cursor.execute(
+                "SELECT id, command, coalesce(state, '') FROM information_schema.processlist"
+                f" WHERE id <> connection_id() AND (command LIKE 'Binlog Dump%' OR db = '{self.name}')"
+            )
+            return list(cursor.fetchall())
+
+    def crash(self) -> None:
+        self.server.stop(crash=True)
+
+    def restart(self) -> None:
+        self.server.restart()
+
+    def columns(self, table: str) -> dict[str, str]:
+        namespace, name = table.split(".")
+        found = self.execute(
+            "SELECT column_name, data_type FROM information_schema.columns"
+            f" WHERE table_schema = '{namespace}' AND table_name = '{name}'"
+            " AND coalesce(generation_expression, '') = '' ORDER BY 1"
+        )
+        as_text = {"json", "time", "enum", "set"}
+        return {c: f"CAST(`{c}` AS char)" if type_ in as_text else f"`{c}`" for c, type_ in found}
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.execute(statement)
 
 
 @contextlib.contextmanager

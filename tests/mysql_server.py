@@ -1,7 +1,8 @@
-"""A throw-away MySQL server out of a folder that holds Debian's mysql-server-core and what it needs.
+"""Throw-away MySQL servers, of programs that ``.ci/fetch-servers`` has fetched.
 
-``.ci/fetch-servers`` makes the folder (as root, with debootstrap). The server runs in it by chroot, not as
-root, listens on 127.0.0.1 only, and is ended by its own process id.
+MySQL 9 is a folder that holds Debian's mysql-server-core and what it needs (made as root, by debootstrap):
+the server runs in it by chroot. MySQL 8.0 is a folder with programs that run on this system. Either does not
+run as root, listens on 127.0.0.1 only, and is ended by its own process id.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
 import pymysql
 
+from tests.server_programs import find_programs
 from tests.waiting import wait_until
 
 SETTINGS: Mapping[str, str] = {
@@ -32,26 +35,34 @@ SETTINGS: Mapping[str, str] = {
     "secure-file-priv": "NULL",
     "innodb-buffer-pool-size": "64M",
     "innodb-redo-log-capacity": "32M",
-    "innodb-flush-log-at-trx-commit": "0",
+    "innodb-flush-log-at-trx-commit": "2",  # what is committed survives a kill of the server
     "performance-schema": "OFF",
     "skip-name-resolve": "ON",
 }
 
 
 def find_root() -> Path | None:
-    """Find the folder with the server; None where it is not there, or we may not use it."""
+    """Find the folder with MySQL 9; None where it is not there, or we may not use it."""
     root = Path(os.environ.get("MYSQL_ROOT") or Path(__file__).parent.parent / ".cache" / "mysql")
     return root if os.geteuid() == 0 and (root / "usr/sbin/mysqld").exists() else None
 
 
 class MysqlServer:
-    """One server with its data within the folder; a context manager that closes it."""
+    """One server with its data in a folder of its own; a context manager that closes it.
 
-    def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
-        self.root, self.settings = root, {**SETTINGS, **(settings or {})}
+    `root`: run in it by chroot; `base`: the folder of programs that run on this system.
+    """
+
+    def __init__(
+        self, root: Path | None = None, settings: Mapping[str, str] | None = None, *, base: Path | None = None
+    ) -> None:
+        self.root, self.settings = root or Path("/"), {**SETTINGS, **(settings or {})}
         self.password = secrets.token_hex(16)
         self.port = _free_port()
-        self._data = f"/data-{secrets.token_hex(4)}"
+        self.release = base.name.removeprefix("mysql-") if base else "9"
+        self._base = base
+        self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        self._home = self._make_home()
         self._process: subprocess.Popen[bytes] | None = None
         self._run("--initialize-insecure").wait(120)
         self._start()
@@ -59,6 +70,12 @@ class MysqlServer:
             cursor = root_session.cursor()
             cursor.execute(f"CREATE USER deltatide IDENTIFIED BY '{self.password}'")
             cursor.execute("GRANT ALL PRIVILEGES ON *.* TO deltatide WITH GRANT OPTION")
+
+    @classmethod
+    def of_release(cls, release: str, scratch: Path) -> MysqlServer | None:
+        """A server of a release that runs on this system, as "8.0"; None where it was not fetched."""
+        base = find_programs(f"mysql-{release}", scratch)
+        return cls(base=base) if base else None
 
     def __enter__(self) -> MysqlServer:
         return self
@@ -73,7 +90,11 @@ class MysqlServer:
 
     @property
     def _socket(self) -> str:
-        return f"{self.root}{self._data}.sock"
+        return f"{self._home}/socket"
+
+    def _inside(self, path: Path | str) -> str:
+        """A path as the server sees it."""
+        return "/" + str(Path(path).relative_to(self.root))
 
     def url(self, *, user: str = "deltatide", password: str | None = None, database: str = "") -> str:
         """Connection url over TCP."""
@@ -82,31 +103,50 @@ class MysqlServer:
 
     def restart(self, *, crash: bool = False) -> None:
         """Stop the server, and start it on the same port and data."""
-        self._stop(signal.SIGKILL if crash else signal.SIGTERM)
+        self.stop(crash=crash)
         self._start()
+
+    def stop(self, *, crash: bool = False) -> None:
+        """End the server; the data stays."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGKILL if crash else signal.SIGTERM)
+            process.wait(60)
 
     def close(self) -> None:
         """End the server and remove its data."""
-        self._stop(signal.SIGKILL)
-        shutil.rmtree(f"{self.root}{self._data}", ignore_errors=True)
+        self.stop(crash=True)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _make_home(self) -> Path:
+        """The folder of data and socket, which the server's user owns and everybody may enter."""
+        inside = None if self._base else self.root / "tmp"
+        if inside:
+            inside.chmod(0o1777)
+        home = Path(tempfile.mkdtemp(prefix="deltatide-mysql-", dir=inside))
+        home.chmod(0o755)
+        if self._account:
+            shutil.chown(home, self._account.pw_uid)
+        return home
 
     def _start(self) -> None:
         settings = [f"--{name}={value}" for name, value in self.settings.items()]
-        self._process = self._run(f"--port={self.port}", f"--socket={self._data}.sock", *settings)
+        self._process = self._run(f"--port={self.port}", f"--socket={self._inside(self._socket)}", *settings)
         wait_until(self._answers, "MySQL answers", seconds=120)
 
     def _run(self, *arguments: str) -> subprocess.Popen[bytes]:
-        account = pwd.getpwnam("nobody")
-        folder = Path(f"{self.root}{self._data}")
-        if not folder.exists():
-            folder.mkdir()
-            shutil.chown(folder, account.pw_uid)
-            self.root.joinpath("tmp").chmod(0o1777)
-            shutil.chown(self.root, account.pw_uid)
-        user = f"--userspec={account.pw_uid}:{account.pw_gid}"
-        command = ["chroot", user, str(self.root), "/usr/sbin/mysqld", "--no-defaults"]
+        user = self._account
+        data = [f"--datadir={self._inside(self._home / 'data')}", f"--tmpdir={self._inside(self._home)}"]
+        if self._base:
+            command = [str(self._base / "bin/mysqld"), "--no-defaults", f"--basedir={self._base}", *data]
+            owner = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
+        else:
+            assert user is not None, "chroot is root's"
+            command = ["chroot", f"--userspec={user.pw_uid}:{user.pw_gid}", str(self.root)]
+            command += ["/usr/sbin/mysqld", "--no-defaults", *data]
+            owner = {}
         return subprocess.Popen(
-            [*command, f"--datadir={self._data}/data", "--secure-file-priv=NULL", *arguments],
+            [*command, "--secure-file-priv=NULL", *arguments], **owner,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -117,12 +157,6 @@ class MysqlServer:
         except pymysql.Error:
             return False
         return True
-
-    def _stop(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(how)
-            process.wait(60)
 
 
 def _free_port() -> int:

@@ -1,16 +1,15 @@
-"""A small shop in a real PostgreSQL, and a writer that changes it in every way, in a thread of its own."""
+"""A small shop in a real database, and a writer that changes it in every way, in a thread of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from typing import Any
 
-import psycopg2
+from tests.tested_database import TestedDatabase
 
-from tests.databases import Database
-
-SHOP = """
+POSTGRES = """
     CREATE TABLE items (
         id bigint PRIMARY KEY, name text NOT NULL, price numeric(12,2), note text,
         at timestamptz DEFAULT clock_timestamp(), extra jsonb);
@@ -18,28 +17,46 @@ SHOP = """
     CREATE TABLE parts (
         area text, number int, quantity int, label text, PRIMARY KEY (area, number));
     CREATE TABLE small (id int PRIMARY KEY, value text);
-    INSERT INTO items SELECT n, 'item ' || n, n / 7.0,
-        CASE WHEN n % 5 = 0 THEN repeat('long text ' || n, 300) ELSE 'short' END,
+    INSERT INTO items SELECT n, concat('item ', n), n / 7.0,
+        CASE WHEN n % 5 = 0 THEN repeat(concat('long text ', n), 300) ELSE 'short' END,
         clock_timestamp(), jsonb_build_object('n', n)
         FROM generate_series(1, {rows}) n;
-    INSERT INTO parts SELECT 'Area ' || n % 7, n, n, 'part ' || n FROM generate_series(1, {rows} / 2) n;
-    INSERT INTO small SELECT n, 'value ' || n FROM generate_series(1, 20) n;
+    INSERT INTO parts SELECT concat('Area ', n % 7), n, n, concat('part ', n)
+        FROM generate_series(1, {half}) n;
+    INSERT INTO small SELECT n, concat('value ', n) FROM generate_series(1, 20) n;
 """
-TABLES = ("public.items", "public.parts", "public.small")
+MARIADB = """
+    CREATE TABLE items (
+        id bigint PRIMARY KEY, name text NOT NULL, price decimal(12,2), note text,
+        at datetime(6) DEFAULT current_timestamp(6), extra json);
+    CREATE TABLE parts (
+        area varchar(50), number int, quantity int, label text, PRIMARY KEY (area, number));
+    CREATE TABLE small (id int PRIMARY KEY, value text);
+    INSERT INTO items SELECT seq, concat('item ', seq), seq / 7.0,
+        CASE WHEN seq % 5 = 0 THEN repeat(concat('long text ', seq), 300) ELSE 'short' END,
+        now(6), json_object('n', seq)
+        FROM seq_1_to_{rows};
+    INSERT INTO parts SELECT concat('Area ', seq % 7), seq, seq, concat('part ', seq) FROM seq_1_to_{half};
+    INSERT INTO small SELECT seq, concat('value ', seq) FROM seq_1_to_20;
+"""
+TABLES = ("items", "parts", "small")
 
 
-def create_shop(database: Database, rows: int = 2000) -> None:
+def create_shop(database: TestedDatabase, rows: int = 2000) -> None:
     """Make the tables, with rows that no log of ours tells of."""
-    database.execute(SHOP.format(rows=rows))
+    text = POSTGRES if database.kind == "postgres" else MARIADB
+    database.script(text.format(rows=rows, half=rows // 2))
 
 
 class ShopWriter:
     """Writes until it is stopped; a lost connection is opened again. `transactions` counts commits."""
 
-    def __init__(self, database: Database, *, seed: int = 1, pause: float = 0.004, rows: int = 2000) -> None:
+    def __init__(
+        self, database: TestedDatabase, *, seed: int = 1, pause: float = 0.004, rows: int = 2000
+    ) -> None:
         self.transactions = 0
         self.failure: BaseException | None = None
-        self._url, self._pause, self._rows = database.url, pause, rows
+        self._database, self._pause, self._rows = database, pause, rows
         self._random = random.Random(seed)
         self._fresh = 1_000_000 * seed
         self._stopping = threading.Event()
@@ -73,14 +90,14 @@ class ShopWriter:
         while not self._stopping.is_set():
             try:
                 self._write()
-            except (psycopg2.OperationalError, psycopg2.InterfaceError):
+            except self._database.lost:
                 self._stopping.wait(0.1)  # the server restarts
             except BaseException as error:  # raised in the test's own thread
                 self.failure = error
                 return
 
     def _write(self) -> None:
-        connection = psycopg2.connect(self._url)
+        connection = self._database.session()
         kinds, weights = list(self._kinds), list(self._kinds.values())
         try:
             while not self._stopping.wait(self._pause):
@@ -89,7 +106,8 @@ class ShopWriter:
                 connection.commit()
                 self.transactions += 1
         finally:
-            connection.close()
+            with contextlib.suppress(*self._database.lost):
+                connection.close()
 
     def _new_id(self) -> int:
         self._fresh += 1
@@ -103,7 +121,7 @@ class ShopWriter:
 
     def _insert(self, cursor: Any) -> None:
         cursor.execute(
-            "INSERT INTO items VALUES (%s, %s, %s, %s, clock_timestamp(), NULL)",
+            "INSERT INTO items VALUES (%s, %s, %s, %s, current_timestamp, NULL)",
             (self._new_id(), "new", self._random.randint(0, 9999), "x" * self._random.choice([0, 9, 3000])),
         )
         cursor.execute(
@@ -138,7 +156,9 @@ class ShopWriter:
 
     def _insert_and_update(self, cursor: Any) -> None:
         number = self._new_id()
-        cursor.execute("INSERT INTO items VALUES (%s, 'one', 1, %s)", (number, "y" * 3000))
+        cursor.execute(
+            "INSERT INTO items (id, name, price, note) VALUES (%s, 'one', 1, %s)", (number, "y" * 3000)
+        )
         cursor.execute("UPDATE items SET name = 'two' WHERE id = %s", (number,))
         if self._random.random() < 0.3:
             cursor.execute("DELETE FROM items WHERE id = %s", (number,))
@@ -167,7 +187,7 @@ class ShopWriter:
         cursor.execute("INSERT INTO small VALUES (1, 'after the truncate')")
 
     def _fill_small(self, cursor: Any) -> None:
-        cursor.execute(
-            "INSERT INTO small VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET value = excluded.value",
-            (self._random.randint(1, 30), f"v{self._new_id()}"),
-        )
+        number = self._random.randint(1, 30)
+        cursor.execute("UPDATE small SET value = %s WHERE id = %s", (f"v{self._new_id()}", number))
+        if not cursor.rowcount:
+            cursor.execute("INSERT INTO small VALUES (%s, %s)", (number, f"v{self._new_id()}"))

@@ -1,4 +1,7 @@
-"""What acceptance tests share: an installation of the test's own, with or without a shop in its database."""
+"""What acceptance tests share: an installation of the test's own, with or without a shop in its database.
+
+They run on PostgreSQL, MariaDB and MySQL; those marked `only_postgres` speak of what it alone has.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import Database
 from tests.installed import Installation
 from tests.shop_writer import create_shop
+from tests.tested_database import KINDS, TestedDatabase
+
+
+@pytest.fixture(params=KINDS)
+def tested(request: pytest.FixtureRequest) -> TestedDatabase:
+    """A database named after the test."""
+    if request.param == "postgres":
+        return request.getfixturevalue("database")
+    database = request.getfixturevalue(f"{request.param}_database")
+    database.execute("DROP DATABASE IF EXISTS deltatide")  # as on a server that no agent has seen
+    return database
 
 
 @pytest.fixture
-def place(tmp_path: Path, database: Database) -> Installation:
+def place(tmp_path: Path, tested: TestedDatabase) -> Installation:
     """A configuration, landing zone and lake for a fresh and empty database."""
-    return Installation(tmp_path, database)
+    return Installation(tmp_path, tested)
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from connector.landing import manifest_path
 from tests.databases import Database
 from tests.installed import Installation, assert_message
 
+pytestmark = pytest.mark.only_postgres
+
 
 @pytest.fixture
 def things(place: Installation) -> Installation:

@@ -10,15 +10,18 @@ from tests.installed import Installation, Meddler
 from tests.lake import assert_lake, assert_landed, merge, merge_until_whole
 from tests.shop_writer import TABLES, ShopWriter
 
-MOMENTS = ("files-landed", "manifest-committed", "chunk-half-read")
+POSTGRES = pytest.mark.only_postgres
+"""Each moment for itself: the agent does the same for all databases."""
 
 
 @pytest.mark.parametrize(
     "kills",
     [
-        ["files-landed:1", "files-landed:3", "files-landed:9"],
-        ["manifest-committed:1", "manifest-committed:2", "manifest-committed:8"],
-        ["chunk-half-read:1", "chunk-half-read:2", "chunk-half-read:7"],
+        pytest.param(["files-landed:1", "files-landed:3", "files-landed:9"], marks=POSTGRES),
+        pytest.param(
+            ["manifest-committed:1", "manifest-committed:2", "manifest-committed:8"], marks=POSTGRES
+        ),
+        pytest.param(["chunk-half-read:1", "chunk-half-read:2", "chunk-half-read:7"], marks=POSTGRES),
         ["chunk-half-read:3", "manifest-committed:1", "files-landed:2", "manifest-committed:6"],
     ],
     ids=["files-landed", "manifest-committed", "chunk-half-read", "one-after-the-other"],
@@ -52,14 +55,15 @@ def test_a_chunk_that_a_kill_cut_off_is_read_again_and_committed_chunks_are_not(
     assert_landed(shop, *TABLES)
 
 
-def test_killed_again_and_again_while_merges_run_the_lake_equals_the_source(
+def test_agent_and_merge_are_killed_by_turns_and_the_lake_equals_the_source(
     shop: Installation, spark: Any
 ) -> None:
     with ShopWriter(shop.database, seed=3):
         for kill_at in ("chunk-half-read:5", "files-landed:4", "manifest-committed:3"):
             with shop.start("run", kill_at=kill_at) as agent:
                 assert agent.wait() == -9, agent.output
-        merge(spark, shop)
+        with shop.start("merge", kill_at="table-merged:2") as merging:
+            assert merging.wait(120) == -9, merging.output
         for kill_at in ("chunk-half-read:7", "manifest-committed:2", "files-landed:3"):
             if kill_at.startswith("chunk"):  # dumps that are done are not read again
                 assert shop.run("dump", "--all").returncode == 0
@@ -73,6 +77,7 @@ def test_killed_again_and_again_while_merges_run_the_lake_equals_the_source(
     assert_landed(shop, *TABLES)
 
 
+@pytest.mark.only_postgres
 @pytest.mark.soak
 def test_killed_at_random_times_for_minutes_the_agent_goes_on_exactly(shop: Installation, spark: Any) -> None:
     with ShopWriter(shop.database, seed=4):

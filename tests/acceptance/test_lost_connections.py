@@ -11,11 +11,6 @@ from tests.lake import assert_lake, assert_landed, merge_until_whole
 from tests.lossy_proxy import LossyProxy
 from tests.shop_writer import TABLES, ShopWriter
 
-TERMINATE = (
-    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-    " WHERE application_name = 'deltatide shop' AND datname = current_database()"
-)
-
 
 def assert_went_on(shop: Installation, agent: Running) -> None:
     """It caught up without having been restarted, in one history."""
@@ -27,28 +22,26 @@ def assert_went_on(shop: Installation, agent: Running) -> None:
     assert_landed(shop, *TABLES)
 
 
-def test_terminated_sessions_are_opened_again_and_nothing_is_lost(shop: Installation, spark: Any) -> None:
+def test_ended_sessions_are_opened_again_and_nothing_is_lost(shop: Installation) -> None:
     with shop.agent() as agent:
         with ShopWriter(shop.database, seed=10):
-            with Meddler(lambda: shop.database.execute(TERMINATE), 0.3, 0.7, 1.1) as meddler:
+            with Meddler(shop.database.end_sessions, 0.3, 0.7, 1.1) as meddler:
                 meddler.wait_times(6)
             shop.run("dump", "--all")
-            with Meddler(lambda: shop.database.execute(TERMINATE), 0.6) as meddler:
+            with Meddler(shop.database.end_sessions, 0.6) as meddler:
                 meddler.wait_times(3)
         assert "opening the log again" in agent.output
         assert_went_on(shop, agent)
-        merge_until_whole(spark, shop, agent)
-        assert_lake(shop, *TABLES)
 
 
 def test_a_server_that_crashes_under_load_is_followed_again(shop: Installation) -> None:
-    server = shop.database.server
     with shop.agent() as agent:
         with ShopWriter(shop.database, seed=11) as writer:
             for _ in range(2):
                 number, written = shop.newest.number if shop.newest else 0, writer.transactions
                 shop.wait(agent, lambda m, n=number: m.number > n + 2, "it is at work")
-                server.restart("immediate")
+                shop.database.crash()
+                shop.database.restart()
                 agent.wait_until(lambda w=written: writer.transactions > w + 20, "the writer goes on")
         assert "opening the log again" in agent.output
         assert_went_on(shop, agent)
@@ -56,8 +49,8 @@ def test_a_server_that_crashes_under_load_is_followed_again(shop: Installation) 
 
 def test_a_network_that_cuts_connections_costs_nothing_but_time(shop: Installation) -> None:
     database = shop.database
-    with LossyProxy(database.server.port) as proxy:
-        shop.configure(source={"url": database.url.replace(f":{database.server.port}/", f":{proxy.port}/")})
+    with LossyProxy(database.port) as proxy:
+        shop.configure(source={"url": shop.through(proxy.port)})
         # Checked at start over a network that holds: a refused start is the operator's.
         with shop.agent() as agent:
             with ShopWriter(database, seed=12), Meddler(proxy.cut, 0.2, 0.5, 0.9) as meddler:
@@ -66,11 +59,12 @@ def test_a_network_that_cuts_connections_costs_nothing_but_time(shop: Installati
             assert_went_on(shop, agent)
 
 
+@pytest.mark.only_postgres
 @pytest.mark.soak
 def test_minutes_of_a_bad_network_and_dumps_cost_nothing_but_time(shop: Installation, spark: Any) -> None:
     database = shop.database
-    with LossyProxy(database.server.port, seed=2) as proxy:
-        shop.configure(source={"url": database.url.replace(f":{database.server.port}/", f":{proxy.port}/")})
+    with LossyProxy(database.port, seed=2) as proxy:
+        shop.configure(source={"url": shop.through(proxy.port)})
         with shop.agent() as agent:
             with ShopWriter(database, seed=13), Meddler(proxy.cut, 0.2, 0.5, 0.9, 3) as meddler:
                 for times in range(20, 121, 20):

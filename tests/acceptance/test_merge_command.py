@@ -12,6 +12,8 @@ from tests.installed import Installation, Meddler
 from tests.lake import assert_lake, merge_until_whole
 from tests.shop_writer import TABLES, ShopWriter
 
+pytestmark = pytest.mark.only_postgres
+
 
 def capture(shop: Installation, seed: int) -> None:
     """Let the agent land some changes, and the tables first where they were not dumped."""

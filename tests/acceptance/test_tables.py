@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from tests.installed import Installation, Meddler
 from tests.lake import assert_lake, assert_landed, merge, merge_until_whole
 
@@ -78,6 +80,7 @@ STATEMENTS = """
 """.strip().splitlines()
 
 
+@pytest.mark.only_postgres
 def test_tables_of_every_shape_equal_the_source(place: Installation, spark: Any) -> None:
     place.database.execute(TABLES)
     place.configure(

@@ -28,7 +28,13 @@ def test_a_second_agent_stops_with_a_message_and_the_first_goes_on(shop: Install
     assert_landed(shop, *TABLES)
 
 
-@pytest.mark.parametrize("restart", [False, True], ids=["new-landing-zone", "after-a-kill"])
+@pytest.mark.parametrize(
+    "restart",
+    [
+        pytest.param(False, id="new-landing-zone", marks=pytest.mark.only_postgres),
+        pytest.param(True, id="after-a-kill"),
+    ],
+)
 def test_of_agents_started_at_the_same_time_one_goes_on(shop: Installation, restart: bool) -> None:
     if restart:
         with shop.start("run", kill_at="manifest-committed:4") as agent:

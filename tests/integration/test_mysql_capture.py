@@ -152,6 +152,7 @@ def fill(mariadb: MariaDatabase) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.every_release
 def test_dumps_and_log_beside_a_writer_equal_the_tables_after_every_restart(
     mariadb: MariaDatabase, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_lost_connections_under_load_change_nothing(mariadb: MariaDatabase, tmp_
     assert newest.epoch == 1
 
 
+@pytest.mark.every_release
 def test_layouts_and_tables_change_under_load(mariadb: MariaDatabase, tmp_path: Path) -> None:
     fill(mariadb)
     with agent(mariadb, tmp_path, delay_seconds=0.01) as store:

@@ -100,6 +100,7 @@ def counts(found: list[Row], upto: int) -> dict[int, int]:
     return state | {row["id"]: row["n"] for row in found if row["_cdc"]["lsn"] < upto}
 
 
+@pytest.mark.every_release
 def test_chunks_with_the_log_after_them_equal_the_table(mariadb: MariaDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_500"
@@ -411,6 +412,7 @@ def test_rows_are_read_within_bounded_batches(mariadb: MariaDatabase) -> None:
         tables.close()
 
 
+@pytest.mark.every_release
 @pytest.mark.only_mariadb  # the types are MariaDB's
 def test_a_row_is_the_same_from_the_dump_and_from_the_log_for_each_type(mariadb: MariaDatabase) -> None:
     columns = ", ".join(f"`{name}` {type_}" for name, (type_, _) in EVERY_TYPE.items())

@@ -29,6 +29,7 @@ from tests.mariadb import (
 from tests.waiting import wait_until
 
 
+@pytest.mark.every_release
 def test_every_operation_comes_in_order(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
     with following(source_of(mariadb)) as log:
@@ -78,6 +79,7 @@ def test_keys_swapped_in_one_transaction_keep_their_rows(mariadb: MariaDatabase)
     assert state == {1: "b", 2: "a"}
 
 
+@pytest.mark.every_release
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
 def test_a_row_image_set_by_one_session_marks_what_it_leaves_out(mariadb: MariaDatabase, image: str) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)", "INSERT INTO t VALUES (1, 1, 'x')")
@@ -115,6 +117,7 @@ def test_reading_again_gives_the_same_events_and_none_twice(mariadb: MariaDataba
     assert ops(again, "id") == [("insert", 2), ("insert", 3)]
 
 
+@pytest.mark.every_release
 def test_a_huge_transaction_can_be_taken_in_parts(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     parts = []
@@ -152,6 +155,7 @@ def test_events_larger_than_a_packet_come_whole(mariadb: MariaDatabase) -> None:
     assert [(row["id"], len(row["v"])) for row in rows] == [(1, 20_000_000), (2, 1), (3, 1)]
 
 
+@pytest.mark.every_release
 def test_the_log_goes_on_in_the_next_file_and_resumes_there(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(mariadb)
@@ -236,7 +240,7 @@ def test_cut_connections_neither_skip_nor_double(mariadb: MariaDatabase) -> None
     assert [row["id"] for row in found] == list(range(1, 4501))
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("crash", [False, pytest.param(True, marks=pytest.mark.every_release)])
 def test_a_restarted_server_is_resumed_exactly(mariadb: MariaDatabase, crash: bool) -> None:
     mariadb.execute("SET GLOBAL sync_binlog = 1", "CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(mariadb)
@@ -258,6 +262,7 @@ def with_rows(segment: Segment) -> list[EventBatch]:
     return [found for found in segment.decode() if isinstance(found, EventBatch) and found.table.num_rows]
 
 
+@pytest.mark.every_release
 def test_columns_change_between_changes_and_the_log_says_how(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
     source = source_of(mariadb)
@@ -415,6 +420,7 @@ def test_an_xa_transaction_sets_its_tables_aside(mariadb: MariaDatabase) -> None
     assert all("XA transaction" in each.reason for each in found)
 
 
+@pytest.mark.every_release
 @pytest.mark.parametrize("compressed", [False, True])
 def test_compressed_events_are_the_same_events(mariadb: MariaDatabase, compressed: bool) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(2000))")

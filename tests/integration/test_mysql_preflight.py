@@ -39,6 +39,7 @@ def agent(mariadb: MariaDatabase) -> Iterator[str]:
     mariadb.execute(f"DROP USER `{name}`")
 
 
+@pytest.mark.every_release
 def test_a_fit_server_has_nothing_to_mend(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     found = findings(mariadb)
@@ -125,6 +126,7 @@ def test_partial_json_without_the_document_before_is_told(mariadb: MariaDatabase
         mariadb.execute(f"SET GLOBAL {name} = ''", "SET GLOBAL binlog_row_image = FULL")
 
 
+@pytest.mark.every_release
 def test_each_missing_right_is_told_with_its_grant(mariadb: MariaDatabase, agent: str) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     name, spelled = f"{mariadb.name}.t", f"`{mariadb.name}`.`t`"
