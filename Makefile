@@ -76,7 +76,7 @@ $(VENV)/ready: pyproject.toml .ci/requirements-dev.lock .ci/make-venv
 		|| { tail -n 20 .cache/jars.log >&2; exit 1; }
 	@touch $@
 
-# PostgreSQL releases and an S3 server beside those of the environment; what can't be had is skipped with a reason.
-.cache/servers.ready: .ci/fetch-servers
+# Database releases and an S3 server beside those of the environment; what can't be had is skipped with a reason.
+.cache/servers.ready: .ci/fetch-servers | $(VENV)/ready .cache/java.ready
 	@.ci/fetch-servers
 	@mkdir -p .cache && touch $@
