@@ -202,6 +202,11 @@ def test_layouts_and_tables_change_under_load(mariadb: MariaDatabase, tmp_path: 
         wait_caught_up(mariadb, store)
         mariadb.execute("CREATE TABLE ghost LIKE t", "INSERT INTO ghost SELECT * FROM t WHERE id % 2")
         mariadb.execute("ALTER TABLE ghost ADD swapped int DEFAULT 9")
+        ghost = f"{mariadb.name}.ghost"  # a table that goes before its first dump stays undumped
+        wait_until(
+            lambda: ghost in (tables := manifests_in(store)[-1].tables) and tables[ghost].dumped,
+            "the ghost is dumped",
+        )
         dumps = len(manifests_in(store)[-1].dumps)
         mariadb.execute("RENAME TABLE t TO gone, ghost TO t", "DROP TABLE gone")
         wait_until(
