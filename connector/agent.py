@@ -75,7 +75,7 @@ def _check_identity(store: Store, source: Source) -> Finding:
         newest = newest_manifest(store)
         if newest is None:
             return Finding("history", "ok", "a new one will begin")
-        check_identity(newest.source, source.identity())
+        check_identity(newest.source, source.identity(newest))
     except DeltatideError as error:
         return Finding("history", "failed", str(error), error.hint)
     return Finding("history", "ok", f"goes on after manifest {newest.number}")

@@ -154,12 +154,13 @@ class Capture:
 
     def _follow(self) -> None:
         """Follow the log over one connection, from the newest manifest's position."""
-        repair_gap(self._source, self._ledger, self._tables, self._dumps, self._config)
+        if repair_gap(self._source, self._ledger, self._tables, self._dumps, self._config):
+            self._watch.take()  # what it saw has a position of the former epoch; it will see it again
         if self._new_tables:
             names, self._new_tables = self._new_tables, set()
             take_up_tables(self._source, self._ledger, self._lander, self._tables, self._dumps, names)
         newest = self._ledger.newest
-        reader = self._source.open_log(newest.epoch, newest.position, newest.unsettled)
+        reader = self._source.open_log(newest.epoch, newest.position, newest.unsettled, newest.gtids)
         self._dumps.go()
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
@@ -245,9 +246,13 @@ class Capture:
         if landed is None:
             if landings.in_flight or reader.buffered_rows or not self._state_due(reader):
                 return
-            landed = LandedSegment(self._ledger.newest.position)
+            landed = self._nothing_landed()
         self._commit(landed, reader)
         reader.confirm(landed.position)
+
+    def _nothing_landed(self) -> LandedSegment:
+        newest = self._ledger.newest
+        return LandedSegment(newest.position, gtids=newest.gtids)
 
     def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
         number = self._ledger.next_number
@@ -261,6 +266,7 @@ class Capture:
         failpoint.reach("files-landed")
         self._ledger.commit(
             position=landed.position,
+            gtids=landed.gtids,
             source_committed_at=landed.committed_at or self._ledger.newest.source_committed_at,
             files=files,
             notices=self._tables.take_notices(),
@@ -322,7 +328,7 @@ class Capture:
             self._commit_landed(reader, landings, wait=True)
         newest = self._ledger.newest
         if self._has_news() or self._tables.notices or self._dumps.ready(newest.position):
-            self._commit(LandedSegment(newest.position), reader)
+            self._commit(self._nothing_landed(), reader)
         log.info(
             "stopped at %s, manifest %s", format_lsn(self._ledger.newest.position), self._ledger.newest.number
         )

@@ -4,7 +4,8 @@ Invariants:
 
 - A landing zone belongs to one database (system identifier and name), for ever.
 - The epoch grows whenever the log between the newest manifest's position and what the source still has is
-  not whole. A gap is written into the manifest that begins the new epoch, together with the repair dumps:
+  not whole, and when it goes on in another server's log (a failover), where positions mean something else.
+- A gap is written into the manifest that begins the new epoch, together with the repair dumps:
   there is no moment at which it could be forgotten.
 - A crash after the new slot was made and before that manifest is seen again as a gap, since the slot's
   position is then ahead of the newest manifest's.
@@ -15,16 +16,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 from connector.config import Config
 from connector.dump import Dumps
 from connector.errors import GapError, PreconditionError
 from connector.lander import Lander
-from connector.ledger import Ledger
+from connector.ledger import Ledger, check_identity
 from connector.manifest import Gap, Manifest, UnsettledCommit
 from connector.position import format_lsn
 from connector.schema import TableSchema
-from connector.source import Outlook, Prepared, Source
+from connector.source import Failover, History, Outlook, Prepared, Source
 from connector.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -37,8 +39,7 @@ def open_history(source: Source, ledger: Ledger, lander: Lander, config: Config)
     nothing, `GapError` (when configured to stop) leaves no new epoch. After a `TransientError` it can be
     called again.
     """
-    identity = source.identity()
-    newest = ledger.load(identity)
+    newest = ledger.load(source.identity)
     prepared = source.prepare()
     schemas = source.tables()
     if not schemas:
@@ -65,9 +66,10 @@ def _begin(source: Source, ledger: Ledger, schemas: Sequence[TableSchema]) -> tu
         dumps.add(str(schema.table), manifest=1, reason="initial")
     repair_untold(source, tables, dumps, source.look(), 1)
     ledger.begin(
-        source.identity(),
+        source.identity().model_copy(update={"server": history.server}),
         epoch=1,
         position=history.position,
+        gtids=history.gtids,
         unsettled=list(history.unsettled),
         tables=tables.snapshot(),
         dumps=dumps.snapshot(),
@@ -163,14 +165,19 @@ def repair_untold(source: Source, tables: Tables, dumps: Dumps, outlook: Outlook
 def repair_gap(source: Source, ledger: Ledger, tables: Tables, dumps: Dumps, config: Config) -> bool:
     """Look whether the log after the newest manifest is whole; begin a new epoch where it is not (True).
 
-    Durable on return: the manifest of the new epoch, with the gap and a repair dump of each table that lands.
+    Durable on return: the manifest of the new epoch; with the gap and a repair dump of each table that lands,
+    or, after a failover, going on with what there was to do.
     `FencedError` when the log is ahead because another agent has gone on.
     """
     newest = ledger.newest
-    reason = source.gap_after(newest.position)
+    reason = source.gap_after(newest.position, newest.gtids, newest.source.server)
     if reason is None:
         return False
     ledger.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
+    check_identity(newest.source, source.identity(newest))  # the address may lead to another database now
+    if isinstance(reason, Failover):
+        _go_on_elsewhere(ledger, tables, dumps, reason)
+        return True
     if config.source.on_gap == "stop":
         raise GapError(
             f"the log after {format_lsn(newest.position)} is lost: {reason}",
@@ -192,14 +199,28 @@ def repair_gap(source: Source, ledger: Ledger, tables: Tables, dumps: Dumps, con
         found_at=datetime.now(timezone.utc),
     )
     tables.notice(None, "gap", reason)
+    _commit_epoch(ledger, tables, dumps, history, gaps=[*newest.gaps, gap])
+    return True
+
+
+def _go_on_elsewhere(ledger: Ledger, tables: Tables, dumps: Dumps, failover: Failover) -> None:
+    """Begin the epoch of another server's log, in which nothing is missing."""
+    log.warning("failover: %s", failover.reason)
+    dumps.change_epoch(ledger.newest.epoch + 1, manifest=ledger.next_number)
+    tables.notice(None, "failover", failover.reason)
+    _commit_epoch(ledger, tables, dumps, failover.history)
+
+
+def _commit_epoch(ledger: Ledger, tables: Tables, dumps: Dumps, history: History, **changes: Any) -> None:
     ledger.commit(
         notices=tables.take_notices(),
-        epoch=epoch,
+        source=ledger.newest.source.model_copy(update={"server": history.server}),
+        epoch=dumps.epoch,
         position=history.position,
-        gaps=[*newest.gaps, gap],
+        gtids=history.gtids,
         tables=tables.snapshot(),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
         unsettled=list(history.unsettled),
+        **changes,
     )
-    return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -72,11 +72,11 @@ class Ledger:
         """Give the number of the manifest to be written next."""
         return self._newest.number + 1 if self._newest else 1
 
-    def load(self, identity: SourceIdentity) -> Manifest | None:
+    def load(self, identify: Callable[[Manifest], SourceIdentity]) -> Manifest | None:
         """Read the newest manifest; None in a new landing zone, `SourceMismatchError` in another's."""
         self._newest = retrying(self._stop)(newest_manifest, self._store)
         if self._newest is not None:
-            check_identity(self._newest.source, identity)
+            check_identity(self._newest.source, identify(self._newest))
         return self._newest
 
     def verify(self) -> None:

@@ -5,6 +5,8 @@ Invariants:
 - Manifest N+1 is created only if it does not exist: the history is linear, and its last element is the truth.
 - `position` is a transaction boundary: every event at or before it, of every captured table, is named by this
   or an earlier manifest, and none after it is (but for chunk rows, whose high watermark is at or before it).
+- `gtids`, where the source has such, are the transactions executed up to `position`, in its own words: by
+  them the history goes on in another server's log.
 - Each manifest carries the whole state (tables, dumps, unsettled commits), so that reading the newest one is
   all that a start needs.
 
@@ -28,7 +30,10 @@ class _Part(BaseModel):
 
 
 class SourceIdentity(_Part):
-    """Which database this history was read from; `system_id` must never change within a landing zone."""
+    """Which database this history was read from; `system_id` must never change within a landing zone.
+
+    `server`: whose log the epoch is read from, where replicas of the database have logs of their own.
+    """
 
     name: str
     kind: Literal["postgres", "mysql", "mariadb"]
@@ -37,6 +42,7 @@ class SourceIdentity(_Part):
     slot: str | None = None
     publication: str | None = None
     version: str | None = None
+    server: str | None = None
 
 
 class LandedFile(_Part):
@@ -150,7 +156,7 @@ class Notice(_Part):
     """Something a person should know of one table, or of the source (`table` None)."""
 
     table: str | None = None
-    kind: Literal["schema", "set_aside", "released", "gap", "dump"]
+    kind: Literal["schema", "set_aside", "released", "gap", "failover", "dump"]
     text: str
     at: datetime
 
@@ -175,6 +181,7 @@ class Manifest(_Part):
     source: SourceIdentity
     epoch: int
     position: int
+    gtids: str | None = None
     source_committed_at: datetime | None = None
     committed_at: datetime
     files: list[LandedFile] = Field(default_factory=list)

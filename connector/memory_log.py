@@ -36,6 +36,8 @@ class Logged:
 class MemorySegment:
     """Logged changes, decoded on demand; implements `connector.source.Segment`."""
 
+    gtids: str | None = None
+
     def __init__(self, epoch: int, position: int, logged: list[Logged], undecodable: dict[str, str]) -> None:
         self.position = position
         self.committed_at: datetime | None = logged[-1].commit.committed_at if logged else None

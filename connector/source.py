@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 import pyarrow as pa
 
 from connector.event import EventBatch, SetAside
-from connector.manifest import SourceIdentity, UnsettledCommit
+from connector.manifest import Manifest, SourceIdentity, UnsettledCommit
 from connector.schema import TableName, TableSchema
 
 
@@ -35,10 +35,28 @@ class Finding:
 
 @dataclass(frozen=True)
 class History:
-    """Where a log history begins: everything after `position` will be read, nothing before it."""
+    """Where a log history begins: everything after `position` will be read, nothing before it.
+
+    `gtids`: the transactions executed up to there, where another server's log can be told by them, in words
+    of the source. `server`: whose log it is, where a source has several.
+    """
 
     position: int
     unsettled: tuple[UnsettledCommit, ...]
+    gtids: str | None = None
+    server: str | None = None
+
+
+@dataclass(frozen=True)
+class Failover:
+    """The log goes on in another one, of the server at hand, and nothing is missing.
+
+    From `history` on it has every transaction that is not in `history.gtids`. It may have some that are:
+    those are passed over when it is read. Every snapshot from now on sees all of `history.gtids`.
+    """
+
+    history: History
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,10 @@ class Segment(Protocol):
     @property
     def committed_at(self) -> datetime | None:
         """The commit time of that transaction; None when it holds none."""
+
+    @property
+    def gtids(self) -> str | None:
+        """The transactions executed up to `position`, see `History`."""
 
     @property
     def rows(self) -> int:
@@ -200,8 +222,8 @@ class Source(Protocol):
     def check(self) -> list[Finding]:
         """Look at every precondition and report all; raises only when the database can't be reached."""
 
-    def identity(self) -> SourceIdentity:
-        """Tell which database this is."""
+    def identity(self, landed: Manifest | None = None) -> SourceIdentity:
+        """Tell which database this is; `landed`: what may be that of this one, by another server."""
 
     def tables(self, among: Collection[str] | None = None) -> list[TableSchema]:
         """List the tables that the configuration names, as they are now; `among`: only these."""
@@ -224,11 +246,18 @@ class Source(Protocol):
         `fresh`: drop what is left of an older one first. Otherwise an unused one of the same name is adopted.
         """
 
-    def gap_after(self, position: int) -> str | None:
-        """Tell why the log after `position` can no longer be read whole; None when it can."""
+    def gap_after(
+        self, position: int, gtids: str | None = None, server: str | None = None
+    ) -> str | Failover | None:
+        """Tell why the log after `position` can't be read whole, or where it goes on; None: right there.
 
-    def open_log(self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit]) -> LogReader:
-        """Open the log behind `position`."""
+        `gtids` and `server`: what is known of the position, see `History`.
+        """
+
+    def open_log(
+        self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit], gtids: str | None = None
+    ) -> LogReader:
+        """Open the log behind `position`; transactions in `gtids` that come after it are passed over."""
 
     def open_tables(self) -> TableReader:
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from connector.config import SourceConfig
 from connector.errors import TransientError
-from connector.manifest import SourceIdentity, UnsettledCommit
+from connector.manifest import Manifest, SourceIdentity, UnsettledCommit
 from connector.memory_database import Change, MemoryDatabase, Slot
 from connector.memory_log import MemoryLogReader
 from connector.memory_tables import MemoryTables
@@ -92,7 +92,7 @@ class MemorySource:
         """Find nothing wrong."""
         return [Finding("memory", "ok", self.database.name)]
 
-    def identity(self) -> SourceIdentity:
+    def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Tell which database this is."""
         return SourceIdentity(
             name=self._config.name,
@@ -134,7 +134,7 @@ class MemorySource:
     def _hidden(self) -> tuple[UnsettledCommit, ...]:
         return tuple(UnsettledCommit(xid=xid, lsn=0) for xid in self.database.hidden)
 
-    def gap_after(self, position: int) -> str | None:
+    def gap_after(self, position: int, gtids: str | None = None, server: str | None = None) -> str | None:
         """Tell whether the slot is gone, or was moved past this position."""
         self.reach("gap_after")
         slot = self.database.slots.get(self._config.slot)
@@ -144,7 +144,9 @@ class MemorySource:
             f"slot {self._config.slot} was moved to {slot.confirmed}" if slot.confirmed > position else None
         )
 
-    def open_log(self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit]) -> MemoryLogReader:
+    def open_log(
+        self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit], gtids: str | None = None
+    ) -> MemoryLogReader:
         """Open the log; as PostgreSQL does, not before what its slot has confirmed."""
         self.reach("open_log")
         slot = self.database.slots.get(self._config.slot)

@@ -44,6 +44,11 @@ class LossyProxy:
                     end.shutdown(socket.SHUT_RDWR)
                 end.close()
 
+    def lead_to(self, port: int) -> None:
+        """Lead new connections to another server, and cut all of the old ones."""
+        self._target = port
+        self.cut(1.0)
+
     def _accept(self) -> None:
         while True:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -188,6 +189,18 @@ def fresh_database(server: MariadbServer | MysqlServer, name: str) -> Iterator[M
     finally:
         if server.running:
             MariaDatabase(server, "").execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+
+def reader_of(database: MariaDatabase) -> str:
+    """The url of a new user who may read the log and this database, and write nothing."""
+    user = f"reader{secrets.token_hex(4)}"
+    client = "REPLICATION CLIENT" if database.is_mysql else "BINLOG MONITOR"
+    database.execute(
+        f"CREATE USER {user} IDENTIFIED BY 'secret'",
+        f"GRANT REPLICATION SLAVE, {client} ON *.* TO {user}",
+        f"GRANT SELECT ON `{database.name}`.* TO {user}",
+    )
+    return database.server.url(user=user, password="secret", database=database.name)
 
 
 def source_of(

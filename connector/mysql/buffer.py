@@ -24,7 +24,8 @@ from connector.errors import BugError, PreconditionError, TransientError
 from connector.mysql import events
 from connector.mysql.capturing import Capturing
 from connector.mysql.effects import Effects, Untold
-from connector.mysql.events import Gtid
+from connector.mysql.events import Begin
+from connector.mysql.gtid import Gtids
 from connector.mysql.held import BASE, EVENT_OVERHEAD, HeldRows, ToldSegment, announcement
 from connector.mysql.payload import Payload, size_of
 from connector.mysql.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions, unpack_position
@@ -46,21 +47,27 @@ _header = struct.Struct("<IBIIIH").unpack_from
 class _Open:
     """The transaction that is being received: its events begin at `start`; `carried` were taken before.
 
+    `begins`: its begin; several in a file beyond 4 GiB. `landed`: before a failover, so it is passed over.
     `ended`: its end has come, but its position can't be told before the next file begins (see the module).
     """
 
     lsn: int
-    gtid: Gtid
+    begins: list[Begin]
     start: int
+    landed: bool = False
     carried: bool = False
     begun: bool = False
     ended: bool = False
 
 
 class LogBuffer:
-    """The log read and not taken yet. One thread at a time, but for `position`."""
+    """The log read and not taken yet. One thread at a time, but for `position`.
 
-    def __init__(self, epoch: int, position: int, capturing: Capturing) -> None:
+    `gtids`: the transactions executed up to `position`, kept up to date here; None where that is not known.
+    """
+
+    def __init__(self, epoch: int, position: int, capturing: Capturing, gtids: Gtids | None = None) -> None:
+        self.gtids = gtids
         self.whole_rows = 0
         self.position = position
         self.created: int | None = None
@@ -121,7 +128,7 @@ class LogBuffer:
                 known = current.get(int.from_bytes(packet[20:26], "little"))
                 if known is None:
                     raise BugError(f"a rows event without a table map, {self._place()}")
-                if known[1].schema is not None:
+                if known[1].schema is not None and not self._open.landed:
                     payloads.append(packet)
                     ordinals.append(ordinal)
                     size += len(packet) + EVENT_OVERHEAD
@@ -176,13 +183,15 @@ class LogBuffer:
         if self._open is None or not self._held.payloads:
             return None
         transactions = Transactions()
-        transactions.add(0, self._open.lsn, self._open.gtid.micros, self._open.gtid.txid)
+        begin = self._open.begins[0]
+        transactions.add(0, self._open.lsn, begin.micros, begin.txid)
         self._open.start, self._open.carried = 0, True
         return self._cut(len(self._held.payloads), transactions)
 
     def _cut(self, rows: int, transactions: Transactions) -> ToldSegment | MysqlSegment:
         committed_at = None if self._committed_at is None else _to_datetime(self._committed_at)
-        segment = self._held.cut(rows, transactions, self._epoch, self.position, committed_at)
+        gtids = None if self.gtids is None else str(self.gtids)
+        segment = self._held.cut(rows, transactions, self._epoch, self.position, committed_at, gtids)
         set_aside = self._effects.take_set_aside()
         announced = [announcement(s, self._epoch, lsn) for lsn, s in self._effects.take_announced()]
         return ToldSegment(segment, set_aside, announced) if set_aside or announced else segment
@@ -237,7 +246,7 @@ class LogBuffer:
         seconds, _, server_id, _, _, flags = _header(packet, BASE)
         body = packet[_BODY : len(packet) - self._held.tail]
         if kind in _BEGINS:
-            self._begin(events.parse_gtid(kind, seconds, server_id, body))
+            self._begin(events.parse_begin(kind, seconds, server_id, body))
         elif kind in _STATEMENTS:
             self._query(events.parse_query(kind, body), seconds, end)
         elif kind == events.XID:
@@ -271,7 +280,7 @@ class LogBuffer:
                 known = held.current.get(int.from_bytes(packet[20:26], "little"))
                 if known is None:
                     raise BugError(f"a rows event without a table map, {self._place()}")
-                if known[1].schema is not None:
+                if known[1].schema is not None and not self._passes_over():
                     held.hold(packet, self._ordinal)
                 self._ordinal += 1
             else:
@@ -288,20 +297,25 @@ class LogBuffer:
             raise self._broken(packet, end)
         return end
 
-    def _begin(self, gtid: Gtid) -> None:
+    def _begin(self, begin: Begin) -> None:
+        landed = self.gtids is not None and begin.gtid is not None and self.gtids.holds(begin.gtid)
         if self._open is not None:
             if not self._open.ended:
                 raise BugError(f"a transaction begins within another one, {self._place()}")
-            self._open.ended, self._open.begun = False, False
-            self._open.gtid = self._open.gtid._replace(standalone=gtid.standalone)
+            self._open.ended, self._open.begun, self._open.landed = False, False, landed
+            self._open.begins.append(begin)
             return
         self._ordinal = 0
-        self._open = _Open(pack(self._file, self._offset), gtid, len(self._held.payloads))
+        self._open = _Open(pack(self._file, self._offset), [begin], len(self._held.payloads), landed)
+
+    def _passes_over(self) -> bool:
+        """Tell whether the open transaction landed before, in the log of another server."""
+        return self._open is not None and self._open.landed
 
     def _commit(self, seconds: int, end: int) -> None:
         if self._open is None:
             raise BugError(f"a commit without a begin in the log, {self._place()}")
-        self._committed_at = self._open.gtid.micros or seconds * 1_000_000
+        self._committed_at = self._open.begins[0].micros or seconds * 1_000_000
         if end > MAX_OFFSET:
             self._open.ended = True
         else:
@@ -312,7 +326,12 @@ class LogBuffer:
         assert found is not None
         rows = len(self._held.payloads)
         if rows > found.start:
-            self._transactions.add(found.start, found.lsn, found.gtid.micros, found.gtid.txid)
+            self._transactions.add(found.start, found.lsn, found.begins[0].micros, found.begins[0].txid)
+        for begin in found.begins:
+            if begin.gtid is None:
+                self.gtids = None
+            elif self.gtids is not None:
+                self.gtids.add(begin.gtid)
         self.whole_rows = rows
         self._open = None
 
@@ -332,6 +351,8 @@ class LogBuffer:
             return
         if first == "ROLLBACK":
             self._put_touched_aside("a savepoint was rolled back after it was logged")
+        elif self._open.landed:
+            pass  # as did its effects
         elif first == "XA":
             self._effects.end_prepared(statement, self._open.lsn)
         else:
@@ -343,12 +364,12 @@ class LogBuffer:
     def _begun(self) -> bool:
         """Tell whether a commit will follow: MariaDB's GTID tells, in MySQL a BEGIN has come before."""
         assert self._open is not None
-        return self._open.begun or (self._capturing.mariadb and not self._open.gtid.standalone)
+        return self._open.begun or (self._capturing.mariadb and not self._open.begins[-1].standalone)
 
     def _prepare(self, body: bytes, seconds: int, end: int) -> None:
         """End a transaction that is an XA transaction's first half."""
         xid, one_phase = events.xid_of_xa(body)
-        if not one_phase and self._open is not None:
+        if not one_phase and self._open is not None and not self._open.landed:
             self._effects.prepare(xid, self._touched(), self._open.lsn)
         self._commit(seconds, end)
 

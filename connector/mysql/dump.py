@@ -6,12 +6,14 @@ The order within `open_chunk` is what makes a chunk exact:
    table, or a swap of tables, an older snapshot would show something else than the log.
 2. Open the snapshot. MariaDB tells its exact place in the log. In MySQL, take the log reader's position,
    commit a write (the barrier), and then open it: commits become visible in the order of the log, so what is
-   before the barrier in the log is visible after it.
+   before the barrier in the log is visible after it. Where nothing may be written, wait instead until
+   `gtid_executed` has all transactions up to the position: it gets them after the engine has.
 3. `low`: the place of the snapshot, or the position taken, less one: a commit's lsn is its begin, so those
    before the place are seen. `high`: the place of the snapshot, or the end of the log after it was opened.
 
 A second session holds the lock (MariaDB) or writes the barrier (MySQL), since opening a snapshot ends the
-transaction that would hold the lock. Nothing waits for the rows: only an ALTER of the table waits for us.
+transaction that would hold the lock. Both must lead to the server whose log is read. Nothing waits for the
+rows: only an ALTER of the table waits for us.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from connector.event import arrow_type
 from connector.mysql import keys
 from connector.mysql.catalog import estimate_rows, layout_of, qualified, table_map_of
 from connector.mysql.cells import combine_raw
-from connector.mysql.connection import close, code_of, is_transient, query, quote, row, rows, text_of
+from connector.mysql.connection import close, code_of, is_transient, literal, query, quote, row, rows, text_of
 from connector.mysql.journal import GRANT, Journal
 from connector.mysql.keys import KeyColumn
+from connector.mysql.reader import Landmark
 from connector.mysql.server import MAX_OFFSET, end_of_log, find_server, position_of
 from connector.mysql.tablemap import TableMap
 from connector.mysql.textrows import RowStream, TextRows, decode_rows
@@ -48,6 +51,9 @@ RECEIVE_BYTES = 1 << 18
 
 GATHER_SECONDS = 0.002
 """Rows that come within this time are decoded together."""
+
+VISIBLE_SECONDS = 5.0
+"""A commit is visible milliseconds after it is in the log, unless it waits for a replica to confirm it."""
 
 _QUERY = 3
 _NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT = 1146, 1142, 1143
@@ -70,7 +76,7 @@ class MysqlChunk:
 class MysqlTables:
     """Reads chunks over two connections; implements `connector.source.TableReader`. One thread.
 
-    `position` gives the log reader's position; None while no log is being read.
+    `landmark` gives how far the log reader is, and at which server; None while no log is being read.
     """
 
     def __init__(
@@ -78,15 +84,16 @@ class MysqlTables:
         connect: Callable[[], Connection[Any]],
         journal: Journal,
         tables: Mapping[str, TableConfig],
-        position: Callable[[], int | None],
+        landmark: Callable[[], Landmark | None],
     ) -> None:
-        self._journal, self._tables, self._position = journal, tables, position
+        self._journal, self._tables, self._landmark = journal, tables, landmark
         self._streaming = False
         self._connection = connect()
         try:
             self._guard = connect()
             with self._errors(TableName("", ""), None):
                 self._server = find_server(self._connection)
+                self._guarding = find_server(self._guard)
         except BaseException:
             close(self._connection)
             raise
@@ -149,11 +156,13 @@ class MysqlTables:
     ) -> Iterator[tuple[TableSchema, TableMap, int, int]]:
         """Open a transaction with a snapshot; give schema, layout, low and high. Ends it on leaving."""
         with self._errors(table, where):
-            position = self._position()
-            if position is None:
+            landmark = self._landmark()
+            if landmark is None:
                 raise TransientError(f"{table}: the log is not being read yet")
+            if {self._server.uuid, self._guarding.uuid} != {landmark.server}:
+                raise TransientError(f"{table}: the address leads to another server than the log's")
             try:
-                low, high = self._open_snapshot(table, position)
+                low, high = self._open_snapshot(table, landmark)
                 layout = layout_of(self._connection, table, self._tables)
                 if layout is None or layout.table_map is None or layout.schema is None:
                     raise (layout and layout.problem) or TableError(str(table), "it is gone")
@@ -161,16 +170,34 @@ class MysqlTables:
             finally:
                 self._end()
 
-    def _open_snapshot(self, table: TableName, position: int) -> tuple[int, int]:
+    def _open_snapshot(self, table: TableName, landmark: Landmark) -> tuple[int, int]:
         lock = f"SELECT 1 FROM {qualified(table)} LIMIT 0"
         if self._server.mariadb:
             return self._open_exactly(table, lock)
         query(self._connection, "START TRANSACTION READ ONLY")
         rows(self._connection, lock)
+        if landmark.writable:
+            self._raise_barrier()
+        else:
+            self._wait_until_visible(table, landmark.gtids)
+        rows(self._connection, f"SELECT 1 FROM {qualified(table)} LIMIT 1")
+        return landmark.position - 1, position_of(*end_of_log(self._guard, self._server))
+
+    def _raise_barrier(self) -> None:
         if not self._journal.raise_barrier(self._guard):
             raise PreconditionError("deltatide.watermark is not there", hint=f"{GRANT} TO the agent's user")
-        rows(self._connection, f"SELECT 1 FROM {qualified(table)} LIMIT 1")
-        return position - 1, position_of(*end_of_log(self._guard, self._server))
+
+    def _wait_until_visible(self, table: TableName, gtids: str | None) -> None:
+        """Wait until all these transactions are visible; without a write, which a replica must not have."""
+        if gtids is None:
+            raise PreconditionError(
+                "deltatide.watermark can't be written, and without GTIDs no snapshot can be proven",
+                hint=f"{GRANT} TO the agent's user, or set gtid_mode = ON",
+            )
+        statement = f"SELECT WAIT_FOR_EXECUTED_GTID_SET({literal(gtids)}, {VISIBLE_SECONDS:g})"
+        found = row(self._guard, statement)
+        if found is None or found[0] != 0:
+            raise TransientError(f"{table}: commits that were read are not visible for {VISIBLE_SECONDS:g} s")
 
     def _open_exactly(self, table: TableName, lock: str) -> tuple[int, int]:
         query(self._guard, "START TRANSACTION READ ONLY")

@@ -10,6 +10,7 @@ import zlib
 from typing import NamedTuple
 
 from connector.errors import BugError
+from connector.mysql.gtid import Gtid
 
 HEADER = 19
 
@@ -37,12 +38,20 @@ _STANDALONE, _COMMIT_ID, _PREPARED_XA, _COMPLETED_XA = 1, 2, 64, 128
 _CHECKSUM_CRC32 = 1
 
 
-class Gtid(NamedTuple):
-    """The begin of a transaction. `standalone`: its next statement is all of it (MariaDB tells)."""
+class Begin(NamedTuple):
+    """The begin of a transaction. `gtid` None: it is anonymous.
 
-    txid: str | None
+    `standalone`: its next statement is all of it (MariaDB tells).
+    """
+
+    gtid: Gtid | None
     micros: int
     standalone: bool
+
+    @property
+    def txid(self) -> str | None:
+        """The id as text."""
+        return None if self.gtid is None else str(self.gtid)
 
 
 class Query(NamedTuple):
@@ -57,21 +66,66 @@ class Query(NamedTuple):
     updated: tuple[str, ...] | None = None
 
 
-def parse_gtid(kind: int, header_seconds: int, server_id: int, body: bytes) -> Gtid:
+def parse_begin(kind: int, header_seconds: int, server_id: int, body: bytes) -> Begin:
     """Read the event that begins a transaction, of either dialect."""
     micros = header_seconds * 1_000_000
     if kind == MARIADB_GTID:
         sequence, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
-        return Gtid(f"{domain}-{server_id}-{sequence}", micros, bool(body[12] & _STANDALONE))
-    if kind == TAGGED_GTID:  # another serialization: its GTID is for people only, and is left out
-        return Gtid(None, micros, False)
+        return Begin(Gtid(str(domain), sequence, server_id), micros, bool(body[12] & _STANDALONE))
+    if kind == TAGGED_GTID:
+        return _parse_tagged(body)
     if len(body) >= 42 + 7 and body[25] == 2:
         micros = int.from_bytes(body[42:49], "little") & ((1 << 55) - 1)
     if kind == ANONYMOUS_GTID:
-        return Gtid(None, micros, False)
-    sid = body[1:17].hex()
-    uuid = "-".join((sid[:8], sid[8:12], sid[12:16], sid[16:20], sid[20:]))
-    return Gtid(f"{uuid}:{int.from_bytes(body[17:25], 'little')}", micros, False)
+        return Begin(None, micros, False)
+    return Begin(Gtid(_uuid(body[1:17]), int.from_bytes(body[17:25], "little")), micros, False)
+
+
+def _uuid(data: bytes) -> str:
+    text = data.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _parse_tagged(body: bytes) -> Begin:
+    """Read a GTID with a tag, in MySQL's ``mysql/serialization``: fields in order, each after its number.
+
+    They are flags, uuid, sequence (signed), tag, two about the order of commits, and the commit's time.
+    """
+    place = 0
+
+    def number() -> int:
+        nonlocal place
+        value, place = _varying(body, place)
+        return value
+
+    def field(expected: int) -> None:
+        if number() != expected:
+            raise BugError("a tagged GTID in the log is written in a way that is not known")
+
+    field(1)  # the format's version
+    number()  # its length
+    number()  # the last field that must be known
+    field(0)
+    number()
+    field(1)
+    uuid = bytes(number() for _ in range(16))
+    field(2)
+    sequence = number() >> 1
+    field(3)
+    length = number()
+    tag, place = body[place : place + length].decode(), place + length
+    for order in (4, 5):
+        field(order)
+        number()
+    field(6)
+    return Begin(Gtid(f"{_uuid(uuid)}:{tag}", sequence), number(), False)
+
+
+def _varying(data: bytes, place: int) -> tuple[int, int]:
+    """Read an integer whose first byte ends in as many ones as bytes follow; give it and the place behind."""
+    ones = (~data[place] & (data[place] + 1)).bit_length() - 1
+    value = int.from_bytes(data[place : place + ones + 1], "little")
+    return value >> min(ones + 1, 8), place + ones + 1
 
 
 def parse_query(kind: int, body: bytes) -> Query:

@@ -52,6 +52,11 @@ class ToldSegment:
         return self.inner.committed_at
 
     @property
+    def gtids(self) -> str | None:
+        """The transactions executed up to `position`."""
+        return self.inner.gtids
+
+    @property
     def rows(self) -> int:
         """Number of rows events."""
         return self.inner.rows
@@ -144,7 +149,13 @@ class HeldRows:
         self.tail = tail
 
     def cut(
-        self, rows: int, transactions: Transactions, epoch: int, position: int, committed_at: datetime | None
+        self,
+        rows: int,
+        transactions: Transactions,
+        epoch: int,
+        position: int,
+        committed_at: datetime | None,
+        gtids: str | None,
     ) -> MysqlSegment:
         """Take the first events out, as a segment."""
         payloads, self.payloads = self.payloads[:rows], self.payloads[rows:]
@@ -158,5 +169,5 @@ class HeldRows:
         self.bytes = sum(map(len, self.payloads)) + EVENT_OVERHEAD * len(self.payloads)
         return MysqlSegment(
             epoch, position, committed_at, payloads, ordinals, transactions, layouts,
-            base=BASE, tail=self.tail,
+            base=BASE, tail=self.tail, gtids=gtids,
         )  # fmt: skip

@@ -8,10 +8,10 @@ Invariants:
 
 - The file is written down only when a log is opened or goes on in the next file, so after a manifest.
 - What is untold is written down before the log that told of it is taken, so a crash forgets nothing. Written
-  twice it stays the same.
+  twice it stays the same. After a failover, which may have lost the write, it is written again.
 
-Without the right to create them, MariaDB works without (a change that no log tells sets its table aside);
-MySQL needs the barrier.
+Where they can't be had or written, everything works without, but for this: a change that no log tells sets
+its table aside, and MySQL's low watermarks need GTIDs in the barrier's place.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pymysql.connections import Connection
 
 from connector.mysql.capturing import OWN_DATABASE
 from connector.mysql.connection import code_of, is_transient, literal, query, row, rows
+from connector.mysql.server import is_replica
 from connector.schema import TableName
 
 _WATERMARK = f"{OWN_DATABASE}.watermark"
@@ -59,10 +60,13 @@ class Journal:
     def __init__(self, source: str) -> None:
         self._is_ours = f"source = {literal(source)}"
         self._source = literal(source)
+        self._noted: dict[TableName, tuple[int, int, str]] = {}
 
     def create(self, connection: Connection[Any]) -> bool:
         """Create what is missing; False where we may not (a replica, or without the rights)."""
         try:
+            if _is_read_only(connection):
+                return False
             if not self.is_there(connection):
                 for statement in _CREATE:
                     query(connection, statement)
@@ -71,6 +75,21 @@ class Journal:
                     connection,
                     f"INSERT INTO {_WATERMARK} (source, id) VALUES ({self._source}, '{uuid.uuid4()}')",
                 )
+        except pymysql.Error as error:
+            if is_transient(code_of(error)) and code_of(error) != _READ_ONLY:
+                raise
+            return False
+        return True
+
+    def is_writable(self, connection: Connection[Any]) -> bool:
+        """Tell whether our row is there and may be written: never on a replica, whatever the rights.
+
+        What is written there would be a transaction of its own, which the other servers never get.
+        """
+        try:
+            if _is_read_only(connection) or self.identity(connection) is None:
+                return False
+            self.try_writing(connection)
         except pymysql.Error as error:
             if is_transient(code_of(error)) and code_of(error) != _READ_ONLY:
                 raise
@@ -127,6 +146,7 @@ class Journal:
         self, connection: Connection[Any], table: TableName, epoch: int, lsn: int, reason: str
     ) -> None:
         """Write down that a table's rows changed at a place in the log without row events."""
+        self._noted[table] = epoch, lsn, reason
         namespace, name = (f"X'{part.encode().hex()}'" for part in table)
         told = f"X'{reason.encode()[:500].hex()}'"
         query(
@@ -135,15 +155,31 @@ class Journal:
             f" ON DUPLICATE KEY UPDATE reason = {told}, epoch = {epoch}, lsn = {lsn}",
         )
 
+    def note_again(self, connection: Connection[Any]) -> None:
+        """Write down what was so before, where it is not there: a failover may have lost it."""
+        known = self.untold(connection)
+        for table, (epoch, lsn, reason) in list(self._noted.items()):
+            if known.get(table) != _fingerprint(epoch, lsn):
+                self.note_untold(connection, table, epoch, lsn, reason)
+
     def untold(self, connection: Connection[Any]) -> dict[TableName, str]:
         """Give the fingerprint of each table that is written down: where it changed last."""
         if not self.is_there(connection):
             return {}
         found = rows(connection, f"SELECT namespace, name, epoch, lsn FROM {_UNTOLD} WHERE {self._is_ours}")
-        return {TableName(_text(s), _text(n)): f"{epoch}:{lsn}" for s, n, epoch, lsn in found}
+        return {TableName(_text(s), _text(n)): _fingerprint(epoch, lsn) for s, n, epoch, lsn in found}
 
 
 _READ_ONLY = 1836
+
+
+def _is_read_only(connection: Connection[Any]) -> bool:
+    found = row(connection, "SELECT @@global.read_only")
+    return (found is not None and str(found[0]) not in ("0", "OFF")) or is_replica(connection)
+
+
+def _fingerprint(epoch: int, lsn: int) -> str:
+    return f"{epoch}:{lsn}"
 
 
 def _text(value: bytes | str) -> str:

@@ -20,7 +20,7 @@ from connector.mysql.capturing import OWN_DATABASE, captures
 from connector.mysql.catalog import TableFacts, find_tables, layout_of, noted_columns, primary_key, qualified
 from connector.mysql.connection import quote, row, rows, text_of
 from connector.mysql.journal import GRANT, Journal
-from connector.mysql.server import Server, end_of_log, log_files
+from connector.mysql.server import Server, end_of_log, is_replica, log_files
 from connector.mysql.stream import REPLICA_HOST, created_at, replica_id
 from connector.schema import TableName
 from connector.source import Finding
@@ -172,18 +172,11 @@ def _filters(place: _Place) -> Iterator[Finding]:
                 "take binlog_do_db and binlog_ignore_db out of the configuration, restart the server",
             )  # fmt: skip
     logged = place.variable("log_slave_updates") or place.variable("log_replica_updates")
-    if logged == "OFF" and not denied and _is_replica(place):
+    if logged == "OFF" and not denied and is_replica(place.connection):
         yield Finding(
-            "log_slave_updates", "warning", "is OFF: on a replica, what it applies is not in its log",
+            "log_slave_updates", "failed", "is OFF on a replica: what it applies is not in its log",
             "set log_slave_updates = ON in the configuration, restart the server",
         )  # fmt: skip
-
-
-def _is_replica(place: _Place) -> bool:
-    old = place.server.mariadb or place.server.release < (8, 1)
-    with _denied():
-        return bool(rows(place.connection, "SHOW SLAVE STATUS" if old else "SHOW REPLICA STATUS"))
-    return False  # we may not ask
 
 
 def _retention(place: _Place) -> Iterator[Finding]:
@@ -206,8 +199,13 @@ def _retention(place: _Place) -> Iterator[Finding]:
 
 def _features(place: _Place) -> Iterator[Finding]:
     """What needs nothing done, and people ask about."""
-    mode = "on" if place.server.mariadb else str(place.variable("gtid_mode"))
-    yield Finding("gtid", "ok", f"{mode}; positions are file and offset, GTIDs are carried along")
+    if _has_gtids(place):
+        yield Finding("gtid", "ok", "is on: after a failover the log goes on at the other server")
+    else:
+        yield Finding(
+            "gtid", "warning", f"is {place.variable('gtid_mode')}: a failover has all tables dumped again",
+            "SET GLOBAL enforce_gtid_consistency = ON; then gtid_mode, step by step, to ON",
+        )  # fmt: skip
     names = (
         "binlog_transaction_compression", "log_bin_compress", "binlog_encryption", "encrypt_binlog",
         "binlog_checksum",
@@ -215,6 +213,10 @@ def _features(place: _Place) -> Iterator[Finding]:
     told = [f"{name} {place.variables[name]}" for name in names if name in place.variables]
     yield Finding("log format", "ok", ", ".join(told))
     yield Finding("time zone tables", "ok", "not needed: times are read in UTC, by its offset")
+
+
+def _has_gtids(place: _Place) -> bool:
+    return place.server.mariadb or place.variable("gtid_mode") == "ON"
 
 
 def _rights(place: _Place) -> Iterator[Finding]:
@@ -237,7 +239,7 @@ def _rights(place: _Place) -> Iterator[Finding]:
 def _own_tables(place: _Place) -> Iterator[Finding]:
     """Look whether our two small tables are there and may be written, or could be created."""
     with _denied() as denied:
-        if place.journal.is_there(place.connection):
+        if not _read_only(place) and place.journal.is_there(place.connection):
             rows(place.connection, f"SELECT 1 FROM {OWN_DATABASE}.watermark LIMIT 0")
             place.journal.try_writing(place.connection)
             yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark is there")
@@ -247,16 +249,21 @@ def _own_tables(place: _Place) -> Iterator[Finding]:
             return
     mend = f"{GRANT} TO {place.user};"
     missing = denied[0] if denied else f"{OWN_DATABASE}.watermark is not there, and may not be created"
-    if place.server.mariadb:
+    if _read_only(place):
+        missing, mend = "the server is read-only or a replica", "none is needed; or capture its primary"
+    if _has_gtids(place):
+        how = "" if place.server.mariadb else "low watermarks are taken by gtid_executed, and "
         yield Finding(
-            "own tables", "warning", f"{missing}: a change that no log tells sets its table aside", mend
+            "own tables", "warning", f"{missing}: {how}a change that no log tells sets its table aside", mend
         )
     else:
-        yield Finding("own tables", "failed", f"{missing}; dumps need it for their watermarks", mend)
+        yield Finding(
+            "own tables", "failed", f"{missing}; dumps need it for their watermarks without GTIDs", mend
+        )
 
 
 def _read_only(place: _Place) -> bool:
-    return "ON" in (place.variable("read_only"), place.variable("super_read_only"))
+    return place.variable("read_only") == "ON" or is_replica(place.connection)
 
 
 def _may_create(place: _Place) -> bool:

@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from pymysql.connections import Connection
 
@@ -29,6 +29,18 @@ LOOK_SECONDS = 2.0
 
 STALL_SECONDS = 60.0
 """The log's end is ahead and nothing comes for so long: the server reads another log than we think."""
+
+
+class Landmark(NamedTuple):
+    """A position that the log was read up to, the transactions executed up to there, and whose log it is.
+
+    `writable`: our own tables may be written at that server.
+    """
+
+    position: int
+    gtids: str | None
+    server: str
+    writable: bool
 
 
 class MysqlLog:
@@ -54,6 +66,7 @@ class MysqlLog:
         self._born = buffer.file
         self._looked = 0.0
         self._moved = (buffer.position, time.monotonic())
+        self._mark()
 
     @property
     def position(self) -> int:
@@ -81,9 +94,15 @@ class MysqlLog:
                     self._buffer.feed(packets)
             if time.monotonic() >= deadline:
                 break
+        self._mark()
         self._write_down()
         if time.monotonic() - self._looked > LOOK_SECONDS:
             self._look()
+
+    def _mark(self) -> None:
+        """Set the landmark, which dump workers read: in one step, as they are other threads."""
+        gtids = None if self._buffer.gtids is None else str(self._buffer.gtids)
+        self.landmark = Landmark(self._buffer.position, gtids, self._server.uuid, self._writable)
 
     def take(self) -> ToldSegment | MysqlSegment:
         """Take all whole transactions out of the buffer."""

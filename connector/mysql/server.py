@@ -12,6 +12,7 @@ from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.cursors import DictCursor
 
 from connector.errors import PreconditionError
 from connector.mysql.connection import row, rows
@@ -21,6 +22,9 @@ MAX_OFFSET = (1 << 32) - 1
 
 NO_BINARY_LOG = 1381
 """ER_NO_BINARY_LOGGING."""
+
+_REFUSED = (1044, 1045, 1064, 1142, 1227)
+"""Rights are missing; or the release is so old that it has other words."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,24 @@ def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
     if found is None:
         raise PreconditionError("the server writes no binary log", hint="set log_bin = ON and restart it")
     return str(found[0]), int(found[1])
+
+
+def is_replica(connection: Connection[Any]) -> bool:
+    """Tell whether the server applies what another one has logged; False where we may not ask."""
+    with connection.cursor(DictCursor) as cursor:
+        try:
+            cursor.execute("SHOW REPLICA STATUS")
+        except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
+            if error.args[0] in _REFUSED:
+                return False
+            raise
+        channels = cursor.fetchall()
+    return any(
+        value != "No"
+        for channel in channels
+        for name, value in channel.items()
+        if name.endswith("_SQL_Running")
+    )
 
 
 def log_files(connection: Connection[Any]) -> dict[int, LogFile]:

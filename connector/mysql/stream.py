@@ -54,6 +54,10 @@ def replica_id(name: str) -> int:
     return (1 << 31) + zlib.crc32(f"deltatide {name}".encode()) % ((1 << 31) - 1)
 
 
+class LogEndedError(TransientError):
+    """The server has sent its log to the end, and was not to wait for more."""
+
+
 class BinlogStream:
     """The events behind a place in the log. Owns the connection; used by one thread.
 
@@ -187,7 +191,7 @@ def _out_of_order(found: int, expected: int) -> TransientError:
 def _end_of(packet: bytes) -> TransientError:
     """Give the error that a packet other than an event stands for."""
     if packet[0] != 0xFF:
-        return TransientError("reading the log: the server ended it")
+        return LogEndedError("reading the log: the server ended it")
     code, text = int.from_bytes(packet[1:3], "little"), packet[9:].decode(errors="replace")
     return TransientError(f"reading the log: {text} (error {code})")
 

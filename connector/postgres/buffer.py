@@ -72,6 +72,11 @@ class RefusingSegment:
         return self.inner.committed_at
 
     @property
+    def gtids(self) -> str | None:
+        """None: the database has no such."""
+        return self.inner.gtids
+
+    @property
     def rows(self) -> int:
         """Number of change messages."""
         return self.inner.rows

@@ -117,6 +117,8 @@ class PgSegment:
     relid that occurs has one at or before its first message (known ones at 0). `decode` may be called again.
     """
 
+    gtids: str | None = None
+
     def __init__(
         self,
         epoch: int,

@@ -13,7 +13,7 @@ from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import PreconditionError, TableError
-from connector.manifest import SourceIdentity, UnsettledCommit
+from connector.manifest import Manifest, SourceIdentity, UnsettledCommit
 from connector.postgres import publication, slot
 from connector.postgres.buffer import LogBuffer
 from connector.postgres.catalog import Catalog, Layout, find_tables, layouts_of
@@ -47,7 +47,7 @@ class PostgresSource:
         with driver_errors("checking the database"):
             return check(connection, lambda: self._connect(replication=True), self._config, self._tables)
 
-    def identity(self) -> SourceIdentity:
+    def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Tell which database this is, by the system identifier that a physical copy shares."""
         connection = self._connected()
         with driver_errors("asking for the system identifier"):
@@ -113,13 +113,15 @@ class PostgresSource:
                 position = slot.create_slot(connection, name)
             return History(position, self._running(connection))
 
-    def gap_after(self, position: int) -> str | None:
+    def gap_after(self, position: int, gtids: str | None = None, server: str | None = None) -> str | None:
         """Tell why the log after `position` can no longer be read whole; None when it can."""
         connection = self._connected()
         with driver_errors(f"looking at slot {self._config.slot}"):
             return slot.gap_after(connection, self._config.slot, self._database(connection), position)
 
-    def open_log(self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit]) -> PostgresLog:
+    def open_log(
+        self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit], gtids: str | None = None
+    ) -> PostgresLog:
         """Open the log behind `position`, once the slot is released by whoever had it before."""
         with driver_errors(f"opening slot {self._config.slot}"):
             slot.wait_until_released(self._connected(), self._config.slot)

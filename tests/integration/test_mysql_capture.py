@@ -19,7 +19,7 @@ from connector.mysql.source import MysqlSource
 from connector.store import LocalStore, newest_manifest
 from tests.cuts import Table, add_manifest, manifests_in
 from tests.lossy_proxy import LossyProxy
-from tests.mariadb import MariaDatabase, end_of_log
+from tests.mariadb import MariaDatabase, end_of_log, reader_of
 from tests.waiting import wait_until
 
 
@@ -168,6 +168,21 @@ def test_dumps_and_log_beside_a_writer_equal_the_tables_after_every_restart(
     assert newest is not None
     kind = "mysql" if mariadb.is_mysql else "mariadb"
     assert (newest.epoch, newest.gaps, newest.source.kind) == (1, [], kind)
+
+
+def test_a_user_who_may_only_read_captures_the_same(mariadb: MariaDatabase, tmp_path: Path) -> None:
+    fill(mariadb)
+    url = reader_of(mariadb)
+    for seed in range(2):
+        with Load(mariadb, seed), agent(mariadb, tmp_path, url=url, delay_seconds=0.01) as store:
+            wait_caught_up(mariadb, store)
+        with agent(mariadb, tmp_path, url=url) as store:
+            wait_caught_up(mariadb, store)
+        for name in ("t", "small"):
+            assert_equal(mariadb, store, name)
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert (newest.epoch, newest.gaps, bool(newest.gtids)) == (1, [], True)
 
 
 def test_lost_connections_under_load_change_nothing(mariadb: MariaDatabase, tmp_path: Path) -> None:

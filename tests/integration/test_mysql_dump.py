@@ -26,6 +26,7 @@ from tests.mariadb import (
     read_all,
     read_rows,
     read_to,
+    reader_of,
     source_of,
 )
 from tests.waiting import wait_until
@@ -472,9 +473,12 @@ def unanswered(mariadb: MariaDatabase) -> Iterator[None]:
             mariadb.execute("UNINSTALL PLUGIN rpl_semi_sync_source")
 
 
-def test_a_commit_that_is_read_and_not_visible_is_after_the_low_watermark(mariadb: MariaDatabase) -> None:
+@pytest.mark.parametrize("may_write", [True, False])
+def test_a_commit_that_is_read_and_not_visible_is_after_the_low_watermark(
+    mariadb: MariaDatabase, may_write: bool
+) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
-    source = source_of(mariadb)
+    source = source_of(mariadb, url=None if may_write else reader_of(mariadb))
     chunks: list[tuple[int, int, list[str]]] = []
 
     def read() -> None:
@@ -505,6 +509,27 @@ def test_a_commit_that_is_read_and_not_visible_is_after_the_low_watermark(mariad
             assert rows == ["new"]
             assert not opened_meanwhile
             assert high > lsn
+        tables.close()
+
+
+def test_a_commit_that_stays_invisible_is_waited_for_no_longer_than_the_limit(
+    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not mariadb.is_mysql:
+        pytest.skip("MariaDB tells the snapshot's place")
+    monkeypatch.setattr(dump, "VISIBLE_SECONDS", 0.2)
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
+    source = source_of(mariadb, url=reader_of(mariadb))
+    with following(source) as log:
+        tables = source.open_tables()
+        hanging = threading.Thread(target=lambda: mariadb.execute("UPDATE t SET v = 'new'"))
+        with unanswered(mariadb):
+            hanging.start()
+            read_rows(log, 1)
+            with pytest.raises(TransientError, match="not visible"):
+                chunk_rows(tables, str(of(mariadb)))
+        hanging.join(30)
+        assert chunk_rows(tables, str(of(mariadb))) == [{"id": 1, "v": "new"}]
         tables.close()
 
 

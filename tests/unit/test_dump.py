@@ -160,6 +160,34 @@ def test_full_dumps_end_with_their_epoch(dumps: Dumps) -> None:
     assert (full.state, where.state, where.epoch) == ("cancelled", "waiting", 2)
 
 
+def test_dumps_go_on_in_the_log_of_another_server_and_full_ones_begin_again(dumps: Dumps) -> None:
+    full = dumps.add("public.items", manifest=1, reason="initial", floor=7)
+    plan(dumps, "10")
+    dumps.finished(read(take(dumps)))
+    dumps.commit(1 << 60, manifest=2)
+    late = dumps.next_task(0)
+    where = dumps.add("public.items", manifest=2, kind="where", where="a = 1", floor=9)
+    before = full.number
+    dumps.change_epoch(2, manifest=3)
+    assert isinstance(late, PlanTask)
+    dumps.planned(late, ("20",))  # by the former server's rows
+    assert (full.state, full.reason, full.started_in, full.rows, full.low) == (
+        "running",
+        "initial",
+        3,
+        0,
+        None,
+    )
+    assert full.number > before
+    assert {state.epoch for state in (full, where)} == {2}
+    assert {state.floor for state in (full, where)} == {None}
+    assert dumps.next_task(0) is None
+    dumps.go()
+    again = dumps.next_task(0)
+    assert isinstance(again, PlanTask)
+    assert (again.dump, again.after) == (full, None)
+
+
 def test_nothing_is_handed_out_until_the_log_of_the_new_epoch_is_open(dumps: Dumps) -> None:
     dumps.begin_epoch(2)
     dumps.add("public.items", manifest=1)

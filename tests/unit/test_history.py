@@ -6,12 +6,13 @@ import pytest
 
 from connector.config import Config
 from connector.dump import Dumps
-from connector.errors import FencedError, GapError, TransientError
+from connector.errors import FencedError, GapError, SourceMismatchError, TransientError
 from connector.history import open_history, repair_gap
 from connector.lander import Lander
 from connector.ledger import Ledger
 from connector.manifest import Manifest
 from connector.memory_database import MemoryDatabase
+from connector.source import Failover, History
 from connector.source_memory import MemorySource
 from connector.store_memory import MemoryStore
 from connector.tables import Tables
@@ -176,8 +177,38 @@ def test_a_crash_between_the_new_slot_and_its_manifest_is_a_gap_again(
     assert "moved" in start.newest.gaps[0].reason
 
 
+def test_a_failover_begins_an_epoch_without_a_gap_or_a_repair(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Start(database, store).open()
+    database.idle()
+    there = History(3, (), "a:1-5", "other")
+    start = Start(database, store)
+    monkeypatch.setattr(start.source, "gap_after", lambda *_: Failover(there, "the log is another server's"))
+    start.open()
+    newest = start.newest
+    assert (newest.epoch, newest.position, newest.gtids, newest.source.server) == (2, 3, "a:1-5", "other")
+    assert newest.gaps == []
+    assert [(d.state, d.reason, d.epoch) for d in newest.dumps] == [("waiting", "initial", 2)] * 2
+    assert [(n.kind, n.text) for n in newest.notices] == [("failover", "the log is another server's")]
+
+
+def test_a_failover_to_another_database_is_refused(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Start(database, store).open()
+    start = Start(database, store)
+    tables, dumps = _loaded(start)
+    other = start.source.identity().model_copy(update={"system_id": "other"})
+    monkeypatch.setattr(start.source, "gap_after", lambda *_: Failover(History(3, ()), "moved"))
+    monkeypatch.setattr(start.source, "identity", lambda *_: other)
+    with pytest.raises(SourceMismatchError):
+        repair_gap(start.source, start.ledger, tables, dumps, start.config)
+    assert start.newest.epoch == 1
+
+
 def _loaded(start: Start) -> tuple[Tables, Dumps]:
-    newest = start.ledger.load(start.source.identity())
+    newest = start.ledger.load(start.source.identity)
     assert newest is not None
     schemas = {name: start.lander.load_schema(name, s.schema_id) for name, s in newest.tables.items()}
     return Tables(dict(newest.tables), schemas), Dumps(list(newest.dumps), epoch=1, last_number=2)

@@ -27,7 +27,7 @@ def store() -> MemoryStore:
 
 def begun(store: MemoryStore, term: int = 1, stop: threading.Event | None = None) -> Ledger:
     ledger = Ledger(store, term, stop)
-    if ledger.load(SHOP) is None:
+    if ledger.load(lambda _: SHOP) is None:
         ledger.begin(SHOP, epoch=1, position=100)
     return ledger
 
@@ -49,7 +49,7 @@ def test_a_manifest_carries_the_state_of_the_one_before_but_for_files_and_notice
 
 def test_there_is_no_newest_manifest_before_the_first(store: MemoryStore) -> None:
     ledger = Ledger(store, 1)
-    assert ledger.load(SHOP) is None
+    assert ledger.load(lambda _: SHOP) is None
     assert ledger.next_number == 1
     with pytest.raises(LookupError):
         _ = ledger.newest
@@ -82,7 +82,7 @@ def test_of_two_who_commit_one_number_one_is_fenced(store: MemoryStore) -> None:
 def test_two_who_begin_a_landing_zone_at_once_do_not_both(store: MemoryStore) -> None:
     ledgers = [Ledger(store, 1), Ledger(store, 1)]
     for ledger in ledgers:
-        ledger.load(SHOP)
+        ledger.load(lambda _: SHOP)
     ledgers[0].begin(SHOP, epoch=1, position=100)
     with pytest.raises(FencedError):
         ledgers[1].begin(SHOP, epoch=1, position=100)
@@ -115,4 +115,4 @@ def test_waiting_for_a_store_ends_with_stop(store: MemoryStore, monkeypatch: pyt
 def test_the_landing_zone_of_another_database_is_refused(field: str, store: MemoryStore) -> None:
     begun(store)
     with pytest.raises(SourceMismatchError, match=field):
-        Ledger(store, 1).load(SHOP.model_copy(update={field: "another"}))
+        Ledger(store, 1).load(lambda _: SHOP.model_copy(update={field: "another"}))

@@ -13,6 +13,7 @@ from connector.event import EventBatch, SetAside
 from connector.mysql import events
 from connector.mysql.buffer import LogBuffer
 from connector.mysql.capturing import Mapped
+from connector.mysql.gtid import Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.segment import pack_position
 from connector.mysql.tablemap import MappedColumn, TableMap, table_name_of
 from connector.mysql.types import LONG, ColumnType
@@ -54,8 +55,8 @@ class Capturing:
 class Log:
     """A log file written by hand, fed to a buffer event by event."""
 
-    def __init__(self, offset: int = 1000, file: int = 7, tail: int = 4) -> None:
-        self.buffer = LogBuffer(1, pack_position(file, offset), Capturing())
+    def __init__(self, offset: int = 1000, file: int = 7, tail: int = 4, gtids: Gtids | None = None) -> None:
+        self.buffer = LogBuffer(1, pack_position(file, offset), Capturing(), gtids)
         self.file, self.offset, self.tail = file, offset, tail
         self.frame(events.ROTATE, struct.pack("<Q", offset) + b"bin.%06d" % file, tail=0)
         described = bytes(57) + bytes([15]) * 40 + bytes([1 if tail else 0])
@@ -405,3 +406,87 @@ def test_rows_outside_of_a_transaction_or_without_layout_are_a_bug() -> None:
     log.gtid()
     with pytest.raises(BugError, match="without a table map"):
         log.write(23, bytes(12))
+
+
+OURS = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+TAGGED = bytes.fromhex(
+    "0272000000021274809d039503cd0222c503fd02b604f10300000002040c060a6d7974616708100a1c0c7fd39b92b2c96006"
+    "1055041283120b"
+)
+"""What MySQL 9.7 wrote for GTID 093a40e7-e5b3-11f1-bf5b-02fc00000001:mytag:3."""
+
+
+def test_a_segment_tells_the_transactions_up_to_its_position() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    log.transaction(1, number=5)
+    log.transaction(2, number=7)
+    log.gtid(6)
+    log.query("BEGIN")
+    log.rows(3)
+    assert log.buffer.take().gtids == f"{OURS}:1-5:7"
+    log.write(events.XID, bytes(8))
+    assert log.buffer.take().gtids == f"{OURS}:1-7"
+    log.write(events.TAGGED_GTID, TAGGED)
+    log.query("BEGIN")
+    log.write(events.XID, bytes(8))
+    assert log.buffer.take().gtids == f"{OURS}:1-7,093a40e7-e5b3-11f1-bf5b-02fc00000001:mytag:3"
+
+
+def test_what_is_executed_is_not_known_behind_an_anonymous_transaction() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    log.write(events.ANONYMOUS_GTID, bytes(42))
+    log.query("BEGIN")
+    assert log.buffer.take().gtids == f"{OURS}:1-4"
+    log.rows(1)
+    log.write(events.XID, bytes(8))
+    log.transaction(2, number=5)
+    segment = log.buffer.take()
+    assert segment.gtids is None
+    assert len(landed(segment)) == 2
+
+
+def test_transactions_that_landed_before_a_failover_are_passed_over_with_all_they_did() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4:6-8"))
+    log.transaction(1, number=4)
+    fresh = log.end
+    log.transaction(2, number=5)
+    for number, statement in ((6, "TRUNCATE TABLE t"), (7, "ALTER TABLE t ADD a int"), (8, "DROP TABLE t")):
+        log.gtid(number)
+        log.query(statement)
+    log.gtid(9)
+    log.query("TRUNCATE TABLE t")
+    assert not log.buffer.take_untold()
+    segment = log.buffer.take()
+    assert [(op, key) for op, key, *_ in landed(segment)] == [("insert", 2), ("truncate", None)]
+    assert landed(segment)[0][2] == fresh
+    assert (segment.position, segment.gtids) == (log.end, f"{OURS}:1-9")
+
+
+def test_a_compressed_transaction_that_landed_before_a_failover_is_passed_over() -> None:
+    log, inner = Log(gtids=MysqlGtids.parse(f"{OURS}:1-5")), Log(tail=0)
+    mapped, rows = inner.rows(1, 2, write=False)
+    data = b"".join(inner.event(kind, body) for kind, body in ((19, mapped), (23, rows), (16, bytes(8))))
+    body = pa.compress(data, "zstd", asbytes=True)
+    log.gtid(5)
+    log.write(
+        events.TRANSACTION_PAYLOAD,
+        b"\2\1\0\3\3\xfc" + len(data).to_bytes(2, "little") + b"\1\1" + bytes([len(body)]) + b"\0" + body,
+    )
+    assert log.taken() == []
+    assert log.buffer.position == log.end
+
+
+def test_mariadbs_domains_are_passed_over_each_up_to_its_last_one() -> None:
+    log = Log(gtids=MariadbGtids.parse("0-9-3,7-9-20", "0-9-3,7-9-19"))
+
+    def transaction(domain: int, number: int, key: int) -> None:
+        log.write(events.MARIADB_GTID, struct.pack("<QIBxxxxxx", number, domain, 0))
+        log.rows(key)
+        log.write(events.XID, bytes(8))
+
+    for domain, number, key in ((0, 4, 1), (7, 5, 2), (0, 2, 3), (7, 20, 4), (7, 21, 5)):
+        transaction(domain, number, key)
+    segment = log.buffer.take()
+    assert [key for _, key, *_ in landed(segment)] == [1, 3, 5]
+    assert segment.gtids == "0-9-2,7-9-21"

@@ -1,0 +1,179 @@
+"""Which transactions a server has executed, and where in its log those begin that we lack.
+
+By this a failover is told from a gap: another server's log goes on from ours when the server has executed all
+that has landed, and still has the log of everything else. Nothing here is remembered.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pymysql.connections import Connection
+
+from connector.errors import TransientError
+from connector.mysql import events
+from connector.mysql.connection import literal, query, row, rows
+from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
+from connector.mysql.held import BASE
+from connector.mysql.server import LogFile, Server, end_of_log, position_of
+from connector.mysql.stream import SILENCE_SECONDS, BinlogStream, LogEndedError
+
+_BODY = BASE + events.HEADER
+_GTIDS = frozenset((events.GTID, events.TAGGED_GTID, events.ANONYMOUS_GTID))
+
+
+def has_gtids(connection: Connection[Any], server: Server) -> bool:
+    """Tell whether every transaction gets a GTID."""
+    if server.mariadb:
+        return True
+    found = row(connection, "SELECT @@global.gtid_mode")
+    return found is not None and found[0] == "ON"
+
+
+def executed_at(
+    connection: Connection[Any], server: Server, stream: Connection[Any], file: str, offset: int
+) -> str | None:
+    """Give the transactions in the log up to an offset; None where some have no GTID.
+
+    `stream`: a connection of its own, which is closed. MySQL has no function for this, and its
+    `gtid_executed` is not of one moment with the end of the log, so the file is read up to the offset.
+    """
+    if server.mariadb:
+        stream._force_close()
+        found = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
+        return None if found is None or found[0] is None else str(found[0])
+    gtids = MysqlGtids.parse(_before(connection, file))
+    for begin in _begins(BinlogStream(stream, server, file, 4, 0), offset):
+        if begin.gtid is None:
+            return None
+        gtids.add(begin.gtid)
+    return str(gtids)
+
+
+def _begins(stream: BinlogStream, upto: int) -> Iterator[events.Begin]:
+    """Read the begins of the transactions of one file, from its start up to an offset."""
+    place, tail, deadline = 4, 0, time.monotonic() + SILENCE_SECONDS
+    try:
+        while place < upto and time.monotonic() < deadline:
+            for packet in stream.fetch(1.0):
+                deadline = time.monotonic() + SILENCE_SECONDS
+                if packet[5] == events.FORMAT:
+                    tail = events.checksum_bytes(packet, BASE)
+                if packet[18] & events.ARTIFICIAL or place >= upto:
+                    continue
+                place += len(packet) - BASE
+                if packet[5] in _GTIDS:
+                    yield events.parse_begin(packet[5], 0, 0, packet[_BODY : len(packet) - tail])
+    except LogEndedError:
+        pass
+    finally:
+        stream.close()
+    if place < upto:
+        raise TransientError(f"the log ended at {place}, before {upto}")
+
+
+def missing(connection: Connection[Any], server: Server, gtids: str) -> str:
+    """Give those of a set that the server has not executed; empty: it has them all, and they are visible."""
+    if not server.mariadb:
+        found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)")
+        return str(found[0]) if found else gtids
+    found = row(connection, "SELECT @@global.gtid_binlog_state")
+    state = _newest(_listed(str(found[0]) if found else ""))
+    ours = MariadbGtids.parse(gtids).last.values()
+    lacking = [gtid for gtid in ours if state.get((gtid.origin, gtid.server), 0) < gtid.number]
+    if not lacking:
+        _see_all(connection, server)
+    return ",".join(map(str, lacking))
+
+
+def _see_all(connection: Connection[Any], server: Server) -> None:
+    """Make sure that a snapshot shows all that is in the log: MariaDB writes its log first."""
+    end = position_of(*end_of_log(connection, server))
+    query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+    try:
+        found = rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")
+    finally:
+        query(connection, "ROLLBACK")
+    told = {name.lower(): value for name, value in found}
+    if position_of(str(told["binlog_snapshot_file"]), int(told["binlog_snapshot_position"])) < end:
+        raise TransientError("the server has transactions in its log that it does not show yet")
+
+
+def first_file_after(
+    connection: Connection[Any], server: Server, files: Mapping[int, LogFile], gtids: str
+) -> LogFile | None:
+    """Give the newest file before which nothing lies that is not in a set; None: such log is purged."""
+    if not server.mariadb:
+        purged = row(connection, "SELECT @@global.gtid_purged")  # also what a replica applied and did not log
+        if purged is None or not MysqlGtids.parse(gtids).contains(MysqlGtids.parse(str(purged[0]))):
+            return None
+    for number in sorted(files, reverse=True):
+        before = _before(connection, files[number].name)
+        if server.mariadb:
+            within = _lies_within(MariadbGtids.parse(gtids), _listed(before))
+        else:
+            within = MysqlGtids.parse(gtids).contains(MysqlGtids.parse(before))
+        if within:
+            return files[number]
+    return None
+
+
+def _lies_within(gtids: MariadbGtids, before: list[Gtid]) -> bool:
+    """Tell whether each domain's last one is the last one before a file, or comes in it or after it.
+
+    Numbers are compared for one server only: those grow. `before` has the last one of a domain behind others.
+    """
+    last, newest = {gtid.origin: gtid for gtid in before}, _newest(before)
+    for domain, gtid in last.items():
+        ours = gtids.last.get(domain)
+        if ours is None or (ours != gtid and newest.get((domain, ours.server), 0) >= ours.number):
+            return False
+    return True
+
+
+def _before(connection: Connection[Any], file: str) -> str:
+    """Give what is before a file, by the event at its begin that lists it."""
+    for found in rows(connection, f"SHOW BINLOG EVENTS IN {_plain(file)} LIMIT 4"):
+        if found[2] in ("Previous_gtids", "Gtid_list"):
+            return str(found[5]).strip("[]")
+    return ""
+
+
+def _plain(file: str) -> str:
+    """Quote a file's name where no introducer of a character set is taken; the server gave it."""
+    return "'" + file.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _listed(text: str) -> list[Gtid]:
+    return [Gtid(d, int(n), int(s)) for d, s, n in re.findall(r"(\d+)-(\d+)-(\d+)", text)]
+
+
+def _newest(gtids: list[Gtid]) -> dict[tuple[str, int | None], int]:
+    newest: dict[tuple[str, int | None], int] = {}
+    for gtid in gtids:
+        of = gtid.origin, gtid.server
+        newest[of] = max(gtid.number, newest.get(of, 0))
+    return newest
+
+
+def shares_history(connection: Connection[Any], server: Server, gtids: str) -> bool:
+    """Tell whether the server has executed any of these transactions, by ids that only one server can give.
+
+    MariaDB's ids are small numbers, which prove nothing.
+    """
+    if server.mariadb:
+        return False
+    return missing(connection, server, gtids) != str(MysqlGtids.parse(gtids))
+
+
+def gtids_at(connection: Connection[Any], server: Server, gtids: str, file: str, offset: int) -> Gtids:
+    """Read a set as the log reader keeps it, when it begins at a place that may lie before the set."""
+    if not server.mariadb:
+        return MysqlGtids.parse(gtids)
+    here = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
+    if here is None or here[0] is None:
+        raise TransientError(f"the server can't tell the GTIDs at {file} {offset}")
+    return MariadbGtids.parse(gtids, str(here[0]))

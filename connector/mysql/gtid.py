@@ -1,0 +1,162 @@
+"""Global transaction ids and sets of them, in both servers' dialects. Pure.
+
+MySQL: ``uuid:5`` or ``uuid:tag:5``, and a set is ``uuid:1-100:105:tag:1-3,uuid2:...``. Each transaction has
+an id of its own, so a set says exactly which are in it.
+
+MariaDB: ``domain-server-sequence``, and a place is ``0-1-100,7-3-20``: the last transaction of each domain.
+Within a domain all servers have the same order; numbers need not grow. So what is up to a place is told by
+the order of the log, never by comparing numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from connector.errors import BugError
+
+
+class Gtid(NamedTuple):
+    """One transaction's id. `origin`: MySQL's uuid, with a tag after a colon; MariaDB's domain.
+
+    `server`: MariaDB's server id; None in MySQL.
+    """
+
+    origin: str
+    number: int
+    server: int | None = None
+
+    def __str__(self) -> str:
+        if self.server is None:
+            return f"{self.origin}:{self.number}"
+        return f"{self.origin}-{self.server}-{self.number}"
+
+
+class MysqlGtids:
+    """The transactions that were executed, as intervals; what is added mostly follows the last one."""
+
+    def __init__(self, intervals: Mapping[str, list[list[int]]] | None = None) -> None:
+        self._intervals = dict(intervals or {})
+
+    @classmethod
+    def parse(cls, text: str) -> MysqlGtids:
+        """Read a set as the server spells it; `BugError` for anything else."""
+        gtids = cls()
+        for part in "".join(text.split()).lower().split(","):
+            uuid, *rest = part.split(":")
+            if part and not _UUID.fullmatch(uuid):
+                raise BugError(f"{text[:200]!r} is no set of GTIDs")
+            origin = uuid
+            for piece in rest:
+                if _TAG.fullmatch(piece):
+                    origin = f"{uuid}:{piece}"
+                elif found := _INTERVAL.fullmatch(piece):
+                    gtids._add_interval(origin, int(found[1]), int(found[2] or found[1]))
+                else:
+                    raise BugError(f"{text[:200]!r} is no set of GTIDs")
+        return gtids
+
+    def __str__(self) -> str:
+        """Spell it as the server does: uuids and tags in order, intervals joined where they meet."""
+        parts: dict[str, list[str]] = {}
+        for origin in sorted(self._intervals):
+            uuid, _, tag = origin.partition(":")
+            spelled = [f"{a}-{b}" if a < b else f"{a}" for a, b in self._intervals[origin]]
+            parts.setdefault(uuid, [uuid]).extend([tag, *spelled] if tag else spelled)
+        return ",".join(":".join(part) for part in parts.values())
+
+    def holds(self, gtid: Gtid) -> bool:
+        """Tell whether a transaction is in the set."""
+        intervals = self._intervals.get(gtid.origin)
+        if not intervals or gtid.number > intervals[-1][1]:
+            return False
+        place = bisect_right(intervals, gtid.number, key=_first) - 1
+        return place >= 0 and gtid.number <= intervals[place][1]
+
+    def add(self, gtid: Gtid) -> None:
+        """Put a transaction into the set."""
+        intervals = self._intervals.get(gtid.origin)
+        if intervals and intervals[-1][1] + 1 == gtid.number:
+            intervals[-1][1] = gtid.number
+        else:
+            self._add_interval(gtid.origin, gtid.number, gtid.number)
+
+    def contains(self, other: MysqlGtids) -> bool:
+        """Tell whether all of another set is in this one."""
+        return all(
+            self._holds_interval(origin, first, last)
+            for origin, intervals in other._intervals.items()
+            for first, last in intervals
+        )
+
+    def _holds_interval(self, origin: str, first: int, last: int) -> bool:
+        intervals = self._intervals.get(origin, [])
+        place = bisect_right(intervals, first, key=_first) - 1
+        return place >= 0 and last <= intervals[place][1]
+
+    def _add_interval(self, origin: str, first: int, last: int) -> None:
+        """Add an interval, joined with those that it touches."""
+        intervals = self._intervals.setdefault(origin, [])
+        start = bisect_right(intervals, first, key=_first)
+        if start and intervals[start - 1][1] + 1 >= first:
+            start -= 1
+            first = intervals[start][0]
+        end = start
+        while end < len(intervals) and intervals[end][0] <= last + 1:
+            last = max(last, intervals[end][1])
+            end += 1
+        intervals[start:end] = [[first, last]]
+
+
+class MariadbGtids:
+    """The last transaction of each domain that was executed.
+
+    `here`: the same at the place where the log is read from, where that may lie before: of a domain in which
+    the two differ, all that comes is held already, up to and with its last one.
+    """
+
+    def __init__(self, last: Mapping[str, Gtid], here: MariadbGtids | None = None) -> None:
+        self.last = dict(last)
+        known = self.last if here is None else here.last
+        self._ahead = {d: gtid for d, gtid in self.last.items() if known.get(d) != gtid}
+
+    @classmethod
+    def parse(cls, text: str, here: str | None = None) -> MariadbGtids:
+        """Read a place as the server spells it; `BugError` for anything else."""
+        last = {}
+        for part in "".join(text.split()).split(","):
+            found = _MARIADB.fullmatch(part)
+            if part and not found:
+                raise BugError(f"{text[:200]!r} is no list of GTIDs")
+            if found:
+                last[found[1]] = Gtid(found[1], int(found[3]), int(found[2]))
+        return cls(last, None if here is None else cls.parse(here))
+
+    def __str__(self) -> str:
+        return ",".join(str(self.last[domain]) for domain in sorted(self.last, key=int))
+
+    def holds(self, gtid: Gtid) -> bool:
+        """Tell whether the transaction that comes next in the log was executed before."""
+        return gtid.origin in self._ahead
+
+    def add(self, gtid: Gtid) -> None:
+        """Go on behind the transaction that came next in the log."""
+        if gtid.origin not in self._ahead:
+            self.last[gtid.origin] = gtid
+        elif self._ahead[gtid.origin] == gtid:
+            del self._ahead[gtid.origin]
+
+
+Gtids = MysqlGtids | MariadbGtids
+"""What the log reader keeps. Neither is safe to be used by two threads at once."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_INTERVAL = re.compile(r"(\d+)(?:-(\d+))?")
+_MARIADB = re.compile(r"(\d+)-(\d+)-(\d+)")
+
+
+def _first(interval: list[int]) -> int:
+    return interval[0]

@@ -1,0 +1,236 @@
+"""Failover to a replica by GTID, as the agent lives through it: without a gap where nothing is missing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connector.errors import SourceMismatchError
+from connector.manifest import Manifest
+from connector.mysql import source
+from connector.store import LocalStore, newest_manifest
+from tests.cuts import manifests_in
+from tests.integration.test_mysql_capture import (
+    Load,
+    agent,
+    assert_equal,
+    fill,
+    short_waits,
+    wait_caught_up,
+)
+from tests.lossy_proxy import LossyProxy
+from tests.mariadb import MariaDatabase, reader_of
+from tests.replication import Replicated, replicated
+from tests.waiting import wait_until
+
+__all__ = ["short_waits"]
+
+NAME = "failover"
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def servers(request: pytest.FixtureRequest, servers_folder: Path, tmp_path: Path) -> Iterator[Replicated]:
+    """Two servers of the test's own, since one of them comes to an end."""
+    with replicated(request.param, servers_folder / tmp_path.name, NAME) as pair:
+        yield pair
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "APPLY_SECONDS", 1.0)
+
+
+def newest_of(store: LocalStore) -> Manifest:
+    newest = newest_manifest(store)
+    assert newest is not None
+    return newest
+
+
+def wait_for_epoch(store: LocalStore, epoch: int) -> None:
+    wait_until(lambda: newest_of(store).epoch == epoch, f"epoch {epoch} has begun", seconds=60)
+
+
+def assert_failed_over(store: LocalStore, *, epoch: int = 2) -> None:
+    """No gap, no repair, and the notice; the set of GTIDs grew all the time."""
+    newest = newest_of(store)
+    assert (newest.epoch, newest.gaps) == (epoch, [])
+    assert newest.exact
+    manifests = manifests_in(store)
+    assert {dump.reason for manifest in manifests for dump in manifest.dumps} == {"initial"}
+    notices = [notice for manifest in manifests for notice in manifest.notices if notice.kind == "failover"]
+    assert len(notices) == epoch - 1
+    assert all(manifest.gtids for manifest in manifests)
+
+
+class OtherDomain:
+    """A second writer; in MariaDB in a domain of its own, which replicas may commit in any order."""
+
+    def __init__(self, database: MariaDatabase) -> None:
+        self._database = database
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> OtherDomain:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._database.connect() as connection, connection.cursor() as cursor:
+            if not self._database.is_mysql:
+                cursor.execute("SET SESSION gtid_domain_id = 7")
+            while not self._stopping.wait(0.001):
+                cursor.execute("UPDATE side SET n = n + 1 WHERE id <= 3")
+                cursor.execute("REPLACE INTO side VALUES (floor(10 + rand() * 30), floor(rand() * 1000))")
+
+
+def fill_both(servers: Replicated) -> None:
+    fill(servers.primary)
+    servers.primary.execute(
+        "CREATE TABLE side (id int PRIMARY KEY, n int)", "INSERT INTO side VALUES (1, 0), (2, 0)"
+    )
+
+
+@pytest.mark.parametrize("chunks_take", [0.0, 0.1])
+def test_the_agent_goes_on_at_the_replica_under_load(
+    servers: Replicated, tmp_path: Path, chunks_take: float
+) -> None:
+    """With slow chunks the first dumps are still running when the server changes."""
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with LossyProxy(primary.server.port) as proxy:
+        url = primary.url.replace(f":{primary.server.port}/", f":{proxy.port}/")
+        with agent(primary, tmp_path, url=url, delay_seconds=chunks_take) as store:
+            with Load(primary, 3), OtherDomain(primary):
+                wait_until(lambda: len(manifests_in(store)) > 5, "it captures", seconds=60)
+            servers.wait_applied()
+            servers.stop()
+            primary.server.stop(crash=True)
+            with Load(replica, 4), OtherDomain(replica):
+                proxy.lead_to(replica.server.port)
+                wait_for_epoch(store, 2)
+                size = len(manifests_in(store)) + 5
+                wait_until(lambda: len(manifests_in(store)) > size, "it captures there", seconds=60)
+            wait_caught_up(replica, store)
+    assert_failed_over(store)
+    for table in ("t", "small", "side"):
+        assert_equal(replica, store, table)
+
+
+def test_an_agent_that_was_stopped_goes_on_at_the_replica_and_back(
+    servers: Replicated, tmp_path: Path
+) -> None:
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+    with Load(primary, 5), OtherDomain(primary):
+        servers.wait_applied()
+        with agent(primary, tmp_path) as store:
+            size = len(manifests_in(store)) + 3
+            wait_until(lambda: len(manifests_in(store)) > size, "it captures some", seconds=60)
+    servers.wait_applied()
+    with agent(replica, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+        assert_equal(replica, store, "t")
+    with Load(primary, 6), OtherDomain(primary):
+        servers.wait_applied()
+    servers.wait_applied()
+    with agent(primary, tmp_path) as store:
+        wait_for_epoch(store, 3)
+        wait_caught_up(primary, store)
+    assert_failed_over(store, epoch=3)
+    for table in ("t", "small", "side"):
+        assert_equal(primary, store, table)
+
+
+def test_a_tail_that_the_replica_never_got_is_a_gap_and_repaired(servers: Replicated, tmp_path: Path) -> None:
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        servers.wait_applied()
+        servers.stop()
+        primary.execute("UPDATE t SET v = 'lost' WHERE id < 100", "DELETE FROM t WHERE id > 900")
+        wait_caught_up(primary, store)
+    replica.execute("UPDATE t SET v = 'kept' WHERE id < 50", "INSERT INTO t VALUES (2000, 1, 'new')")
+    with agent(replica, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    (gap,) = newest_of(store).gaps
+    assert "never executed" in gap.reason
+    assert_equal(replica, store, "t")
+
+
+def test_a_replica_that_has_purged_what_follows_is_a_gap(servers: Replicated, tmp_path: Path) -> None:
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+    servers.wait_applied()
+    servers.stop()
+
+    def purged() -> bool:
+        replica.execute("UPDATE t SET n = 5 WHERE id < 50", "FLUSH BINARY LOGS")
+        files = [row[0] for row in replica.execute("SHOW BINARY LOGS")]
+        replica.execute(f"PURGE BINARY LOGS TO '{files[-1]}'")
+        return len(replica.execute("SHOW BINARY LOGS")) == 1
+
+    wait_until(purged, "its log is purged")
+    with agent(replica, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    (gap,) = newest_of(store).gaps
+    assert "purged" in gap.reason
+    assert_equal(replica, store, "t")
+
+
+def test_a_replica_that_is_still_applying_is_waited_for(
+    servers: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "APPLY_SECONDS", 60.0)
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+        servers.wait_applied()
+        servers.stop()
+        primary.execute("UPDATE t SET v = 'late' WHERE id < 100")
+        wait_caught_up(primary, store)
+    number = newest_of(store).number
+    with agent(replica, tmp_path) as store:
+        wait_until(lambda: newest_of(store).number > number, "it has begun to look")
+        assert newest_of(store).epoch == 1
+        servers.start()
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    assert_failed_over(store)
+    assert_equal(replica, store, "t")
+
+
+def test_a_replica_is_known_without_a_right_to_write(servers: Replicated, tmp_path: Path) -> None:
+    """MySQL's GTIDs prove it; MariaDB's prove nothing, and another server is refused."""
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    there = reader_of(primary)
+    urls = [there, there.replace(f":{primary.server.port}/", f":{replica.server.port}/")]
+    with agent(primary, tmp_path, url=urls[0]) as store, Load(primary, 8):
+        wait_until(lambda: len(manifests_in(store)) > 5, "it captures", seconds=60)
+    servers.wait_applied()
+    servers.stop()
+    replica.execute("UPDATE t SET v = 'there' WHERE id < 100")
+    if not primary.is_mysql:
+        with pytest.raises(SourceMismatchError), agent(replica, tmp_path, url=urls[1]) as store:
+            pass
+        return
+    with agent(replica, tmp_path, url=urls[1]) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    assert_failed_over(store)
+    assert_equal(replica, store, "t")

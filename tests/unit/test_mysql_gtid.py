@@ -1,0 +1,96 @@
+"""Sets of GTIDs against plain sets and lists, and both servers' spellings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.errors import BugError
+from connector.mysql.gtid import Gtid, MariadbGtids, MysqlGtids
+
+U1, U2 = "00010203-0405-0607-0809-0a0b0c0d0e0f", "f0010203-0405-0607-0809-0a0b0c0d0e0f"
+ORIGINS = (U1, U2, f"{U1}:tag", f"{U2}:a_b")
+
+mysql_ids = st.builds(Gtid, st.sampled_from(ORIGINS), st.integers(1, 40), st.none())
+
+
+def set_of(ids: list[Gtid]) -> MysqlGtids:
+    gtids = MysqlGtids()
+    for gtid in ids:
+        gtids.add(gtid)
+    return gtids
+
+
+@given(st.lists(mysql_ids), mysql_ids)
+def test_a_mysql_set_is_a_set(ids: list[Gtid], one: Gtid) -> None:
+    gtids = set_of(ids)
+    assert gtids.holds(one) == (one in set(ids))
+    assert str(gtids) == str(set_of(sorted(set(ids)))) == str(MysqlGtids.parse(str(gtids)))
+    assert all(MysqlGtids.parse(str(gtids)).holds(gtid) for gtid in ids)
+
+
+@given(st.lists(mysql_ids), st.lists(mysql_ids))
+def test_a_mysql_set_contains_its_subsets(some: list[Gtid], others: list[Gtid]) -> None:
+    assert set_of(some).contains(set_of(others)) == (set(others) <= set(some))
+    assert set_of([*some, *others]).contains(set_of(some))
+
+
+def test_mysql_spells_tags_behind_their_uuid_and_lists_in_lines() -> None:
+    text = f"{U1}:1-5:7:tag:1:3-4,{U2}:9"
+    assert str(MysqlGtids.parse(text.replace(",", ",\n").upper())) == text
+    assert MysqlGtids.parse(text).holds(Gtid(f"{U1}:tag", 4))
+    assert not MysqlGtids.parse(text).holds(Gtid(f"{U1}:tag", 5))
+    assert str(MysqlGtids.parse("")) == ""
+
+
+@pytest.mark.parametrize("text", ["5", f"{U1}:1-", f"{U1}:1-5:?", "0-1-5", "zz"])
+def test_what_is_no_mysql_set_is_refused(text: str) -> None:
+    with pytest.raises(BugError, match="no set"):
+        MysqlGtids.parse(text)
+
+
+@pytest.mark.parametrize("text", ["5", "0-1", "0-1-2-3", f"{U1}:1"])
+def test_what_is_no_mariadb_place_is_refused(text: str) -> None:
+    with pytest.raises(BugError, match="no list"):
+        MariadbGtids.parse(text)
+
+
+domains = st.dictionaries(st.sampled_from(["0", "7", "11"]), st.integers(1, 6), min_size=1)
+
+
+@given(st.data(), domains)
+def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
+    data: st.DataObject, lengths: dict[str, int]
+) -> None:
+    """The order within a domain is the same everywhere, numbers need not grow; domains may be shuffled."""
+    sequences = {
+        domain: [
+            Gtid(domain, number, data.draw(st.integers(1, 3)))
+            for number in data.draw(st.lists(st.integers(1, 9), min_size=n, max_size=n, unique=True))
+        ]
+        for domain, n in lengths.items()
+    }
+    landed = {domain: data.draw(st.integers(0, n)) for domain, n in lengths.items()}
+    begun = {domain: data.draw(st.integers(0, n)) for domain, n in landed.items()}
+
+    def place(upto: dict[str, int]) -> str:
+        return ",".join(str(sequences[d][n - 1]) for d, n in upto.items() if n)
+
+    left = {domain: sequences[domain][n:] for domain, n in begun.items()}
+    gtids = MariadbGtids.parse(place(landed), place(begun))
+    taken: dict[str, list[Gtid]] = {domain: [] for domain in lengths}
+    while any(left.values()):
+        domain = data.draw(st.sampled_from(sorted(d for d, ids in left.items() if ids)))
+        gtid = left[domain].pop(0)
+        if not gtids.holds(gtid):
+            taken[domain].append(gtid)
+        gtids.add(gtid)
+    assert taken == {domain: sequences[domain][n:] for domain, n in landed.items()}
+    assert MariadbGtids.parse(place(lengths)).last == gtids.last
+
+
+def test_mariadb_spells_domains_by_number() -> None:
+    assert str(MariadbGtids.parse("10-1-5, 2-1-7")) == "2-1-7,10-1-5"
+    assert str(Gtid("0", 8, 1)) == "0-1-8"
+    assert str(Gtid(U1, 8)) == f"{U1}:8"
