@@ -40,7 +40,7 @@ from connector.mysql.reader import Landmark
 from connector.mysql.server import MAX_OFFSET, end_of_log, find_server, position_of
 from connector.mysql.tablemap import TableMap
 from connector.mysql.textrows import RowStream, TextRows, decode_rows
-from connector.mysql.types import select_expression
+from connector.mysql.types import LONGLONG, ColumnType, select_expression
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
 
@@ -54,6 +54,9 @@ GATHER_SECONDS = 0.002
 
 VISIBLE_SECONDS = 5.0
 """A commit is visible milliseconds after it is in the log, unless it waits for a replica to confirm it."""
+
+KEYS_AT_ONCE = 100
+"""Given keys that one SELECT looks up: few round trips, and still a short statement with the longest keys."""
 
 _QUERY = 3
 _NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT = 1146, 1142, 1143
@@ -215,9 +218,9 @@ class MysqlTables:
         place = position_of(file, offset)
         return place - 1, place
 
-    def _select(self, layout: TableMap, conditions: str) -> str:
-        columns = ", ".join(select_expression(f"t.{quote(c.name)}", c.type) for c in layout.columns)
-        return f"SELECT {columns} FROM {qualified(layout.table)} t{conditions}"
+    def _select(self, layout: TableMap, conditions: str, *further: str) -> str:
+        columns = [select_expression(f"t.{quote(c.name)}", c.type) for c in layout.columns]
+        return f"SELECT {', '.join([*columns, *further])} FROM {qualified(layout.table)} t{conditions}"
 
     def _rows(self, layout: TableMap, statement: str, where: str | None) -> Iterator[ChunkRows]:
         """Run the SELECT and decode its rows as they come."""
@@ -225,7 +228,7 @@ class MysqlTables:
             query(self._connection, "SET character_set_results = NULL")
             for some in self._stream(statement):
                 if len(some.starts):
-                    yield self._decode(layout, some)
+                    yield self._decode(layout, some)[0]
 
     def _stream(self, statement: str) -> Iterator[TextRows]:
         connection, stream = self._connection, RowStream()
@@ -251,30 +254,55 @@ class MysqlTables:
             if not select.select([self._connection._sock], [], [], GATHER_SECONDS)[0]:
                 return
 
-    def _decode(self, layout: TableMap, some: TextRows) -> ChunkRows:
+    def _decode(
+        self, layout: TableMap, some: TextRows, *further: ColumnType
+    ) -> tuple[ChunkRows, list[pa.Array]]:
+        """Decode the table's columns, and those that were selected behind them."""
         try:
-            arrays, raws = decode_rows(some, [c.type for c in layout.columns])
+            arrays, raws = decode_rows(some, [*(c.type for c in layout.columns), *further])
         except ValueError as error:
             raise TableError(str(layout.table), str(error)) from error
-        raw = combine_raw(dict(zip((c.name for c in layout.columns), raws, strict=True)))
-        return ChunkRows(arrays, raw)
+        names = [c.name for c in layout.columns]
+        raw = combine_raw(dict(zip(names, raws[: len(names)], strict=True)))
+        return ChunkRows(arrays[: len(names)], raw), arrays[len(names) :]
 
     def _rows_of(
         self, layout: TableMap, columns: Sequence[KeyColumn], wanted: Sequence[Sequence[str]]
     ) -> Iterator[ChunkRows]:
-        """Look each key up by itself, in the one snapshot: a key is found by the server's own comparison."""
+        """Look keys up in the one snapshot: a key is found by the server's own comparison.
+
+        Two keys may be the same to it ('a' and 'A'): so those that no row was told for are looked up again,
+        until none of them has one.
+        """
         missing: list[Sequence[str]] = []
         with self._errors(layout.table, "given keys"):
-            for key in wanted:
-                found = False
-                statement = self._select(layout, f" WHERE {_equal(columns, key)}")
-                for some in self._rows(layout, statement, "given keys"):
-                    found = True
-                    yield ChunkRows(some.columns, some.raw, pa.array([False] * len(some.columns[0])))
-                if not found:
-                    missing.append(key)
+            for low in range(0, len(wanted), KEYS_AT_ONCE):
+                left = list(wanted[low : low + KEYS_AT_ONCE])
+                while left:
+                    found: set[int] = set()
+                    for rows_found, numbers in self._rows_with_numbers(layout, columns, left):
+                        found.update(numbers)
+                        yield rows_found
+                    if not found:
+                        missing += left
+                        break
+                    left = [key for number, key in enumerate(left) if number not in found]
             if missing:
                 yield _absent(layout, columns, missing)
+
+    def _rows_with_numbers(
+        self, layout: TableMap, columns: Sequence[KeyColumn], wanted: Sequence[Sequence[str]]
+    ) -> Iterator[tuple[ChunkRows, list[int]]]:
+        """Run one SELECT for some keys; give rows, and which of the keys each was found by first."""
+        conditions = [f"({_equal(columns, key)})" for key in wanted]
+        number = " ".join(f"WHEN {condition} THEN {place}" for place, condition in enumerate(conditions))
+        statement = self._select(layout, f" WHERE {' OR '.join(conditions)}", f"CASE {number} END")
+        query(self._connection, "SET character_set_results = NULL")
+        for some in self._stream(statement):
+            if len(some.starts):
+                chunk, (numbers,) = self._decode(layout, some, ColumnType(LONGLONG))
+                present = pa.array([False] * len(numbers))
+                yield ChunkRows(chunk.columns, chunk.raw, present), numbers.to_pylist()
 
     def _table_map(self, table: TableName) -> TableMap:
         found = table_map_of(self._connection, table)

@@ -362,6 +362,34 @@ def test_keys_without_a_row_come_back_as_absent_in_the_columns_spelling(mariadb:
     ]
 
 
+def test_many_keys_are_looked_up_together_and_each_is_found_or_absent(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int, name varchar(20), v text, PRIMARY KEY (id, name)) CHARACTER SET utf8mb4",
+        "INSERT INTO t SELECT seq, concat('N', seq), repeat('x', seq % 7) FROM seq_1_to_1000",
+    )
+    wanted = [[str(n), f"{'nN'[n % 2]}{n}"] for n in range(501, 1501)]  # the latter half is not there
+    wanted += [["7", "n7"], ["7", "N7"], ["8", "n7"], ["7", "n7"]]  # the same row, another, the first again
+    source = source_of(mariadb)
+    with following(source):
+        tables, table = source.open_tables(), of(mariadb)
+        sent: list[object] = []
+        send = tables._connection._execute_command
+        tables._connection._execute_command = lambda *a: (sent.append(a[1]), send(*a))[1]  # type: ignore[method-assign]
+        found = keyed(tables, table, wanted)
+        assert keyed(tables, table, []) == []
+        assert keyed(tables, table, [["0", "none"]]) == [(0, "none", None, True)]
+        tables.close()
+    assert len(sent) < 150
+    rows = [row for row in found if not row[3]]
+    assert sorted(rows) == sorted(
+        [(n, f"N{n}", "x" * (n % 7), False) for n in range(501, 1001)] + 3 * [(7, "N7", "", False)]
+    )
+    absent = [row for row in found if row[3]]
+    assert sorted(absent) == sorted(
+        [(n, f"{'nN'[n % 2]}{n}", None, True) for n in range(1001, 1501)] + [(8, "n7", None, True)]
+    )
+
+
 def test_an_abandoned_chunk_does_not_harm_the_next(mariadb: MariaDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
