@@ -127,6 +127,8 @@ def test_columns_altered_while_running_are_whole(place: Installation) -> None:
     assert_landed(place, "wide", "other", "still")
 
 
+@pytest.mark.only_postgres
+@pytest.mark.only_mariadb
 def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> None:
     place.configure(dump={"chunk_rows": 50, "workers": 1, "delay_seconds": 0.15})
     place.database.script(of(place, TABLES))
@@ -143,6 +145,8 @@ def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> No
     assert_landed(place, "wide", "other", "still")
 
 
+@pytest.mark.only_postgres
+@pytest.mark.only_mysql
 def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation) -> None:
     place.database.script(of(place, TABLES))
     changes = Changes(place)

@@ -55,6 +55,7 @@ def test_of_agents_started_at_the_same_time_one_goes_on(shop: Installation, rest
     assert_landed(shop, *TABLES)
 
 
+@pytest.mark.only_postgres  # leases know no database
 def test_a_killed_agent_s_lease_is_taken_over_at_once(shop: Installation) -> None:
     with shop.start("run") as first:
         shop.wait_dumped(first)
@@ -64,6 +65,7 @@ def test_a_killed_agent_s_lease_is_taken_over_at_once(shop: Installation) -> Non
     assert {m.term for m in shop.history()} == {1, 2}
 
 
+@pytest.mark.only_postgres
 def test_a_lease_removed_behind_their_backs_lets_no_two_agents_commit(shop: Installation) -> None:
     with ShopWriter(shop.database, seed=7):
         with shop.start("run") as first:
