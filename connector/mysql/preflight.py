@@ -7,22 +7,20 @@ GRANTS, which roles and wildcards make unreadable.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import pymysql
 from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.errors import DeltatideError, PreconditionError
-from connector.mysql.capturing import OWN_DATABASE, captures
-from connector.mysql.catalog import TableFacts, find_tables, layout_of, noted_columns, primary_key, qualified
-from connector.mysql.connection import quote, row, rows, text_of
+from connector.errors import DeltatideError
+from connector.mysql.capturing import OWN_DATABASE
+from connector.mysql.catalog import find_tables
+from connector.mysql.connection import row, rows
 from connector.mysql.journal import GRANT, Journal
 from connector.mysql.server import Server, end_of_log, is_replica, log_files
 from connector.mysql.stream import REPLICA_HOST, created_at, replica_id
-from connector.schema import TableName
+from connector.mysql.table_checks import Place, check_tables, refusals
 from connector.source import Finding
 
 OLDEST = {True: (10, 6), False: (8, 0)}
@@ -31,25 +29,6 @@ OLDEST = {True: (10, 6), False: (8, 0)}
 CLOCK_SECONDS = 5.0
 RETENTION_SECONDS = 86_400
 """A stopped agent should survive a day."""
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What every look needs."""
-
-    connection: Connection[Any]
-    connect: Callable[[], Connection[Any]]
-    server: Server
-    config: SourceConfig
-    tables: Mapping[str, TableConfig]
-    journal: Journal
-    found: Sequence[TableFacts]
-    variables: Mapping[str, str]
-    user: str
-
-    def variable(self, name: str) -> str | None:
-        """Give a global variable; None where this server has none of that name."""
-        return self.variables.get(name)
 
 
 def check(
@@ -67,11 +46,11 @@ def check(
     name, _, host = str(account[0]).rpartition("@")
     user = f"'{name}'@'{host}'"
     found = find_tables(connection, config)
-    place = _Place(connection, connect, server, config, tables, journal, found, variables, user)
-    return [*_server(place), *_log(place), *_rights(place), *_own_tables(place), *_tables(place)]
+    place = Place(connection, connect, server, config, tables, journal, found, variables, user)
+    return [*_server(place), *_log(place), *_rights(place), *_own_tables(place), *check_tables(place)]
 
 
-def _server(place: _Place) -> Iterator[Finding]:
+def _server(place: Place) -> Iterator[Finding]:
     server = place.server
     good = server.release >= OLDEST[server.mariadb]
     oldest = ".".join(map(str, OLDEST[server.mariadb]))
@@ -90,7 +69,7 @@ def _server(place: _Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _server_id(place: _Place) -> Iterator[Finding]:
+def _server_id(place: Place) -> Iterator[Finding]:
     ours, theirs = replica_id(place.config.name), place.server.server_id
     if theirs in (0, ours):
         yield Finding(
@@ -107,16 +86,16 @@ def _server_id(place: _Place) -> Iterator[Finding]:
     yield Finding("server_id", "ok", f"is {theirs}; the agent reads as {ours}")
 
 
-def _other_replica(place: _Place, ours: int) -> str | None:
+def _other_replica(place: Place, ours: int) -> str | None:
     """Find a replica under our own server id: the server would end one connection when the other begins."""
     old = place.server.mariadb or place.server.release < (8, 4)
     found: list[tuple[Any, ...]] = []
-    with _denied():  # not every user may ask
+    with refusals():  # not every user may ask
         found = rows(place.connection, "SHOW SLAVE HOSTS" if old else "SHOW REPLICAS")
     return next((str(host) for id_, host, *_ in found if int(id_) == ours and host != REPLICA_HOST), None)
 
 
-def _log(place: _Place) -> Iterator[Finding]:
+def _log(place: Place) -> Iterator[Finding]:
     if place.variable("log_bin") != "ON":
         yield Finding(
             "log_bin", "failed", "is OFF", "set log_bin = ON in the configuration, restart the server"
@@ -133,7 +112,7 @@ def _log(place: _Place) -> Iterator[Finding]:
     yield from _features(place)
 
 
-def _row_image(place: _Place) -> Iterator[Finding]:
+def _row_image(place: Place) -> Iterator[Finding]:
     image = place.variable("binlog_row_image") or "FULL"
     if image in ("FULL", "FULL_NODUP"):
         yield Finding("binlog_row_image", "ok", f"is {image}")
@@ -145,7 +124,7 @@ def _row_image(place: _Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _partial_json(place: _Place) -> Iterator[Finding]:
+def _partial_json(place: Place) -> Iterator[Finding]:
     """Differences of JSON documents, which tell nothing without the document before (MySQL has them)."""
     name, image = "binlog_row_value_options", place.variable("binlog_row_image")
     value = place.variable(name)
@@ -161,9 +140,9 @@ def _partial_json(place: _Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _filters(place: _Place) -> Iterator[Finding]:
+def _filters(place: Place) -> Iterator[Finding]:
     """A server that leaves databases out of its log, or a replica that does not log what it applies."""
-    with _denied() as denied:
+    with refusals() as denied:
         renamed = not place.server.mariadb and place.server.release >= (8, 2)
         found = row(place.connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
         if found is not None and any(found[2:4]):
@@ -179,7 +158,7 @@ def _filters(place: _Place) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _retention(place: _Place) -> Iterator[Finding]:
+def _retention(place: Place) -> Iterator[Finding]:
     seconds = float(place.variable("binlog_expire_logs_seconds") or 0)
     seconds = seconds or float(place.variable("expire_logs_days") or 0) * 86_400
     if seconds == 0:
@@ -197,7 +176,7 @@ def _retention(place: _Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _features(place: _Place) -> Iterator[Finding]:
+def _features(place: Place) -> Iterator[Finding]:
     """What needs nothing done, and people ask about."""
     if _has_gtids(place):
         yield Finding("gtid", "ok", "is on: after a failover the log goes on at the other server")
@@ -215,14 +194,14 @@ def _features(place: _Place) -> Iterator[Finding]:
     yield Finding("time zone tables", "ok", "not needed: times are read in UTC, by its offset")
 
 
-def _has_gtids(place: _Place) -> bool:
+def _has_gtids(place: Place) -> bool:
     return place.server.mariadb or place.variable("gtid_mode") == "ON"
 
 
-def _rights(place: _Place) -> Iterator[Finding]:
+def _rights(place: Place) -> Iterator[Finding]:
     mariadb, user = place.server.mariadb, place.user
     client = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"
-    with _denied() as denied:
+    with refusals() as denied:
         end_of_log(place.connection, place.server)
         files = log_files(place.connection)
     if denied:
@@ -236,9 +215,9 @@ def _rights(place: _Place) -> Iterator[Finding]:
         yield Finding("rights", "ok", f"{user} may read the log")
 
 
-def _own_tables(place: _Place) -> Iterator[Finding]:
+def _own_tables(place: Place) -> Iterator[Finding]:
     """Look whether our two small tables are there and may be written, or could be created."""
-    with _denied() as denied:
+    with refusals() as denied:
         if not _read_only(place) and place.journal.is_there(place.connection):
             rows(place.connection, f"SELECT 1 FROM {OWN_DATABASE}.watermark LIMIT 0")
             place.journal.try_writing(place.connection)
@@ -262,11 +241,11 @@ def _own_tables(place: _Place) -> Iterator[Finding]:
         )
 
 
-def _read_only(place: _Place) -> bool:
+def _read_only(place: Place) -> bool:
     return place.variable("read_only") == "ON" or is_replica(place.connection)
 
 
-def _may_create(place: _Place) -> bool:
+def _may_create(place: Place) -> bool:
     grants = [str(found[0]) for found in rows(place.connection, "SHOW GRANTS")]
     places = ("*.*", f"`{OWN_DATABASE}`.*")
     for privileges, _, where in (g.removeprefix("GRANT ").partition(" ON ") for g in grants):
@@ -276,122 +255,7 @@ def _may_create(place: _Place) -> bool:
     return False
 
 
-def _tables(place: _Place) -> Iterator[Finding]:
-    yield from _patterns(place)
-    yield from _views(place)
-    for facts in place.found:
-        looks = (_readable(place, facts), _kept(facts), _key(place, facts), _virtual(place, facts))
-        problems = [problem for problem in looks if problem]
-        yield from problems or [Finding(f"table {facts.table}", "ok", "can be captured")]
-
-
-def _patterns(place: _Place) -> Iterator[Finding]:
-    """Report names and patterns that match no table, and settings of tables that are not captured."""
-    for pattern in place.config.tables:
-        one = place.config.model_copy(update={"tables": [pattern], "exclude": []})
-        if not any(one.captures(facts.table) for facts in place.found):
-            yield Finding(
-                f"tables {pattern}", "failed", f"no table matches that {place.user} may see",
-                "correct source.tables, create the table, or GRANT SELECT on it",
-            )  # fmt: skip
-    names = {str(facts.table) for facts in place.found}
-    for name in sorted(place.tables.keys() - names):
-        yield Finding(f'[tables."{name}"]', "warning", "is not among the captured tables", "correct its name")
-
-
-def _views(place: _Place) -> Iterator[Finding]:
-    found = rows(
-        place.connection,
-        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'VIEW'",
-    )
-    for namespace, name in found:
-        table = TableName(namespace, name)
-        if captures(place.config, table):
-            named = str(table) in place.config.tables
-            yield Finding(
-                f"table {table}", "failed" if named else "warning", "is a view, never in the log",
-                "add it to source.exclude",
-            )  # fmt: skip
-
-
-def _readable(place: _Place, facts: TableFacts) -> Finding | None:
-    with _denied() as denied:
-        rows(place.connection, f"SELECT * FROM {qualified(facts.table)} LIMIT 0")
-    if not denied:
-        return None
-    grant = f"GRANT SELECT ON {qualified(facts.table)} TO {place.user};"
-    return Finding(f"table {facts.table}", "failed", denied[0], grant)
-
-
-def _kept(facts: TableFacts) -> Finding | None:
-    """Look at what keeps the rows: a snapshot is a snapshot in a transactional engine only."""
-    name, spelled = f"table {facts.table}", qualified(facts.table)
-    if facts.kind == "SYSTEM VERSIONED":
-        return Finding(
-            name, "failed", "is system-versioned: its log carries rows of the past too",
-            f"ALTER TABLE {spelled} DROP SYSTEM VERSIONING; or add it to source.exclude",
-        )  # fmt: skip
-    if facts.engine not in ("InnoDB", "ROCKSDB"):
-        return Finding(
-            name, "failed", f"is kept by {facts.engine}, which has no snapshots",
-            f"ALTER TABLE {spelled} ENGINE = InnoDB; or add it to source.exclude",
-        )  # fmt: skip
-    return None
-
-
-def _key(place: _Place, facts: TableFacts) -> Finding | None:
-    name = f"table {facts.table}"
-    layout = layout_of(place.connection, facts.table, place.tables)
-    if layout is None or layout.schema is None:
-        problem = layout.problem if layout else None
-        reason = problem.reason if problem else "it is gone"
-        return Finding(name, "failed", reason, problem.hint if problem else None)
-    key = layout.schema.key
-    if key == primary_key(place.connection, facts.table):
-        return None
-    indexes = _unique_indexes(place.connection, facts.table)
-    fitting = [nullable for columns, nullable in indexes if sorted(columns) == sorted(key)]
-    listed = ", ".join(map(quote, key))
-    if not fitting:
-        return Finding(
-            name, "failed", f"its configured key ({', '.join(key)}) has no unique index",
-            f"ALTER TABLE {qualified(facts.table)} ADD UNIQUE ({listed});",
-        )  # fmt: skip
-    if all(fitting):
-        return Finding(
-            name, "failed", f"a column of its configured key ({', '.join(key)}) may be null",
-            f"ALTER TABLE {qualified(facts.table)} MODIFY each of {listed} with NOT NULL",
-        )  # fmt: skip
-    return None
-
-
-def _virtual(place: _Place, facts: TableFacts) -> Finding | None:
-    """Look for virtual columns that partial row images of MariaDB leave out, though they have changed."""
-    image = place.variable("binlog_row_image")
-    if not place.server.mariadb or image == "FULL":
-        return None
-    noted = noted_columns(place.connection, facts.table)
-    names = ", ".join(name for name, column in noted.items() if column.virtual)
-    if not names:
-        return None
-    return Finding(
-        f"table {facts.table}", "failed",
-        f"has virtual columns ({names}), which a log with binlog_row_image = {image} leaves out",
-        "SET GLOBAL binlog_row_image = FULL;",
-    )  # fmt: skip
-
-
-def _unique_indexes(connection: Connection[Any], table: TableName) -> list[tuple[list[str], bool]]:
-    """Give the columns of each unique index, and whether one of them may be null."""
-    found = rows(connection, f"SHOW INDEX FROM {qualified(table)} WHERE Non_unique = 0")
-    indexes: dict[str, tuple[list[str], bool]] = {}
-    for _, _, name, _, column, _, _, _, _, nullable, *_ in found:
-        columns, some = indexes.get(name, ([], False))
-        indexes[name] = [*columns, column], some or nullable == "YES"
-    return list(indexes.values())
-
-
-def _expect(place: _Place, name: str, wanted: str) -> Finding:
+def _expect(place: Place, name: str, wanted: str) -> Finding:
     value = place.variable(name)
     if value == wanted:
         return Finding(name, "ok", f"is {value}")
@@ -399,17 +263,3 @@ def _expect(place: _Place, name: str, wanted: str) -> Finding:
     spelled = wanted or "''"
     mend = f"SET GLOBAL {name} = {spelled}; and set it in the server's configuration file"
     return Finding(name, "failed", shown, mend)
-
-
-class _denied:  # noqa: N801
-    """Try something out: gathers the server's refusals instead of raising them."""
-
-    def __enter__(self) -> list[str]:
-        self._reasons: list[str] = []
-        return self._reasons
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, (pymysql.OperationalError, pymysql.ProgrammingError, PreconditionError)):
-            self._reasons.append(text_of(error))
-            return True
-        return False

@@ -9,7 +9,7 @@ import pytest
 
 from connector.demo.mariadb_server import MariadbServer
 from connector.source import Finding
-from tests.mariadb import MariaDatabase, following, source_of
+from tests.mariadb import MariaDatabase, following, read_all, source_of
 
 
 def findings(
@@ -185,6 +185,31 @@ def test_a_configured_key_needs_a_unique_index_that_is_never_null(mariadb: Maria
     assert "may be null" in found.detail
     mariadb.execute("ALTER TABLE t MODIFY b int NOT NULL")
     assert findings(mariadb, keys={name: ["b", "a"]})[f"table {name}"].state == "ok"
+
+
+def test_foreign_keys_that_change_rows_below_the_log_are_told(mariadb: MariaDatabase) -> None:
+    reference = "FOREIGN KEY (p) REFERENCES parent (id)"
+    mariadb.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        f"CREATE TABLE plain (id int PRIMARY KEY, p int, CONSTRAINT a {reference})",
+        f"CREATE TABLE gone (id int PRIMARY KEY, p int, CONSTRAINT `b c` {reference} ON DELETE CASCADE)",
+        f"CREATE TABLE nulled (id int PRIMARY KEY, p int, CONSTRAINT d {reference} ON UPDATE SET NULL)",
+        "INSERT INTO parent VALUES (1), (2)", "INSERT INTO gone VALUES (1, 1)",
+    )  # fmt: skip
+    found = findings(mariadb)
+    states = {
+        name: found[f"table {mariadb.name}.{name}"].state for name in ("parent", "plain", "gone", "nulled")
+    }
+    with following(source_of(mariadb)) as log:  # what the log says of it decides whether it matters
+        mariadb.execute("DELETE FROM parent WHERE id = 1")
+        tables = {row["_table"].rpartition(".")[2] for row in read_all(mariadb, log)}
+    wanted = "ok" if "gone" in tables else "failed"
+    assert states == {"parent": "ok", "plain": "ok", "gone": wanted, "nulled": wanted}
+    if wanted == "failed":
+        told = found[f"table {mariadb.name}.gone"]
+        assert "(b c)" in told.detail
+        mariadb.execute(mended(told))
+        assert findings(mariadb)[f"table {mariadb.name}.gone"].state == "ok"
 
 
 def test_names_that_match_nothing_and_views_are_told(mariadb: MariaDatabase) -> None:
