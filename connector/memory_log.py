@@ -17,8 +17,8 @@ from connector.manifest import UnsettledCommit
 from connector.memory_database import Change, Commit, Row, Slot
 from connector.memory_tables import snapshot_of
 from connector.position import Position
-from connector.postgres.visibility import Visibility
 from connector.schema import TableName
+from connector.visibility import Visibility
 
 if TYPE_CHECKING:
     from connector.source_memory import MemorySource

@@ -13,9 +13,9 @@ import pyarrow as pa
 from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.event import arrow_type
 from connector.memory_database import Row
-from connector.postgres.visibility import Snapshot
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
+from connector.visibility import Snapshot
 
 if TYPE_CHECKING:
     from connector.source_memory import MemorySource

@@ -16,9 +16,9 @@ from connector.manifest import Manifest, SourceIdentity, UnsettledCommit
 from connector.memory_database import Change, MemoryDatabase, Slot
 from connector.memory_log import MemoryLogReader
 from connector.memory_tables import MemoryTables
-from connector.postgres.visibility import Visibility
 from connector.schema import TableSchema
 from connector.source import Finding, History, Outlook, Prepared
+from connector.visibility import Visibility
 
 
 @dataclass

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector import landing
+from connector.cells import Mask, combine_raw, gather
 from connector.errors import TableError
 from connector.event import CdcColumns, EventBatch, assemble
-from connector.mysql.cells import Mask, Places, combine_raw, gather, list_names
+from connector.mysql.cells import Places, list_names
 from connector.mysql.images import ABSENT, DIFFERENCE, NULL, VALUE, Images, Layout
 from connector.mysql.json_difference import changed_text
 from connector.mysql.numbers import little_endian

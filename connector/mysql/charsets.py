@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.mysql.cells import offsets_of, texts_of, values_of, with_offsets
+from connector.cells import offsets_of
+from connector.mysql.cells import texts_of, values_of, with_offsets
 
 BINARY = "binary"
 UTF8 = frozenset(("utf8mb4", "utf8mb3", "utf8"))

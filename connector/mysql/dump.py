@@ -27,12 +27,12 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import Connection
 
+from connector.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, PreconditionError, RequestError, TableError, TransientError
 from connector.event import arrow_type
 from connector.mysql import keys
 from connector.mysql.catalog import estimate_rows, layout_of, qualified, table_map_of
-from connector.mysql.cells import combine_raw
 from connector.mysql.connection import close, code_of, is_transient, literal, query, quote, row, rows, text_of
 from connector.mysql.journal import GRANT, Journal
 from connector.mysql.keys import KeyColumn

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from connector.cells import Bytes, Mask
 from connector.mysql import types
-from connector.mysql.cells import Bytes, Mask, Places
+from connector.mysql.cells import Places
 from connector.mysql.numbers import unaligned
 from connector.mysql.types import ColumnType
 

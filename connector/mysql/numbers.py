@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from connector.cells import Bytes, Mask, with_nulls
 from connector.mysql import types
-from connector.mysql.cells import Bytes, Mask, Places, from_numpy, with_nulls
+from connector.mysql.cells import Places, from_numpy
 from connector.mysql.types import ColumnType, decimal_words
 
 U64 = npt.NDArray[np.uint64]

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from connector.mysql.cells import Bytes, Places
+from connector.cells import Bytes
+from connector.mysql.cells import Places
 from connector.mysql.compressed import HEADER
 from connector.mysql.images import ImageColumns, Layout, MalformedRowError
 from connector.mysql.numbers import unaligned

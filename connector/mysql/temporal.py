@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from connector.cells import Bytes, Mask, with_nulls
 from connector.mysql import types
-from connector.mysql.cells import Bytes, Mask, Places, from_numpy, texts_of, with_nulls
+from connector.mysql.cells import Places, from_numpy, texts_of
 from connector.mysql.numbers import big_endian, little_endian
 from connector.mysql.types import ColumnType
 

@@ -23,10 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connector.cells import Bytes, Mask, gather
 from connector.errors import BugError
 from connector.event import arrow_type
 from connector.mysql import types
-from connector.mysql.cells import PADDING, Bytes, Mask, Places, gather, texts_of
+from connector.mysql.cells import PADDING, Places, texts_of
 from connector.mysql.charsets import decode_texts
 from connector.mysql.numbers import decode_bits, unaligned
 from connector.mysql.types import ColumnType

@@ -13,20 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from connector.cells import Bytes, Mask, gather, offsets_of
 from connector.event import arrow_type
 from connector.mysql import types
 from connector.mysql.binary_json import json_text
-from connector.mysql.cells import (
-    PADDING,
-    Bytes,
-    Mask,
-    Places,
-    fixed_width,
-    gather,
-    offsets_of,
-    valid_of,
-    values_of,
-)
+from connector.mysql.cells import PADDING, Places, fixed_width, valid_of, values_of
 from connector.mysql.charsets import decode_texts
 from connector.mysql.compressed import uncompress_value
 from connector.mysql.numbers import (

@@ -27,7 +27,7 @@ from connector.postgres.connection import close, driver_errors, literal, one_row
 from connector.postgres.libpq import CopyStream
 from connector.postgres.pgoutput import COPY_BASE
 from connector.postgres.slot import end_of_log
-from connector.postgres.visibility import Visibility
+from connector.visibility import Visibility
 
 log = logging.getLogger(__name__)
 

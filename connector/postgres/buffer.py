@@ -31,7 +31,7 @@ from connector.postgres.pgoutput import (
     parse_relation,
     to_datetime,
 )
-from connector.postgres.visibility import Visibility
+from connector.visibility import Visibility
 
 log = logging.getLogger(__name__)
 

@@ -10,69 +10,21 @@ default extra_float_digits. Pure. Only text arrays with quotes are looked at one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connector.cells import offsets_of, with_nulls
 from connector.event import arrow_type
 from connector.postgres.arrays import decode_array
 from connector.schema import array_of, decimal_of
-
-Bytes = npt.NDArray[np.uint8]
-Offsets = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
-
-_MAP = pa.map_(pa.string(), pa.string())
 
 # Values of the source's type that the landing type cannot hold. Spark's dates and timestamps are those of the
 # years 1 to 9999, which are also the only ones that Arrow reads.
 _MISFIT_TIME = r"^(-?infinity|\d{5,}-\d\d-\d\d.*|\d{4,}-\d\d-\d\d.* BC)$"
 _SPECIAL_NUMERIC = r"^(NaN|-?Infinity)$"
 _NUMERIC = r"^-?\d+(\.\d+)?$"
-
-
-def gather(data: Bytes, starts: Offsets, ends: Offsets, valid: Mask | None = None) -> pa.Array:
-    """Copy the ranges of `data` into one binary array of contiguous cells.
-
-    Ranges are in ascending order and do not overlap, but for equal ones side by side. Where `valid` is False
-    the cell is null; its range must be empty.
-    """
-    rows = len(starts)
-    if rows == 0:
-        return pa.array([], pa.binary())
-    wide = len(data) > np.iinfo(np.int32).max
-    offset_type: type[np.signedinteger[Any]] = np.int64 if wide else np.int32
-    # Ranges and the gaps between them, alternating: [start, end, start, end, ...] are valid Arrow offsets.
-    offsets = np.empty(2 * rows, offset_type)
-    offsets[0::2] = starts
-    offsets[1::2] = ends
-    picks = np.arange(0, 2 * rows, 2, dtype=offset_type)
-    repeated = starts[1:] < ends[:-1]
-    if repeated.any():
-        kept = np.concatenate(([True], ~repeated))
-        offsets = offsets.reshape(-1, 2)[kept].reshape(-1)
-        picks = (2 * (np.cumsum(kept) - 1)).astype(offset_type)
-    binary = pa.large_binary() if wide else pa.binary()
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    cells = pa.Array.from_buffers(binary, len(offsets) - 1, buffers).take(pa.array(picks))
-    if wide:
-        cells = cells.cast(pa.binary())
-    return cells if valid is None else _with_nulls(cells, valid)
-
-
-def _with_nulls(cells: pa.Array, valid: Mask) -> pa.Array:
-    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), len(cells), [bitmap, *cells.buffers()[1:]])
-
-
-def offsets_of(cells: pa.Array) -> npt.NDArray[np.int32]:
-    """Give the offsets of a binary array's values into its data buffer, one more than it has rows."""
-    offsets: npt.NDArray[np.int32] = np.frombuffer(cells.buffers()[1], np.int32)
-    return offsets[cells.offset : cells.offset + len(cells) + 1]
 
 
 def decode_column(cells: pa.Array, type_name: str) -> tuple[pa.Array, pa.Array | None]:
@@ -198,27 +150,4 @@ def _decode_hex(cells: pa.Array) -> pa.Array:
     offsets = places // 2
     offsets[1:] -= np.cumsum(valid, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(values.astype(np.uint8))]
-    return _with_nulls(pa.Array.from_buffers(pa.binary(), len(cells), buffers), valid)
-
-
-def combine_raw(raws: Mapping[str, pa.Array | None]) -> pa.Array | None:
-    """Put the `raw` texts of the columns together into one map per row, null where a row has none.
-
-    Gives None when no column has any. Entries of a row are in the order of the mapping.
-    """
-    present = [(name, raw) for name, raw in raws.items() if raw is not None and raw.null_count < len(raw)]
-    if not present:
-        return None
-    count = len(present[0][1])
-    rows = [np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False)) for _, raw in present]
-    row = np.concatenate(rows)
-    order = np.argsort(row, kind="stable")
-    names = pa.array([name for name, _ in present], pa.string())
-    column = np.repeat(np.arange(len(present)), [len(r) for r in rows])
-    keys = names.take(pa.array(column[order]))
-    items = pa.concat_arrays([raw.drop_null() for _, raw in present]).take(pa.array(order))
-    sizes = np.bincount(row, minlength=count)
-    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-    bitmap = pa.py_buffer(np.packbits(sizes > 0, bitorder="little"))
-    entries = pa.StructArray.from_arrays([keys, items], fields=[_MAP.key_field, _MAP.item_field])
-    return pa.Array.from_buffers(_MAP, count, [bitmap, pa.py_buffer(offsets)], children=[entries])
+    return with_nulls(pa.Array.from_buffers(pa.binary(), len(cells), buffers), valid)

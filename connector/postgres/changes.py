@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector import landing
+from connector.cells import Mask, combine_raw, gather
 from connector.errors import TableError
 from connector.event import CdcColumns, EventBatch, assemble
 from connector.position import Position
-from connector.postgres.cells import Mask, combine_raw, decode_column, gather
+from connector.postgres.cells import decode_column
 from connector.postgres.messages import Relation
 from connector.postgres.tuples import (
     ABSENT,

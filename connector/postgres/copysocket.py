@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from psycopg2.extensions import connection as Connection
 
-from connector.postgres.cells import Bytes
+from connector.cells import Bytes
 from connector.postgres.copytext import CopiedRows, Places
 from connector.postgres.libpq import CopyError, CopyStream
 

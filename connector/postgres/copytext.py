@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from connector.cells import Bytes, Mask, gather, offsets_of
 from connector.errors import BugError
-from connector.postgres.cells import Bytes, Mask, gather, offsets_of
 
 _TAB, _NEWLINE, _BACKSLASH, _N = b"\t\n\\N"
 

@@ -6,7 +6,7 @@ The order within `open_chunk` is what makes a chunk exact:
    table between snapshot and read would make the old snapshot see it empty.
 2. Take the log reader's position, then open the snapshot.
 3. `low`: that position, lowered below every commit the reader has seen and the snapshot has not
-   (`connector.postgres.visibility`).
+   (`connector.visibility`).
 4. `high`: the end of the log after the snapshot was opened. Every commit that it shows lies before.
 
 Keys are the source's text, compared by the server as the column's type, so any btree-ordered type will do.
@@ -23,19 +23,20 @@ import psycopg2
 import pyarrow as pa
 from psycopg2.extensions import connection as Connection
 
+from connector.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
 from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, find_table, qualified
-from connector.postgres.cells import combine_raw, decode_column
+from connector.postgres.cells import decode_column
 from connector.postgres.connection import all_rows, close, failed, literal, one_row, quote
 from connector.postgres.copysocket import open_copy
 from connector.postgres.copytext import CopiedRows, split_rows
 from connector.postgres.libpq import CopyError
-from connector.postgres.visibility import Snapshot, Visibility
 from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
+from connector.visibility import Snapshot, Visibility
 
 SNAPSHOT_SECONDS = 1.0
 """How long to wait for a transaction whose commit may be in the log before the history's first position."""

@@ -23,7 +23,7 @@ from connector.postgres.connection import close, driver_errors, one_row
 from connector.postgres.pgoutput import PgSegment
 from connector.postgres.reader import StreamReader
 from connector.postgres.slot import advance_slot
-from connector.postgres.visibility import Snapshot, Visibility
+from connector.visibility import Snapshot, Visibility
 
 log = logging.getLogger(__name__)
 

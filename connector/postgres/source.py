@@ -23,9 +23,9 @@ from connector.postgres.log import BULK_BYTES, PostgresLog
 from connector.postgres.messages import Relation
 from connector.postgres.outlook import look, untold
 from connector.postgres.preflight import check
-from connector.postgres.visibility import Snapshot, Visibility
 from connector.schema import TableName, TableSchema
 from connector.source import Finding, History, Outlook, Prepared
+from connector.visibility import Snapshot, Visibility
 
 log = logging.getLogger(__name__)
 

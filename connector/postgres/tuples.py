@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from connector.postgres.cells import Bytes, Mask
+from connector.cells import Bytes, Mask
 
 INSERT, UPDATE, DELETE, TRUNCATE = b"IUDT"
 KEY, OLD, NEW = b"KON"

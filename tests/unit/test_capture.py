@@ -12,9 +12,9 @@ from connector.ledger import Ledger
 from connector.manifest import Manifest
 from connector.memory_database import MemoryDatabase
 from connector.memory_log import MemoryLogReader
-from connector.postgres.visibility import Visibility
 from connector.store import LocalStore, newest_manifest
 from connector.store_memory import MemoryStore
+from connector.visibility import Visibility
 from tests.agents import Agent, Killed, Writer, ask, counted, insert, landed_ids, read_upto, shop
 from tests.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
 from tests.waiting import wait_until

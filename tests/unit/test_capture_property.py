@@ -11,9 +11,9 @@ import pytest
 
 from connector.dump import Dumps, ReadTask
 from connector.memory_database import MemoryDatabase
-from connector.postgres.visibility import Snapshot, Visibility
 from connector.requests import DumpRequest, submit
 from connector.store_memory import MemoryStore
+from connector.visibility import Snapshot, Visibility
 from tests.agents import Agent, Killed, Writer, shop
 from tests.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
 from tests.waiting import wait_until

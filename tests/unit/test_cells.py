@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.cells import combine_raw, gather
 from connector.event import arrow_type
 from connector.postgres.arrays import parse_array
-from connector.postgres.cells import combine_raw, decode_column, gather
+from connector.postgres.cells import decode_column
 from tests.unit.reference_codec import array_text, decode
 
 

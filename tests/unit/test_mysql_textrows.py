@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.cells import gather
 from connector.errors import BugError
 from connector.event import arrow_type
-from connector.mysql.cells import gather
 from connector.mysql.charsets import decode_texts
 from connector.mysql.textrows import RowStream, decode_rows, decode_text, split_rows
 from connector.mysql.types import FLOAT, ColumnType, select_expression, type_of_catalog

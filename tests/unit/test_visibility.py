@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.manifest import UnsettledCommit
-from connector.postgres.visibility import Snapshot, Visibility
+from connector.visibility import Snapshot, Visibility
 
 
 def test_a_snapshot_is_read_as_postgres_spells_it() -> None:

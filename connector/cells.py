@@ -1,0 +1,89 @@
+"""Cells: the bytes of one column for many rows, as an Arrow binary array, null for NULL or absent. Pure.
+
+What the decoders of all databases share: ranges of a buffer become contiguous cells, and the `raw` texts of
+the columns are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+_MAP = pa.map_(pa.string(), pa.string())
+
+
+def gather(
+    data: Bytes, starts: npt.NDArray[Any], ends: npt.NDArray[Any], valid: Mask | None = None
+) -> pa.Array:
+    """Copy the ranges of `data` into one binary array of contiguous cells.
+
+    Ranges are in ascending order and do not overlap, but for equal ones side by side. Where `valid` is False
+    the cell is null; its range must be empty.
+    """
+    rows = len(starts)
+    if rows == 0:
+        return pa.array([], pa.binary())
+    wide = len(data) > np.iinfo(np.int32).max
+    offset_type: type[np.signedinteger[Any]] = np.int64 if wide else np.int32
+    # Ranges and the gaps between them, alternating: [start, end, start, end, ...] are valid Arrow offsets.
+    offsets = np.empty(2 * rows, offset_type)
+    offsets[0::2] = starts
+    offsets[1::2] = ends
+    picks = np.arange(0, 2 * rows, 2, dtype=offset_type)
+    repeated = starts[1:] < ends[:-1]
+    if repeated.any():
+        kept = np.concatenate(([True], ~repeated))
+        offsets = offsets.reshape(-1, 2)[kept].reshape(-1)
+        picks = (2 * (np.cumsum(kept) - 1)).astype(offset_type)
+    binary = pa.large_binary() if wide else pa.binary()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    cells = pa.Array.from_buffers(binary, len(offsets) - 1, buffers).take(pa.array(picks))
+    if wide:
+        cells = cells.cast(pa.binary())
+    return cells if valid is None else with_nulls(cells, valid)
+
+
+def with_nulls(array: pa.Array, valid: Mask | None) -> pa.Array:
+    """Give the array (without offset) nulls where `valid` is False; its own are replaced."""
+    if valid is None or valid.all():
+        return array
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(array.type, len(array), [bitmap, *array.buffers()[1:]])
+
+
+def offsets_of(cells: pa.Array) -> npt.NDArray[np.int32]:
+    """Give the offsets of a binary array's values into its data buffer, one more than it has rows."""
+    if not len(cells):
+        return np.zeros(1, np.int32)
+    offsets: npt.NDArray[np.int32] = np.frombuffer(cells.buffers()[1], np.int32)
+    return offsets[cells.offset : cells.offset + len(cells) + 1]
+
+
+def combine_raw(raws: Mapping[str, pa.Array | None]) -> pa.Array | None:
+    """Put the `raw` texts of the columns together into one map per row, null where a row has none.
+
+    Gives None when no column has any. Entries of a row are in the order of the mapping.
+    """
+    present = [(name, raw) for name, raw in raws.items() if raw is not None and raw.null_count < len(raw)]
+    if not present:
+        return None
+    count = len(present[0][1])
+    rows = [np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False)) for _, raw in present]
+    row = np.concatenate(rows)
+    order = np.argsort(row, kind="stable")
+    names = pa.array([name for name, _ in present], pa.string())
+    column = np.repeat(np.arange(len(present)), [len(r) for r in rows])
+    keys = names.take(pa.array(column[order]))
+    items = pa.concat_arrays([raw.drop_null() for _, raw in present]).take(pa.array(order))
+    sizes = np.bincount(row, minlength=count)
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    bitmap = pa.py_buffer(np.packbits(sizes > 0, bitorder="little"))
+    entries = pa.StructArray.from_arrays([keys, items], fields=[_MAP.key_field, _MAP.item_field])
+    return pa.Array.from_buffers(_MAP, count, [bitmap, pa.py_buffer(offsets)], children=[entries])
