@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 from pymysql.connections import Connection
@@ -58,6 +59,7 @@ class MysqlSource:
         self._journal = Journal(config.name)
         self._session: Connection[Any] | None = None
         self._watching: Connection[Any] | None = None
+        self._looking = Lock()
         self._found: Server | None = None
         self._reader: MysqlLog | None = None
         self._begun: Birth | None = None
@@ -117,6 +119,10 @@ class MysqlSource:
 
     def look(self) -> Outlook:
         """Look at the tables, and at what the reader wrote down that no log tells, over an own session."""
+        with self._looking:  # the loop looks too, when it takes up a table
+            return self._look()
+
+    def _look(self) -> Outlook:
         if self._watching is not None and not _alive(self._watching):
             close(self._watching)
             self._watching = None
