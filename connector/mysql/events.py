@@ -7,6 +7,7 @@ header's 19 bytes, without checksum.
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from typing import NamedTuple
 
 from connector.errors import BugError
@@ -81,6 +82,7 @@ def parse_begin(kind: int, header_seconds: int, server_id: int, body: bytes) -> 
     return Begin(Gtid(_uuid(body[1:17]), int.from_bytes(body[17:25], "little")), micros, False)
 
 
+@lru_cache(maxsize=100)  # a log has few
 def _uuid(data: bytes) -> str:
     text = data.hex()
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -169,10 +169,17 @@ def shares_history(connection: Connection[Any], server: Server, gtids: str) -> b
     return missing(connection, server, gtids) != str(MysqlGtids.parse(gtids))
 
 
-def gtids_at(connection: Connection[Any], server: Server, gtids: str, file: str, offset: int) -> Gtids:
-    """Read a set as the log reader keeps it, when it begins at a place that may lie before the set."""
+def gtids_at(
+    connection: Connection[Any], server: Server, gtids: str, file: str, offset: int, *, may_be_ahead: bool
+) -> Gtids:
+    """Read a set as the log reader keeps it, which begins at a place.
+
+    `may_be_ahead`: the place may lie before some of the set. In MariaDB the server tells which those are.
+    """
     if not server.mariadb:
         return MysqlGtids.parse(gtids)
+    if not may_be_ahead:
+        return MariadbGtids.parse(gtids)
     here = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
     if here is None or here[0] is None:
         raise TransientError(f"the server can't tell the GTIDs at {file} {offset}")

@@ -121,6 +121,10 @@ class MariadbGtids:
         self.last = dict(last)
         known = self.last if here is None else here.last
         self._ahead = {d: gtid for d, gtid in self.last.items() if known.get(d) != gtid}
+        for domain, gtid in self._ahead.items():
+            before = known.get(domain)
+            if before is not None and before.server == gtid.server and before.number > gtid.number:
+                raise BugError(f"the log at hand is at {before}, behind {gtid}, which has landed")
 
     @classmethod
     def parse(cls, text: str, here: str | None = None) -> MariadbGtids:

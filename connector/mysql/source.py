@@ -263,7 +263,11 @@ class MysqlSource:
             captured = self._captured(side, server)
             offset = unpack_position(position)[1]
             with driver_errors("asking for GTIDs"):
-                kept = executed.gtids_at(side, server, gtids, file, offset) if gtids is not None else None
+                kept = (
+                    None
+                    if gtids is None
+                    else executed.gtids_at(side, server, gtids, file, offset, may_be_ahead=epoch > 1)
+                )  # only a failover begins an epoch at a place before its set
             stream = BinlogStream(
                 self._connect_to(server, replication=True), server, file, offset,
                 replica_id(self._config.name),

@@ -22,7 +22,7 @@ from tests.integration.test_mysql_capture import (
     wait_caught_up,
 )
 from tests.lossy_proxy import LossyProxy
-from tests.mariadb import MariaDatabase, reader_of
+from tests.mariadb import MariaDatabase, reader_of, source_of
 from tests.replication import Replicated, replicated
 from tests.waiting import wait_until
 
@@ -212,6 +212,17 @@ def test_a_replica_that_is_still_applying_is_waited_for(
         wait_caught_up(replica, store)
     assert_failed_over(store)
     assert_equal(replica, store, "t")
+
+
+def test_check_accepts_a_replica_and_says_that_it_is_not_written_to(servers: Replicated) -> None:
+    fill_both(servers)
+    servers.wait_applied()
+    reading = source_of(servers.replica)
+    found = {finding.name: finding for finding in reading.check()}
+    reading.close()
+    assert {name for name, finding in found.items() if finding.state != "ok"} == {"own tables"}
+    assert found["own tables"].state == "warning"
+    assert "a replica" in found["own tables"].detail
 
 
 def test_a_replica_is_known_without_a_right_to_write(servers: Replicated, tmp_path: Path) -> None:

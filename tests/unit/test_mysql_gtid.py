@@ -63,14 +63,17 @@ domains = st.dictionaries(st.sampled_from(["0", "7", "11"]), st.integers(1, 6), 
 def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
     data: st.DataObject, lengths: dict[str, int]
 ) -> None:
-    """The order within a domain is the same everywhere, numbers need not grow; domains may be shuffled."""
-    sequences = {
-        domain: [
-            Gtid(domain, number, data.draw(st.integers(1, 3)))
-            for number in data.draw(st.lists(st.integers(1, 9), min_size=n, max_size=n, unique=True))
-        ]
-        for domain, n in lengths.items()
-    }
+    """The order within a domain is the same everywhere; domains may be shuffled.
+
+    Only the numbers that one server gives grow.
+    """
+    sequences: dict[str, list[Gtid]] = {}
+    for domain, n in lengths.items():
+        numbers = {server: data.draw(st.integers(0, 20)) for server in (1, 2, 3)}
+        sequences[domain] = []
+        for server in data.draw(st.lists(st.sampled_from((1, 2, 3)), min_size=n, max_size=n)):
+            numbers[server] += 1
+            sequences[domain].append(Gtid(domain, numbers[server], server))
     landed = {domain: data.draw(st.integers(0, n)) for domain, n in lengths.items()}
     begun = {domain: data.draw(st.integers(0, n)) for domain, n in landed.items()}
 
@@ -88,6 +91,11 @@ def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
         gtids.add(gtid)
     assert taken == {domain: sequences[domain][n:] for domain, n in landed.items()}
     assert MariadbGtids.parse(place(lengths)).last == gtids.last
+
+
+def test_a_mariadb_place_behind_what_has_landed_is_refused() -> None:
+    with pytest.raises(BugError, match="behind 0-1-5"):
+        MariadbGtids.parse("0-1-5", "0-1-6")
 
 
 def test_mariadb_spells_domains_by_number() -> None:
