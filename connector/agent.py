@@ -13,9 +13,8 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,9 +25,10 @@ from connector.errors import DeltatideError, PreconditionError, RequestError, Tr
 from connector.lease import Holder, Lease, read_lease
 from connector.ledger import check_identity
 from connector.manifest import Manifest
-from connector.position import format_lsn
+from connector.position import spell_position
 from connector.requests import DumpRequest, submit
 from connector.schema import TableName
+from connector.signals import stopped_by_signals
 from connector.source import Finding, Source
 from connector.store import Store, newest_manifest, open_store, probe
 
@@ -85,11 +85,16 @@ def run(config: Config) -> Progress:
     """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until it can't go on (raised)."""
     _refuse_failures(check(config))
     store = open_store(config.landing, config.source.name)
-    lease = Lease.acquire(store, config.landing.lease_seconds, log.info)
     source = open_source(config)
+    lease = Lease.acquire(store, config.landing.lease_seconds, log.info)
     try:
         capture = Capture(source, store, config, term=lease.term)
-        with _graceful(capture.stop), _renewed(lease, capture, config.landing.lease_seconds):
+
+        def stop(number: signal.Signals) -> None:
+            log.info("%s: landing and committing what was read", number.name)
+            capture.stop()
+
+        with stopped_by_signals(stop), _renewed(lease, capture, config.landing.lease_seconds):
             capture.run()
         return capture.progress
     finally:
@@ -105,24 +110,6 @@ def _refuse_failures(findings: list[Finding]) -> None:
     if failed:
         lines = [f"{f.name}: {f.detail}" + (f"\n  -> {f.mend}" if f.mend else "") for f in failed]
         raise PreconditionError("\n".join(lines), hint="deltatide check shows everything that was looked at")
-
-
-@contextmanager
-def _graceful(stop: Callable[[], None]) -> Iterator[None]:
-    """End gracefully on SIGTERM and SIGINT; a second one ends at once."""
-
-    def ask(number: int, _frame: FrameType | None) -> None:
-        log.info("%s: landing and committing what was read", signal.Signals(number).name)
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.default_int_handler)
-        stop()
-
-    before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager
@@ -207,7 +194,7 @@ def status(config: Config) -> dict[str, Any]:
         "agent": _agent_line(lease),
         "figures": lease.status if lease else {},
         "manifest": manifest.number,
-        "position": format_lsn(manifest.position),
+        "position": spell_position(manifest.position, manifest.source.kind),
         "epoch": manifest.epoch,
         "committed": manifest.committed_at,
         "source time": manifest.source_committed_at,
