@@ -18,6 +18,7 @@ from connector.mysql import events
 from connector.mysql.connection import literal, query, row, rows
 from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.held import BASE
+from connector.mysql.payload import size_of
 from connector.mysql.server import LogFile, Server, end_of_log, position_of
 from connector.mysql.stream import SILENCE_SECONDS, BinlogStream, LogEndedError
 
@@ -56,15 +57,20 @@ def executed_at(
 def _begins(stream: BinlogStream, upto: int) -> Iterator[events.Begin]:
     """Read the begins of the transactions of one file, from its start up to an offset."""
     place, tail, deadline = 4, 0, time.monotonic() + SILENCE_SECONDS
+    left = 0  # of a compressed transaction that comes in pieces
     try:
         while place < upto and time.monotonic() < deadline:
             for packet in stream.fetch(1.0):
                 deadline = time.monotonic() + SILENCE_SECONDS
+                if left:
+                    place, left = place + len(packet), left - len(packet)
+                    continue
                 if packet[5] == events.FORMAT:
                     tail = events.checksum_bytes(packet, BASE)
                 if packet[18] & events.ARTIFICIAL or place >= upto:
                     continue
                 place += len(packet) - BASE
+                left = size_of(packet) - (len(packet) - BASE)
                 if packet[5] in _GTIDS:
                     yield events.parse_begin(packet[5], 0, 0, packet[_BODY : len(packet) - tail])
     except LogEndedError:
