@@ -27,7 +27,7 @@ from connector import failpoint
 from connector.config import Config
 from connector.dumper import DumpWorkers
 from connector.errors import TransientError
-from connector.history import open_history, repair_gap, repair_untold, take_up_tables
+from connector.history import leave_tables, open_history, repair_gap, repair_untold, take_up_tables
 from connector.lander import LandedSegment, Lander, Landings
 from connector.ledger import Ledger
 from connector.manifest import LandedFile
@@ -75,6 +75,7 @@ class Capture:
         self._last_commit = time.monotonic()
         self._pending_since: float | None = None
         self._new_tables: set[str] = set()
+        self._dropped: dict[str, int] = {}
 
     def stop(self) -> None:
         """Ask for a graceful end: what is read is landed, committed and confirmed first."""
@@ -185,10 +186,24 @@ class Capture:
         self._regard(self._watch.take())
 
     def _regard(self, outlook: Outlook | None) -> None:
-        """Act on what the watch saw: dump what changed untold; open the log again to take up new tables."""
-        if outlook is not None:
-            repair_untold(self._source, self._tables, self._dumps, outlook, self._ledger.next_number)
-            self._new_tables = outlook.tables.keys() - self._tables.states.keys()
+        """Act on what the watch saw: dump what changed untold, leave tables that were dropped.
+
+        To take up new ones the log is opened again.
+        """
+        if outlook is None:
+            return
+        self._leave_dropped(outlook)
+        repair_untold(self._source, self._tables, self._dumps, outlook, self._ledger.next_number)
+        self._new_tables = outlook.tables.keys() - self._tables.states.keys()
+
+    def _leave_dropped(self, outlook: Outlook) -> None:
+        """Leave tables that two looks did not find, once their log has landed; a RENAME may hide one for a while."""
+        landed = self._ledger.newest.position
+        gone = self._tables.states.keys() - outlook.existing
+        leave_tables(
+            self._tables, self._dumps, {n for n in gone if self._dropped.get(n, landed + 1) <= landed}
+        )
+        self._dropped = {n: self._dropped.get(n, outlook.position) for n in gone}
 
     def _patience(self, now: float, landings: Landings) -> float:
         """Give the seconds to read for: not beyond the moment at which something has to be done."""

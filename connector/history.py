@@ -14,13 +14,13 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from connector.config import Config
 from connector.dump import Dumps
-from connector.errors import GapError, PreconditionError
+from connector.errors import GapError, PreconditionError, TransientError
 from connector.lander import Lander
 from connector.ledger import Ledger, check_identity
 from connector.manifest import Gap, Manifest, UnsettledCommit
@@ -43,15 +43,16 @@ def open_history(source: Source, ledger: Ledger, lander: Lander, config: Config)
     prepared = source.prepare()
     schemas = source.tables()
     if not schemas:
-        raise PreconditionError(
-            f"no table matches source.tables = {config.source.tables}", hint="name tables as namespace.table"
-        )
+        nothing = f"no table matches source.tables = {config.source.tables}"
+        if newest is not None and newest.tables:
+            raise TransientError(f"{nothing} any more")  # in the middle of a RENAME, a restore, a deployment
+        raise PreconditionError(nothing, hint="name tables as namespace.table")
     for schema in schemas:
         lander.ensure_schema(schema)
     if newest is None:
         return _begin(source, ledger, schemas)
     tables, dumps = _resume(newest, lander)
-    _leave(tables, dumps, schemas)
+    leave_tables(tables, dumps, tables.states.keys() - {str(schema.table) for schema in schemas})
     _take_up(source, ledger, tables, dumps, schemas, prepared)
     log.info("going on after manifest %s at %s", newest.number, format_lsn(newest.position))
     repair_gap(source, ledger, tables, dumps, config)
@@ -102,9 +103,9 @@ def take_up_tables(
     _take_up(source, ledger, tables, dumps, schemas, prepared)
 
 
-def _leave(tables: Tables, dumps: Dumps, schemas: Sequence[TableSchema]) -> None:
-    """Stop capturing the tables that the configuration no longer names."""
-    for name in list(tables.states.keys() - {str(schema.table) for schema in schemas}):
+def leave_tables(tables: Tables, dumps: Dumps, names: Iterable[str]) -> None:
+    """Stop capturing tables: dropped ones, and those that the configuration no longer names."""
+    for name in names:
         tables.remove(name)
         for state in dumps.active_of(name):
             dumps.end(state, "cancelled", "the table is no longer captured")

@@ -96,6 +96,7 @@ class MemoryDatabase:
         self.next_xid = 700
         self._tables: dict[TableName, _Table] = {}
         self._hidden: dict[int, Commit] = {}
+        self._dropped: dict[TableName, _Table] = {}
         self._states: list[tuple[int, dict[str, Rows]]] = [(BEGINNING, {})]
 
     def create_table(self, name: str, key: Sequence[str], columns: Mapping[str, str]) -> TableSchema:
@@ -109,7 +110,8 @@ class MemoryDatabase:
     def drop_table(self, name: str) -> None:
         """Drop a table, without a word in the log."""
         with self.changed:
-            del self._tables[TableName.parse(name)]
+            table = TableName.parse(name)
+            self._dropped[table] = self._tables.pop(table)
 
     def schema(self, name: str | TableName) -> TableSchema | None:
         """Give a table's present layout; None when there is no such table."""
@@ -213,7 +215,7 @@ class MemoryDatabase:
 
     def is_published(self, table: TableName, lsn: int) -> bool:
         """Tell whether the log carries a table's changes at this place."""
-        found = self._tables.get(table)
+        found = self._tables.get(table) or self._dropped.get(table)
         return found is not None and found.published_from is not None and found.published_from <= lsn
 
     def locked(self, name: str) -> set[Key]:

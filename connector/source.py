@@ -76,10 +76,12 @@ class Outlook:
     """The tables that can be captured, each with its fingerprint, and a position in the log after the look.
 
     A fingerprint is of all that changes a table's rows or its capture without a trace in the log.
+    `existing`: these tables, and those that are named and there but can't be captured.
     """
 
     tables: Mapping[str, str]
     position: int
+    existing: frozenset[str]
 
 
 class Segment(Protocol):

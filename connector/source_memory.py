@@ -117,7 +117,7 @@ class MemorySource:
         """See the tables; nothing changes untold here but what a test counts in `MemoryDatabase.untold`."""
         self.reach("look")
         seen = {str(s.table): str(self.database.untold.get(s.table, 0)) for s in self.tables()}
-        return Outlook(seen, self.database.end)
+        return Outlook(seen, self.database.end, frozenset(seen))
 
     def untold(self, before: str, now: str) -> bool:
         """Tell that something changed untold."""

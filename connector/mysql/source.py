@@ -136,7 +136,7 @@ class MysqlSource:
             layouts = catalog.layouts_of(connection, found, self._tables)
             position = position_of(*end_of_log(connection, self._server_of(connection)))
         seen = {str(x.table): untold.get(x.table, "") for x in layouts if x.schema is not None}
-        return Outlook(seen, position)
+        return Outlook(seen, position, frozenset(str(facts.table) for facts in found))
 
     def untold(self, before: str, now: str) -> bool:
         """Tell whether rows may have come or gone untold between two fingerprints of one table."""

@@ -34,20 +34,20 @@ _FINGERPRINTS = """
 
 def look(connection: Connection, config: SourceConfig, tables: Mapping[str, TableConfig]) -> Outlook:
     """Look at the tables that can be captured; the position is one that every change seen here is before."""
-    found = _capturable(connection, config, tables)
+    facts = {str(t.table): t for t in find_tables(connection, config)}
+    found = _capturable(connection, tables, facts)
     seen = dict(
         all_rows(connection, _FINGERPRINTS, {"publication": config.publication, "tables": list(found)})
     )
     row = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
     assert row is not None
     fingerprints = {name: seen[oid] for oid, name in found.items() if oid in seen}
-    return Outlook(fingerprints, round_to_record_end(parse_lsn(row[0])))
+    return Outlook(fingerprints, round_to_record_end(parse_lsn(row[0])), frozenset(facts))
 
 
 def _capturable(
-    connection: Connection, config: SourceConfig, tables: Mapping[str, TableConfig]
+    connection: Connection, tables: Mapping[str, TableConfig], facts: Mapping[str, TableFacts]
 ) -> dict[int, str]:
-    facts: dict[str, TableFacts] = {str(t.table): t for t in find_tables(connection, config)}
     layouts = layouts_of(Catalog(connection, tables), list(facts.values()))
     return {facts[str(t)].oid: str(t) for t, layout in layouts if layout.schema is not None}
 

@@ -276,3 +276,30 @@ def test_a_table_that_is_named_later_is_dumped_and_one_no_longer_named_is_left(
     with Agent(database, store) as agent:
         agent.wait_dumped()
     assert_every_cut_exact(store, database)
+
+
+def test_a_table_that_is_dropped_is_left_once_its_log_has_landed(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        insert(database, 1001)
+        database.drop_table("public.items")
+        manifest = agent.wait(lambda m: "public.items" not in m.tables, "it is left")
+        assert 1001 in landed_ids(store)
+        assert manifest.exact
+        assert manifest.notices[-1].text == "is no longer among the captured tables"
+        database.create_table("public.items", ["id"], {"id": "bigint", "a": "string", "b": "string"})
+        insert(database, 7)
+        agent.wait(lambda m: "public.items" in m.tables and m.exact, "the new one is taken up and dumped")
+    assert_every_cut_exact(store, database)
+
+
+def test_a_table_that_is_dropped_before_its_first_dump_holds_no_cut_back(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with dumped(database, store) as agent:
+        agent.source.fail("open_chunk", times=3)
+        database.create_table("public.brief", ["id"], {"id": "bigint"})
+        agent.wait(lambda m: "public.brief" in m.tables, "it is taken up")
+        database.drop_table("public.brief")
+        agent.wait(lambda m: "public.brief" not in m.tables and m.exact, "it is left")
