@@ -197,7 +197,7 @@ class Capture:
         self._new_tables = outlook.tables.keys() - self._tables.states.keys()
 
     def _leave_dropped(self, outlook: Outlook) -> None:
-        """Leave tables that two looks did not find, once their log has landed; a RENAME may hide one for a while."""
+        """Leave tables that two looks did not find (a RENAME may hide one), once their log has landed."""
         landed = self._ledger.newest.position
         gone = self._tables.states.keys() - outlook.existing
         leave_tables(

@@ -156,7 +156,7 @@ def repair_untold(source: Source, tables: Tables, dumps: Dumps, outlook: Outlook
             continue
         before, state.fingerprint = state.fingerprint, seen
         if before is not None and state.state == "captured" and source.untold(before, seen):
-            tables.notice(name, "gap", "its partitions or publication changed, which no log tells")
+            tables.notice(name, "gap", "it changed without a trace in the log, and is dumped again")
             for older in dumps.active_of(name):
                 if older.kind == "full":
                     dumps.end(older, "cancelled", "a later dump of the table takes its place")

@@ -1,16 +1,21 @@
-"""What PostgreSQL's log does not tell of a table: its membership of the publication, and its partitions.
+"""What PostgreSQL's log does not tell of a table: its publication, its partitions, and replaced columns.
 
 A table that is taken out of the publication and put back gets a new entry there; a partition that is
 truncated by itself gets a new file, and one that is attached, detached or dropped changes the tree. A new
 partition that is empty at the first look has nothing untold: its rows will be in the log. VACUUM FULL of a
 partition looks the same as its truncation: the table is dumped once more than needed, never once less.
 
-A fingerprint is ``<publication entry> <leaf>:<file>:<e when empty> ...``, all but the last as numbers.
+A column that is dropped and added again by the same name, with no row written between, looks in the log as
+if nothing had happened, and yet no row has its old value: its number tells.
+
+A fingerprint is ``<publication entry> @<column>=<number>,... <leaf>:<file>:<e when empty> ...``, columns as
+the beginnings of their names' MD5, all else but the ``e`` as numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from psycopg2.extensions import connection as Connection
 
@@ -25,6 +30,8 @@ _FINGERPRINTS = """
     SELECT c.oid::bigint, concat_ws(' ',
         coalesce((SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
          WHERE p.pubname = %(publication)s AND r.prrelid = c.oid), 0),
+        (SELECT '@' || string_agg(left(md5(a.attname), 8) || '=' || a.attnum, ',' ORDER BY a.attnum)
+         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
         (SELECT string_agg(concat(l.oid, ':', l.relfilenode, ':',
                                   CASE WHEN pg_relation_size(l.oid) = 0 THEN 'e' END), ' ' ORDER BY l.oid)
          FROM pg_partition_tree(c.oid) t JOIN pg_class l ON l.oid = t.relid
@@ -54,14 +61,27 @@ def _capturable(
 
 def untold(before: str, now: str) -> bool:
     """Tell whether rows may have come or gone untold between two fingerprints of one table."""
-    entry, leaves = _parse(before)
-    new_entry, new_leaves = _parse(now)
-    gone_or_rewritten = any(new_leaves.get(leaf, ("", ""))[0] != file for leaf, (file, _) in leaves.items())
-    came_filled = any(leaf not in leaves and empty != "e" for leaf, (_, empty) in new_leaves.items())
-    return entry != new_entry or gone_or_rewritten or came_filled
+    old, new = _parse(before), _parse(now)
+    replaced = any(new.columns.get(name, number) != number for name, number in old.columns.items())
+    gone_or_rewritten = any(
+        new.leaves.get(leaf, ("", ""))[0] != file for leaf, (file, _) in old.leaves.items()
+    )
+    came_filled = any(leaf not in old.leaves and empty != "e" for leaf, (_, empty) in new.leaves.items())
+    return old.entry != new.entry or replaced or gone_or_rewritten or came_filled
 
 
-def _parse(fingerprint: str) -> tuple[str, dict[str, tuple[str, str]]]:
-    entry, *leaves = fingerprint.split(" ")
-    parts = (leaf.split(":") for leaf in leaves)
-    return entry, {leaf: (file, empty) for leaf, file, empty in parts}
+class _Parsed(NamedTuple):
+    entry: str
+    columns: dict[str, str]
+    leaves: dict[str, tuple[str, str]]
+
+
+def _parse(fingerprint: str) -> _Parsed:
+    entry, *rest = fingerprint.split(" ")
+    columns = [part[1:].split(",") for part in rest if part.startswith("@")]
+    leaves = (part.split(":") for part in rest if not part.startswith("@"))
+    return _Parsed(
+        entry,
+        dict(column.split("=") for group in columns for column in group),
+        {leaf: (file, empty) for leaf, file, empty in leaves},
+    )

@@ -8,7 +8,7 @@ from tests.databases import Database
 from tests.integration.postgres_source import source_of
 
 PARTITIONED = """
-    CREATE TABLE t (id int, day int, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+    CREATE TABLE t (id int, day int, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
     CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10);
     CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (20);
     INSERT INTO t SELECT g, g % 20 FROM generate_series(1, 100) g"""
@@ -36,11 +36,12 @@ def is_untold(database: Database, *statements: str) -> bool:
         ("ALTER TABLE t DETACH PARTITION t2",),
         ("DROP TABLE t2",),
         (
-            "CREATE TABLE t3 (id int, day int NOT NULL, PRIMARY KEY (id, day))",
+            "CREATE TABLE t3 (id int, day int NOT NULL, note text, PRIMARY KEY (id, day))",
             "INSERT INTO t3 VALUES (1, 25)",
             "ALTER TABLE t ATTACH PARTITION t3 FOR VALUES FROM (20) TO (30)",
         ),
         ("ALTER PUBLICATION it DROP TABLE t", "ALTER PUBLICATION it ADD TABLE t"),
+        ("ALTER TABLE t DROP COLUMN note", "ALTER TABLE t ADD COLUMN note text"),
     ],
 )
 def test_what_changes_rows_or_capture_untold_is_seen(database: Database, statements: tuple[str, ...]) -> None:
@@ -58,7 +59,9 @@ def test_what_changes_rows_or_capture_untold_is_seen(database: Database, stateme
         ),
         ("CREATE TABLE t3 PARTITION OF t FOR VALUES FROM (20) TO (30)",),
         ("VACUUM t", "ANALYZE t"),
-        ("ALTER TABLE t ADD COLUMN note text",),
+        ("ALTER TABLE t ADD COLUMN more text",),
+        ("ALTER TABLE t RENAME COLUMN note TO remark", "ALTER TABLE t ADD COLUMN more text"),
+        ("ALTER TABLE t DROP COLUMN note",),
     ],
 )
 def test_what_the_log_tells_is_no_reason_for_a_dump(database: Database, statements: tuple[str, ...]) -> None:
