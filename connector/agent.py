@@ -25,7 +25,6 @@ from connector.errors import DeltatideError, PreconditionError, RequestError, Tr
 from connector.lease import Holder, Lease, read_lease
 from connector.ledger import check_identity
 from connector.manifest import Manifest
-from connector.position import spell_position
 from connector.requests import DumpRequest, submit
 from connector.schema import TableName
 from connector.signals import stopped_by_signals
@@ -194,7 +193,7 @@ def status(config: Config) -> dict[str, Any]:
         "agent": _agent_line(lease),
         "figures": lease.status if lease else {},
         "manifest": manifest.number,
-        "position": spell_position(manifest.position, manifest.source.kind),
+        "position": manifest.place,
         "epoch": manifest.epoch,
         "committed": manifest.committed_at,
         "source time": manifest.source_committed_at,

@@ -31,7 +31,6 @@ from connector.history import leave_tables, open_history, repair_gap, repair_unt
 from connector.lander import LandedSegment, Lander, Landings
 from connector.ledger import Ledger
 from connector.manifest import LandedFile
-from connector.position import format_lsn
 from connector.request_desk import RequestDesk
 from connector.source import LogReader, Outlook, Source
 from connector.store import Store
@@ -344,6 +343,4 @@ class Capture:
         newest = self._ledger.newest
         if self._has_news() or self._tables.notices or self._dumps.ready(newest.position):
             self._commit(self._nothing_landed(), reader)
-        log.info(
-            "stopped at %s, manifest %s", format_lsn(self._ledger.newest.position), self._ledger.newest.number
-        )
+        log.info("stopped at %s, manifest %s", self._ledger.newest.place, self._ledger.newest.number)

@@ -24,7 +24,6 @@ from connector.errors import GapError, PreconditionError, TransientError
 from connector.lander import Lander
 from connector.ledger import Ledger, check_identity
 from connector.manifest import Gap, Manifest, UnsettledCommit
-from connector.position import format_lsn
 from connector.schema import TableSchema
 from connector.source import Failover, History, Outlook, Prepared, Source
 from connector.tables import Tables
@@ -54,7 +53,7 @@ def open_history(source: Source, ledger: Ledger, lander: Lander, config: Config)
     tables, dumps = _resume(newest, lander)
     leave_tables(tables, dumps, tables.states.keys() - {str(schema.table) for schema in schemas})
     _take_up(source, ledger, tables, dumps, schemas, prepared)
-    log.info("going on after manifest %s at %s", newest.number, format_lsn(newest.position))
+    log.info("going on after manifest %s at %s", newest.number, newest.place)
     repair_gap(source, ledger, tables, dumps, config)
     return tables, dumps
 
@@ -76,7 +75,7 @@ def _begin(source: Source, ledger: Ledger, schemas: Sequence[TableSchema]) -> tu
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
     )
-    log.info("a new history begins at %s, %s tables to dump", format_lsn(history.position), len(schemas))
+    log.info("a new history begins at %s, %s tables to dump", ledger.newest.place, len(schemas))
     return tables, dumps
 
 
@@ -181,12 +180,10 @@ def repair_gap(source: Source, ledger: Ledger, tables: Tables, dumps: Dumps, con
         return True
     if config.source.on_gap == "stop":
         raise GapError(
-            f"the log after {format_lsn(newest.position)} is lost: {reason}",
+            f"the log after {newest.place} is lost: {reason}",
             hint='set source.on_gap = "repair" to begin a new epoch and dump all tables again',
         )
-    log.error(
-        "gap: the log after %s is lost: %s; all tables are dumped again", format_lsn(newest.position), reason
-    )
+    log.error("gap: the log after %s is lost: %s; all tables are dumped again", newest.place, reason)
     history = source.begin_history(fresh=True)
     epoch = newest.epoch + 1
     dumps.begin_epoch(epoch)

@@ -25,7 +25,6 @@ from tenacity import (
 
 from connector.errors import FencedError, SourceMismatchError, TransientError
 from connector.manifest import Manifest, Notice, SourceIdentity
-from connector.position import format_lsn
 from connector.store import Store, commit_manifest, newest_manifest, read_manifest
 
 log = logging.getLogger(__name__)
@@ -113,9 +112,7 @@ class Ledger:
     def _write(self, manifest: Manifest) -> Manifest:
         retrying(self._stop)(commit_manifest, self._store, manifest)
         self._newest = manifest
-        log.debug(
-            "manifest %s at %s: %s files", manifest.number, format_lsn(manifest.position), len(manifest.files)
-        )
+        log.debug("manifest %s at %s: %s files", manifest.number, manifest.place, len(manifest.files))
         return manifest
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from connector.errors import FormatError
 from connector.landing import FORMAT
-from connector.position import CHUNK_SEQ, Position
+from connector.position import CHUNK_SEQ, Position, spell_position
 
 
 class _Part(BaseModel):
@@ -191,6 +191,11 @@ class Manifest(_Part):
     gaps: list[Gap] = Field(default_factory=list)
     notices: list[Notice] = Field(default_factory=list)
     unsettled: list[UnsettledCommit] = Field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        """Spell the position as people know it from this kind of source."""
+        return spell_position(self.position, self.source.kind)
 
     @property
     def exact(self) -> bool:

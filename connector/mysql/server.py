@@ -16,7 +16,8 @@ from pymysql.cursors import DictCursor
 
 from connector.errors import PreconditionError
 from connector.mysql.connection import row, rows
-from connector.mysql.segment import pack_position, unpack_position
+from connector.mysql.segment import pack_position
+from connector.position import spell_position
 
 MAX_OFFSET = (1 << 32) - 1
 
@@ -122,5 +123,4 @@ def position_of(name: str, offset: int) -> int:
 
 def format_position(position: int) -> str:
     """Spell a position for people."""
-    number, offset = unpack_position(position)
-    return f"file {number} offset {offset}"
+    return spell_position(position, "mysql")
