@@ -20,7 +20,7 @@ from connector.errors import DeltatideError
 
 app = typer.Typer(
     name="deltatide",
-    help="Keeps Delta Lake tables in step with PostgreSQL tables (MySQL and MariaDB: preview).",
+    help="Keeps Delta Lake tables in step with PostgreSQL, MySQL and MariaDB tables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

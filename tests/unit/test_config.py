@@ -53,7 +53,7 @@ def test_the_smallest_file_has_all_defaults(file: Path) -> None:
 
 @pytest.mark.parametrize("example", sorted(CONF.glob("*.toml")), ids=lambda path: path.name)
 def test_the_examples_are_complete(example: Path) -> None:
-    environ = {"PGPASSWORD": "secret"}
+    environ = {"PGPASSWORD": "secret", "MYSQL_PWD": "secret"}
     config = load(example, environ)
     named = {word for line in example.read_text().splitlines() for word in line.lstrip("# ").split()[:1]}
     sections = (config.source, config.landing, config.dump, LakeConfig(url="x"), TableConfig())

@@ -85,12 +85,12 @@ def test_the_configuration_of_the_quick_start_is_valid(tmp_path: Path) -> None:
 def test_the_example_configurations_are_valid_with_and_without_their_comments(
     path: Path, tmp_path: Path
 ) -> None:
-    load(path, {"PGPASSWORD": "secret"})
+    load(path, {"PGPASSWORD": "secret", "MYSQL_PWD": "secret"})
     without_catalog = re.sub(r"^# (catalog|schema) = .*\n", "", path.read_text(), flags=re.MULTILINE)
     (tmp_path / "all.toml").write_text(
         re.sub(r"^# (?=[\[a-z_]+.* = |\[)", "", without_catalog, flags=re.MULTILINE)
     )
-    load(tmp_path / "all.toml", {"PGPASSWORD": "secret"})
+    load(tmp_path / "all.toml", {"PGPASSWORD": "secret", "MYSQL_PWD": "secret"})
 
 
 def settings_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:
