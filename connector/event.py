@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from connector.errors import BugError
@@ -94,6 +96,16 @@ class SetAside:
     lsn: int
     reason: str
     hint: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The place in history of each message: `lsn`, `seq` (of its first row), `txid`, `committed_at` of `_cdc`."""
+
+    lsn: npt.NDArray[np.int64]
+    seq: npt.NDArray[np.int64]
+    txid: pa.Array
+    committed_at: pa.Array
 
 
 @dataclass

@@ -26,12 +26,13 @@ from connector.mysql.capturing import Capturing
 from connector.mysql.effects import Effects, Untold
 from connector.mysql.events import Begin
 from connector.mysql.gtid import Gtids
-from connector.mysql.held import BASE, EVENT_OVERHEAD, HeldRows, ToldSegment, announcement
+from connector.mysql.held import BASE, EVENT_OVERHEAD, HeldRows, announcement
 from connector.mysql.payload import Payload, size_of
 from connector.mysql.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions, unpack_position
 from connector.mysql.segment import pack_position as pack
 from connector.mysql.server import MAX_OFFSET
 from connector.schema import TableName
+from connector.told import ToldSegment
 
 _BODY = BASE + events.HEADER
 _FRAMES = frozenset((events.ROTATE, events.FORMAT, events.HEARTBEAT, events.HEARTBEAT_2))

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from connector import landing
 from connector.cells import Mask, combine_raw, gather
 from connector.errors import TableError
-from connector.event import CdcColumns, EventBatch, assemble
+from connector.event import CdcColumns, EventBatch, Placement, assemble
 from connector.mysql.cells import Places, list_names
 from connector.mysql.images import ABSENT, DIFFERENCE, NULL, VALUE, Images, Layout
 from connector.mysql.json_difference import changed_text
@@ -39,16 +39,6 @@ BATCH_VALUES = 2_500_000
 
 EVENT_SEQ = 1 << 32
 """A row's ``seq`` is its event's ordinal in the transaction times this, plus twice its ordinal therein."""
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The place in history of each event: `lsn`, `seq` of its first row, `txid`, `committed_at` of `_cdc`."""
-
-    lsn: Places
-    seq: Places
-    txid: pa.Array
-    committed_at: pa.Array
 
 
 @dataclass(frozen=True)

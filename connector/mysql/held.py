@@ -6,13 +6,11 @@ id has its layout at or before its first event, also where segments part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
 
-from connector.event import CdcColumns, EventBatch, SetAside, arrow_type, assemble
+from connector.event import CdcColumns, EventBatch, arrow_type, assemble
 from connector.landing import INSERT
 from connector.mysql.capturing import Capturing, Mapped
 from connector.mysql.rows import truncate_event
@@ -28,52 +26,6 @@ EVENT_OVERHEAD = 41
 
 _MADE_UP = 1 << 47
 """Table ids from here on are never used by a server (they have 48 bits, counted up from 1)."""
-
-
-@dataclass
-class ToldSegment:
-    """A segment with what was found when the log was read: tables set aside, layouts that no row shows yet.
-
-    The layouts are `announced` as batches without rows, in position order.
-    """
-
-    inner: MysqlSegment
-    set_aside: Sequence[SetAside]
-    announced: Sequence[EventBatch]
-
-    @property
-    def position(self) -> int:
-        """The boundary behind the last whole transaction."""
-        return self.inner.position
-
-    @property
-    def committed_at(self) -> datetime | None:
-        """Commit time of that transaction."""
-        return self.inner.committed_at
-
-    @property
-    def gtids(self) -> str | None:
-        """The transactions executed up to `position`."""
-        return self.inner.gtids
-
-    @property
-    def rows(self) -> int:
-        """Number of rows events."""
-        return self.inner.rows
-
-    def decode(self) -> Iterator[EventBatch | SetAside]:
-        """Decode into batches; the tables set aside come first, and have no batch."""
-        aside = {found.table for found in self.set_aside}
-        yield from self.set_aside
-        left = [batch for batch in self.announced if str(batch.schema.table) not in aside]
-        for found in self.inner.decode():
-            if isinstance(found, SetAside):
-                yield found
-            elif str(found.schema.table) not in aside:
-                while left and left[0].first < found.first:
-                    yield left.pop(0)
-                yield found
-        yield from left
 
 
 def announcement(schema: TableSchema, epoch: int, lsn: int) -> EventBatch:

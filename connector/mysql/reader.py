@@ -18,11 +18,11 @@ from connector.errors import TransientError
 from connector.manifest import UnsettledCommit
 from connector.mysql.buffer import LogBuffer
 from connector.mysql.connection import close, driver_errors
-from connector.mysql.held import ToldSegment
 from connector.mysql.journal import Birth, Journal
 from connector.mysql.segment import MysqlSegment, unpack_position
 from connector.mysql.server import Server, end_of_log, format_position, log_files, position_of
 from connector.mysql.stream import BinlogStream
+from connector.told import ToldSegment
 
 LOOK_SECONDS = 2.0
 """How often to ask for the end of the log."""

@@ -40,9 +40,9 @@ import numpy as np
 import pyarrow as pa
 
 from connector.errors import BugError, DeltatideError, TableError
-from connector.event import EventBatch, SetAside
+from connector.event import EventBatch, Placement, SetAside
 from connector.mysql.cells import PADDING, Places
-from connector.mysql.changes import EVENT_SEQ, Placement, decode_changes
+from connector.mysql.changes import EVENT_SEQ, decode_changes
 from connector.mysql.compressed import PLAIN, uncompress_event
 from connector.mysql.numbers import little_endian
 from connector.mysql.rows import OPERATIONS, Events

@@ -11,13 +11,11 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from connector.errors import BugError
-from connector.event import EventBatch, SetAside
+from connector.event import SetAside
 from connector.postgres.catalog import Layout as TableLayout
 from connector.postgres.pgoutput import (
     CHANGES,
@@ -31,6 +29,7 @@ from connector.postgres.pgoutput import (
     parse_relation,
     to_datetime,
 )
+from connector.told import ToldSegment
 from connector.visibility import Visibility
 
 log = logging.getLogger(__name__)
@@ -52,39 +51,6 @@ class _Open(NamedTuple):
     begin: Begin
     start: int
     carried: int
-
-
-@dataclass
-class RefusingSegment:
-    """A segment that tells first which tables were set aside when their layout could not be used."""
-
-    inner: PgSegment
-    set_aside: Sequence[SetAside]
-
-    @property
-    def position(self) -> int:
-        """The boundary behind the last whole transaction."""
-        return self.inner.position
-
-    @property
-    def committed_at(self) -> datetime | None:
-        """Commit time of that transaction."""
-        return self.inner.committed_at
-
-    @property
-    def gtids(self) -> str | None:
-        """None: the database has no such."""
-        return self.inner.gtids
-
-    @property
-    def rows(self) -> int:
-        """Number of change messages."""
-        return self.inner.rows
-
-    def decode(self) -> Iterator[EventBatch | SetAside]:
-        """Decode into batches; the tables set aside come first."""
-        yield from self.set_aside
-        yield from self.inner.decode()
 
 
 class LogBuffer:
@@ -149,7 +115,7 @@ class LogBuffer:
             self._position = position
             self._visibility.publish(position)
 
-    def take(self) -> RefusingSegment | PgSegment:
+    def take(self) -> ToldSegment | PgSegment:
         """Take all whole transactions."""
         rows, carried = self.whole_rows, self._first_carried
         transactions, self._transactions = self._transactions, Transactions()
@@ -158,7 +124,7 @@ class LogBuffer:
             self._open = self._open._replace(start=self._open.start - rows)
         return self._cut(rows, transactions, carried)
 
-    def take_open(self) -> RefusingSegment | PgSegment | None:
+    def take_open(self) -> ToldSegment | PgSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
         if self._open is None or not self._payloads:
             return None
@@ -169,7 +135,7 @@ class LogBuffer:
         self._open = _Open(begin, 0, carried + rows)
         return self._cut(rows, transactions, carried)
 
-    def _cut(self, rows: int, transactions: Transactions, carried: int) -> RefusingSegment | PgSegment:
+    def _cut(self, rows: int, transactions: Transactions, carried: int) -> ToldSegment | PgSegment:
         payloads, self._payloads = self._payloads[:rows], self._payloads[rows:]
         layouts = [*self._known.values(), *(layout for layout in self._layouts if layout.start < rows)]
         for layout in layouts:
@@ -184,7 +150,7 @@ class LogBuffer:
             base=self._base, first_ordinal=carried,
         )  # fmt: skip
         set_aside, self._set_aside = self._set_aside, []
-        return RefusingSegment(segment, set_aside) if set_aside else segment
+        return ToldSegment(segment, set_aside) if set_aside else segment
 
     def _change_base(self, base: int) -> None:
         if not self.empty:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from connector import landing
 from connector.cells import Mask, combine_raw, gather
 from connector.errors import TableError
-from connector.event import CdcColumns, EventBatch, assemble
+from connector.event import CdcColumns, EventBatch, Placement, assemble
 from connector.position import Position
 from connector.postgres.cells import decode_column
 from connector.postgres.messages import Relation
@@ -42,16 +42,6 @@ from connector.schema import TableSchema
 
 _OPS = (landing.INSERT, landing.UPDATE, landing.DELETE, landing.TRUNCATE)
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = range(4)
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The place in history of each message: `lsn`, `seq`, `txid`, `committed_at` of `_cdc`."""
-
-    lsn: Places
-    seq: Places
-    txid: pa.Array
-    committed_at: pa.Array
 
 
 @dataclass(frozen=True)

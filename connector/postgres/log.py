@@ -18,11 +18,12 @@ from psycopg2.extensions import connection as Connection
 from connector.manifest import UnsettledCommit
 from connector.position import parse_lsn
 from connector.postgres.backlog import BacklogReader
-from connector.postgres.buffer import LogBuffer, RefusingSegment
+from connector.postgres.buffer import LogBuffer
 from connector.postgres.connection import close, driver_errors, one_row
 from connector.postgres.pgoutput import PgSegment
 from connector.postgres.reader import StreamReader
 from connector.postgres.slot import advance_slot
+from connector.told import ToldSegment
 from connector.visibility import Snapshot, Visibility
 
 log = logging.getLogger(__name__)
@@ -97,11 +98,11 @@ class PostgresLog:
         if time.monotonic() - self._looked > LOOK_SECONDS or self._visibility.size > SETTLE_COMMITS:
             self._look()
 
-    def take(self) -> RefusingSegment | PgSegment:
+    def take(self) -> ToldSegment | PgSegment:
         """Take all whole transactions out of the buffer."""
         return self._buffer.take()
 
-    def take_open(self) -> RefusingSegment | PgSegment | None:
+    def take_open(self) -> ToldSegment | PgSegment | None:
         """Take what is held of the open transaction, right after `take`."""
         return self._buffer.take_open()
 

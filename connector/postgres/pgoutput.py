@@ -27,8 +27,8 @@ import numpy as np
 import pyarrow as pa
 
 from connector.errors import BugError, DeltatideError
-from connector.event import EventBatch, SetAside
-from connector.postgres.changes import Placement, decode_changes
+from connector.event import EventBatch, Placement, SetAside
+from connector.postgres.changes import decode_changes
 from connector.postgres.messages import (
     CHANGES,
     COPY_BASE,
