@@ -100,7 +100,7 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Placement:
-    """The place in history of each message: `lsn`, `seq` (of its first row), `txid`, `committed_at` of `_cdc`."""
+    """The place in history of each message: `lsn`, `seq` of its first row, `txid`, `committed_at`."""
 
     lsn: npt.NDArray[np.int64]
     seq: npt.NDArray[np.int64]
