@@ -24,7 +24,7 @@ from connector.errors import BugError, PreconditionError, TransientError
 from connector.mysql import events
 from connector.mysql.capturing import Capturing
 from connector.mysql.effects import Effects, Untold
-from connector.mysql.events import Begin
+from connector.mysql.events import FRAMES, Begin
 from connector.mysql.gtid import Gtids
 from connector.mysql.held import BASE, EVENT_OVERHEAD, HeldRows, announcement
 from connector.mysql.payload import Payload, size_of
@@ -35,10 +35,6 @@ from connector.schema import TableName
 from connector.told import ToldSegment
 
 _BODY = BASE + events.HEADER
-_FRAMES = frozenset((events.ROTATE, events.FORMAT, events.HEARTBEAT, events.HEARTBEAT_2))
-_BEGINS = frozenset((events.GTID, events.ANONYMOUS_GTID, events.TAGGED_GTID, events.MARIADB_GTID))
-_STATEMENTS = frozenset((events.QUERY, events.COMPRESSED_QUERY))
-
 _uint32 = struct.Struct("<I").unpack_from
 _header = struct.Struct("<IBIIIH").unpack_from
 """Time, type, server id, size, end, flags."""
@@ -112,7 +108,7 @@ class LogBuffer:
         left = iter(packets)
         for packet in left:
             kind = packet[5]
-            if kind in _FRAMES or packet[18] & events.ARTIFICIAL:
+            if kind in FRAMES or packet[18] & events.ARTIFICIAL:
                 self._offset = offset
                 self._frame(kind, packet)
                 offset, payloads = self._offset, held.payloads
@@ -211,10 +207,10 @@ class LogBuffer:
         if kind == events.FORMAT:
             self._held.change_tail(events.checksum_bytes(packet, BASE))
             self.created = seconds
-            if end and not flags & events.ARTIFICIAL:
-                self._advance(packet, end)
-        elif kind == events.ROTATE:
+        if kind == events.ROTATE:
             self._rotate(packet, bool(flags & events.ARTIFICIAL), end)
+        elif kind in (events.FORMAT, events.START_ENCRYPTION) and end and not flags & events.ARTIFICIAL:
+            self._advance(packet, end)  # either is sent without a place where reading begins in a file
 
     def _advance(self, packet: bytes, end: int) -> None:
         expected = self._offset + len(packet) - BASE
@@ -246,9 +242,9 @@ class LogBuffer:
         """Handle an event that is neither rows nor layout."""
         seconds, _, server_id, _, _, flags = _header(packet, BASE)
         body = packet[_BODY : len(packet) - self._held.tail]
-        if kind in _BEGINS:
+        if kind in events.BEGINS:
             self._begin(events.parse_begin(kind, seconds, server_id, body))
-        elif kind in _STATEMENTS:
+        elif kind in events.STATEMENTS:
             self._query(events.parse_query(kind, body), seconds, end)
         elif kind == events.XID:
             self._commit(seconds, end)
@@ -264,6 +260,8 @@ class LogBuffer:
             lsn = self._open.lsn if self._open else self.position
             reason = "the server lost part of its log (an incident event)"
             self._effects.put_aside(self._capturing.among(None), lsn, reason)
+            if self._open is not None and not self._begun():  # in MySQL it is a transaction by itself
+                self._commit(seconds, end)
         elif kind not in events.NOTHING and not flags & events.IGNORABLE:
             raise PreconditionError(
                 f"the log has an event of type {kind}, which is not known, {self._place()}",

@@ -16,13 +16,21 @@ from connector.mysql.gtid import Gtid
 HEADER = 19
 
 QUERY, STOP, ROTATE, FORMAT, XID, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 26, 27
+EXECUTE_LOAD_QUERY = 18
+"""LOAD DATA in the statement format, as a statement."""
+
 GTID, ANONYMOUS_GTID, XA_PREPARE, TRANSACTION_PAYLOAD, HEARTBEAT_2, TAGGED_GTID = 33, 34, 38, 40, 41, 42
 MARIADB_GTID, START_ENCRYPTION, COMPRESSED_QUERY = 162, 164, 165
 
+FRAMES = frozenset((ROTATE, FORMAT, HEARTBEAT, HEARTBEAT_2, START_ENCRYPTION))
+BEGINS = frozenset((GTID, ANONYMOUS_GTID, TAGGED_GTID, MARIADB_GTID))
+STATEMENTS = frozenset((QUERY, COMPRESSED_QUERY, EXECUTE_LOAD_QUERY))
+
 NOTHING = frozenset(
     (
-        *(STOP, START_ENCRYPTION),
-        *(5, 13, 14, 17, 28, 29),  # INTVAR, RAND, USER_VAR, BEGIN_LOAD_QUERY, IGNORABLE, ROWS_QUERY
+        STOP,
+        *(5, 13, 14, 28, 29),  # INTVAR, RAND, USER_VAR, IGNORABLE, ROWS_QUERY
+        *(9, 11, 17),  # APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD_QUERY
         *(35, 36, 37),  # PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE
         *(160, 161, 163),  # MariaDB: ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST
     )
@@ -131,14 +139,15 @@ def _varying(data: bytes, place: int) -> tuple[int, int]:
 
 
 def parse_query(kind: int, body: bytes) -> Query:
-    """Read a QUERY event, or MariaDB's compressed one."""
+    """Read a QUERY event, MariaDB's compressed one, or EXECUTE_LOAD_QUERY."""
     database_length, status_length = body[8], int.from_bytes(body[11:13], "little")
-    place = 13 + status_length
+    start = 26 if kind == EXECUTE_LOAD_QUERY else 13  # the file's id, and where its name is
+    place = start + status_length
     database = body[place : place + database_length].decode(errors="replace")
     text = body[place + database_length + 1 :]
     if kind == COMPRESSED_QUERY:
         text = _uncompress(text)
-    updated = _updated_databases(body[13:place])
+    updated = _updated_databases(body[start:place])
     try:
         return Query(database, text.decode(), updated)
     except UnicodeDecodeError:

@@ -363,11 +363,16 @@ def test_an_unknown_event_stops_unless_it_says_that_it_may_be_passed_over() -> N
         log.write(112, b"?")
 
 
-def test_an_incident_sets_all_tables_aside() -> None:
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_incident_sets_all_tables_aside_and_the_log_goes_on(begun: bool) -> None:
     log = Log()
     log.gtid()
+    if begun:
+        log.query("BEGIN")
     log.write(events.INCIDENT, b"\1\0\0")
-    log.query("COMMIT")
+    if begun:
+        log.query("COMMIT")
+    assert log.buffer.position == log.end
     assert {found.table for found in set_aside(log.buffer.take())} == {"d.t", "d.u"}
 
 
