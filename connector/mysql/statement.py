@@ -77,6 +77,7 @@ _OBJECTS = frozenset(
 )
 _CHANGES = frozenset("INSERT REPLACE UPDATE DELETE LOAD CALL DO WITH EXECUTE IMPORT".split())
 _REWRITES = frozenset("MODIFY CHANGE CONVERT IGNORE DISCARD IMPORT EXCHANGE".split())
+_ANALYZED = frozenset("TABLE TABLES LOCAL NO_WRITE_TO_BINLOG".split())
 _BEFORE_TABLE = frozenset("ONLINE IGNORE TABLE TABLES IF EXISTS NOT WAIT NOWAIT".split())
 
 
@@ -86,14 +87,25 @@ def changes_rows(statement: str) -> bool:
     A view, a trigger or a function leads to tables that it does not name; a SELECT is in the log only where a
     function of it did so.
     """
-    words = [token.word for token in tokens_of(statement)]
+    words = [token.word for token in _without_prefix(tokens_of(statement))]
     first = words[0] if words else ""
     return first in _CHANGES or first in ("SELECT", "VALUES") or (first == "CREATE" and "SELECT" in words)
 
 
+def _without_prefix(tokens: list[_Token]) -> list[_Token]:
+    """Leave out what MariaDB may say before a statement, and logs: SET STATEMENT ... FOR, and ANALYZE."""
+    words = [token.word for token in tokens]
+    if words[:2] == ["SET", "STATEMENT"] and "FOR" in words:
+        return _without_prefix(tokens[words.index("FOR") + 1 :])
+    if words[:1] == ["ANALYZE"] and not _ANALYZED.intersection(words[1:2]):
+        is_format = words[1:2] == ["FORMAT"]
+        return tokens[4 if is_format else 1 :]
+    return tokens
+
+
 def effects_of(statement: str, database: str) -> list[Effect]:
     """Give what a statement does to tables that no row event tells; see the module."""
-    tokens = [t for t in tokens_of(statement) if t.text != ";"]
+    tokens = _without_prefix([t for t in tokens_of(statement) if t.text != ";"])
     words = [t.word for t in tokens]
     if not words or words[0] in _HARMLESS:
         return []
@@ -181,6 +193,8 @@ def _rewriting(before: list[str], left: list[str]) -> str | None:
         return "ALTER IGNORE TABLE"
     if found := [word for word in left if word in _REWRITES]:
         return f"ALTER TABLE ... {found[0]}"
+    if "ENGINE" in left and "INNODB" not in left:
+        return "ALTER TABLE ... ENGINE"  # another may keep no rows
     for word, after in pairwise(left):
         if word in ("DROP", "TRUNCATE") and after == "PARTITION":
             return f"ALTER TABLE ... {word} PARTITION"

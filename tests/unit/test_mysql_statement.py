@@ -19,6 +19,7 @@ def told(statement: str) -> set[tuple[str, str, str | None]]:
         ("/* a comment */ TRUNCATE -- another\n TABLE\t x . t", ("x", "t")),
         ("/*!50000 TRUNCATE TABLE */ t", ("d", "t")),
         ('TRUNCATE TABLE "t"', ("d", "t")),
+        ("SET STATEMENT max_statement_time = 1 FOR TRUNCATE t", ("d", "t")),
     ],
 )
 def test_a_truncate_names_its_table(statement: str, table: tuple[str, str]) -> None:
@@ -44,6 +45,9 @@ def test_a_truncate_names_its_table(statement: str, table: tuple[str, str]) -> N
         "GRANT SELECT ON t TO x",
         "RENAME USER a TO b",
         "ANALYZE TABLE t",
+        "ANALYZE LOCAL TABLE t",
+        "SET STATEMENT max_statement_time = 1 FOR OPTIMIZE TABLE t",
+        "ALTER TABLE t ENGINE = InnoDB",
         "FLUSH TABLES",
         "# only a comment",
         "",
@@ -86,6 +90,8 @@ def test_an_alter_names_the_columns_that_went(clauses: str, columns: tuple[str, 
         "RENAME TABLES t TO u",
         "DROP TABLE IF EXISTS u, t CASCADE",
         "CREATE OR REPLACE TABLE t (a int)",
+        "SET STATEMENT max_statement_time = 1, sort_buffer_size = 9 FOR ALTER TABLE t DROP PARTITION p0",
+        "ALTER TABLE t ENGINE = BLACKHOLE",
         "SOMETHING NEW WITH t",
     ],
 )
@@ -106,6 +112,10 @@ def test_a_dropped_database_means_all_its_tables() -> None:
         "DELETE FROM `t` WHERE a = 'x'",
         "LOAD DATA INFILE 'x' INTO TABLE t",
         "WITH x AS (SELECT 1) DELETE FROM t",
+        "SET STATEMENT binlog_format = 'STATEMENT' FOR DELETE FROM t",
+        "ANALYZE DELETE FROM t",
+        "ANALYZE FORMAT = JSON UPDATE t SET a = 1",
+        "SET STATEMENT max_statement_time = 1 FOR ANALYZE INSERT INTO t VALUES (1)",
     ],
 )
 def test_a_change_in_the_statement_format_names_the_table(statement: str) -> None:
