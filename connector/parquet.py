@@ -81,7 +81,7 @@ class FileWriter:
     def append_batch(self, batch: EventBatch) -> None:
         """Add log events that follow those before, under the same schema."""
         self.append(batch.table)
-        self._last = batch.last
+        self._last = max(self._last, batch.last)  # a batch without rows may come late
         self._partial |= batch.partial
         self._truncates |= batch.truncates
 
