@@ -273,3 +273,15 @@ def test_key_and_log_position_have_statistics_and_nothing_else() -> None:
     assert [c.path_in_schema for c in columns if c.is_stats_set] == ["id", "_cdc.lsn"]
     assert all(c.compression == "ZSTD" for c in columns)
     assert pc.min(contents(store, landed.path)["id"]).as_py() == columns[0].statistics.min == 1
+
+
+def test_a_layout_announced_behind_an_event_that_follows_it_does_not_shorten_the_file() -> None:
+    columns = [pa.array([1, 2], pa.int64())]
+    rows = assemble(NARROW, columns, CdcColumns("insert", 1, pa.array([10, 30]), 0))
+    none = assemble(NARROW, [pa.nulls(0, pa.int64())], CdcColumns("insert", 1, 20, 0))
+    first, later, last = (Position(1, lsn, 0) for lsn in (10, 20, 30))
+    store = MemoryStore()
+    batches = [EventBatch(NARROW, rows, first, last), EventBatch(NARROW, none, later, later)]
+    file = land(store, SchemaWriter(store), batches)
+    assert file is not None
+    assert (file.first, file.last) == (first, last)
