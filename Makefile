@@ -22,7 +22,8 @@ demo: setup  ## capture, dump and merge a live database, and compare row by row 
 	@$(RUN) $(VENV)/bin/deltatide demo --source "$(SOURCE)" $(ARGS)
 
 test: setup lint .cache/servers.ready  ## lint, then every test: unit, spark, integration, acceptance
-	@$(PYTEST) tests/unit tests/spark tests/integration tests/acceptance $(ARGS)
+	@# Two processes, a file at a time, the longest files first: most tests wait for servers.
+	@$(PYTEST) -n 2 --dist loadfile tests/acceptance tests/spark tests/integration tests/unit $(ARGS)
 
 test-unit: $(VENV)/ready  ## tests that need no service
 	@$(VENV)/bin/python -m pytest tests/unit $(ARGS)
