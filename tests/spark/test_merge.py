@@ -6,6 +6,8 @@ import json
 import shutil
 import threading
 from collections.abc import Sequence
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -333,6 +335,50 @@ def test_merging_again_and_again_ends_gracefully(zone: Zone) -> None:
     assert merge_every(zone.spark, zone.config, 0.01, report=seen, stop=stop) == 0
     assert [report.manifest for report in reports] == [1, 2]
     assert zone.rows("id") == [(1,), (2,)]
+
+
+LANDED_TYPES: dict[str, tuple[Any, Any]] = {
+    "boolean": (True, False),
+    "tinyint": (-128, 127),
+    "smallint": (-(2**15), 2**15 - 1),
+    "int": (-(2**31), 2**31 - 1),
+    "bigint": (-(2**63), 2**63 - 1),
+    "decimal(20,0)": (Decimal(2**64 - 1), Decimal(0)),
+    "decimal(12,2)": (Decimal("-9999999999.99"), Decimal("0.01")),
+    "decimal(38,10)": (Decimal("9" * 28 + "." + "9" * 10), Decimal("-0.0000000001")),
+    "float": (1.5, -0.0),
+    "double": (0.1, 5e-324),
+    "string": ("", "tab\tnew\nline \U0001f600"),
+    "binary": (b"", b"\x00\xff"),
+    "date": (date(1, 1, 1), date(9999, 12, 31)),
+    "timestamp": (datetime(1, 1, 2, tzinfo=timezone.utc), datetime(9999, 12, 30, 1, 2, 3, 4, timezone.utc)),
+    "timestamp_ntz": (datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)),
+    "array<bigint>": ([], [1, None, -(2**63)]),
+    "array<string>": ([""], ["a", None]),
+}
+
+
+def test_values_of_every_type_come_out_of_delta_as_they_landed(spark: SparkSession, tmp_path: Path) -> None:
+    columns = {f"c{number}": type_ for number, type_ in enumerate(LANDED_TYPES)}
+    wide = schema_of("public.wide", id="int", **columns)
+    landed = Landed.local(tmp_path / "landing")
+    landed.table(wide)
+    config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
+
+    def row(key: int, which: int | None) -> dict[str, Any]:
+        values = [None if which is None else pair[which] for pair in LANDED_TYPES.values()]
+        return {"id": key, **dict(zip(columns, values, strict=True))}
+
+    first = [Event("insert", 5, 2 * key, row(key, which)) for key, which in ((1, 0), (2, 1), (3, None))]
+    landed.commit(10, [landed.log(wide, first)])
+    assert not merge_once(spark, config).failed  # into an empty table
+    swapped = [Event("update", 15, 2 * key, row(key, which)) for key, which in ((1, 1), (2, None), (3, 0))]
+    landed.commit(20, [landed.log(wide, swapped)])
+    assert not merge_once(spark, config).failed  # by MERGE
+    frame = spark.read.format("delta").load(f"{tmp_path}/lake/public/wide")
+    found = sorted(frame.drop("_cdc").toArrow().to_pylist(), key=lambda r: r["id"])
+    assert found == [row(1, 1), row(2, None), row(3, 0)]
+    assert {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name in columns} == columns
 
 
 def test_landing_zone_and_lake_on_s3(spark: SparkSession, s3: S3) -> None:
