@@ -104,16 +104,23 @@ class DumpWorkers:
                 tables = None
                 attempt += 1
             except (RequestError, TableError) as error:
-                log.error("dump %s of %s failed: %s", task.dump.id, task.dump.table, error)
-                self._dumps.end(task.dump, "failed", str(error))
-                self._dumps.give_back(task)
-                if isinstance(error, TableError):
-                    self.set_aside.append(error)
+                self._fail(task, error)
             except BaseException as error:  # handed to the capture loop, which raises it
                 self.failure = error
                 break
         if tables is not None:
             tables.close()
+
+    def _fail(self, task: PlanTask | ReadTask, error: RequestError | TableError) -> None:
+        """End a dump, and set the table aside with it, unless it was only somebody's wish."""
+        dump = task.dump
+        log.error("dump %s of %s failed: %s", dump.id, dump.table, error)
+        self._dumps.end(dump, "failed", str(error))
+        self._dumps.give_back(task)
+        if isinstance(error, TableError):
+            self.set_aside.append(error)
+        elif dump.reason != "request":
+            self.set_aside.append(TableError(dump.table, f"dump {dump.id} ({dump.reason}) failed: {error}"))
 
     def _let_rest(self, task: PlanTask | ReadTask, error: NotYetError) -> None:
         self._dumps.give_back(task, REST_SECONDS)

@@ -44,7 +44,7 @@ from merge.changes import Layout, keys_equal
 from merge.reconcile import TARGET_FIELDS
 from merge.settings import held
 from merge.sql import listed, literal, position, quoted, text
-from merge.target import Target, TargetState, commit_mark, last_commit
+from merge.target import Mark, Target, TargetState, read_commits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,12 +65,13 @@ KEEPS = f"(source._cdc.since IS NULL OR {SINCE} <= {position('target')}) AND tar
 class Applied:
     """What became of a table: its version, the manifest whose state that is, and the number of rows written.
 
-    A manifest other than the one asked for is that of a job that was faster. Numbers that Delta does not tell
-    are None.
+    A manifest other than the one asked for is that of a job that was faster. `requested`: see `Commits`.
+    Numbers that Delta does not tell are None.
     """
 
     version: int
     manifest: int
+    requested: int | None
     inserted: int | None = None
     updated: int | None = None
     deleted: int | None = None
@@ -96,11 +97,12 @@ def apply(
     source: DataFrame,
     layout: Layout,
     rules: Rules,
-    *,
-    name: str,
-    manifest: int,
+    mark: Mark,
+    since: int | None,
 ) -> Applied:
-    """Write the changes of source `name` up to a manifest to a target, as one commit, durable on return.
+    """Write the changes up to the manifest of `mark` to a target, as one commit, durable on return.
+
+    `since`: the version from which this job set out; requests of other jobs since count.
 
     When another job has brought the table to this manifest or a later one, nothing is written and the result
     says so. Delta's concurrent-modification errors come through: nothing was written, read again.
@@ -111,29 +113,30 @@ def apply(
     statement = overwrite_sql(target, view, layout, rules) if state.empty else None
     statement = statement or merge_sql(target, view, layout, rules, bounds)
     try:
-        with held(spark, commit_settings(name, target, manifest)):
+        with held(spark, commit_settings(target, mark)):
             written = spark.sql(statement).collect()
     finally:
         spark.catalog.dropTempView(view)
-    version, found = last_commit(spark, target, name)
+    commits = read_commits(spark, target, mark.source, since)
     counts = written[0].asDict() if written else {}
     return Applied(
-        version,
-        manifest if found is None else found,
+        commits.version,
+        mark.manifest if commits.manifest is None else commits.manifest,
+        None if commits.requested is None else max(mark.requested, commits.requested),
         *(counts.get(f"num_{kind}_rows") for kind in ("inserted", "updated", "deleted")),
     )
 
 
-def commit_settings(source: str, target: Target, manifest: int) -> dict[str, str]:
+def commit_settings(target: Target, mark: Mark) -> dict[str, str]:
     """Give the settings by which Delta writes manifest and fence with the data, in the same commit.
 
     A platform that refuses them goes without the fence; positions alone keep rows from going back.
     """
     prefix = "spark.databricks.delta."
     return {
-        f"{prefix}write.txnAppId": f"deltatide/{source}/{target.table}",
-        f"{prefix}write.txnVersion": str(manifest),
-        f"{prefix}commitInfo.userMetadata": commit_mark(source, manifest),
+        f"{prefix}write.txnAppId": f"deltatide/{mark.source}/{target.table}",
+        f"{prefix}write.txnVersion": str(mark.manifest),
+        f"{prefix}commitInfo.userMetadata": mark.to_json(),
     }
 
 

@@ -8,6 +8,9 @@ Invariants:
 
 - All tables are merged up to the same manifest. A table that fails stays where it is, the others go on.
 - The cut is recorded after the tables; a crash anywhere is repaired by the next run.
+- A cut is exact only when no row waits for a column. Who leaves such rows behind says so in the very commit
+  that does, so that a job that comes after a crash, or beside another one, knows of them though it finds
+  nothing left to ask for.
 - With nothing new, nothing is written.
 """
 
@@ -25,7 +28,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.manifest import Manifest
 from connector.schema import TableSchema
-from merge.apply import LARGE_BYTES, Applied, Rules, apply
+from merge.apply import LARGE_BYTES, Rules, apply
 from merge.changes import Layout, changes
 from merge.conflict import SPARK_ERRORS, attempts, first_line
 from merge.frontier import Frontier, Place, append_cut, read_frontier
@@ -34,7 +37,7 @@ from merge.plan import TablePlan, plan_table
 from merge.read import LandingZone
 from merge.schema import prepare
 from merge.settings import COMPILED, INTERPRETED, held
-from merge.target import Target, TargetState, check_schema, last_commit, targets_of
+from merge.target import Commits, Mark, Target, TargetState, check_schema, read_commits, targets_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +67,11 @@ Progress = Callable[[TableProgress], None]
 
 @dataclass(frozen=True)
 class TableReport:
-    """What a merge did to one table. Counts that Delta does not tell are None."""
+    """What a merge did to one table. Counts that Delta does not tell are None.
+
+    `requested` rows wait for columns that this job asked for, or another one since the frontier was read;
+    None when it can't be told whether one did.
+    """
 
     table: str
     manifest: int
@@ -73,7 +80,7 @@ class TableReport:
     inserted: int | None = None
     updated: int | None = None
     deleted: int | None = None
-    requested: int = 0
+    requested: int | None = 0
     seconds: float = 0.0
     error: str | None = None
     hint: str | None = None
@@ -256,7 +263,8 @@ class _Run:
         def merge() -> TableReport:
             place = next(places, None) or read_frontier(self.spark, self.config).of(target.table)
             if place.manifest >= self.manifest.number and place.version is not None:
-                return TableReport(target.table, place.manifest, place.version)
+                requested = self._commits(target).requested
+                return TableReport(target.table, place.manifest, place.version, requested=requested)
             return self._merge(target, place)
 
         return attempts(merge, f"{target.table} in {target.name}")
@@ -275,8 +283,8 @@ class _Run:
             log.warning("%s: its Delta table is gone, it is built anew from the landing zone", table)
             return self._merge(target, Place(0))
         if not plan.files and not plan.sweeps:
-            version, _ = last_commit(self.spark, target, self.config.source.name)
-            return TableReport(table, self.manifest.number, version)
+            commits = self._commits(target)
+            return TableReport(table, self.manifest.number, commits.version, requested=commits.requested)
         self.progress(TableProgress(table, "merging", plan.rows))
         small = plan.rows <= FEW_ROWS and state.bytes <= LARGE_BYTES
         with held(self.spark, {} if small else COMPILED):
@@ -293,8 +301,9 @@ class _Run:
             requested = request_missing(self.spark, self.landing, plan, source, layout, frame)
         soft = self.config.table(plan.table).deletes == "soft"
         rules = Rules(plan.partial, plan.chunks, soft)
-        name, number = self.config.source.name, self.manifest.number
-        done: Applied = apply(self.spark, target, state, source, layout, rules, name=name, manifest=number)
+        mark = Mark(self.config.source.name, self.manifest.number, requested)
+        since = self.frontier.of(plan.table).version
+        done = apply(self.spark, target, state, source, layout, rules, mark, since)
         return TableReport(
             plan.table,
             done.manifest,
@@ -303,13 +312,18 @@ class _Run:
             done.inserted,
             done.updated,
             done.deleted,
-            requested,
+            done.requested,
         )
+
+    def _commits(self, target: Target) -> Commits:
+        """Read what was done to a table since this job read the frontier."""
+        since = self.frontier.of(target.table).version
+        return read_commits(self.spark, target, self.config.source.name, since)
 
     def is_exact(self, reports: Iterable[TableReport], places: Mapping[str, Place]) -> bool:
         """Tell whether the tables are together what the source was at the manifest's position."""
         whole = all(place.manifest == self.manifest.number for place in places.values())
-        return self.manifest.exact and whole and not any(r.error or r.requested for r in reports)
+        return self.manifest.exact and whole and not any(r.error or r.requested != 0 for r in reports)
 
     def places(self, reports: Iterable[TableReport]) -> dict[str, Place]:
         """Say where each table is now; tables that were not merged stay where they were."""

@@ -2,12 +2,13 @@
 
 The request is an object in the landing zone, so a Spark job needs no way to reach the agent. It is written
 before the merge that leaves the columns missing; a crash in between leaves a request too many, never too few.
+Each request is an object of its own: two jobs that ask for the same rows don't write to the same place.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import uuid
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -91,9 +92,8 @@ def key_text(value: Column, type_: str) -> Column:
 def write_request(
     spark: SparkSession, landing: LandingZone, plan: TablePlan, keys: Sequence[Sequence[str]] | None
 ) -> str:
-    """Write one request (None: of the whole table) and give its id, which follows from keys and manifest."""
-    content = json.dumps([plan.table, plan.upto, keys]).encode()
-    request_id = f"missing-{hashlib.sha256(content).hexdigest()[:16]}"
+    """Write one request (None: of the whole table) and give its id."""
+    request_id = f"missing-{uuid.uuid4().hex[:16]}"
     body: dict[str, Any] = {
         "id": request_id,
         "kind": "dump",
@@ -104,5 +104,5 @@ def write_request(
     if keys is not None:
         body["keys"] = [list(key) for key in keys]
     frame = spark.range(1, numPartitions=1).select(F.lit(json.dumps(body)).alias("value"))
-    frame.write.mode("overwrite").text(f"{landing.root}/{request_path(request_id)}")
+    frame.write.text(f"{landing.root}/{request_path(request_id)}")
     return request_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 KEY_PROPERTY = "deltatide.key"
 SOURCE_PROPERTY = "deltatide.source"
+WRITES = ("MERGE", "WRITE")
+"""What Delta calls the operations by which rows are applied."""
+
 COMMITS_SEARCHED = 100
 """So far back a table's history is searched for our last commit; others (OPTIMIZE) may lie above it."""
 
@@ -112,34 +115,65 @@ def look(spark: SparkSession, target: Target) -> TargetState | None:
     return TargetState(columns, dict(detail["properties"]), detail["numFiles"], detail["sizeInBytes"])
 
 
-def commit_mark(source: str, manifest: int) -> str:
-    """Spell what a commit of ours carries as its user metadata."""
-    return json.dumps({"deltatide": {"source": source, "manifest": manifest}})
+@dataclass(frozen=True)
+class Mark:
+    """What a commit of ours carries as its user metadata, for other jobs to see.
 
-
-def last_commit(spark: SparkSession, target: Target, source: str) -> tuple[int, int | None]:
-    """Give a table's version by our newest commit and the manifest that it names.
-
-    Where no commit of ours is found (the platform keeps no user metadata): the newest version, and None.
+    It brings the table to the state after `manifest`, in which `requested` rows wait for columns that an
+    earlier event should have brought and that the agent was asked for.
     """
+
+    source: str
+    manifest: int
+    requested: int
+
+    def to_json(self) -> str:
+        """Serialize."""
+        return json.dumps({"deltatide": asdict(self)})
+
+    @classmethod
+    def parse(cls, user_metadata: str | None, source: str) -> Mark | None:
+        """Read a commit's user metadata; None when it is none of ours, or another source's."""
+        try:
+            mark = json.loads(user_metadata or "null")
+        except ValueError:
+            return None
+        ours = mark.get("deltatide") if isinstance(mark, dict) else None
+        if not isinstance(ours, dict) or ours.get("source") != source:
+            return None
+        return cls(source, int(ours["manifest"]), int(ours.get("requested", 0)))
+
+
+@dataclass(frozen=True)
+class Commits:
+    """What a table's history tells: the version by our newest commit and the manifest that this names.
+
+    `requested`: how many rows our commits since some version left waiting for columns that they asked for;
+    None when that can't be told. Where no commit of ours is found (the platform keeps no user metadata),
+    `version` is the newest one and `manifest` None.
+    """
+
+    version: int
+    manifest: int | None
+    requested: int | None
+
+
+def read_commits(spark: SparkSession, target: Target, source: str, since: int | None) -> Commits:
+    """Read a table's history; `since`: the version after which requests count, None for all of them."""
     history = spark.sql(f"DESCRIBE HISTORY {target.name} LIMIT {COMMITS_SEARCHED}")
-    rows = history.select("version", "userMetadata").orderBy("version", ascending=False).collect()
-    for row in rows:
-        manifest = _marked(row["userMetadata"], source)
-        if manifest is not None:
-            return row["version"], manifest
-    return rows[0]["version"], None
-
-
-def _marked(user_metadata: str | None, source: str) -> int | None:
-    try:
-        mark = json.loads(user_metadata or "null")
-    except ValueError:
-        return None
-    ours = mark.get("deltatide") if isinstance(mark, dict) else None
-    if not isinstance(ours, dict) or ours.get("source") != source:
-        return None
-    return int(ours["manifest"])
+    rows = (
+        history.select("version", "operation", "userMetadata").orderBy("version", ascending=False).collect()
+    )
+    ours = {row["version"]: mark for row in rows if (mark := Mark.parse(row["userMetadata"], source))}
+    rebuilt = since is not None and since > rows[0]["version"]
+    first = 0 if since is None or rebuilt else since + 1
+    if not ours:
+        written = [row for row in rows if row["version"] >= first and row["operation"] in WRITES]
+        return Commits(rows[0]["version"], None, 0 if len(written) <= 1 else None)
+    newest, oldest = max(ours), rows[-1]["version"]
+    whole = oldest <= first or len(rows) < COMMITS_SEARCHED
+    requested = sum(mark.requested for version, mark in ours.items() if version >= first)
+    return Commits(newest, ours[newest].manifest, requested if whole else None)
 
 
 def check_owner(state: TargetState, target: Target, source: str, key: Iterable[str]) -> None:

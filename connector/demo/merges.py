@@ -46,7 +46,7 @@ class MergeWatch:
         for table in report["tables"]:
             if table["error"]:
                 raise OperatorError(f"{table['table']} was not merged: {table['error']}", hint=table["hint"])
-            self.requested += table["requested"]
+            self.requested += table["requested"] or 0
         if report["recorded"]:
             self.merges += 1
             self.cut = report["manifest"]
@@ -59,7 +59,7 @@ class MergeWatch:
         last = self._last
         if not last or not last["exact"] or last["position"] < position:
             return False
-        if any(table["requested"] for table in last["tables"]):
+        if any(table["requested"] != 0 for table in last["tables"]):
             return False
         waiting = next(iter(self._store.list(f"{REQUESTS}/")), None)
         newest = newest_manifest(self._store)

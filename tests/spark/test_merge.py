@@ -18,7 +18,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, FormatError, GapError, SourceMismatchError
 from connector.landing import manifest_path
 from connector.manifest import Notice
-from merge import as_of, cuts, live, merge_every, merge_once
+from merge import TableProgress, as_of, cuts, live, merge_every, merge_once
 from tests.landed import AT, Chunk, Event, Landed, config_of, schema_of
 from tests.s3_server import S3
 
@@ -224,6 +224,45 @@ def test_missing_columns_are_asked_for_and_filled(zone: Zone) -> None:
     zone.chunk(30, Chunk(low=4, high=25, rows=[row(1, 6, "found")]))
     assert zone.merge().exact
     assert zone.rows("id, a, b, _cdc.missing") == [(1, 7, "found", None)]
+
+
+def test_a_crash_before_the_cut_does_not_make_it_exact_while_rows_wait_for_columns(zone: Zone) -> None:
+    zone.log(10, insert(5, 9))
+    assert zone.merge().exact
+    zone.log(20, update_of_a(15, 1, 7))
+    zone.merge()
+    zone.forget_cuts(after=1)
+    again = zone.merge()
+    assert (again.exact, again.tables[0].requested) == (False, 1)
+    zone.forget_cuts(after=1)
+    zone.log(30, insert(25, 2))
+    later = zone.merge()
+    assert (later.exact, later.tables[0].requested) == (False, 1)
+    assert len(zone.requests()) == 1
+
+
+@pytest.mark.parametrize("until", [2, 3])
+@pytest.mark.parametrize("step", ["reading", "merging"])
+def test_rows_that_another_job_left_waiting_keep_the_cut_from_being_exact(
+    zone: Zone, step: str, until: int
+) -> None:
+    """The other job comes in between, and finds all there is to ask for."""
+    zone.log(10, insert(5, 9))
+    zone.merge()
+    zone.log(20, update_of_a(15, 1, 7))
+    zone.log(30, insert(25, 2))
+    other: list[Any] = []
+
+    def overtake(progress: TableProgress) -> None:
+        if progress.step == step and not other:
+            other.append(merge_once(zone.spark.newSession(), zone.config, until=until))
+
+    report = zone.merge(progress=overtake)
+    assert not other[0].exact
+    assert zone.rows("id, b, _cdc.missing") == [(1, None, ["b"]), (2, "x", None), (9, "x", None)]
+    assert (report.manifest, report.exact) == (3, False)
+    assert not zone.merge().exact
+    assert not any(cut["exact"] for cut in cuts(zone.spark, zone.config).where("manifest > 1").collect())
 
 
 def test_raw_texts_follow_their_columns(zone: Zone) -> None:

@@ -123,3 +123,15 @@ def test_a_predicate_that_the_source_refuses_fails_its_dump_alone(
     assert manifest.dumps[-1].state == "failed"
     assert "nonsense" in manifest.dumps[-1].error
     assert manifest.tables["public.items"].state == "captured"
+
+
+def test_rows_that_the_merge_asked_for_and_the_source_refuses_set_their_table_aside(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """Else a cut would be called exact in which they lack columns."""
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+        ask(agent, store, tables=["public.items"], where="nonsense(", reason="missing")
+        manifest = agent.wait(lambda m: m.tables["public.items"].state == "set_aside", "it is set aside")
+    assert "nonsense" in manifest.tables["public.items"].reason
+    assert not manifest.exact
