@@ -58,9 +58,11 @@ class Display:
         if not self.console.is_terminal:
             yield
             return
-        with Live(console=self.console, refresh_per_second=4) as self._live:
-            yield
-        self._live = None
+        try:
+            with Live(console=self.console, refresh_per_second=4) as self._live:
+                yield
+        finally:
+            self._live = None
 
     def show(self, figures: Figures) -> None:
         """Show figures; without a terminal only every LINE_SECONDS."""

@@ -67,9 +67,11 @@ def demo(
     with ExitStack() as cleanup:
         cleanup.enter_context(_interruptible())
         cleanup.callback(place.drop_database)
-        run = _start(source, place, Sizes.of(rows), Display(console), cleanup)
-        run.capture(seconds)
-        run.finish()
+        display = Display(console)
+        run = _start(source, place, Sizes.of(rows), display, cleanup)
+        with display.live():
+            run.capture(seconds)
+            run.finish()
         with closing(_spark()) as session:
             comparisons = run.compare(session.spark)
         print_comparison(console, comparisons, run.watch)
@@ -174,11 +176,8 @@ class _Run:
         self._display.step("dump, capture, merges and the writer run at the same time")
         self._writer.start()
         began = time.monotonic()
-        with self._display.live():
-            self._wait(
-                lambda: time.monotonic() - began >= seconds, "writing", float(seconds) + PATIENCE_SECONDS
-            )
-            self._wait(self._is_dumped, "writing until all is dumped")
+        self._wait(lambda: time.monotonic() - began >= seconds, "writing", float(seconds) + PATIENCE_SECONDS)
+        self._wait(self._is_dumped, "writing until all is dumped")
         self._writer.stop()
         self._raise_failures()
 
