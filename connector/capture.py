@@ -160,7 +160,9 @@ class Capture:
             names, self._new_tables = self._new_tables, set()
             take_up_tables(self._source, self._ledger, self._lander, self._tables, self._dumps, names)
         newest = self._ledger.newest
-        reader = self._source.open_log(newest.epoch, newest.position, newest.unsettled, newest.gtids)
+        reader = self._source.open_log(
+            newest.epoch, newest.position, newest.unsettled, newest.gtids, newest.gtids_needed
+        )
         self._dumps.go()
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
@@ -266,7 +268,7 @@ class Capture:
 
     def _nothing_landed(self) -> LandedSegment:
         newest = self._ledger.newest
-        return LandedSegment(newest.position, gtids=newest.gtids)
+        return LandedSegment(newest.position, gtids=newest.gtids, gtids_needed=newest.gtids_needed)
 
     def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
         number = self._ledger.next_number
@@ -281,6 +283,7 @@ class Capture:
         self._ledger.commit(
             position=landed.position,
             gtids=landed.gtids,
+            gtids_needed=landed.gtids_needed,
             source_committed_at=landed.committed_at or self._ledger.newest.source_committed_at,
             files=files,
             notices=self._tables.take_notices(),

@@ -170,7 +170,7 @@ def repair_gap(source: Source, ledger: Ledger, tables: Tables, dumps: Dumps, con
     `FencedError` when the log is ahead because another agent has gone on.
     """
     newest = ledger.newest
-    reason = source.gap_after(newest.position, newest.gtids, newest.source.server)
+    reason = source.gap_after(newest.position, newest.gtids, newest.source.server, newest.gtids_needed)
     if reason is None:
         return False
     ledger.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
@@ -216,6 +216,7 @@ def _commit_epoch(ledger: Ledger, tables: Tables, dumps: Dumps, history: History
         epoch=dumps.epoch,
         position=history.position,
         gtids=history.gtids,
+        gtids_needed=history.gtids_needed,
         tables=tables.snapshot(),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,

@@ -33,13 +33,14 @@ class LandedSegment:
     position: int
     committed_at: datetime | None = None
     gtids: str | None = None
+    gtids_needed: str | None = None
     files: list[LandedFile] = field(default_factory=list)
     layouts: list[tuple[TableSchema, int]] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
 
     def add(self, later: LandedSegment) -> None:
         """Append what landed next."""
-        self.position, self.gtids = later.position, later.gtids
+        self.position, self.gtids, self.gtids_needed = later.position, later.gtids, later.gtids_needed
         self.committed_at = later.committed_at or self.committed_at
         self.files += later.files
         self.layouts += later.layouts
@@ -88,7 +89,7 @@ class Lander:
 
     def land(self, segment: Segment) -> LandedSegment:
         """Decode a segment and land it, one file for each table and schema; durable on return."""
-        landed = LandedSegment(segment.position, segment.committed_at, segment.gtids)
+        landed = LandedSegment(segment.position, segment.committed_at, segment.gtids, segment.gtids_needed)
         writers: dict[tuple[str, str], FileWriter] = {}
         newest: dict[TableName, str] = {}
         with ExitStack() as stack:

@@ -6,7 +6,8 @@ Invariants:
 - `position` is a transaction boundary: every event at or before it, of every captured table, is named by this
   or an earlier manifest, and none after it is (but for chunk rows, whose high watermark is at or before it).
 - `gtids`, where the source has such, are the transactions executed up to `position`, in its own words: by
-  them the history goes on in another server's log.
+  them the history goes on in another server's log. `gtids_needed` leaves out the agent's own writes at their
+  end, which that server may lack; absent where there are none.
 - Each manifest carries the whole state (tables, dumps, unsettled commits), so that reading the newest one is
   all that a start needs.
 
@@ -182,6 +183,7 @@ class Manifest(_Part):
     epoch: int
     position: int
     gtids: str | None = None
+    gtids_needed: str | None = None
     source_committed_at: datetime | None = None
     committed_at: datetime
     files: list[LandedFile] = Field(default_factory=list)

@@ -37,6 +37,7 @@ class MemorySegment:
     """Logged changes, decoded on demand; implements `connector.source.Segment`."""
 
     gtids: str | None = None
+    gtids_needed: str | None = None
 
     def __init__(self, epoch: int, position: int, logged: list[Logged], undecodable: dict[str, str]) -> None:
         self.position = position

@@ -38,13 +38,15 @@ class History:
     """Where a log history begins: everything after `position` will be read, nothing before it.
 
     `gtids`: the transactions executed up to there, where another server's log can be told by them, in words
-    of the source. `server`: whose log it is, where a source has several.
+    of the source. `server`: whose log it is, where a source has several. `gtids_needed`: what another server
+    must have executed of them, all but our own writes at their end; None: all.
     """
 
     position: int
     unsettled: tuple[UnsettledCommit, ...]
     gtids: str | None = None
     server: str | None = None
+    gtids_needed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,10 @@ class Segment(Protocol):
     @property
     def gtids(self) -> str | None:
         """The transactions executed up to `position`, see `History`."""
+
+    @property
+    def gtids_needed(self) -> str | None:
+        """What a server must have executed of these, see `History`."""
 
     @property
     def rows(self) -> int:
@@ -249,15 +255,24 @@ class Source(Protocol):
         """
 
     def gap_after(
-        self, position: int, gtids: str | None = None, server: str | None = None
+        self,
+        position: int,
+        gtids: str | None = None,
+        server: str | None = None,
+        gtids_needed: str | None = None,
     ) -> str | Failover | None:
         """Tell why the log after `position` can't be read whole, or where it goes on; None: right there.
 
-        `gtids` and `server`: what is known of the position, see `History`.
+        The rest: what is known of the position, see `History`.
         """
 
     def open_log(
-        self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit], gtids: str | None = None
+        self,
+        epoch: int,
+        position: int,
+        unsettled: Sequence[UnsettledCommit],
+        gtids: str | None = None,
+        gtids_needed: str | None = None,
     ) -> LogReader:
         """Open the log behind `position`; transactions in `gtids` that come after it are passed over."""
 

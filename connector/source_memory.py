@@ -134,7 +134,13 @@ class MemorySource:
     def _hidden(self) -> tuple[UnsettledCommit, ...]:
         return tuple(UnsettledCommit(xid=xid, lsn=0) for xid in self.database.hidden)
 
-    def gap_after(self, position: int, gtids: str | None = None, server: str | None = None) -> str | None:
+    def gap_after(
+        self,
+        position: int,
+        gtids: str | None = None,
+        server: str | None = None,
+        gtids_needed: str | None = None,
+    ) -> str | None:
         """Tell whether the slot is gone, or was moved past this position."""
         self.reach("gap_after")
         slot = self.database.slots.get(self._config.slot)
@@ -145,7 +151,12 @@ class MemorySource:
         )
 
     def open_log(
-        self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit], gtids: str | None = None
+        self,
+        epoch: int,
+        position: int,
+        unsettled: Sequence[UnsettledCommit],
+        gtids: str | None = None,
+        gtids_needed: str | None = None,
     ) -> MemoryLogReader:
         """Open the log; as PostgreSQL does, not before what its slot has confirmed."""
         self.reach("open_log")

@@ -37,6 +37,11 @@ class ToldSegment:
         return self.inner.gtids
 
     @property
+    def gtids_needed(self) -> str | None:
+        """What a server must have executed of these."""
+        return self.inner.gtids_needed
+
+    @property
     def rows(self) -> int:
         """How many messages of changes it holds."""
         return self.inner.rows

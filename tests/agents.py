@@ -65,8 +65,8 @@ class CheckedSource(MemorySource):
         super().__init__(database, config, **options)
         self.store, self.confirmed_too_soon = store, []
 
-    def open_log(self, epoch: int, position: int, unsettled: Any, gtids: Any = None) -> MemoryLogReader:
-        reader = super().open_log(epoch, position, unsettled, gtids)
+    def open_log(self, epoch: int, position: int, unsettled: Any, *gtids: Any) -> MemoryLogReader:
+        reader = super().open_log(epoch, position, unsettled, *gtids)
         confirm = reader.confirm
 
         def checked(position: int) -> None:

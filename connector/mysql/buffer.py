@@ -9,7 +9,8 @@ Invariants:
   in that file counts as part of that transaction, until the next file begins.
 - `feed` is the hot loop. Everything else happens once for each transaction, layout or statement.
 
-Rows events lie in `connector.mysql.held`; what statements do to tables is for `connector.mysql.effects`.
+Rows events lie in `connector.mysql.held`, the open transaction is a `connector.mysql.transaction`; what
+statements do to tables is for `connector.mysql.effects`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from connector.errors import BugError, PreconditionError, TransientError
@@ -31,6 +31,7 @@ from connector.mysql.payload import Payload, size_of
 from connector.mysql.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions, unpack_position
 from connector.mysql.segment import pack_position as pack
 from connector.mysql.server import MAX_OFFSET
+from connector.mysql.transaction import OpenTransaction
 from connector.schema import TableName
 from connector.told import ToldSegment
 
@@ -38,23 +39,6 @@ _BODY = BASE + events.HEADER
 _uint32 = struct.Struct("<I").unpack_from
 _header = struct.Struct("<IBIIIH").unpack_from
 """Time, type, server id, size, end, flags."""
-
-
-@dataclass
-class _Open:
-    """The transaction that is being received: its events begin at `start`; `carried` were taken before.
-
-    `begins`: its begin; several in a file beyond 4 GiB. `landed`: before a failover, so it is passed over.
-    `ended`: its end has come, but its position can't be told before the next file begins (see the module).
-    """
-
-    lsn: int
-    begins: list[Begin]
-    start: int
-    landed: bool = False
-    carried: bool = False
-    begun: bool = False
-    ended: bool = False
 
 
 class LogBuffer:
@@ -77,7 +61,7 @@ class LogBuffer:
         self._committed_at: int | None = None
         self._ordinal = 0
         self._transactions = Transactions()
-        self._open: _Open | None = None
+        self._open: OpenTransaction | None = None
         self._payload: Payload | None = None
         self._waiting: list[bytes] = []
 
@@ -131,7 +115,7 @@ class LogBuffer:
                     size += len(packet) + EVENT_OVERHEAD
                 ordinal += 1
             elif kind == TABLE_MAP:
-                held.learn(packet[_BODY : len(packet) - held.tail])
+                self._learn(packet[_BODY : len(packet) - held.tail])
             else:
                 self._offset, self._ordinal = offset, ordinal
                 self._control(kind, packet, end)
@@ -144,6 +128,11 @@ class LogBuffer:
                 self.position = pack(self._file, offset)
         self._offset, self._ordinal = offset, ordinal
         held.bytes += size
+
+    def _learn(self, body: bytes) -> None:
+        mapped = self._held.learn(body)
+        if self._open is not None:
+            self._open.touch(mapped)
 
     def go_on(self, upto_bytes: int) -> bool:
         """Go on in a compressed transaction by so many bytes; False: there is none, or its rest has to come.
@@ -187,8 +176,7 @@ class LogBuffer:
 
     def _cut(self, rows: int, transactions: Transactions) -> ToldSegment | MysqlSegment:
         committed_at = None if self._committed_at is None else _to_datetime(self._committed_at)
-        gtids = None if self.gtids is None else str(self.gtids)
-        segment = self._held.cut(rows, transactions, self._epoch, self.position, committed_at, gtids)
+        segment = self._held.cut(rows, transactions, self._epoch, self.position, committed_at, self.gtids)
         set_aside = self._effects.take_set_aside()
         announced = [announcement(s, self._epoch, lsn) for lsn, s in self._effects.take_announced()]
         return ToldSegment(segment, set_aside, announced) if set_aside or announced else segment
@@ -259,6 +247,7 @@ class LogBuffer:
         elif kind == events.INCIDENT:
             lsn = self._open.lsn if self._open else self.position
             reason = "the server lost part of its log (an incident event)"
+            self._disown()
             self._effects.put_aside(self._capturing.among(None), lsn, reason)
             if self._open is not None and not self._begun():  # in MySQL it is a transaction by itself
                 self._commit(seconds, end)
@@ -274,7 +263,7 @@ class LogBuffer:
         for event in payload.events():
             packet, kind = b"\0" + event + padding, event[4]
             if kind == TABLE_MAP:
-                held.learn(event[events.HEADER :])
+                self._learn(event[events.HEADER :])
             elif kind in ROWS_EVENTS:
                 known = held.current.get(int.from_bytes(packet[20:26], "little"))
                 if known is None:
@@ -301,11 +290,16 @@ class LogBuffer:
         if self._open is not None:
             if not self._open.ended:
                 raise BugError(f"a transaction begins within another one, {self._place()}")
-            self._open.ended, self._open.begun, self._open.landed = False, False, landed
-            self._open.begins.append(begin)
+            self._open.begin_again(begin, landed=landed)
             return
         self._ordinal = 0
-        self._open = _Open(pack(self._file, self._offset), [begin], len(self._held.payloads), landed)
+        lsn, start = pack(self._file, self._offset), len(self._held.payloads)
+        self._open = OpenTransaction(lsn, [begin], start, landed=landed)
+
+    def _disown(self) -> None:
+        """Take the open transaction for somebody else's."""
+        if self._open is not None:
+            self._open.is_ours = False
 
     def _passes_over(self) -> bool:
         """Tell whether the open transaction landed before, in the log of another server."""
@@ -330,7 +324,7 @@ class LogBuffer:
             if begin.gtid is None:
                 self.gtids = None
             elif self.gtids is not None:
-                self.gtids.add(begin.gtid)
+                self.gtids.add(begin.gtid, ours=found.is_ours is True)
         self.whole_rows = rows
         self._open = None
 
@@ -343,6 +337,8 @@ class LogBuffer:
         if first == "BEGIN" or (first == "XA" and rest.startswith(("START", "BEGIN"))):
             self._open.begun = True
             return
+        if first != "COMMIT":
+            self._disown()
         if first in ("COMMIT", "ROLLBACK") and not rest.startswith("TO"):
             if first == "ROLLBACK":
                 self._put_touched_aside("a transaction was rolled back after it was logged")
@@ -368,6 +364,7 @@ class LogBuffer:
     def _prepare(self, body: bytes, seconds: int, end: int) -> None:
         """End a transaction that is an XA transaction's first half."""
         xid, one_phase = events.xid_of_xa(body)
+        self._disown()
         if not one_phase and self._open is not None and not self._open.landed:
             self._effects.prepare(xid, self._touched(), self._open.lsn)
         self._commit(seconds, end)

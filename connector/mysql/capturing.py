@@ -17,6 +17,9 @@ from connector.schema import TableName, TableSchema
 
 OWN_DATABASE = "deltatide"
 
+WATERMARK = TableName(OWN_DATABASE, "watermark")
+"""Our table whose rows mean nothing to another server, so that writes of it may be lost in a failover."""
+
 
 class Mapped(NamedTuple):
     """A table's layout; `schema` None: not captured. `problem`: why its rows can't be decoded."""

@@ -2,6 +2,10 @@
 
 By this a failover is told from a gap: another server's log goes on from ours when the server has executed all
 that has landed, and still has the log of everything else. Nothing here is remembered.
+
+Our own writes at the end of what has landed (`connector.mysql.gtid`) are not asked for: a replica mostly
+lacks some when its primary dies within a dump, and they change nothing that is captured. What it has of them
+is passed over with the rest; so a set never names what its server has not executed.
 """
 
 from __future__ import annotations
@@ -86,13 +90,44 @@ def missing(connection: Connection[Any], server: Server, gtids: str) -> str:
     if not server.mariadb:
         found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)")
         return str(found[0]) if found else gtids
-    found = row(connection, "SELECT @@global.gtid_binlog_state")
-    state = _newest(_listed(str(found[0]) if found else ""))
+    state = _state(connection)
     ours = MariadbGtids.parse(gtids).last.values()
     lacking = [gtid for gtid in ours if state.get((gtid.origin, gtid.server), 0) < gtid.number]
     if not lacking:
         _see_all(connection, server)
     return ",".join(map(str, lacking))
+
+
+def executed_of(connection: Connection[Any], server: Server, gtids: str, needed: str) -> str:
+    """Give what a server has executed of a set; it lacks nothing of what is needed.
+
+    In MariaDB whatever lies between what is needed and the last one is ours. If one server gave both, then
+    all its numbers between them are; if not, what is needed is given: less is right too.
+    """
+    if not server.mariadb:
+        lacking = f"GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)"
+        found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, {lacking})")
+        return needed if found is None else str(MysqlGtids.parse(str(found[0])))
+    state, before = _state(connection), MariadbGtids.parse(needed).last
+    last = MariadbGtids.parse(gtids).last
+    reached = {domain: _reached(state, gtid, before.get(domain)) for domain, gtid in last.items()}
+    return str(MariadbGtids({domain: gtid for domain, gtid in reached.items() if gtid is not None}))
+
+
+def _reached(state: Mapping[tuple[str, int | None], int], last: Gtid, before: Gtid | None) -> Gtid | None:
+    """Give how far a server has executed our own writes of a domain, from behind `before` up to `last`."""
+    number = min(state.get((last.origin, last.server), 0), last.number)
+    if number == last.number:
+        return last
+    if before is None:
+        return last._replace(number=number) if number else None
+    return last._replace(number=max(number, before.number)) if before.server == last.server else before
+
+
+def _state(connection: Connection[Any]) -> dict[tuple[str, int | None], int]:
+    """Give the newest number that each server gave in each domain."""
+    found = row(connection, "SELECT @@global.gtid_binlog_state")
+    return _newest(_listed(str(found[0]) if found else ""))
 
 
 def _see_all(connection: Connection[Any], server: Server) -> None:
@@ -176,17 +211,24 @@ def shares_history(connection: Connection[Any], server: Server, gtids: str) -> b
 
 
 def gtids_at(
-    connection: Connection[Any], server: Server, gtids: str, file: str, offset: int, *, may_be_ahead: bool
+    connection: Connection[Any],
+    server: Server,
+    gtids: str,
+    needed: str | None,
+    file: str,
+    offset: int,
+    *,
+    may_be_ahead: bool,
 ) -> Gtids:
-    """Read a set as the log reader keeps it, which begins at a place.
+    """Read a set, and what is needed of it, as the log reader keeps it, which begins at a place.
 
     `may_be_ahead`: the place may lie before some of the set. In MariaDB the server tells which those are.
     """
     if not server.mariadb:
-        return MysqlGtids.parse(gtids)
+        return MysqlGtids.parse(gtids, needed)
     if not may_be_ahead:
-        return MariadbGtids.parse(gtids)
+        return MariadbGtids.parse(gtids, needed=needed)
     here = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
     if here is None or here[0] is None:
         raise TransientError(f"the server can't tell the GTIDs at {file} {offset}")
-    return MariadbGtids.parse(gtids, str(here[0]))
+    return MariadbGtids.parse(gtids, str(here[0]), needed)

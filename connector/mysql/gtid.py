@@ -6,6 +6,11 @@ an id of its own, so a set says exactly which are in it.
 MariaDB: ``domain-server-sequence``, and a place is ``0-1-100,7-3-20``: the last transaction of each domain.
 Within a domain all servers have the same order; numbers need not grow. So what is up to a place is told by
 the order of the log, never by comparing numbers.
+
+Our own writes (`connector.mysql.journal`) are transactions too, which a server that takes over may lack. So
+both remember, for each uuid or domain that ends with such, what it was before them: that is what is `needed`
+of a server, since whether it has executed the rest makes no difference to any captured table. The next
+transaction of anybody else under that uuid or in that domain ends this: the tail is short, and never a hole.
 """
 
 from __future__ import annotations
@@ -39,10 +44,11 @@ class MysqlGtids:
 
     def __init__(self, intervals: Mapping[str, list[list[int]]] | None = None) -> None:
         self._intervals = dict(intervals or {})
+        self._before_ours: dict[str, list[list[int]]] = {}
 
     @classmethod
-    def parse(cls, text: str) -> MysqlGtids:
-        """Read a set as the server spells it; `BugError` for anything else."""
+    def parse(cls, text: str, needed: str | None = None) -> MysqlGtids:
+        """Read a set as the server spells it, and what is needed of it; `BugError` for anything else."""
         gtids = cls()
         for part in "".join(text.split()).lower().split(","):
             uuid, *rest = part.split(":")
@@ -56,16 +62,20 @@ class MysqlGtids:
                     gtids._add_interval(origin, int(found[1]), int(found[2] or found[1]))
                 else:
                     raise BugError(f"{text[:200]!r} is no set of GTIDs")
+        if needed is not None:
+            before = cls.parse(needed)._intervals
+            origins = [o for o, intervals in gtids._intervals.items() if before.get(o) != intervals]
+            gtids._before_ours = {origin: before.get(origin, []) for origin in origins}
         return gtids
 
     def __str__(self) -> str:
         """Spell it as the server does: uuids and tags in order, intervals joined where they meet."""
-        parts: dict[str, list[str]] = {}
-        for origin in sorted(self._intervals):
-            uuid, _, tag = origin.partition(":")
-            spelled = [f"{a}-{b}" if a < b else f"{a}" for a, b in self._intervals[origin]]
-            parts.setdefault(uuid, [uuid]).extend([tag, *spelled] if tag else spelled)
-        return ",".join(":".join(part) for part in parts.values())
+        return _spell(self._intervals)
+
+    @property
+    def needed(self) -> str | None:
+        """Give the set without our own writes at its end; None: it has none."""
+        return _spell({**self._intervals, **self._before_ours}) if self._before_ours else None
 
     def holds(self, gtid: Gtid) -> bool:
         """Tell whether a transaction is in the set."""
@@ -75,9 +85,15 @@ class MysqlGtids:
         place = bisect_right(intervals, gtid.number, key=_first) - 1
         return place >= 0 and gtid.number <= intervals[place][1]
 
-    def add(self, gtid: Gtid) -> None:
-        """Put a transaction into the set."""
+    def add(self, gtid: Gtid, *, ours: bool = False) -> None:
+        """Put a transaction into the set; `ours`: nobody needs it."""
+        if self.holds(gtid):
+            return
         intervals = self._intervals.get(gtid.origin)
+        if not ours:
+            self._before_ours.pop(gtid.origin, None)
+        elif gtid.origin not in self._before_ours:
+            self._before_ours[gtid.origin] = [list(interval) for interval in intervals or ()]
         if intervals and intervals[-1][1] + 1 == gtid.number:
             intervals[-1][1] = gtid.number
         else:
@@ -117,18 +133,22 @@ class MariadbGtids:
     the two differ, all that comes is held already, up to and with its last one.
     """
 
-    def __init__(self, last: Mapping[str, Gtid], here: MariadbGtids | None = None) -> None:
+    def __init__(
+        self, last: Mapping[str, Gtid], here: MariadbGtids | None = None, needed: MariadbGtids | None = None
+    ) -> None:
         self.last = dict(last)
+        before = self.last if needed is None else needed.last
+        self._before_ours = {d: before.get(d) for d, gtid in self.last.items() if before.get(d) != gtid}
         known = self.last if here is None else here.last
         self._ahead = {d: gtid for d, gtid in self.last.items() if known.get(d) != gtid}
         for domain, gtid in self._ahead.items():
-            before = known.get(domain)
-            if before is not None and before.server == gtid.server and before.number > gtid.number:
-                raise BugError(f"the log at hand is at {before}, behind {gtid}, which has landed")
+            begin = known.get(domain)
+            if begin is not None and begin.server == gtid.server and begin.number > gtid.number:
+                raise BugError(f"the log at hand is at {begin}, behind {gtid}, which has landed")
 
     @classmethod
-    def parse(cls, text: str, here: str | None = None) -> MariadbGtids:
-        """Read a place as the server spells it; `BugError` for anything else."""
+    def parse(cls, text: str, here: str | None = None, needed: str | None = None) -> MariadbGtids:
+        """Read a place as the server spells it, and what is needed of it; `BugError` for anything else."""
         last = {}
         for part in "".join(text.split()).split(","):
             found = _MARIADB.fullmatch(part)
@@ -136,21 +156,37 @@ class MariadbGtids:
                 raise BugError(f"{text[:200]!r} is no list of GTIDs")
             if found:
                 last[found[1]] = Gtid(found[1], int(found[3]), int(found[2]))
-        return cls(last, None if here is None else cls.parse(here))
+        places = [None if place is None else cls.parse(place) for place in (here, needed)]
+        return cls(last, *places)
 
     def __str__(self) -> str:
         return ",".join(str(self.last[domain]) for domain in sorted(self.last, key=int))
+
+    @property
+    def needed(self) -> str | None:
+        """Give the place before our own writes at its end; None: there are none."""
+        if not self._before_ours:
+            return None
+        last = {**self.last, **self._before_ours}
+        return str(MariadbGtids({domain: gtid for domain, gtid in last.items() if gtid is not None}))
 
     def holds(self, gtid: Gtid) -> bool:
         """Tell whether the transaction that comes next in the log was executed before."""
         return gtid.origin in self._ahead
 
-    def add(self, gtid: Gtid) -> None:
-        """Go on behind the transaction that came next in the log."""
-        if gtid.origin not in self._ahead:
+    def add(self, gtid: Gtid, *, ours: bool = False) -> None:
+        """Go on behind the transaction that came next in the log; `ours`: nobody needs it."""
+        ahead = self._ahead.get(gtid.origin)
+        if ahead is None:
+            if not ours:
+                self._before_ours.pop(gtid.origin, None)
+            elif gtid.origin not in self._before_ours:
+                self._before_ours[gtid.origin] = self.last.get(gtid.origin)
             self.last[gtid.origin] = gtid
-        elif self._ahead[gtid.origin] == gtid:
+        elif ahead == gtid:
             del self._ahead[gtid.origin]
+        elif ahead.server == gtid.server and gtid.number > ahead.number:
+            raise BugError(f"the log at hand has {gtid} and does not have {ahead}, which has landed")
 
 
 Gtids = MysqlGtids | MariadbGtids
@@ -164,3 +200,12 @@ _MARIADB = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 def _first(interval: list[int]) -> int:
     return interval[0]
+
+
+def _spell(sets: Mapping[str, list[list[int]]]) -> str:
+    parts: dict[str, list[str]] = {}
+    for origin in sorted(origin for origin, intervals in sets.items() if intervals):
+        uuid, _, tag = origin.partition(":")
+        spelled = [f"{a}-{b}" if a < b else f"{a}" for a, b in sets[origin]]
+        parts.setdefault(uuid, [uuid]).extend([tag, *spelled] if tag else spelled)
+    return ",".join(":".join(part) for part in parts.values())

@@ -13,6 +13,7 @@ import pyarrow as pa
 from connector.event import CdcColumns, EventBatch, arrow_type, assemble
 from connector.landing import INSERT
 from connector.mysql.capturing import Capturing, Mapped
+from connector.mysql.gtid import Gtids
 from connector.mysql.rows import truncate_event
 from connector.mysql.segment import MysqlSegment, TableLayout, Transactions
 from connector.position import Position
@@ -68,12 +69,12 @@ class HeldRows:
         self._add_layout(table_id, mapped)
         self.hold(bytes(BASE) + truncate_event(table_id) + bytes(self.tail), ordinal)
 
-    def learn(self, body: bytes) -> None:
-        """Learn a layout from a TABLE_MAP event; the same bytes mean the same one."""
+    def learn(self, body: bytes) -> Mapped:
+        """Learn a layout from a TABLE_MAP event, and give it; the same bytes mean the same one."""
         table_id = int.from_bytes(body[:6], "little")
         current = self.current.get(table_id)
         if current is not None and current[0] == body:
-            return
+            return current[1]
         mapped = self._maps.get(body)
         if mapped is None:
             mapped = self._maps[body] = self._capturing.resolve(body)
@@ -81,6 +82,7 @@ class HeldRows:
         if mapped.schema is not None:
             self._ids[mapped.table] = table_id
             self._add_layout(table_id, mapped)
+        return mapped
 
     def _add_layout(self, table_id: int, mapped: Mapped) -> None:
         self._layouts.append(
@@ -107,7 +109,7 @@ class HeldRows:
         epoch: int,
         position: int,
         committed_at: datetime | None,
-        gtids: str | None,
+        gtids: Gtids | None,
     ) -> MysqlSegment:
         """Take the first events out, as a segment."""
         payloads, self.payloads = self.payloads[:rows], self.payloads[rows:]
@@ -121,5 +123,6 @@ class HeldRows:
         self.bytes = sum(map(len, self.payloads)) + EVENT_OVERHEAD * len(self.payloads)
         return MysqlSegment(
             epoch, position, committed_at, payloads, ordinals, transactions, layouts,
-            base=BASE, tail=self.tail, gtids=gtids,
+            base=BASE, tail=self.tail, gtids=None if gtids is None else str(gtids),
+            gtids_needed=None if gtids is None else gtids.needed,
         )  # fmt: skip

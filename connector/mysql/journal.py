@@ -9,6 +9,8 @@ Invariants:
 - The file is written down only when a log is opened or goes on in the next file, so after a manifest.
 - What is untold is written down before the log that told of it is taken, so a crash forgets nothing. Written
   twice it stays the same. After a failover, which may have lost the write, it is written again.
+- Nobody needs the watermark's last writes: a failover that lost them is no gap. One that lost a write of
+  ``untold`` is, as an agent that was stopped meanwhile would never hear of that change.
 
 Where they can't be had or written, everything works without, but for this: a change that no log tells sets
 its table aside, and MySQL's low watermarks need GTIDs in the barrier's place.
@@ -23,12 +25,12 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from connector.mysql.capturing import OWN_DATABASE
+from connector.mysql.capturing import OWN_DATABASE, WATERMARK
 from connector.mysql.connection import code_of, is_transient, literal, query, row, rows
 from connector.mysql.server import is_replica
 from connector.schema import TableName
 
-_WATERMARK = f"{OWN_DATABASE}.watermark"
+_WATERMARK = str(WATERMARK)
 _UNTOLD = f"{OWN_DATABASE}.untold"
 
 GRANT = f"GRANT CREATE, SELECT, INSERT, UPDATE ON {OWN_DATABASE}.*"

@@ -129,12 +129,13 @@ class MysqlSegment:
         base: int = 0,
         tail: int = 0,
         gtids: str | None = None,
+        gtids_needed: str | None = None,
     ) -> None:
         if len(payloads) != len(ordinals):
             raise BugError(f"{len(payloads)} events have {len(ordinals)} ordinals")
         self.position = position
         self.committed_at = committed_at
-        self.gtids = gtids
+        self.gtids, self.gtids_needed = gtids, gtids_needed
         self.rows = len(payloads)
         self._epoch = epoch
         self._payloads = payloads

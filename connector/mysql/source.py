@@ -155,7 +155,11 @@ class MysqlSource:
         return History(position, (), gtids, server.uuid)
 
     def gap_after(
-        self, position: int, gtids: str | None = None, server: str | None = None
+        self,
+        position: int,
+        gtids: str | None = None,
+        server: str | None = None,
+        gtids_needed: str | None = None,
     ) -> str | Failover | None:
         """Tell why the log after `position` can't be read whole, or where it goes on; None: right there."""
         connection = self._connected()
@@ -172,7 +176,9 @@ class MysqlSource:
         with driver_errors("comparing GTIDs"):
             if not reason and gtids and birth is None and (lacking := self._lacking(connection, here, gtids)):
                 reason = f"server {here.uuid} has not executed {lacking}: the log was reset"
-            found = self._failover(connection, here, files, gtids, before, reason) if reason else None
+            found = None
+            if reason:
+                found = self._failover(connection, here, files, gtids, gtids_needed, before, reason)
         self._trusted = here.uuid
         return found
 
@@ -199,19 +205,24 @@ class MysqlSource:
         here: Server,
         files: Mapping[int, LogFile],
         gtids: str | None,
+        needed: str | None,
         before: str,
         reason: str,
     ) -> str | Failover:
         """Look whether the log at hand goes on where ours broke off; if not, say what is missing there."""
         if gtids is None or not executed.has_gtids(connection, here):
             return f"{reason}, and there are no GTIDs to compare"
-        if lacking := self._lacking(connection, here, gtids, wait=before != here.uuid):
+        elsewhere = before != here.uuid  # the same server has lost log, and may give the numbers in it again
+        must = needed if elsewhere and needed is not None else gtids
+        if lacking := self._lacking(connection, here, must, wait=elsewhere):
             return f"{reason}, and it never executed {lacking}"
+        if must != gtids:
+            gtids = executed.executed_of(connection, here, gtids, must)
         file = executed.first_file_after(connection, here, files, gtids)
         if file is None:
             return f"{reason}, and its log of what follows {gtids} is purged"
         self._begun = Birth(here.uuid, file.number, self._created(here, file.name))
-        history = History(pack_position(file.number, 4), (), gtids, here.uuid)
+        history = History(pack_position(file.number, 4), (), gtids, here.uuid, needed)
         return Failover(
             history, f"{reason}; nothing is missing, it goes on at {format_position(history.position)}"
         )
@@ -229,7 +240,12 @@ class MysqlSource:
         return lacking
 
     def open_log(
-        self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit], gtids: str | None = None
+        self,
+        epoch: int,
+        position: int,
+        unsettled: Sequence[UnsettledCommit],
+        gtids: str | None = None,
+        gtids_needed: str | None = None,
     ) -> MysqlLog:
         """Open the log behind `position`; transactions in `gtids` that come after it are passed over."""
         connection = self._connected()
@@ -245,18 +261,26 @@ class MysqlSource:
             raise TransientError(f"the server has no log at {format_position(position)} any more")
         with driver_errors("asking for GTIDs"):
             if gtids is None:
-                gtids = self._executed_at(connection, server, files[number].name, offset)
+                gtids, gtids_needed = self._executed_at(connection, server, files[number].name, offset), None
         if writable:
             birth = Birth(server.uuid, number, self._created(server, files[number].name))
             with driver_errors("writing down the log file"):
                 self._journal.note_birth(connection, birth)
                 self._journal.note_again(connection)
             self._begun = None
-        self._reader = self._open(server, writable, files[number].name, epoch, position, gtids)
+        file = files[number].name
+        self._reader = self._open(server, writable, file, epoch, position, gtids, gtids_needed)
         return self._reader
 
     def _open(
-        self, server: Server, writable: bool, file: str, epoch: int, position: int, gtids: str | None
+        self,
+        server: Server,
+        writable: bool,
+        file: str,
+        epoch: int,
+        position: int,
+        gtids: str | None,
+        needed: str | None,
     ) -> MysqlLog:
         side = self._connect_to(server)
         try:
@@ -266,7 +290,7 @@ class MysqlSource:
                 kept = (
                     None
                     if gtids is None
-                    else executed.gtids_at(side, server, gtids, file, offset, may_be_ahead=epoch > 1)
+                    else executed.gtids_at(side, server, gtids, needed, file, offset, may_be_ahead=epoch > 1)
                 )  # only a failover begins an epoch at a place before its set
             stream = BinlogStream(
                 self._connect_to(server, replication=True), server, file, offset,

@@ -118,6 +118,7 @@ class PgSegment:
     """
 
     gtids: str | None = None
+    gtids_needed: str | None = None
 
     def __init__(
         self,

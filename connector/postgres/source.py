@@ -113,14 +113,25 @@ class PostgresSource:
                 position = slot.create_slot(connection, name)
             return History(position, self._running(connection))
 
-    def gap_after(self, position: int, gtids: str | None = None, server: str | None = None) -> str | None:
+    def gap_after(
+        self,
+        position: int,
+        gtids: str | None = None,
+        server: str | None = None,
+        gtids_needed: str | None = None,
+    ) -> str | None:
         """Tell why the log after `position` can no longer be read whole; None when it can."""
         connection = self._connected()
         with driver_errors(f"looking at slot {self._config.slot}"):
             return slot.gap_after(connection, self._config.slot, self._database(connection), position)
 
     def open_log(
-        self, epoch: int, position: int, unsettled: Sequence[UnsettledCommit], gtids: str | None = None
+        self,
+        epoch: int,
+        position: int,
+        unsettled: Sequence[UnsettledCommit],
+        gtids: str | None = None,
+        gtids_needed: str | None = None,
     ) -> PostgresLog:
         """Open the log behind `position`, once the slot is released by whoever had it before."""
         with driver_errors(f"opening slot {self._config.slot}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from connector.errors import SourceMismatchError
 from connector.manifest import Manifest
 from connector.mysql import source
+from connector.requests import DumpRequest, submit
 from connector.store import LocalStore, newest_manifest
 from tests.cuts import manifests_in
 from tests.integration.test_mysql_capture import (
@@ -53,13 +55,14 @@ def wait_for_epoch(store: LocalStore, epoch: int) -> None:
     wait_until(lambda: newest_of(store).epoch == epoch, f"epoch {epoch} has begun", seconds=60)
 
 
-def assert_failed_over(store: LocalStore, *, epoch: int = 2) -> None:
-    """No gap, no repair, and the notice; the set of GTIDs grew all the time."""
+def assert_failed_over(store: LocalStore, *, epoch: int = 2, asked: bool = False) -> None:
+    """No gap, no repair, and the notice; the set of GTIDs grew all the time. `asked`: for dumps, too."""
     newest = newest_of(store)
     assert (newest.epoch, newest.gaps) == (epoch, [])
     assert newest.exact
     manifests = manifests_in(store)
-    assert {dump.reason for manifest in manifests for dump in manifest.dumps} == {"initial"}
+    reasons = {dump.reason for manifest in manifests for dump in manifest.dumps}
+    assert reasons == ({"initial", "request"} if asked else {"initial"})
     notices = [notice for manifest in manifests for notice in manifest.notices if notice.kind == "failover"]
     assert len(notices) == epoch - 1
     assert all(manifest.gtids for manifest in manifests)
@@ -101,7 +104,11 @@ def fill_both(servers: Replicated) -> None:
 def test_the_agent_goes_on_at_the_replica_under_load(
     servers: Replicated, tmp_path: Path, chunks_take: float
 ) -> None:
-    """With slow chunks the first dumps are still running when the server changes."""
+    """With slow chunks the first dumps are still running when the server changes.
+
+    Nothing of the tables is lost, as nobody else writes once the replica has all. The agent does, on and on,
+    for its chunks and for each log file: of that the replica never gets what comes last.
+    """
     fill_both(servers)
     primary, replica = servers.primary, servers.replica
     with LossyProxy(primary.server.port) as proxy:
@@ -149,6 +156,98 @@ def test_an_agent_that_was_stopped_goes_on_at_the_replica_and_back(
     assert_failed_over(store, epoch=3)
     for table in ("t", "small", "side"):
         assert_equal(primary, store, table)
+
+
+def have_agent_write(database: MariaDatabase, store: LocalStore) -> None:
+    """Have the agent write its own table, for a new log file and in a dump; on return that has landed."""
+    noted = "SELECT sum(log_file) FROM deltatide.watermark"
+    before = database.execute(noted)
+    database.execute("FLUSH LOCAL BINARY LOGS")
+    wait_until(lambda: database.execute(noted) != before, "the agent has written down the log file")
+    request = submit(store, DumpRequest(tables=[f"{database.name}.small"]))
+
+    def dumped() -> bool:
+        return any(dump.id.startswith(request) and not dump.active for dump in newest_of(store).dumps)
+
+    wait_until(dumped, "the dump that was asked for is complete", seconds=60)
+    wait_caught_up(database, store)
+
+
+def executed(database: MariaDatabase) -> str:
+    name = "gtid_executed" if database.is_mysql else "gtid_binlog_state"
+    return str(database.execute(f"SELECT @@global.{name}")[0][0])
+
+
+def write_as_much(replica: MariaDatabase) -> None:
+    """Promote a replica and write, in MariaDB under numbers that its primary has given too."""
+    replica.execute("RESET REPLICA ALL" if replica.is_mysql else "RESET SLAVE ALL")
+    replica.execute(*(f"UPDATE t SET n = {n} WHERE id < 50 + {n}" for n in range(12)))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_own_writes_that_the_replica_never_got_are_no_gap(
+    servers: Replicated, tmp_path: Path, restarted: bool
+) -> None:
+    """Not at the failover, and not at a restart after it."""
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with LossyProxy(primary.server.port) as proxy:
+        url = primary.url.replace(f":{primary.server.port}/", f":{proxy.port}/")
+        with contextlib.ExitStack() as running:
+            store = running.enter_context(agent(primary, tmp_path, url=url))
+            wait_caught_up(primary, store)
+            primary.execute("UPDATE t SET v = 'kept' WHERE id > 900")
+            have_agent_write(primary, store)
+            servers.wait_applied()
+            servers.stop()
+            there = executed(replica)
+            have_agent_write(primary, store)
+            have_agent_write(primary, store)
+            assert newest_of(store).gtids_needed is not None
+            assert executed(replica) == there
+            if restarted:
+                running.close()
+            primary.server.stop(crash=True)
+            write_as_much(replica)
+            proxy.lead_to(replica.server.port)
+            if restarted:
+                running.enter_context(agent(primary, tmp_path, url=url))
+            wait_for_epoch(store, 2)
+            wait_caught_up(replica, store)
+            assert_equal(replica, store, "t")
+            have_agent_write(replica, store)
+    with agent(replica, tmp_path) as store:
+        replica.execute("DELETE FROM t WHERE id < 30")
+        have_agent_write(replica, store)
+    assert_failed_over(store, asked=True)
+    for table in ("t", "small", "side"):
+        assert_equal(replica, store, table)
+
+
+@pytest.mark.parametrize("foreign_last", [False, True])
+def test_a_foreign_write_among_own_ones_that_the_replica_never_got_is_a_gap(
+    servers: Replicated, tmp_path: Path, foreign_last: bool
+) -> None:
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+        servers.wait_applied()
+        servers.stop()
+        have_agent_write(primary, store)
+        primary.execute("DELETE FROM t WHERE id = 7")
+        wait_caught_up(primary, store)
+        if not foreign_last:
+            have_agent_write(primary, store)
+            assert newest_of(store).gtids_needed is not None
+    primary.server.stop(crash=True)
+    write_as_much(replica)
+    with agent(replica, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    (gap,) = newest_of(store).gaps
+    assert "never executed" in gap.reason
+    assert_equal(replica, store, "t")
 
 
 def test_a_tail_that_the_replica_never_got_is_a_gap_and_repaired(servers: Replicated, tmp_path: Path) -> None:

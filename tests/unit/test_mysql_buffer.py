@@ -495,3 +495,69 @@ def test_mariadbs_domains_are_passed_over_each_up_to_its_last_one() -> None:
     segment = log.buffer.take()
     assert [key for _, key, *_ in landed(segment)] == [1, 3, 5]
     assert segment.gtids == "0-9-2,7-9-21"
+
+
+def own_write(log: Log, number: int, **other: str) -> None:
+    log.gtid(number)
+    log.query("BEGIN")
+    log.rows(1, table="deltatide.watermark")
+    for kind, what in other.items():
+        log.rows(1, table=what) if kind == "table" else log.query(what)
+    log.write(events.XID, bytes(8))
+
+
+def test_our_own_writes_at_the_end_are_not_needed_of_another_server() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    own_write(log, 5)
+    own_write(log, 6)
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-6", f"{OURS}:1-4")
+    log.transaction(2, number=7)
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-7", None)
+    assert [key for _, key, *_ in landed(segment)] == [2]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"table": "d.t"},
+        {"table": "other.uncaptured"},
+        {"table": "deltatide.untold"},
+        {"statement": "TRUNCATE TABLE t"},
+        {"statement": "SAVEPOINT a"},
+    ],
+)
+def test_a_transaction_with_anything_else_in_it_is_needed(other: dict[str, str]) -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    own_write(log, 5, **other)
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-5", None)
+
+
+def test_a_transaction_of_nothing_or_of_uncaptured_tables_is_needed() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    log.transaction(1, table="other.uncaptured", number=5)
+    log.gtid(6)
+    log.query("BEGIN")
+    log.write(events.XID, bytes(8))
+    log.gtid(7)
+    log.query("CREATE TABLE deltatide.watermark (id int)")
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-7", None)
+
+
+def test_our_own_writes_of_mariadb_are_not_needed_in_their_domain() -> None:
+    log = Log(gtids=MariadbGtids.parse("0-8-4,7-9-3"))
+
+    def transaction(domain: int, number: int, table: str) -> None:
+        log.write(events.MARIADB_GTID, struct.pack("<QIBxxxxxx", number, domain, 0))
+        log.rows(number, table=table)
+        log.write(events.XID, bytes(8))
+
+    for domain, number, table in ((0, 5, "watermark"), (0, 6, "watermark"), (7, 4, "other")):
+        transaction(domain, number, f"deltatide.{table}")
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == ("0-9-6,7-9-4", "0-8-4,7-9-4")
+    transaction(0, 7, "d.t")
+    assert log.buffer.take().gtids_needed is None

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.errors import BugError
+from connector.mysql import executed
 from connector.mysql.gtid import Gtid, MariadbGtids, MysqlGtids
 
 U1, U2 = "00010203-0405-0607-0809-0a0b0c0d0e0f", "f0010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -91,6 +92,92 @@ def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
         gtids.add(gtid)
     assert taken == {domain: sequences[domain][n:] for domain, n in landed.items()}
     assert MariadbGtids.parse(place(lengths)).last == gtids.last
+
+
+@given(st.lists(st.tuples(mysql_ids, st.booleans())), st.data())
+def test_a_mysql_set_needs_all_but_our_writes_at_the_end_of_each_origin(
+    added: list[tuple[Gtid, bool]], data: st.DataObject
+) -> None:
+    """Kept over a restart at any place too."""
+    ids = [gtid for gtid, _ in added]
+    added = [(gtid, ours) for i, (gtid, ours) in enumerate(added) if gtid not in ids[:i]]
+    restart = data.draw(st.integers(0, len(added)))
+    gtids = MysqlGtids()
+    for gtid, ours in added[:restart]:
+        gtids.add(gtid, ours=ours)
+    gtids = MysqlGtids.parse(str(gtids), gtids.needed)
+    for gtid, ours in [*added[restart:], *((gtid, False) for gtid, _ in added[restart:])]:
+        gtids.add(gtid, ours=ours)
+    others = {gtid.origin: i for i, (gtid, ours) in enumerate(added) if not ours}
+    needed = [gtid for i, (gtid, _) in enumerate(added) if i <= others.get(gtid.origin, -1)]
+    assert str(gtids) == str(set_of([gtid for gtid, _ in added]))
+    assert gtids.needed == (None if len(needed) == len(added) else str(set_of(needed)))
+
+
+@given(st.data(), domains)
+def test_a_mariadb_place_needs_what_was_before_our_writes_at_the_end_of_each_domain(
+    data: st.DataObject, lengths: dict[str, int]
+) -> None:
+    order = data.draw(st.permutations([d for d, n in lengths.items() for _ in range(n)]))
+    restart = data.draw(st.integers(0, len(order)))
+    gtids, needed = MariadbGtids({}), {}
+    for i, domain in enumerate(order):
+        if i == restart:
+            gtids = MariadbGtids.parse(str(gtids), needed=gtids.needed)
+        gtid, ours = Gtid(domain, i + 1, data.draw(st.integers(1, 2))), data.draw(st.booleans())
+        gtids.add(gtid, ours=ours)
+        if not ours:
+            needed[domain] = gtid
+    everything = needed == gtids.last
+    assert gtids.needed == (None if everything else str(MariadbGtids(needed)))
+
+
+def test_our_writes_that_are_passed_over_change_nothing_of_what_is_needed() -> None:
+    gtids = MariadbGtids.parse("0-1-7", "0-1-4", "0-1-5")
+    for number, ours in ((5, False), (6, True), (7, True)):
+        assert gtids.holds(Gtid("0", number, 1))
+        gtids.add(Gtid("0", number, 1), ours=ours)
+        assert (str(gtids), gtids.needed) == ("0-1-7", "0-1-5")
+    gtids.add(Gtid("0", 7, 2), ours=True)
+    assert (str(gtids), gtids.needed) == ("0-2-7", "0-1-5")
+    gtids.add(Gtid("0", 8, 2))
+    assert (str(gtids), gtids.needed) == ("0-2-8", None)
+
+
+@pytest.mark.parametrize(
+    ("state", "last", "before", "reached"),
+    [
+        ({1: 716}, (716, 1), (710, 1), (716, 1)),
+        ({1: 730, 2: 800}, (716, 1), (710, 1), (716, 1)),
+        ({1: 713, 2: 716}, (716, 1), (710, 1), (713, 1)),
+        ({1: 710, 2: 716}, (716, 1), (710, 1), (710, 1)),
+        ({2: 720}, (716, 1), (710, 2), (710, 2)),
+        ({1: 713, 2: 720}, (716, 1), (710, 2), (710, 2)),
+        ({1: 3}, (5, 1), None, (3, 1)),
+        ({2: 5}, (5, 1), None, None),
+    ],
+)
+def test_a_mariadb_server_has_reached_the_last_of_our_writes_that_is_surely_ours(
+    state: dict[int, int],
+    last: tuple[int, int],
+    before: tuple[int, int] | None,
+    reached: tuple[int, int] | None,
+) -> None:
+    found = executed._reached(
+        {("0", server): number for server, number in state.items()},
+        Gtid("0", *last),
+        None if before is None else Gtid("0", *before),
+    )
+    assert found == (None if reached is None else Gtid("0", *reached))
+
+
+def test_a_mariadb_log_that_lacks_what_has_landed_is_refused() -> None:
+    """Else all of it would be passed over, in wait for what never comes."""
+    gtids = MariadbGtids.parse("0-1-7", "0-1-4")
+    gtids.add(Gtid("0", 900, 2))
+    gtids.add(Gtid("0", 5, 1))
+    with pytest.raises(BugError, match="does not have 0-1-7"):
+        gtids.add(Gtid("0", 8, 1))
 
 
 def test_a_mariadb_place_behind_what_has_landed_is_refused() -> None:

@@ -1,0 +1,41 @@
+"""The transaction that is being received, as the log reader's buffer keeps it. Pure.
+
+Invariant: `is_ours` only when all the tables in it are our watermark, and nothing else is in it: no other
+statement, no second transaction, no XA. In doubt it is somebody else's, which every server needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from connector.mysql.capturing import WATERMARK, Mapped
+from connector.mysql.events import Begin
+
+
+@dataclass
+class OpenTransaction:
+    """Its events begin at `start`; `carried` were taken before.
+
+    `begins`: its begin; several in a file beyond 4 GiB. `landed`: before a failover, so it is passed over.
+    `ended`: its end has come, but its position can't be told before the next file begins (see the buffer).
+    `is_ours`: see the module; None while it has no tables.
+    """
+
+    lsn: int
+    begins: list[Begin]
+    start: int
+    is_ours: bool | None = None
+    landed: bool = False
+    carried: bool = False
+    begun: bool = False
+    ended: bool = False
+
+    def touch(self, mapped: Mapped) -> None:
+        """Note a table whose rows may follow."""
+        if self.is_ours is not False:
+            self.is_ours = mapped.schema is None and mapped.table == WATERMARK
+
+    def begin_again(self, begin: Begin, *, landed: bool) -> None:
+        """Go on with the next transaction as if it was part of this one."""
+        self.ended, self.begun, self.landed, self.is_ours = False, False, landed, False
+        self.begins.append(begin)
