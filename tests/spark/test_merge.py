@@ -18,7 +18,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, FormatError, GapError, SourceMismatchError
 from connector.landing import manifest_path
 from connector.manifest import Notice
-from merge import TableProgress, as_of, cuts, live, merge_every, merge_once
+from merge import TableProgress, as_of, cuts, job, live, merge_every, merge_once
 from tests.landed import AT, Chunk, Event, Landed, config_of, schema_of
 from tests.s3_server import S3
 
@@ -135,7 +135,7 @@ def test_two_jobs_at_once_leave_the_right_table(zone: Zone) -> None:
         )
     errors: list[BaseException] = []
 
-    def job(untils: Sequence[int | None]) -> None:
+    def run(untils: Sequence[int | None]) -> None:
         session = zone.spark.newSession()
         try:
             for until in untils:
@@ -143,7 +143,7 @@ def test_two_jobs_at_once_leave_the_right_table(zone: Zone) -> None:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=job, args=(untils,)) for untils in ((2, 4, None), (3, 5, None))]
+    threads = [threading.Thread(target=run, args=(untils,)) for untils in ((2, 4, None), (3, 5, None))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -172,6 +172,32 @@ def test_a_truncate_deletes_what_is_older_and_nothing_else(zone: Zone) -> None:
     assert zone.rows() == [(2, 9, "x"), (4, 4, "x")]
 
 
+@pytest.mark.parametrize("what", ["truncate", "sweep"])
+def test_rows_that_a_slower_job_adds_between_reading_and_merging_are_deleted_too(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Truncates and ghosts are computed from the rows that the MERGE itself finds in the table."""
+    zone.log(5, insert(1, 9))
+    zone.merge()
+    if what == "truncate":
+        zone.log(10, insert(6, 1))
+        zone.log(20, Event("truncate", 15, 0, {}))
+    else:
+        gap(zone)
+    overtaken, merge_it = [], job.apply
+
+    def apply(*arguments: Any) -> Any:
+        if not overtaken:
+            overtaken.append(True)
+            merge_once(zone.spark.newSession(), zone.config, until=2)
+            assert 1 in {found[0] for found in zone.rows("id")}
+        return merge_it(*arguments)
+
+    monkeypatch.setattr(job, "apply", apply)
+    zone.merge()
+    assert zone.rows() == ([] if what == "truncate" else [(2, 22, "new"), (3, 3, "x")])
+
+
 def test_soft_deletes_mark_the_row_and_keep_its_values(spark: SparkSession, tmp_path: Path) -> None:
     zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
     zone.log(10, insert(5, 1), insert(5, 2))
@@ -190,7 +216,7 @@ def gap(zone: Zone) -> None:
     """A row inserted before a gap and deleted in it; one whose `b` changed in it; then a full dump."""
     zone.log(10, insert(5, 1), insert(5, 2, b="old"))
     zone.log(20, update_of_a(3, 2, 22, epoch=2), epoch=2)
-    zone.landed.full_dump(T, 7, low=2, started_in=3, epoch=2)
+    zone.landed.full_dump(T, 7, low=2, started_in=zone.landed.number + 1, epoch=2)
     zone.chunk(9, Chunk(2, 8, [row(2, 22, "new"), row(3, 3)], dump=7, epoch=2), epoch=2)
 
 
