@@ -218,7 +218,13 @@ class TableReader(Protocol):
         """Open a snapshot and the rows of a key range in it (order not promised)."""
 
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> AbstractContextManager[Chunk]:
-        """Open a snapshot and the rows of the given keys; keys without a row come as `absent`."""
+        r"""Open a snapshot and the rows of the given keys; keys without a row come as `absent`.
+
+        A key value's text is the source's own, or what a merge makes of the landed value: numbers with or
+        without an exponent, ``true`` and ``false``, bytes as ``\x`` and hexadecimal digits, moments as
+        ``2026-11-21 10:00:00.5`` (a timestamp in UTC, with ``+00`` behind it), arrays as ``{"1",NULL}``, all
+        else as it lands. `RequestError` for a text that is no value of the column.
+        """
 
     def close(self) -> None:
         """Let go of the connection; never raises."""

@@ -11,11 +11,13 @@ import json
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from connector.landing import request_path
+from connector.schema import array_of
 from merge.apply import KEEPS, NEWER
 from merge.changes import Layout
 from merge.plan import TablePlan
@@ -81,12 +83,28 @@ def missing_is_asked(landing: LandingZone) -> bool:
 
 
 def key_text(value: Column, type_: str) -> Column:
-    """Spell a key value as the source would."""
+    """Spell a key value as `connector.source.TableReader.open_keys` reads it.
+
+    The session's time zone and settings must not matter: a text that finds no row leaves the row incomplete.
+    """
     if type_ == "binary":
         return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
     if type_ == "timestamp":
-        return F.concat(value.cast("string"), F.lit("+00"))
+        micros = F.unix_micros(value).cast("decimal(18,0)")
+        seconds = (micros * F.lit(Decimal("0.000001"))).cast("decimal(18,6)")
+        since_1970 = F.make_dt_interval(F.lit(0), F.lit(0), F.lit(0), seconds)
+        return F.concat((F.expr("TIMESTAMP_NTZ'1970-01-01'") + since_1970).cast("string"), F.lit("+00"))
+    if element := array_of(type_):
+        return _array_text(value, element)
     return value.cast("string")
+
+
+def _array_text(value: Column, element: str) -> Column:
+    def spelled(item: Column) -> Column:
+        escaped = F.regexp_replace(key_text(item, element), r'(["\\])', r"\\$1")
+        return F.coalesce(F.concat(F.lit('"'), escaped, F.lit('"')), F.lit("NULL"))
+
+    return F.concat(F.lit("{"), F.array_join(F.transform(value, spelled), ","), F.lit("}"))
 
 
 def write_request(

@@ -7,11 +7,12 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timezone
 from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.constants import ER
+from pymysql.constants import ER, FIELD_TYPE
 
 from connector.config import SourceConfig, TableConfig
 from connector.demo.mariadb_server import MariadbServer
@@ -176,7 +177,16 @@ class MariaDatabase:
         return {c: f"CAST(`{c}` AS char)" if type_ in as_text else f"`{c}`" for c, type_ in found}
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        return self.execute(statement)
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(self._translated(statement))
+            moments = [column[1] == FIELD_TYPE.TIMESTAMP for column in cursor.description]
+            return [
+                tuple(
+                    v.replace(tzinfo=timezone.utc) if m and v else v
+                    for v, m in zip(row, moments, strict=True)
+                )
+                for row in cursor.fetchall()
+            ]
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Keys as text that comes back: how a key column is selected, ordered and compared. Pure.
 
-A key's text is the source's own (binaries: ``0x`` and hexadecimal digits; enums and sets: their members).
+A key's text is the server's own (binaries: ``0x`` and hexadecimal digits; enums and sets: their members), or
+what a merge makes of the landed value: see `connector.source.TableReader.open_keys`.
 Order and comparison are the server's, by the column's own type and collation; enums, sets and bits are
 ordered by number, and compared as such. What follows a composite key is spelled out column by column, as
 MySQL uses no index for ``(a, b) > (1, 2)``.
@@ -8,10 +9,13 @@ MySQL uses no index for ``(a, b) > (1, 2)``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 
 from connector.mysql import types
@@ -20,8 +24,14 @@ from connector.mysql.textrows import decode_text
 from connector.mysql.types import ColumnType
 
 _NUMBER = re.compile(r"\s*([+-]?\d+(\.\d*)?([eE][+-]?\d+)?)\s*")
-_BINARY = re.compile(r"0x((?:[0-9A-Fa-f]{2})*)")
-_NUMERIC = (types.NUMERIC | {types.YEAR, types.BIT}) - {types.FLOAT, types.DOUBLE}
+_BINARY = re.compile(r"(?:0x|\\x)((?:[0-9A-Fa-f]{2})*)")
+_UTC = re.compile(r"(\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d*)?)?)?)(?:\+00(?::?00)?|Z)?")
+_FLOATS = frozenset((types.FLOAT, types.DOUBLE))
+_NUMERIC = (types.NUMERIC | {types.YEAR, types.BIT}) - _FLOATS
+_TIMESTAMPS = frozenset((types.TIMESTAMP, types.TIMESTAMP2))
+
+MAX_EXPONENT = 310
+"""No number in a column has more digits before its point, or zeros behind it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class KeyColumn:
             return f"CONCAT('0x', HEX({column}))"
         if type_.code == types.BIT:
             return f"CAST({column} + 0 AS CHAR)"
-        if type_.code in (types.FLOAT, types.DOUBLE):
+        if type_.code in _FLOATS:
             return f"CAST(CAST({column} AS DOUBLE) AS CHAR)"
         if type_.code in types.STRINGS | types.BLOBS | {types.ENUM, types.SET} and type_.alias is None:
             return f"CONVERT({column} USING utf8mb4)"
@@ -56,6 +66,7 @@ class KeyColumn:
         """Give the value that a key's text stands for, as it lands; `ValueError` when it is none."""
         if self.type.landing == "binary":
             return pa.array([_bytes(text)], pa.binary())
+        text = self._own(text)
         if self.type.code == types.BIT:
             return pa.array([int(text)], pa.decimal128(20, 0) if self.type.length == 64 else pa.int64())
         values, _ = decode_text(pa.array([text.encode()], pa.binary()), self.type, "utf8mb4")
@@ -65,13 +76,22 @@ class KeyColumn:
         code = self.type.code
         if self.type.landing == "binary":
             return f"X'{_bytes(text).hex()}'"
-        if code in _NUMERIC or code in (types.FLOAT, types.DOUBLE):
-            match = _NUMBER.fullmatch(text)
-            if match is None:
-                raise ValueError(f"{text!r} is not a number, for key column {self.name}")
-            exponent = "e0" if code in (types.FLOAT, types.DOUBLE) and not match[3] else ""
-            return match[1] + exponent
-        return literal(text)
+        return self._own(text) if code in _NUMERIC | _FLOATS else literal(self._own(text))
+
+    def _own(self, text: str) -> str:
+        """Spell a number or a moment as the server compares it exactly; `ValueError` for what is none."""
+        code = self.type.code
+        if code in _TIMESTAMPS:
+            if match := _UTC.fullmatch(text):
+                return match[1]
+            raise ValueError(f"{text!r} is not a moment in UTC, for key column {self.name}")
+        if code not in _NUMERIC | _FLOATS:
+            return text
+        match = _NUMBER.fullmatch(text)
+        spelled = _number(Decimal(match[1]), code) if match else None
+        if spelled is None:
+            raise ValueError(f"{text!r} is not a number, for key column {self.name}")
+        return spelled
 
     def _number_of(self, text: str) -> int:
         """Give a member's number, or the bits of a set's."""
@@ -79,6 +99,19 @@ class KeyColumn:
         if self.type.code == types.SET:
             return sum(1 << _index(values, part, self.name) for part in text.split(",") if part)
         return _index(values, text, self.name) + 1 if text or "" in values else 0
+
+
+def _number(number: Decimal, code: int) -> str | None:
+    """Spell a number as the server compares it exactly with a column; None for one too great for any."""
+    if abs(number.adjusted()) > MAX_EXPONENT:
+        return None
+    if code not in _FLOATS:
+        return f"{number:f}"  # with an exponent it would be a double
+    value = float(number)
+    if code == types.FLOAT:  # the column is widened to a double, in which 1.1 is another number
+        with np.errstate(over="ignore"):
+            value = float(np.float32(value))
+    return f"{value:.16e}" if math.isfinite(value) else None
 
 
 def _index(values: Sequence[str], text: str, column: str) -> int:

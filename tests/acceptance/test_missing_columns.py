@@ -1,0 +1,314 @@
+"""Rows whose columns no event has carried: their keys, as the merge spells them, find them at the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from connector.schema import TableName
+from connector.source import KeyRange
+from merge.missing import key_text
+from merge.settings import held
+from tests import mariadb
+from tests.installed import Installation
+from tests.integration import postgres_source
+from tests.lake import assert_lake, assert_landed, merge, merge_until_whole
+from tests.tested_database import TestedDatabase
+
+WORDS = (
+    "''", "'b'", "'trailing  '", "'it''s \"so\"'", "'100%_'", "'{a,b}'", "'  in front'", "'0x41'",
+    "'ünïcödé'", "'😀'", "'a\u2028b'", "'true'", "'1.10'", "'1.1'",
+)  # fmt: skip
+BACKSLASHES = ("'a\\'", "'\\x41'", "'\\\\'", "'\\'''")
+POSTGRES_KEYS: dict[str, tuple[str, ...]] = {
+    "smallint": ("-32768", "0", "32767"),
+    "int": ("-2147483648", "0", "2147483647"),
+    "bigint": ("-9223372036854775808", "9223372036854775807"),
+    "numeric": ("1.10", "0.0000001", "1e40", "-5", "'NaN'", "0", "1e-30"),
+    "numeric(12,2)": ("1.5", "0", "-9999999999.99"),
+    "numeric(38,30)": (
+        "1e-30", "0", "0.000000123456789012345678", "0.000000123456789012345677", "-0.0000001",
+        "12345678.000000000000000000000000000001",
+    ),
+    "numeric(40,2)": ("1.5", "12345678901234567890123456789012345678.01"),
+    "numeric(3,5)": ("0.00123", "0.00001"),
+    "real": ("1.1", "-3.4028235e38", "1e-45", "'Infinity'", "'-Infinity'", "'NaN'", "16777217", "0"),
+    "double precision": ("0.1", "-1.7976931348623157e308", "5e-324", "'NaN'", "'-Infinity'", "2e-3", "1e23"),
+    "boolean": ("true", "false"),
+    "bit(3)": ("B'101'", "B'000'"),
+    "bit varying": ("B'101'", "B''", "B'1010101010'"),
+    "text": (*WORDS, *BACKSLASHES, "E'tab\\t\\r\\nnew'", "'B'", "' '"),
+    'text COLLATE "C"': (*WORDS, *BACKSLASHES),
+    "varchar(20)": (*WORDS, *BACKSLASHES),
+    "char(20)": ("'a'", "'A'", "'it''s \"so\"'", "'  in front'", "'ü😀'", "'\\'"),
+    "bpchar": ("'a'", "'it''s'"),
+    "name": ("'a'", "'It''s'"),
+    '"char"': ("'a'", "'\\'"),
+    "bytea": ("''", "'\\x00'", "'\\xDEADBEEF5c27'", "'\\x5c783030'"),
+    "date": ("'0001-01-01'", "'2026-11-21'", "'1582-10-10'", "'9999-12-31'"),
+    "time": ("'00:00'", "'23:59:59.999999'", "'24:00'"),
+    "timetz": ("'10:00+02'", "'23:59:59.000001-08:30'"),
+    "timestamp": ("'0001-01-01'", "'2020-03-29 02:30:00.5'", "'9999-12-31 23:59:59.999999'"),
+    "timestamp(3)": ("'2020-03-29 02:30:00.5'", "'2020-03-29 02:30'"),
+    "timestamptz": (
+        "'0001-01-01 00:00+00'", "'1883-11-18 12:03:58.000001-05'", "'2020-10-25 00:30+00'",
+        "'2020-10-25 01:30+00'", "'2020-03-29 01:30:00.123+00'", "'9999-12-31 23:59:59.999999+00'",
+    ),
+    "interval": ("'1 year 2 mons -3 days 04:05:06.7'", "'-1 day'", "'1 hour'"),
+    "uuid": ("'A0EEBC99-9c0b-4ef8-bb6d-6bb9bd380a11'",),
+    "inet": ("'10.0.0.1'", "'10.0.0.0/8'", "'::1'"),
+    "cidr": ("'10.0.0.0/8'", "'2001:db8::/32'"),
+    "macaddr": ("'08:00:2b:01:02:03'",),
+    "oid": ("1", "4294967295"),
+    "jsonb": ("""'{"a": [1, "x\\n\\"y"]}'""", "'1.50'", "'null'"),
+    "int4range": ("'[1,5)'", "'empty'"),
+    "money": ("1.5", "-1234567.89"),
+    "mood": ("'sad'", "'ha ppy'", "'it''s'"),
+    "positive": ("1", "9223372036854775807"),
+    "smallint[]": ("'{}'", "'{1,NULL,-3}'"),
+    "bigint[]": ("'{9223372036854775807,NULL}'",),
+    "text[]": ("'{}'", "'{a,NULL,\"NULL\",\"\",\"a b\",\"q\\\"\\\\\",\"{x}\",\"1,2\",😀}'"),
+    "varchar[]": ("'{it''s}'",),
+}  # fmt: skip
+MARIADB_KEYS: dict[str, tuple[str, ...]] = {
+    "tinyint": ("-128", "127"),
+    "smallint": ("-32768", "0"),
+    "mediumint unsigned": ("16777215", "0"),
+    "int": ("-2147483648", "2147483647"),
+    "int unsigned zerofill": ("42", "4294967295"),
+    "bigint": ("-9223372036854775808", "9223372036854775807"),
+    "bigint unsigned": ("18446744073709551615", "9223372036854775808", "9223372036854775807", "0"),
+    "decimal(12,2)": ("1.5", "0", "-9999999999.99"),
+    "decimal(38,30)": (
+        "0.000000000000000000000000000001", "0", "-0.0000001", "0.000000123456789012345678", "1.5",
+        "0.000000123456789012345677",
+    ),
+    "decimal(65,30)": ("-0.000000000000000000000000000001", "0", "12345678901234567890123456789012345.5"),
+    "decimal": ("9999999999", "0"),
+    "float": ("1.1", "-3.4028234e38", "1.17549435e-38", "16777216", "0", "1e-6", "1.1000001"),
+    "double": ("0.1", "-1.7976931348623157e308", "2.2250738585072014e-308", "2e-3", "1e23", "0", "-1e-300"),
+    "bit(1)": ("0", "1"),
+    "bit(9)": ("511", "0"),
+    "bit(64)": ("18446744073709551615", "1"),
+    "year": ("1901", "2155", "0", "2026"),
+    "varchar(20) COLLATE utf8mb4_general_ci": (*WORDS, "'B2'", "'a\\\\'", "'\\\\x41'", "'\\0'", "'\\n\\t'"),
+    "varchar(20) COLLATE utf8mb4_bin": (*WORDS, "'B'", "'a\\\\'", "'\\\\x41'", "'\\0'", "'\\r\\n'"),
+    "varchar(20) CHARACTER SET latin1": ("'äö€'", "'A'", "x'818D8F909D'", "'it''s'", "'b '"),
+    "varchar(20) CHARACTER SET sjis": ("'日本ｱ'", "'a\\\\ b'"),
+    "varchar(20) CHARACTER SET koi8u": ("'Київ'", "x'95'"),
+    "varchar(20) CHARACTER SET ucs2": ("'añ日'", "''"),
+    "varchar(20) CHARACTER SET utf16": ("'a😀'",),
+    "char(20) COLLATE utf8mb4_unicode_ci": ("'a  '", "'it''s'", "'  in front'", "''", "'ü😀'"),
+    "binary(4)": ("x'00000000'", "x'DEADBEEF'", "x'61000000'", "x'5C783030'", "x'30783431'"),
+    "varbinary(20)": ("x''", "x'00'", "x'DEADBEEF5C27'", "x'5C783030'", "x'30783431'", "'plain'"),
+    "blob": ("x''", "x'00'", "x'DEADBEEF5C27'", "x'30783431'"),
+    "text": ("'a'", "'it''s'", "'ü😀'"),
+    "date": ("'0001-01-01'", "'2026-11-21'", "'1582-10-10'", "'9999-12-31'"),
+    "time": ("'-838:59:59'", "'838:59:59'", "'00:00:00'"),
+    "time(3)": ("'-00:00:00.5'", "'12:34:56.789'"),
+    "datetime": ("'0001-01-01'", "'2020-03-29 02:30:00'", "'9999-12-31 23:59:59'"),
+    "datetime(6)": ("'2020-03-29 02:30:00.5'", "'1969-12-31 23:59:59.999999'", "'2020-03-29'"),
+    "timestamp": ("'1970-01-02 00:00:01'", "'2038-01-18 03:14:07'"),
+    "timestamp(6)": ("'2020-10-25 00:30:00'", "'2020-10-25 01:30:00'", "'2020-03-29 01:30:00.000001'"),
+    "enum('z', 'ü', 'b''c', '1', '')": ("'z'", "'ü'", "'b''c'", "'1'", "''"),
+    "set('z', 'm', 'b''c')": ("'z,b''c'", "''", "'m'"),
+}  # fmt: skip
+ONLY_MARIADB_KEYS: dict[str, tuple[str, ...]] = {
+    "uuid": ("'01890a5d-ac96-774b-bcce-b302099a8057'", "'123E4567-e89b-12d3-a456-426655440000'"),
+    "inet6": ("'::ffff:1.2.3.4'", "'::'", "'2001:db8:0:0:1:0:0:1'", "'::1.2.3.4'"),
+    "inet4": ("'127.0.0.0'", "'0.0.0.0'"),
+    "varchar(20) COLLATE utf8mb4_nopad_bin": ("''", "' '", "'a'", "'a '", "'A'"),
+}
+ONLY_MYSQL_KEYS: dict[str, tuple[str, ...]] = {
+    "varchar(20) COLLATE utf8mb4_0900_ai_ci": (*WORDS, "'b '", "' '"),
+    "varchar(20) COLLATE utf8mb4_0900_bin": ("'a'", "'a '", "'A'"),
+}
+
+
+def keys_of(kind: str) -> dict[str, tuple[str, ...]]:
+    """The types of a database with the values that their keys are to have, as its SQL."""
+    if kind == "postgres":
+        return POSTGRES_KEYS
+    return MARIADB_KEYS | (ONLY_MYSQL_KEYS if kind == "mysql" else ONLY_MARIADB_KEYS)
+
+
+def create_tables(database: TestedDatabase) -> dict[str, tuple[str, list[str], int]]:
+    """One table for each type, and one with a key of several; gives by table its types and number of rows."""
+    keys = keys_of(database.kind)
+    made = {f"t{n}": (type_, ["k"], len(values)) for n, (type_, values) in enumerate(keys.items())}
+    statements: list[str] = []
+    for name, (type_, _, _) in made.items():
+        part = "(20)" if type_ in ("blob", "text") and database.kind != "postgres" else ""
+        statements.append(f"CREATE TABLE {name} (n int, k {type_} NOT NULL, PRIMARY KEY (k{part}))")
+        rows = ", ".join(f"({n}, {value})" for n, value in enumerate(keys[type_]))
+        statements.append(f"INSERT INTO {name} VALUES {rows}")
+    if database.kind == "postgres":
+        execute = database.execute  # type: ignore[attr-defined]
+        execute("CREATE TYPE mood AS ENUM ('sad', 'ha ppy', 'it''s')")
+        execute("CREATE DOMAIN positive AS bigint CHECK (VALUE > 0)")
+        execute(
+            "CREATE TABLE several (n int, a text, b bytea, c timestamptz, d mood, PRIMARY KEY (d, c, b, a));"
+            "INSERT INTO several SELECT n - 1, 'it''s ' || n % 2, decode(lpad(to_hex(n % 3), 4, '0'), 'hex'),"
+            " timestamptz '2020-10-24 23:30+00' + n * interval '30.5 minutes', 'ha ppy'"
+            " FROM generate_series(1, 9) n"
+        )
+        execute(";".join(statements))
+    else:
+        database.execute(  # type: ignore[attr-defined]
+            "SET time_zone = '-09:30'",
+            *statements,
+            "CREATE TABLE several (n int, a varchar(9), b binary(2), c timestamp(6), d enum('x', 'y'),"
+            " PRIMARY KEY (d, c, b, a))",
+            "INSERT INTO several SELECT seq - 1, concat('it''s ', seq % 2),"
+            " unhex(lpad(hex(seq % 3), 4, '0')), '2020-10-24 14:00:00.5' + interval seq * 30 minute, 'y'"
+            " FROM seq_1_to_9",
+        )
+    return made | {"several": ("several", ["d", "c", "b", "a"], 9)}
+
+
+@contextmanager
+def open_tables(database: Any) -> Iterator[Any]:
+    """A reader of the database's tables."""
+    module: Any = postgres_source if database.kind == "postgres" else mariadb
+    source = module.source_of(database)
+    with module.following(source):
+        tables = source.open_tables()
+        yield tables
+        tables.close()
+
+
+class Keys:
+    """The keys of all the tables as they landed: each column of a key in a column of one Parquet file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = str(folder / "keys.parquet")
+        self._columns: list[tuple[str, str, pa.Array]] = []
+
+    def add(self, table: str, tables: Any, name: TableName, key: list[str]) -> None:
+        """Read the keys of a table in a chunk."""
+        with tables.open_chunk(name, KeyRange()) as chunk:
+            assert sorted(chunk.schema.key) == sorted(key)
+            batches = [some.columns for some in chunk.rows()]
+            for column, arrays in zip(chunk.schema.columns, zip(*batches, strict=True), strict=True):
+                if column.name in key:
+                    values = pa.concat_arrays(arrays)
+                    assert not values.null_count, f"{table}.{column.name}"
+                    self._columns.append((f"{table} {column.name}", column.type, values))
+
+    def spell(self, spark: Any) -> dict[str, list[str]]:
+        """The keys as the merge spells them, by table and column."""
+        longest = max(len(values) for _, _, values in self._columns)
+        padded = [pa.concat_arrays([v, pa.nulls(longest - len(v), v.type)]) for _, _, v in self._columns]
+        pq.write_table(pa.table(padded, [f"c{n}" for n in range(len(padded))]), self._file)
+        schema = ", ".join(f"c{n} {type_}" for n, (_, type_, _) in enumerate(self._columns))
+        frame = spark.read.schema(schema).parquet(self._file)
+        texts = [key_text(frame[f"c{n}"], type_) for n, (_, type_, _) in enumerate(self._columns)]
+        rows = frame.select(*[text.alias(f"c{n}") for n, text in enumerate(texts)]).toArrow()
+        return {
+            column: rows[n].to_pylist()[: len(values)] for n, (column, _, values) in enumerate(self._columns)
+        }
+
+
+SESSIONS: list[Mapping[str, str]] = [
+    {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"},
+    {"spark.sql.session.timeZone": "Europe/Berlin", "spark.sql.ansi.enabled": "false"},
+]
+
+
+def test_every_key_is_found_by_the_text_that_the_merge_makes_of_it(
+    tested: TestedDatabase, spark: Any, tmp_path: Path
+) -> None:
+    made = create_tables(tested)
+    keys = Keys(tmp_path)
+    wrong: list[str] = []
+    with open_tables(tested) as tables:
+        for table, (_, key, _) in made.items():
+            keys.add(table, tables, TableName(tested.namespace, table), key)
+        for session in SESSIONS:
+            with held(spark, session):
+                spelled = keys.spell(spark)
+            for table, (type_, key, rows) in made.items():
+                wanted = list(zip(*(spelled[f"{table} {column}"] for column in key), strict=True))
+                found = look_up(tables, TableName(tested.namespace, table), wanted)
+                if found != [(n, False) for n in range(rows)]:
+                    wrong.append(f"{type_}: {wanted} {found}")
+    assert not wrong, "\n".join(wrong)
+
+
+def look_up(tables: Any, table: TableName, keys: list[tuple[str, ...]]) -> Any:
+    """What a dump of these keys reads: the number of each row, and whether it is not there."""
+    try:
+        with tables.open_keys(table, keys) as chunk:
+            place = [column.name for column in chunk.schema.columns].index("n")
+            return sorted(
+                (n, absent)
+                for some in chunk.rows()
+                for n, absent in zip(some.columns[place].to_pylist(), some.absent.to_pylist(), strict=True)
+            )
+    except Exception as error:  # told beside the others
+        return repr(error)
+
+
+NOTES = """
+    CREATE TABLE notes (b varbinary(9), ts timestamp(6), d decimal(38,30), f double,
+        w varchar(20) COLLATE utf8mb4_general_ci, n int DEFAULT 7, body text,
+        at datetime(6) DEFAULT '2020-03-29 02:30:00.000001', PRIMARY KEY (w, f, d, ts, b));
+    INSERT INTO notes SELECT x'00ff5c27', '2020-10-24 23:30:00' + INTERVAL seq * 15 minute, seq * 1e-10,
+        seq * 1e-7, concat('it''s ', seq), seq, repeat(concat('body ', seq), 900), '2020-01-01'
+        FROM seq_1_to_20
+"""
+BEFORE_MERGE = """
+    SET binlog_row_image = MINIMAL;
+    UPDATE notes SET n = -n WHERE n BETWEEN 1 AND 4;
+    UPDATE notes SET ts = ts + INTERVAL 1 hour WHERE n BETWEEN 5 AND 9;
+    UPDATE notes SET w = upper(w) WHERE n = 10;
+    INSERT INTO notes (b, ts, d, f, w)
+        SELECT x'', '2020-10-25 01:30:00.5', seq / 7, seq / 7, concat('new ', seq) FROM seq_1_to_9;
+    UPDATE notes SET body = 'set' WHERE w IN ('new 1', 'new 2', 'it''s 14');
+    UPDATE notes SET b = x'5c' WHERE w IN ('new 2', 'new 3');
+    DELETE FROM notes WHERE n = 18;
+    SET binlog_row_image = NOBLOB;
+    UPDATE notes SET w = upper(w), b = x'' WHERE n IN (11, 12);
+    UPDATE notes SET d = -d, f = f / 7 WHERE n BETWEEN 13 AND 16;
+    INSERT INTO notes (b, ts, d, f, w) VALUES (x'', '2020-10-25 00:30', 0, 0, 'without body');
+    DELETE FROM notes WHERE n IN (13, 17)
+"""
+"""Rows 5 to 12, 14 to 16 and the new ones have new keys, under which something is left out."""
+
+AFTER_MERGE = """
+    SET binlog_row_image = MINIMAL;
+    DELETE FROM notes WHERE n IN (5, 14) OR w = 'new 4';
+    UPDATE notes SET w = concat('moved ', w) WHERE n IN (6, 11) OR w = 'new 5';
+    UPDATE notes SET body = 'new' WHERE n = 7
+"""
+"""What becomes of rows that are asked for before the agent, which is down, can read them."""
+
+
+@pytest.mark.only_mariadb
+@pytest.mark.only_mysql
+def test_columns_that_the_log_leaves_out_are_dumped_until_the_lake_is_the_source(
+    place: Installation, spark: Any
+) -> None:
+    place.database.script(NOTES)
+    with place.agent() as agent:
+        place.wait_dumped(agent)
+        place.database.script(BEFORE_MERGE)
+        place.wait_caught_up(agent)
+    report = merge(spark, place)
+    assert (report.exact, [table.requested for table in report.tables]) == (False, [8 + 3 + 10])
+    place.database.script(AFTER_MERGE)
+    with place.agent() as agent:
+        place.wait_caught_up(agent)
+        merge_until_whole(spark, place, agent)
+        newest = place.newest
+    assert newest is not None
+    assert {dump.state for dump in newest.dumps} == {"complete"}
+    assert "missing" in {dump.reason for dump in newest.dumps}
+    assert_lake(place, "notes")
+    assert_landed(place, "notes", unchanged=())

@@ -1,0 +1,67 @@
+"""The texts that a merge makes of keys: exact, and the same whatever the session's settings are."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.event import arrow_type
+from merge.missing import key_text
+from merge.settings import held
+
+UTC = timezone.utc
+TEXTS: dict[str, dict[Any, str]] = {
+    "boolean": {True: "true", False: "false"},
+    "tinyint": {-128: "-128"},
+    "smallint": {-(2**15): "-32768"},
+    "int": {2**31 - 1: "2147483647"},
+    "bigint": {-(2**63): "-9223372036854775808"},
+    "decimal(20,0)": {Decimal(2**64 - 1): "18446744073709551615"},
+    "decimal(12,2)": {Decimal("1.50"): "1.50", Decimal("-9999999999.99"): "-9999999999.99"},
+    "float": {1.5: "1.5", float("-inf"): "-Infinity"},
+    "double": {0.1: "0.1", 5e-324: "4.9E-324", 1e20: "1.0E20", float("nan"): "NaN"},
+    "string": {"": "", 'it\'s "so"\\ \n\U0001f600 ': 'it\'s "so"\\ \n\U0001f600 '},
+    "binary": {b"": "\\x", b"\x00\xff\\": "\\x00ff5c"},
+    "date": {date(1, 1, 1): "0001-01-01", date(9999, 12, 31): "9999-12-31"},
+    "timestamp_ntz": {
+        datetime(1, 1, 1): "0001-01-01 00:00:00",
+        datetime(2020, 3, 29, 2, 30, 0, 500000): "2020-03-29 02:30:00.5",
+    },
+    "timestamp": {
+        datetime(1, 1, 1, tzinfo=UTC): "0001-01-01 00:00:00+00",
+        datetime(1969, 12, 31, 23, 59, 59, 999999, UTC): "1969-12-31 23:59:59.999999+00",
+        datetime(2020, 10, 25, 0, 30, tzinfo=UTC): "2020-10-25 00:30:00+00",
+        datetime(2020, 10, 25, 1, 30, tzinfo=UTC): "2020-10-25 01:30:00+00",
+        datetime(9999, 12, 31, 23, 59, 59, 1, UTC): "9999-12-31 23:59:59.000001+00",
+    },
+    "array<bigint>": {(): "{}", (1, None, -(2**63)): '{"1",NULL,"-9223372036854775808"}'},
+    "array<string>": {("NULL", None, 'a "b" \\', "1,2"): '{"NULL",NULL,"a \\"b\\" \\\\","1,2"}'},
+}
+
+
+@pytest.mark.parametrize(("zone", "ansi"), [("UTC", "true"), ("Europe/Berlin", "false")])
+def test_keys_are_spelled_the_same_in_any_session(
+    spark: SparkSession, tmp_path: Path, zone: str, ansi: str
+) -> None:
+    longest = max(map(len, TEXTS.values()))
+    names = {type_: f"c{number}" for number, type_ in enumerate(TEXTS)}
+    columns = [
+        pa.array([list(v) if isinstance(v, tuple) else v for v in values] + [None] * (longest - len(values)),
+                 arrow_type(type_))
+        for type_, values in TEXTS.items()
+    ]  # fmt: skip
+    pq.write_table(pa.table(columns, list(names.values())), tmp_path / "keys.parquet")
+    schema = ", ".join(f"{name} {type_}" for type_, name in names.items())
+    with held(spark, {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}):
+        frame = spark.read.schema(schema).parquet(str(tmp_path / "keys.parquet"))
+        texts = [key_text(frame[name], type_).alias(name) for type_, name in names.items()]
+        found = frame.select(*texts).toArrow().to_pydict()
+    for type_, values in TEXTS.items():
+        assert found[names[type_]][: len(values)] == list(values.values()), type_
