@@ -156,8 +156,9 @@ def _merge_all(
     run = _Run(spark, config, landing, frontier, manifest, progress)
     reports = [run.merge(targets[table]) for table in chosen]
     places = run.places(reports)
-    recorded = places != dict(frontier.places) or manifest.number > frontier.newest
     exact = not asked and run.is_exact(reports, places)
+    further = places != dict(frontier.places) or manifest.number > frontier.newest
+    recorded = further or (exact and not frontier.exact)
     if recorded:
         failpoint.reach("cut-missing")
         append_cut(spark, config, manifest, places, exact=exact)
