@@ -30,7 +30,7 @@ _FLOATS = frozenset((types.FLOAT, types.DOUBLE))
 _NUMERIC = (types.NUMERIC | {types.YEAR, types.BIT}) - _FLOATS
 _TIMESTAMPS = frozenset((types.TIMESTAMP, types.TIMESTAMP2))
 
-MAX_EXPONENT = 310
+MAX_EXPONENT = 330
 """No number in a column has more digits before its point, or zeros behind it."""
 
 

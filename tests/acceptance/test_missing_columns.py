@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ MARIADB_KEYS: dict[str, tuple[str, ...]] = {
     "decimal(65,30)": ("-0.000000000000000000000000000001", "0", "12345678901234567890123456789012345.5"),
     "decimal": ("9999999999", "0"),
     "float": ("1.1", "-3.4028234e38", "1.17549435e-38", "16777216", "0", "1e-6", "1.1000001"),
-    "double": ("0.1", "-1.7976931348623157e308", "2.2250738585072014e-308", "2e-3", "1e23", "0", "-1e-300"),
+    "double": ("0.1", "-1.7976931348623157e308", "2.2250738585072014e-308", "2e-3", "1e23", "0", "5e-324"),
     "bit(1)": ("0", "1"),
     "bit(9)": ("511", "0"),
     "bit(64)": ("18446744073709551615", "1"),
@@ -138,38 +139,80 @@ def keys_of(kind: str) -> dict[str, tuple[str, ...]]:
     return MARIADB_KEYS | (ONLY_MYSQL_KEYS if kind == "mysql" else ONLY_MARIADB_KEYS)
 
 
-def create_tables(database: TestedDatabase) -> dict[str, tuple[str, list[str], int]]:
-    """One table for each type, and one with a key of several; gives by table its types and number of rows."""
-    keys = keys_of(database.kind)
-    made = {f"t{n}": (type_, ["k"], len(values)) for n, (type_, values) in enumerate(keys.items())}
+AROUND = {
+    "postgres": (
+        """CREATE TYPE mood AS ENUM ('sad', 'ha ppy', 'it''s');
+        CREATE DOMAIN positive AS bigint CHECK (VALUE > 0)""",
+        """CREATE TABLE several (n int, a text, b bytea, c timestamptz, d mood, PRIMARY KEY (d, c, b, a));
+        INSERT INTO several SELECT n - 1, 'it''s ' || n % 2, decode(lpad(to_hex(n % 3), 4, '0'), 'hex'),
+            timestamptz '2020-10-24 23:30+00' + n * interval '30.5 minutes', 'ha ppy'
+            FROM generate_series(1, 9) n""",
+    ),
+    "mariadb": (
+        "SET time_zone = '-09:30'",
+        """CREATE TABLE several (n int, a varchar(9), b binary(2), c timestamp(6), d enum('x', 'y'),
+            PRIMARY KEY (d, c, b, a));
+        INSERT INTO several SELECT seq - 1, concat('it''s ', seq % 2), unhex(lpad(hex(seq % 3), 4, '0')),
+            '2020-10-24 14:00:00.5' + interval seq * 30 minute, 'y' FROM seq_1_to_9""",
+    ),
+}
+"""What comes before the tables of one type each, and behind them."""
+
+
+@dataclass
+class Keyed:
+    """A table with the types of its key; its rows are numbered. `landed`: its key columns."""
+
+    name: TableName
+    types: str
+    key: list[str]
+    rows: int
+    landed: dict[str, tuple[str, pa.Array]] = field(default_factory=dict)
+
+    def read(self, tables: Any) -> None:
+        """Read the key columns of all rows in a chunk."""
+        with tables.open_chunk(self.name, KeyRange()) as chunk:
+            assert sorted(chunk.schema.key) == sorted(self.key)
+            batches = [some.columns for some in chunk.rows()]
+            for column, arrays in zip(chunk.schema.columns, zip(*batches, strict=True), strict=True):
+                if column.name in self.key:
+                    self.landed[column.name] = column.type, pa.concat_arrays(arrays)
+        assert all(len(v) == self.rows and not v.null_count for _, v in self.landed.values()), self.types
+
+    def look_up(self, tables: Any, keys: list[tuple[str, ...]]) -> Any:
+        """What a dump of these keys reads: number, whether it is not there, and key of each row."""
+        try:
+            with tables.open_keys(self.name, keys) as chunk:
+                names = [column.name for column in chunk.schema.columns]
+                rows = [
+                    row
+                    for some in chunk.rows()
+                    for row in pa.table([*some.columns, some.absent], [*names, "absent"]).to_pylist()
+                ]
+        except Exception as error:  # told beside the others
+            return repr(error)
+        found = [(row["n"], row["absent"], repr([row[name] for name in self.key])) for row in rows]
+        return sorted(found, key=lambda row: (row[0] or 0, row[2]))
+
+    def keys(self) -> list[str]:
+        """The keys as they landed."""
+        return [repr(list(k)) for k in zip(*(self.landed[n][1].to_pylist() for n in self.key), strict=True)]
+
+
+def create_tables(database: TestedDatabase) -> list[Keyed]:
+    """One table for each type, and one with a key of several."""
+    made: list[Keyed] = []
     statements: list[str] = []
-    for name, (type_, _, _) in made.items():
+    for number, (type_, values) in enumerate(keys_of(database.kind).items()):
+        name = f"t{number}"
         part = "(20)" if type_ in ("blob", "text") and database.kind != "postgres" else ""
         statements.append(f"CREATE TABLE {name} (n int, k {type_} NOT NULL, PRIMARY KEY (k{part}))")
-        rows = ", ".join(f"({n}, {value})" for n, value in enumerate(keys[type_]))
+        rows = ", ".join(f"({n}, {value})" for n, value in enumerate(values))
         statements.append(f"INSERT INTO {name} VALUES {rows}")
-    if database.kind == "postgres":
-        execute = database.execute  # type: ignore[attr-defined]
-        execute("CREATE TYPE mood AS ENUM ('sad', 'ha ppy', 'it''s')")
-        execute("CREATE DOMAIN positive AS bigint CHECK (VALUE > 0)")
-        execute(
-            "CREATE TABLE several (n int, a text, b bytea, c timestamptz, d mood, PRIMARY KEY (d, c, b, a));"
-            "INSERT INTO several SELECT n - 1, 'it''s ' || n % 2, decode(lpad(to_hex(n % 3), 4, '0'), 'hex'),"
-            " timestamptz '2020-10-24 23:30+00' + n * interval '30.5 minutes', 'ha ppy'"
-            " FROM generate_series(1, 9) n"
-        )
-        execute(";".join(statements))
-    else:
-        database.execute(  # type: ignore[attr-defined]
-            "SET time_zone = '-09:30'",
-            *statements,
-            "CREATE TABLE several (n int, a varchar(9), b binary(2), c timestamp(6), d enum('x', 'y'),"
-            " PRIMARY KEY (d, c, b, a))",
-            "INSERT INTO several SELECT seq - 1, concat('it''s ', seq % 2),"
-            " unhex(lpad(hex(seq % 3), 4, '0')), '2020-10-24 14:00:00.5' + interval seq * 30 minute, 'y'"
-            " FROM seq_1_to_9",
-        )
-    return made | {"several": ("several", ["d", "c", "b", "a"], 9)}
+        made.append(Keyed(TableName(database.namespace, name), type_, ["k"], len(values)))
+    before, after = AROUND["postgres" if database.kind == "postgres" else "mariadb"]
+    database.script(";".join([before, *statements, after]))
+    return [*made, Keyed(TableName(database.namespace, "several"), "several", ["d", "c", "b", "a"], 9)]
 
 
 @contextmanager
@@ -183,36 +226,20 @@ def open_tables(database: Any) -> Iterator[Any]:
         tables.close()
 
 
-class Keys:
-    """The keys of all the tables as they landed: each column of a key in a column of one Parquet file."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = str(folder / "keys.parquet")
-        self._columns: list[tuple[str, str, pa.Array]] = []
-
-    def add(self, table: str, tables: Any, name: TableName, key: list[str]) -> None:
-        """Read the keys of a table in a chunk."""
-        with tables.open_chunk(name, KeyRange()) as chunk:
-            assert sorted(chunk.schema.key) == sorted(key)
-            batches = [some.columns for some in chunk.rows()]
-            for column, arrays in zip(chunk.schema.columns, zip(*batches, strict=True), strict=True):
-                if column.name in key:
-                    values = pa.concat_arrays(arrays)
-                    assert not values.null_count, f"{table}.{column.name}"
-                    self._columns.append((f"{table} {column.name}", column.type, values))
-
-    def spell(self, spark: Any) -> dict[str, list[str]]:
-        """The keys as the merge spells them, by table and column."""
-        longest = max(len(values) for _, _, values in self._columns)
-        padded = [pa.concat_arrays([v, pa.nulls(longest - len(v), v.type)]) for _, _, v in self._columns]
-        pq.write_table(pa.table(padded, [f"c{n}" for n in range(len(padded))]), self._file)
-        schema = ", ".join(f"c{n} {type_}" for n, (_, type_, _) in enumerate(self._columns))
-        frame = spark.read.schema(schema).parquet(self._file)
-        texts = [key_text(frame[f"c{n}"], type_) for n, (_, type_, _) in enumerate(self._columns)]
-        rows = frame.select(*[text.alias(f"c{n}") for n, text in enumerate(texts)]).toArrow()
-        return {
-            column: rows[n].to_pylist()[: len(values)] for n, (column, _, values) in enumerate(self._columns)
-        }
+def spell(tables: list[Keyed], spark: Any, folder: Path) -> list[list[tuple[str, ...]]]:
+    """The keys of each table as the merge spells them; all go through one Parquet file."""
+    columns = [table.landed[name] for table in tables for name in table.key]
+    longest = max(len(values) for _, values in columns)
+    padded = [pa.concat_arrays([v, pa.nulls(longest - len(v), v.type)]) for _, v in columns]
+    pq.write_table(pa.table(padded, [f"c{n}" for n in range(len(padded))]), folder / "keys.parquet")
+    schema = ", ".join(f"c{n} {type_}" for n, (type_, _) in enumerate(columns))
+    frame = spark.read.schema(schema).parquet(str(folder / "keys.parquet"))
+    texts = [key_text(frame[f"c{n}"], type_).alias(f"c{n}") for n, (type_, _) in enumerate(columns)]
+    spelled = iter(frame.select(*texts).toArrow().columns)
+    return [
+        list(zip(*(next(spelled).to_pylist()[: table.rows] for _ in table.key), strict=True))
+        for table in tables
+    ]
 
 
 SESSIONS: list[Mapping[str, str]] = [
@@ -224,35 +251,25 @@ SESSIONS: list[Mapping[str, str]] = [
 def test_every_key_is_found_by_the_text_that_the_merge_makes_of_it(
     tested: TestedDatabase, spark: Any, tmp_path: Path
 ) -> None:
-    made = create_tables(tested)
-    keys = Keys(tmp_path)
+    keyed = create_tables(tested)
     wrong: list[str] = []
     with open_tables(tested) as tables:
-        for table, (_, key, _) in made.items():
-            keys.add(table, tables, TableName(tested.namespace, table), key)
+        for table in keyed:
+            table.read(tables)
         for session in SESSIONS:
             with held(spark, session):
-                spelled = keys.spell(spark)
-            for table, (type_, key, rows) in made.items():
-                wanted = list(zip(*(spelled[f"{table} {column}"] for column in key), strict=True))
-                found = look_up(tables, TableName(tested.namespace, table), wanted)
-                if found != [(n, False) for n in range(rows)]:
-                    wrong.append(f"{type_}: {wanted} {found}")
+                spelled = spell(keyed, spark, tmp_path)
+            for table, texts in zip(keyed, spelled, strict=True):
+                found = table.look_up(tables, texts)
+                if [row[:2] for row in found] != [(n, False) for n in range(table.rows)]:
+                    wrong.append(f"{table.types}: {texts} {found}")
+        for table in keyed:
+            tested.script(f"DELETE FROM {table.name.name}")
+        for table, texts in zip(keyed, spelled, strict=True):
+            found = table.look_up(tables, texts)
+            if found != [(None, True, key) for key in sorted(table.keys())]:
+                wrong.append(f"{table.types} once deleted: {texts} {found}")
     assert not wrong, "\n".join(wrong)
-
-
-def look_up(tables: Any, table: TableName, keys: list[tuple[str, ...]]) -> Any:
-    """What a dump of these keys reads: the number of each row, and whether it is not there."""
-    try:
-        with tables.open_keys(table, keys) as chunk:
-            place = [column.name for column in chunk.schema.columns].index("n")
-            return sorted(
-                (n, absent)
-                for some in chunk.rows()
-                for n, absent in zip(some.columns[place].to_pylist(), some.absent.to_pylist(), strict=True)
-            )
-    except Exception as error:  # told beside the others
-        return repr(error)
 
 
 NOTES = """
