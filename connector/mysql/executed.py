@@ -6,6 +6,9 @@ that has landed, and still has the log of everything else. Nothing here is remem
 Our own writes at the end of what has landed (`connector.mysql.gtid`) are not asked for: a replica mostly
 lacks some when its primary dies within a dump, and they change nothing that is captured. What it has of them
 is passed over with the rest; so a set never names what its server has not executed.
+
+The same server whose log was reset, or lost its end, gives the same ids again, to other transactions. There
+they prove nothing: it goes on only at a file that begins right behind the set, where nothing is passed over.
 """
 
 from __future__ import annotations
@@ -160,6 +163,14 @@ def first_file_after(
         if within:
             return files[number]
     return None
+
+
+def begins_behind(connection: Connection[Any], server: Server, file: LogFile, gtids: str) -> bool:
+    """Tell whether exactly a set lies before a file."""
+    before = _before(connection, file.name)
+    if server.mariadb:
+        return MariadbGtids.parse(gtids).last == {gtid.origin: gtid for gtid in _listed(before)}
+    return str(MysqlGtids.parse(gtids)) == str(MysqlGtids.parse(before))
 
 
 def _lies_within(gtids: MariadbGtids, before: list[Gtid]) -> bool:

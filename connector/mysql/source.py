@@ -212,7 +212,7 @@ class MysqlSource:
         """Look whether the log at hand goes on where ours broke off; if not, say what is missing there."""
         if gtids is None or not executed.has_gtids(connection, here):
             return f"{reason}, and there are no GTIDs to compare"
-        elsewhere = before != here.uuid  # the same server has lost log, and may give the numbers in it again
+        elsewhere = before != here.uuid
         must = needed if elsewhere and needed is not None else gtids
         if lacking := self._lacking(connection, here, must, wait=elsewhere):
             return f"{reason}, and it never executed {lacking}"
@@ -221,6 +221,8 @@ class MysqlSource:
         file = executed.first_file_after(connection, here, files, gtids)
         if file is None:
             return f"{reason}, and its log of what follows {gtids} is purged"
+        if not elsewhere and not executed.begins_behind(connection, here, file, gtids):
+            return f"{reason}, and the same server may have given its GTIDs again"
         self._begun = Birth(here.uuid, file.number, self._created(here, file.name))
         history = History(pack_position(file.number, 4), (), gtids, here.uuid, needed)
         return Failover(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -250,10 +251,55 @@ def test_a_foreign_write_among_own_ones_that_the_replica_never_got_is_a_gap(
     assert_equal(replica, store, "t")
 
 
+def test_a_reset_server_that_gives_the_same_gtids_again_is_a_gap(servers: Replicated, tmp_path: Path) -> None:
+    fill_both(servers)
+    primary = servers.primary
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+    servers.wait_applied()
+    servers.stop()
+    landed = newest_of(store).gtids or ""
+    second = "SELECT UNIX_TIMESTAMP()"
+    before = primary.execute(second)
+    wait_until(lambda: primary.execute(second) > before, "another second begins")
+    primary.execute("RESET MASTER")
+    for n in range(int(re.split("[-:]", landed)[-1]) + 5):
+        primary.execute(f"UPDATE t SET n = {n} WHERE id <= {n}")
+    with agent(primary, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(primary, store)
+    (gap,) = newest_of(store).gaps
+    assert "reset" in gap.reason
+    assert_equal(primary, store, "t")
+
+
+def test_a_purge_of_just_what_has_landed_loses_nothing(servers: Replicated, tmp_path: Path) -> None:
+    fill_both(servers)
+    primary = servers.primary
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+    servers.wait_applied()
+    primary.execute("FLUSH LOCAL BINARY LOGS")
+
+    def purged() -> bool:
+        files = [row[0] for row in primary.execute("SHOW BINARY LOGS")]
+        primary.execute(f"PURGE BINARY LOGS TO '{files[-1]}'")
+        return len(primary.execute("SHOW BINARY LOGS")) == 1
+
+    wait_until(purged, "its log is purged")
+    primary.execute("DELETE FROM t WHERE id < 100")
+    with agent(primary, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(primary, store)
+    assert_failed_over(store)
+    assert_equal(primary, store, "t")
+
+
 def test_a_tail_that_the_replica_never_got_is_a_gap_and_repaired(servers: Replicated, tmp_path: Path) -> None:
     fill_both(servers)
     primary, replica = servers.primary, servers.replica
     with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)  # so that the agent's tables are there too
         servers.wait_applied()
         servers.stop()
         primary.execute("UPDATE t SET v = 'lost' WHERE id < 100", "DELETE FROM t WHERE id > 900")
