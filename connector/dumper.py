@@ -112,15 +112,21 @@ class DumpWorkers:
             tables.close()
 
     def _fail(self, task: PlanTask | ReadTask, error: RequestError | TableError) -> None:
-        """End a dump, and set the table aside with it, unless it was only somebody's wish."""
+        """End a dump. One of some rows that is owed, not just wished for, gives way to the whole table's.
+
+        The source may refuse a condition because its column is gone again, or keys that were spelled oddly.
+        """
         dump = task.dump
         log.error("dump %s of %s failed: %s", dump.id, dump.table, error)
-        self._dumps.end(dump, "failed", str(error))
-        self._dumps.give_back(task)
         if isinstance(error, TableError):
             self.set_aside.append(error)
+        elif dump.reason != "request" and dump.kind == "full":
+            self.set_aside.append(TableError(dump.table, f"its dump failed: {error}"))
         elif dump.reason != "request":
-            self.set_aside.append(TableError(dump.table, f"dump {dump.id} ({dump.reason}) failed: {error}"))
+            log.error("%s is dumped whole instead", dump.table)
+            self._dumps.add(dump.table, manifest=dump.started_in, reason=dump.reason, floor=dump.floor)
+        self._dumps.end(dump, "failed", str(error))
+        self._dumps.give_back(task)
 
     def _let_rest(self, task: PlanTask | ReadTask, error: NotYetError) -> None:
         self._dumps.give_back(task, REST_SECONDS)

@@ -125,13 +125,15 @@ def test_a_predicate_that_the_source_refuses_fails_its_dump_alone(
     assert manifest.tables["public.items"].state == "captured"
 
 
-def test_rows_that_the_merge_asked_for_and_the_source_refuses_set_their_table_aside(
+def test_where_the_source_refuses_rows_that_the_merge_asked_for_the_whole_table_is_dumped(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     """Else a cut would be called exact in which they lack columns."""
     with Agent(database, store) as agent:
         agent.wait_dumped()
         ask(agent, store, tables=["public.items"], where="nonsense(", reason="missing")
-        manifest = agent.wait(lambda m: m.tables["public.items"].state == "set_aside", "it is set aside")
-    assert "nonsense" in manifest.tables["public.items"].reason
-    assert not manifest.exact
+        done = agent.wait(lambda m: [d.state for d in m.dumps][-2:] == ["failed", "complete"], "it is dumped")
+    assert [(d.kind, d.reason) for d in done.dumps[-2:]] == [("where", "missing"), ("full", "missing")]
+    failed = [m for m in manifests_in(store) if any(d.state == "failed" for d in m.dumps)]
+    assert not any(m.exact for m in failed if m.number < done.number)
+    assert done.exact
