@@ -179,7 +179,7 @@ class MariaDatabase:
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(self._translated(statement))
-            moments = [column[1] == FIELD_TYPE.TIMESTAMP for column in cursor.description]
+            moments = [column[1] == FIELD_TYPE.TIMESTAMP for column in cursor.description or ()]
             return [
                 tuple(
                     v.replace(tzinfo=timezone.utc) if m and v else v

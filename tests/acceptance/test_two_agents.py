@@ -36,10 +36,10 @@ def test_a_second_agent_stops_with_a_message_and_the_first_goes_on(shop: Install
     ],
 )
 def test_of_agents_started_at_the_same_time_one_goes_on(shop: Installation, restart: bool) -> None:
-    if restart:
-        with shop.start("run", kill_at="manifest-committed:4") as agent:
-            assert agent.wait() == -9
     with ShopWriter(shop.database, seed=6):
+        if restart:
+            with shop.start("run", kill_at="manifest-committed:4") as agent:
+                assert agent.wait() == -9
         with shop.start("run") as one, shop.start("run") as other, shop.start("run") as third:
             agents = [one, other, third]
             wait_until(lambda: sum(agent.ended for agent in agents) == 2, "two have stopped")
