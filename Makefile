@@ -23,7 +23,7 @@ demo: setup  ## capture, dump and merge a live database, and compare row by row 
 
 test: setup lint .cache/servers.ready  ## lint, then every test: unit, spark, integration, acceptance
 	@# Two processes, a file at a time, the longest files first: most tests wait for servers.
-	@$(PYTEST) -n 2 --dist loadfile tests/acceptance tests/spark tests/integration tests/unit $(ARGS)
+	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder tests/acceptance tests/spark tests/integration tests/unit $(ARGS)
 
 test-unit: $(VENV)/ready  ## tests that need no service
 	@$(VENV)/bin/python -m pytest tests/unit $(ARGS)
