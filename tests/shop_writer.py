@@ -52,7 +52,13 @@ class ShopWriter:
     """Writes until it is stopped; a lost connection is opened again. `transactions` counts commits."""
 
     def __init__(
-        self, database: TestedDatabase, *, seed: int = 1, pause: float = 0.004, rows: int = 2000
+        self,
+        database: TestedDatabase,
+        *,
+        seed: int = 1,
+        pause: float = 0.004,
+        rows: int = 2000,
+        truncates: bool = True,
     ) -> None:
         self.transactions = 0
         self.failure: BaseException | None = None
@@ -72,7 +78,7 @@ class ShopWriter:
             self._change_mind: 8,
             self._give_up: 4,
             self._update_many: 2,
-            self._empty_small: 2,
+            self._empty_small: 2 if truncates else 0,
             self._fill_small: 6,
         }
 

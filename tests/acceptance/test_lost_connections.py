@@ -35,8 +35,10 @@ def test_ended_sessions_are_opened_again_and_nothing_is_lost(shop: Installation)
 
 
 def test_a_server_that_crashes_under_load_is_followed_again(shop: Installation) -> None:
+    # A TRUNCATE that is under way when MariaDB crashes is done, and never gets into its log.
+    truncates = shop.database.kind != "mariadb"
     with shop.agent() as agent:
-        with ShopWriter(shop.database, seed=11) as writer:
+        with ShopWriter(shop.database, seed=11, truncates=truncates) as writer:
             for _ in range(2):
                 number, written = shop.newest.number if shop.newest else 0, writer.transactions
                 shop.wait(agent, lambda m, n=number: m.number > n + 2, "it is at work")
