@@ -32,7 +32,6 @@ from connector.mysql.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transa
 from connector.mysql.segment import pack_position as pack
 from connector.mysql.server import MAX_OFFSET
 from connector.mysql.transaction import OpenTransaction
-from connector.schema import TableName
 from connector.told import ToldSegment
 
 _BODY = BASE + events.HEADER
@@ -252,10 +251,7 @@ class LogBuffer:
             if self._open is not None and not self._begun():  # in MySQL it is a transaction by itself
                 self._commit(seconds, end)
         elif kind not in events.NOTHING and not flags & events.IGNORABLE:
-            raise PreconditionError(
-                f"the log has an event of type {kind}, which is not known, {self._place()}",
-                hint="upgrade deltatide; what the event changed can't be told",
-            )
+            self._set_aside_unknown(kind)
 
     def _unpack(self, payload: Payload, upto_bytes: float = math.inf) -> bool:
         """Feed so many bytes of its events, which have neither checksums nor places; False: more are left."""
@@ -366,19 +362,23 @@ class LogBuffer:
         xid, one_phase = events.xid_of_xa(body)
         self._disown()
         if not one_phase and self._open is not None and not self._open.landed:
-            self._effects.prepare(xid, self._touched(), self._open.lsn)
+            self._effects.prepare(xid, self._open.tables, self._open.lsn)
         self._commit(seconds, end)
 
     def _put_touched_aside(self, reason: str) -> None:
         assert self._open is not None
-        self._effects.put_aside(self._touched(), self._open.lsn, reason)
+        if not self._open.landed:
+            self._effects.put_aside(self._open.tables, self._open.lsn, reason)
 
-    def _touched(self) -> set[TableName]:
-        """Give the tables of the rows events held of the open transaction, and of parts taken before: all."""
-        assert self._open is not None
-        if self._open.carried:
-            return set(self._capturing.among(None))
-        return self._held.tables_since(self._open.start)
+    def _set_aside_unknown(self, kind: int) -> None:
+        """Set aside the tables whose layouts came before an unknown event: it is of their rows. Or stop."""
+        if self._open is None or not self._open.mapped:
+            raise PreconditionError(
+                f"the log has an event of type {kind}, which is not known, {self._place()}",
+                hint="upgrade deltatide; what the event changed can't be told",
+            )
+        self._disown()
+        self._put_touched_aside(f"an event of type {kind} is not known, upgrade deltatide")
 
     def _place(self) -> str:
         return f"file {self._file} offset {self._offset}"

@@ -89,11 +89,6 @@ class HeldRows:
             TableLayout(len(self.payloads), table_id, mapped.table_map, mapped.schema, mapped.problem)
         )
 
-    def tables_since(self, start: int) -> set[TableName]:
-        """Give the tables of the events from an index on."""
-        ids = {int.from_bytes(p[20:26], "little") for p in self.payloads[start:]}
-        return {self.current[i][1].table for i in ids if i in self.current}
-
     def change_tail(self, tail: int) -> None:
         """Go on with events that have so many bytes behind them; those held are made alike."""
         if tail == self.tail:

@@ -6,10 +6,11 @@ statement, no second transaction, no XA. In doubt it is somebody else's, which e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from connector.mysql.capturing import WATERMARK, Mapped
 from connector.mysql.events import Begin
+from connector.schema import TableName
 
 
 @dataclass
@@ -18,7 +19,8 @@ class OpenTransaction:
 
     `begins`: its begin; several in a file beyond 4 GiB. `landed`: before a failover, so it is passed over.
     `ended`: its end has come, but its position can't be told before the next file begins (see the buffer).
-    `is_ours`: see the module; None while it has no tables.
+    `is_ours`: see the module; None while it has no tables. `tables`: the captured ones whose layouts came,
+    `mapped`: whether any table's did.
     """
 
     lsn: int
@@ -29,9 +31,14 @@ class OpenTransaction:
     carried: bool = False
     begun: bool = False
     ended: bool = False
+    mapped: bool = False
+    tables: set[TableName] = field(default_factory=set)
 
     def touch(self, mapped: Mapped) -> None:
         """Note a table whose rows may follow."""
+        self.mapped = True
+        if mapped.schema is not None:
+            self.tables.add(mapped.table)
         if self.is_ours is not False:
             self.is_ours = mapped.schema is None and mapped.table == WATERMARK
 

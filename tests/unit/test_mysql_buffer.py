@@ -363,6 +363,23 @@ def test_an_unknown_event_stops_unless_it_says_that_it_may_be_passed_over() -> N
         log.write(112, b"?")
 
 
+def test_an_unknown_event_behind_layouts_sets_their_tables_aside_and_the_log_goes_on() -> None:
+    log = Log()
+    log.transaction(1, table="d.u")
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(2)
+    log.write(112, b"?")
+    log.write(events.XID, bytes(8))
+    assert log.buffer.position == log.end
+    (found,) = set_aside(log.buffer.take())
+    assert (found.table, "type 112" in found.reason) == ("d.t", True)
+    log.gtid()
+    log.query("BEGIN")
+    with pytest.raises(PreconditionError, match="type 112"):
+        log.write(112, b"?")
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_an_incident_sets_all_tables_aside_and_the_log_goes_on(begun: bool) -> None:
     log = Log()
