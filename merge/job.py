@@ -149,6 +149,8 @@ def _merge_all(
     manifest = _newest(landing, frontier, until)
     if manifest is None:
         return MergeReport(config.source.name, frontier.newest, frontier.epoch, frontier.position)
+    if until is not None and not frontier.exact:
+        asked = asked or _taken_up_after(landing, manifest.number)
     chosen = _chosen(manifest, frontier, tables)
     targets = targets_of(config, manifest.tables)
     if not frontier.newest:
@@ -210,6 +212,12 @@ def _newest(landing: LandingZone, frontier: Frontier, until: int | None) -> Mani
     if frontier.newest and number >= frontier.newest:
         frontier.check(landing.get(frontier.newest))
     return landing.get(number) if number else None
+
+
+def _taken_up_after(landing: LandingZone, number: int) -> bool:
+    """Tell whether rows that were asked for are dumped only behind a manifest, up to which is merged."""
+    later = (landing.get(n) for n in range(number + 1, landing.newest(number) + 1))
+    return any(dump.reason == "missing" and dump.started_in > number for m in later for dump in m.dumps)
 
 
 def _chosen(manifest: Manifest, frontier: Frontier, tables: Collection[str] | None) -> list[str]:

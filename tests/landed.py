@@ -156,6 +156,14 @@ class Landed:
         )  # fmt: skip
         self.dumps.append(state)
 
+    def missing_dump(self, table: str, number: int) -> None:
+        """Say that from the next manifest on, a dump of rows that the merge asked for is under way."""
+        state = DumpState(
+            id=f"missing-{number}", number=number, table=table, kind="keys", reason="missing",
+            state="running", epoch=1, requested_at=AT, started_in=self.number + 1, keys=[["1"]],
+        )  # fmt: skip
+        self.dumps.append(state)
+
     def commit(
         self,
         position: int,

@@ -267,6 +267,19 @@ def test_a_crash_before_the_cut_does_not_make_it_exact_while_rows_wait_for_colum
     assert len(zone.requests()) == 1
 
 
+def test_a_cut_before_the_dump_that_brings_the_columns_is_not_exact(zone: Zone) -> None:
+    """The agent has taken the request up, in a manifest that this merge leaves out."""
+    zone.log(10, update_of_a(5, 1, 7))
+    zone.merge()
+    zone.log(20, insert(15, 2))
+    for part in (zone.folder / "landing/shop/requests").glob("*.json/*"):
+        part.unlink()
+    zone.landed.missing_dump(T, 1)
+    zone.log(30)
+    assert not zone.merge(until=2).exact
+    assert not zone.merge().exact
+
+
 @pytest.mark.parametrize("until", [2, 3])
 @pytest.mark.parametrize("step", ["reading", "merging"])
 def test_rows_that_another_job_left_waiting_keep_the_cut_from_being_exact(
