@@ -10,9 +10,10 @@ PYTHON ?= python3
 SOURCE ?= postgres
 VENV := .venv
 RUN := .ci/with-java
+LOG_STORE := merge/java/deltatide-log-store.jar
 PYTEST := $(RUN) $(VENV)/bin/python -m pytest
 
-.PHONY: help demo test test-unit test-spark test-integration test-acceptance soak lint format bench clean setup
+.PHONY: help demo test test-unit test-spark test-integration test-acceptance soak lint format bench wheel clean setup
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 20
@@ -37,8 +38,8 @@ test-integration: setup .cache/servers.ready  ## tests with real databases and a
 test-acceptance: setup .cache/servers.ready  ## tests of the installed command
 	@$(PYTEST) tests/acceptance $(ARGS)
 
-soak: setup .cache/servers.ready  ## the long forms of the acceptance tests
-	@$(PYTEST) tests/acceptance -m soak $(ARGS)
+soak: setup .cache/servers.ready  ## the long forms of tests
+	@$(PYTEST) tests/acceptance tests/integration -m soak $(ARGS)
 
 lint: $(VENV)/ready  ## ruff and mypy --strict
 	@echo "lint: ruff, mypy"
@@ -54,8 +55,11 @@ bench: setup  ## measure against the databases' own tools (ARGS="--source mariad
 	@.ci/fetch-servers mariadb
 	@$(RUN) $(VENV)/bin/python -m tests.bench $(ARGS)
 
+wheel: setup  ## the wheel, with the log store's jar in it, in dist/
+	@$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 clean:  ## remove the environment, caches and build results
-	@rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .cache $(LOG_STORE) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@rm -rf spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -70,8 +74,13 @@ $(VENV)/ready: pyproject.toml .ci/requirements-dev.lock .ci/make-venv
 	@.ci/find-java --install > /dev/null
 	@mkdir -p .cache && touch $@
 
+# The class by which several Spark drivers commit to one lake on S3, compiled by what Spark brings.
+$(LOG_STORE): $(shell find merge/java -name '*.java') merge/log_store_jar.py | $(VENV)/ready .cache/java.ready
+	@echo "setup: log store for S3"
+	@$(RUN) $(VENV)/bin/python -m merge.log_store_jar $@ > /dev/null
+
 # The session's own settings say which jars; resolving them once keeps later starts quick and quiet.
-.cache/jars.ready: $(VENV)/ready .cache/java.ready merge/session.py
+.cache/jars.ready: $(VENV)/ready .cache/java.ready $(LOG_STORE) merge/session.py
 	@echo "setup: Spark's jars for Delta and S3"
 	@$(RUN) $(VENV)/bin/python -m merge.session --resolve > .cache/jars.log 2>&1 \
 		|| { tail -n 20 .cache/jars.log >&2; exit 1; }

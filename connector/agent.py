@@ -1,41 +1,50 @@
-"""The agent as a process: preconditions, lease, capture, graceful end.
+"""The agent as a process: preconditions, lease, capture, graceful shutdown.
 
 Order: the store is probed and the source checked before anything is written; the lease is taken before the
-newest manifest is read; it is released after the last commit. A lease that is lost ends capture at once, and
-even an agent that has not noticed cannot commit: the manifest is the fence.
+newest manifest is read; it is released after the last commit. Losing the lease ends capture at once, and even
+an agent that has not noticed cannot commit: the manifest is the fence.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import functools
 import logging
 import signal
 import threading
 import time
+import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from pydantic import ValidationError
 
-from connector.capture import Capture, Progress
+from connector.capture.layout_history import LayoutVersion, layout_history
+from connector.capture.loop import Capture, Progress
+from connector.capture.manifest_log import check_identity, retrying
 from connector.config import Config
-from connector.errors import DeltatideError, PreconditionError, RequestError, TransientError
-from connector.lease import Holder, Lease, read_lease
-from connector.ledger import check_identity
-from connector.manifest import Manifest
-from connector.requests import DumpRequest, submit
+from connector.errors import DeltatideError, OperatorError, PreconditionError, RequestError, TransientError
+from connector.landing.lease import Holder, Lease, read_lease
+from connector.landing.manifest import Manifest
+from connector.landing.manifest_store import newest_manifest
+from connector.landing.requests import DumpRequest, submit
 from connector.schema import TableName
 from connector.signals import stopped_by_signals
-from connector.source import Finding, Source
-from connector.store import Store, newest_manifest, open_store, probe
+from connector.source import Finding, Source, refused_tables
+from connector.store.factory import open_store
+from connector.store.probe import probe
+from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
 
 
 def open_source(config: Config) -> Source:
-    """Open the source that the configuration names. Connects only when asked something."""
+    """Open the source that the configuration names. Connects only on first use."""
     if config.source.kind == "postgres":
         from connector.postgres.source import PostgresSource
 
@@ -46,14 +55,36 @@ def open_source(config: Config) -> Source:
 
 
 def check(config: Config) -> list[Finding]:
-    """Look at every precondition of source and landing zone and report all of them. Leaves nothing behind."""
-    store = open_store(config.landing, config.source.name)
-    findings = [_check_landing(store)]
+    """Check every precondition of source and landing zone, and report all of them. Leaves nothing behind."""
+    store = open_store(config.landing, config.source.name, patient=False)
+    try:
+        landing_zone = _check_landing(store)
+    except TransientError as error:
+        landing_zone = Finding("landing zone", "failed", str(error), error.hint)
+    newest = functools.partial(newest_manifest, store) if landing_zone.state != "failed" else None
+    try:
+        return [landing_zone, *_check_source(config, newest)]
+    except TransientError as error:
+        return [landing_zone, Finding("source", "failed", str(error), error.hint)]
+
+
+def _check_source(config: Config, newest: Callable[[], Manifest | None] | None) -> list[Finding]:
+    """Check the source and, if `newest` can be read, that the landing zone belongs to it.
+
+    A named table that is missing was dropped if anything has landed; otherwise its name is wrong.
+    `TransientError` if the source or the landing zone does not answer.
+    """
+    findings: list[Finding] = []
     source = open_source(config)
     try:
         findings += source.check()
-        if findings[0].state != "failed":  # else it would fail for the same reason
-            findings.append(_check_identity(store, source))
+        landed = newest() if newest is not None else None
+        if landed is None:
+            findings = [dataclasses.replace(f, dropped=False) for f in findings]
+        if newest is not None:
+            findings.append(_check_identity(landed, source))
+    except TransientError:
+        raise
     except DeltatideError as error:
         findings.append(Finding("source", "failed", str(error), error.hint))
     finally:
@@ -62,32 +93,41 @@ def check(config: Config) -> list[Finding]:
 
 
 def _check_landing(store: Store) -> Finding:
+    """Probe the store; `TransientError` if it does not answer."""
     try:
         probe(store)
-    except DeltatideError as error:
+    except OperatorError as error:
         return Finding("landing zone", "failed", str(error), error.hint)
     return Finding("landing zone", "ok", f"{store.url} is writable and honours conditional creates")
 
 
-def _check_identity(store: Store, source: Source) -> Finding:
+def _check_identity(newest: Manifest | None, source: Source) -> Finding:
+    if newest is None:
+        return Finding("history", "ok", "a new one will begin")
     try:
-        newest = newest_manifest(store)
-        if newest is None:
-            return Finding("history", "ok", "a new one will begin")
         check_identity(newest.source, source.identity(newest))
-    except DeltatideError as error:
+    except OperatorError as error:
         return Finding("history", "failed", str(error), error.hint)
     return Finding("history", "ok", f"goes on after manifest {newest.number}")
 
 
 def run(config: Config) -> Progress:
-    """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until it can't go on (raised)."""
-    _refuse_failures(check(config))
+    """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until an error stops it (raised).
+
+    Waits for a store or a database that does not answer, at startup too.
+    """
     store = open_store(config.landing, config.source.name)
+    patiently = retrying(threading.Event())
+    landing_zone = patiently(_check_landing, store)
+    newest = functools.partial(patiently, newest_manifest, store) if landing_zone.state != "failed" else None
+    asking_source = retrying(threading.Event(), "the source")
+    findings = [landing_zone, *asking_source(_check_source, config, newest)]
+    _refuse_failures(findings)
     source = open_source(config)
-    lease = Lease.acquire(store, config.landing.lease_seconds, log.info)
+    holder = uuid.uuid4().hex
+    lease = patiently(Lease.acquire, store, config.landing.lease_seconds, log.info, holder=holder)
     try:
-        capture = Capture(source, store, config, term=lease.term)
+        capture = Capture(source, store, config, term=lease.term, refused=refused_tables(findings))
 
         def stop(number: signal.Signals) -> None:
             log.info("%s: landing and committing what was read", number.name)
@@ -102,18 +142,19 @@ def run(config: Config) -> Progress:
 
 
 def _refuse_failures(findings: list[Finding]) -> None:
-    failed = [f for f in findings if f.state == "failed"]
+    """Raise if a failure concerns the whole source; a failure of one table quarantines that table."""
+    failed = [f for f in findings if f.state == "failed" and f.table is None and not f.dropped]
     for finding in findings:
-        if finding.state == "warning":
+        if finding.state == "warning" or finding.dropped:
             log.warning("%s: %s", finding.name, finding.detail)
     if failed:
-        lines = [f"{f.name}: {f.detail}" + (f"\n  -> {f.mend}" if f.mend else "") for f in failed]
+        lines = [f"{f.name}: {f.detail}" + (f"\n  -> {f.fix}" if f.fix else "") for f in failed]
         raise PreconditionError("\n".join(lines), hint="deltatide check shows everything that was looked at")
 
 
 @contextmanager
 def _renewed(lease: Lease, capture: Capture, lease_seconds: float) -> Iterator[None]:
-    """Renew the lease three times in its life, with the agent's figures in it."""
+    """Renew the lease three times per lease period, with the agent's figures in it."""
     done = threading.Event()
 
     def renew_for_ever() -> None:
@@ -136,13 +177,13 @@ def _renewed(lease: Lease, capture: Capture, lease_seconds: float) -> Iterator[N
 
 
 def status_of(progress: Progress) -> dict[str, Any]:
-    """Give the agent's figures as the lease carries them."""
+    """Return the agent's figures as stored in the lease."""
     return {**vars(progress), "at": time.time()}
 
 
 def newest(config: Config) -> Manifest:
-    """Read the newest manifest of the configured source; `PreconditionError` when nothing has landed yet."""
-    store = open_store(config.landing, config.source.name)
+    """Return the newest manifest of the configured source; `PreconditionError` if nothing has landed yet."""
+    store = open_store(config.landing, config.source.name, patient=False)
     manifest = newest_manifest(store)
     if manifest is None:
         raise PreconditionError(f"{store.url} holds no manifest", hint="start the agent: deltatide run")
@@ -152,9 +193,9 @@ def newest(config: Config) -> Manifest:
 def request_dump(
     config: Config, tables: list[str] | None, where: str | None = None, keys: list[list[str]] | None = None
 ) -> str:
-    """Leave a request for a dump in the landing zone, for the agent to take up, and give its id.
+    """Leave a dump request in the landing zone for the agent, and return its id.
 
-    `tables` None: all. `RequestError` for a table that is not captured.
+    `tables` None: all. `RequestError` if a table is not captured.
     """
     captured = newest(config).tables
     names = None if tables is None else [_captured_name(text, captured) for text in tables]
@@ -162,48 +203,97 @@ def request_dump(
         request = DumpRequest(tables=names, where=where, keys=keys)
     except ValidationError as error:
         raise RequestError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from error
-    return submit(open_store(config.landing, config.source.name), request)
+    return submit(open_store(config.landing, config.source.name, patient=False), request)
 
 
-def _captured_name(text: str, captured: Collection[str]) -> str:
+def _captured_name(text: str, captured: Collection[TableName]) -> TableName:
     try:
-        name = str(TableName.parse(text))
+        name = TableName.parse(text)
     except ValueError as error:
         raise RequestError(str(error)) from error
     if name not in captured:
-        near = difflib.get_close_matches(name, captured, 1)
-        meant = f"did you mean {near[0]}" if near else f"captured are {', '.join(sorted(captured))}"
+        known = sorted(map(str, captured))
+        near = difflib.get_close_matches(str(name), known, 1)
+        meant = f"did you mean {near[0]}" if near else f"captured are {', '.join(known)}"
         raise RequestError(f"{name} is not a captured table", hint=meant)
     return name
+
+
+def layouts_of(config: Config, table: str) -> list[LayoutVersion]:
+    """Return the layouts that a captured table has had, newest first; at least one.
+
+    `RequestError` for an unknown table, and for one that never had a layout that can be captured.
+    """
+    manifest = newest(config)
+    name = _captured_name(table, manifest.tables)
+    found = layout_history(open_store(config.landing, config.source.name, patient=False), manifest, name)
+    if not found:
+        state = manifest.tables[name]
+        raise RequestError(f"{name} has no layout that can be captured: {state.reason}", hint=state.hint)
+    return found
 
 
 def _agent_line(lease: Holder | None) -> str:
     if lease is None or not lease.active:
         return "none is active"
-    return f"process {lease.pid} on {lease.host} since {lease.since:%Y-%m-%d %H:%M:%S}Z, term {lease.term}"
+    process = f"process {lease.pid} on {lease.host}"
+    if lease.until < datetime.now(timezone.utc):  # by the clocks of both, so it may be wrong
+        ran_out = f"{lease.until:%Y-%m-%d %H:%M:%S}Z"
+        return f"none is active, it seems: the lease of {process} ran out at {ran_out}"
+    return f"{process} since {lease.since:%Y-%m-%d %H:%M:%S}Z, term {lease.term}"
 
 
-def status(config: Config) -> dict[str, Any]:
-    """Tell who is active, how far the log has landed, and how each table stands; for people and for JSON."""
+@dataclass(frozen=True)
+class TableStatus:
+    """The state of a table; `reason` and `hint` are set if it is quarantined."""
+
+    state: str
+    dumped: bool
+    active_dumps: int
+    reason: str | None
+    hint: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the newest manifest and the lease say. `agent` is for people, `figures` are the agent's; UTC."""
+
+    source: str
+    agent: str
+    figures: dict[str, Any]
+    manifest: int
+    position: str
+    epoch: int
+    committed_at: datetime
+    source_committed_at: datetime | None
+    exact: bool
+    gaps: int
+    tables: dict[str, TableStatus]
+
+    @property
+    def quarantined(self) -> list[str]:
+        """Return the tables that need attention."""
+        return [name for name, table in self.tables.items() if table.state == "quarantined"]
+
+
+def status(config: Config) -> Status:
+    """Return who is active, how far the log has landed, and the state of each table."""
     manifest = newest(config)
-    lease = read_lease(open_store(config.landing, config.source.name))
+    lease = read_lease(open_store(config.landing, config.source.name, patient=False))
     active = Counter(d.table for d in manifest.dumps if d.active)
-    return {
-        "source": f"{manifest.source.name} ({manifest.source.kind} {manifest.source.version or ''})".strip(),
-        "agent": _agent_line(lease),
-        "figures": lease.status if lease else {},
-        "manifest": manifest.number,
-        "position": manifest.place,
-        "epoch": manifest.epoch,
-        "committed": manifest.committed_at,
-        "source time": manifest.source_committed_at,
-        "exact": manifest.exact,
-        "gaps": len(manifest.gaps),
-        "tables": {
-            name: {
-                "state": t.state, "dumped": t.dumped, "active_dumps": active[name],
-                "reason": t.reason, "hint": t.hint,
-            }
+    return Status(
+        source=f"{manifest.source.name} ({manifest.source.kind} {manifest.source.version or ''})".strip(),
+        agent=_agent_line(lease),
+        figures=lease.status if lease else {},
+        manifest=manifest.number,
+        position=manifest.place,
+        epoch=manifest.epoch,
+        committed_at=manifest.committed_at,
+        source_committed_at=manifest.source_committed_at,
+        exact=manifest.exact,
+        gaps=len(manifest.gaps),
+        tables={
+            str(name): TableStatus(t.state, t.dumped, active[name], t.reason, t.hint)
             for name, t in sorted(manifest.tables.items())
         },
-    }  # fmt: skip
+    )

@@ -1,7 +1,7 @@
 """Cells: the bytes of one column for many rows, as an Arrow binary array, null for NULL or absent. Pure.
 
-What the decoders of all databases share: ranges of a buffer become contiguous cells, and the `raw` texts of
-the columns are put together.
+Shared by the decoders of all databases: ranges of a buffer become contiguous cells, and the `raw` texts of
+the columns are combined.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ import pyarrow as pa
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
+_INT32_MAX = int(np.iinfo(np.int32).max)
 _MAP = pa.map_(pa.string(), pa.string())
 
 
 def gather(
     data: Bytes, starts: npt.NDArray[Any], ends: npt.NDArray[Any], valid: Mask | None = None
 ) -> pa.Array:
-    """Copy the ranges of `data` into one binary array of contiguous cells.
+    """Copy the ranges of `data` into one binary array of contiguous cells; a huge cell is not copied.
 
-    Ranges are in ascending order and do not overlap, but for equal ones side by side. Where `valid` is False
-    the cell is null; its range must be empty.
+    Ranges are in ascending order and do not overlap, except for equal ones side by side. Where `valid` is
+    False the cell is null; its range must be empty.
     """
     rows = len(starts)
     if rows == 0:
         return pa.array([], pa.binary())
+    if rows == 1 and 4 * (int(ends[0]) - int(starts[0])) > len(data) and int(ends[0]) <= _INT32_MAX:
+        return _view(data, int(starts[0]), int(ends[0]))
     wide = len(data) > np.iinfo(np.int32).max
     offset_type: type[np.signedinteger[Any]] = np.int64 if wide else np.int32
     # Ranges and the gaps between them, alternating: [start, end, start, end, ...] are valid Arrow offsets.
@@ -50,8 +53,14 @@ def gather(
     return cells if valid is None else with_nulls(cells, valid)
 
 
+def _view(data: Bytes, start: int, end: int) -> pa.Array:
+    """Return one cell that covers most of its buffer, without copying it."""
+    offsets = pa.py_buffer(np.array([start, end], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(data)])
+
+
 def with_nulls(array: pa.Array, valid: Mask | None) -> pa.Array:
-    """Give the array (without offset) nulls where `valid` is False; its own are replaced."""
+    """Return the array (without offset) with nulls where `valid` is False; its own nulls are replaced."""
     if valid is None or valid.all():
         return array
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -59,7 +68,7 @@ def with_nulls(array: pa.Array, valid: Mask | None) -> pa.Array:
 
 
 def offsets_of(cells: pa.Array) -> npt.NDArray[np.int32]:
-    """Give the offsets of a binary array's values into its data buffer, one more than it has rows."""
+    """Return the offsets of a binary array's values into its data buffer: one more than there are rows."""
     if not len(cells):
         return np.zeros(1, np.int32)
     offsets: npt.NDArray[np.int32] = np.frombuffer(cells.buffers()[1], np.int32)
@@ -67,9 +76,9 @@ def offsets_of(cells: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def combine_raw(raws: Mapping[str, pa.Array | None]) -> pa.Array | None:
-    """Put the `raw` texts of the columns together into one map per row, null where a row has none.
+    """Combine the `raw` texts of the columns into one map per row, null where a row has none.
 
-    Gives None when no column has any. Entries of a row are in the order of the mapping.
+    Returns None when no column has any. Entries of a row follow the order of the mapping.
     """
     present = [(name, raw) for name, raw in raws.items() if raw is not None and raw.null_count < len(raw)]
     if not present:

@@ -1,9 +1,9 @@
 """Configuration: one TOML file for agent and merge, read once, with every problem in it reported together.
 
-Invariants: an unknown setting is an error, never overlooked; what came from a variable or a secret file, and
-the password of a url, never show in a message, a ``repr`` or a ``str``.
+Invariants: an unknown setting is an error, never ignored; values from a variable or a secret file, and the
+password of a url, never show in a message, a ``repr`` or a ``str``.
 
-Imports nothing of the agent's (no driver, no Arrow, no boto3), as the merge reads the same file.
+Imports nothing of the agent (no driver, no Arrow, no boto3), because the merge reads the same file.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ Patterns = Annotated[list[Pattern], BeforeValidator(_one_or_more)]
 class SourceConfig(_Section):
     """``[source]``: which database, and which of its tables. ``name`` is the folder in the landing zone.
 
-    ``slot`` and ``publication`` are PostgreSQL's. Whether a server is MySQL or MariaDB is found out.
+    ``slot`` and ``publication`` apply to PostgreSQL. MySQL or MariaDB is detected automatically.
+    ``predicate_seconds``: time limit of one statement that runs a dump's condition.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")
@@ -103,6 +104,7 @@ class SourceConfig(_Section):
     slot: str = Field(default="", pattern=r"^[a-z0-9_]{1,63}$")
     publication: str = Field(default="", pattern=r'^[^"\x00]{1,63}$')
     on_gap: Literal["repair", "stop"] = "repair"
+    predicate_seconds: float = Field(default=600, ge=0.1, le=86_400)
 
     @model_validator(mode="before")
     @classmethod
@@ -113,7 +115,7 @@ class SourceConfig(_Section):
         return values
 
     def captures(self, table: TableName) -> bool:
-        """Tell whether `tables` names a table and `exclude` does not; ``*`` stands for any characters."""
+        """Return whether `tables` names a table and `exclude` does not; ``*`` matches any characters."""
         return _matches(self.tables, table) and not _matches(self.exclude, table)
 
 
@@ -131,8 +133,8 @@ def _like(pattern: str, name: str) -> bool:
 class LandingConfig(_Section):
     """``[landing]``: where the agent writes, how often, and how long a lease lasts unrenewed.
 
-    `flush_seconds`: a change is in a manifest at most this long after it was read. `flush_mib`: or as soon as
-    so many MiB of log are held. `heartbeat_seconds`: an idle agent tells that it lives this often.
+    `flush_seconds`: a change is in a manifest at most this long after it was read. `flush_mib`: flush sooner
+    once this many MiB of log are held. `heartbeat_seconds`: heartbeat interval while idle.
     """
 
     url: Annotated[str, AfterValidator(_landing_url)]
@@ -146,19 +148,19 @@ class LandingConfig(_Section):
 
     @property
     def flush_bytes(self) -> int:
-        """Give `flush_mib` in bytes."""
+        """Return `flush_mib` in bytes."""
         return self.flush_mib << 20
 
     @property
     def folder(self) -> Path | None:
-        """Give the local folder; None when the landing zone is on S3."""
+        """Return the local folder; None when the landing zone is on S3."""
         if self.url.startswith("s3://"):
             return None
         return Path(self.url.removeprefix("file://"))
 
     @property
     def bucket(self) -> tuple[str, str] | None:
-        """Give bucket and key prefix (without slashes around it); None when it is a local folder."""
+        """Return bucket and key prefix (without slashes around it); None when the landing zone is local."""
         if not self.url.startswith("s3://"):
             return None
         bucket, _, prefix = self.url.removeprefix("s3://").partition("/")
@@ -166,7 +168,7 @@ class LandingConfig(_Section):
 
 
 class DumpConfig(_Section):
-    """``[dump]``: how existing rows are read. `delay_seconds` is a worker's rest after each chunk."""
+    """``[dump]``: how existing rows are read. `delay_seconds` is a worker's pause after each chunk."""
 
     chunk_rows: int = Field(default=50_000, ge=1, le=10_000_000)
     workers: int = Field(default=2, ge=1, le=64)
@@ -174,11 +176,15 @@ class DumpConfig(_Section):
 
 
 class LakeConfig(_Section):
-    """``[lake]``: where the Delta tables lie: under a url, or in a schema of a catalog."""
+    """``[lake]``: where the Delta tables live: under a url, or in a schema of a catalog.
+
+    `single_driver`: nobody else ever writes to them, so any log store will do for a lake on S3.
+    """
 
     url: Annotated[str, AfterValidator(_lake_url)] | None = None
     catalog: str | None = Field(default=None, min_length=1)
     schema_name: str | None = Field(default=None, min_length=1, alias="schema")
+    single_driver: bool = False
 
     @model_validator(mode="after")
     def _one_place(self) -> LakeConfig:
@@ -189,9 +195,9 @@ class LakeConfig(_Section):
 
 
 class TableConfig(_Section):
-    """``[tables."namespace.name"]``: what is special about one table.
+    """``[tables."namespace.name"]``: settings of one table.
 
-    `key`: columns that identify a row where the table has no primary key (a unique key).
+    `key`: columns that identify a row if the table has no primary key (a unique key).
     `deletes`: ``hard`` removes a row from the Delta table, ``soft`` keeps and marks it.
     """
 
@@ -200,40 +206,25 @@ class TableConfig(_Section):
 
 
 class Config(_Section):
-    """The whole file. `tables` is keyed by ``str(TableName)``."""
+    """The whole file."""
 
     source: SourceConfig
     landing: LandingConfig
     dump: DumpConfig = DumpConfig()
     lake: LakeConfig | None = None
-    tables: dict[str, TableConfig] = Field(default_factory=dict)
+    tables: dict[TableName, TableConfig] = Field(default_factory=dict)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _spell_tables(cls, values: Any) -> Any:
-        tables = values.get("tables") if isinstance(values, dict) else None
-        if not isinstance(tables, dict):
-            return values
-        return {**values, "tables": {_spelled(name): table for name, table in tables.items()}}
-
-    def table(self, name: TableName | str) -> TableConfig:
-        """Give a table's own settings, or the defaults."""
-        return self.tables.get(str(name), TableConfig())
-
-
-def _spelled(name: str) -> str:
-    try:
-        return str(TableName.parse(name))
-    except ValueError:
-        return name
+    def table(self, name: TableName) -> TableConfig:
+        """Return a table's own settings, or the defaults."""
+        return self.tables.get(name, TableConfig())
 
 
 def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
-    """Read a configuration file; `ConfigurationError` names every problem in it, one a line.
+    """Read a configuration file; `ConfigurationError` lists every problem in it, one per line.
 
-    ``${NAME}`` in a string stands for a variable of the environment and ``${file:/path}`` for a file's
-    content without the line end; ``$${`` is a plain ``${``. In the user and password of ``source.url`` they
-    are percent-encoded, so that a password is written as it is.
+    ``${NAME}`` in a string is replaced by an environment variable and ``${file:/path}`` by a file's content
+    without the trailing newline; ``$${`` is a plain ``${``. In the user and password of ``source.url`` the
+    values are percent-encoded, so a password can be written as it is.
     """
     problems = Problems(str(path), os.environ if environ is None else environ)
     values = problems.substitute(_parse(Path(path)))
@@ -242,7 +233,8 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
         config = Config.model_validate(values)
     except ValidationError as error:
         for found in error.errors(include_url=False):
-            problems.add(*describe(Config, found))
+            if found["loc"][-1] != "[key]":  # a name in [tables], which `_check_tables` checks
+                problems.add(*describe(Config, found))
     _check_tables(values, problems)
     problems.raise_any()
     assert config is not None
@@ -267,7 +259,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _check_tables(values: dict[str, Any], problems: Problems) -> None:
-    """Look at the names in ``[tables]``, even when another setting keeps the rest from being valid."""
+    """Check the names in ``[tables]``, even when another setting makes the rest invalid."""
     tables, source = values.get("tables"), values.get("source")
     if not isinstance(tables, dict):
         return
@@ -284,7 +276,7 @@ def _check_tables(values: dict[str, Any], problems: Problems) -> None:
 
 
 def _captured(source: Any, table: TableName) -> bool:
-    """Tell whether a source section captures a table; True where it is too broken to tell."""
+    """Return whether a source section captures a table; True if the section is too broken to say."""
     wanted, excluded = (_patterns(source, name) for name in ("tables", "exclude"))
     if not wanted or excluded is None:
         return True

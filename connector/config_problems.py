@@ -1,6 +1,6 @@
-"""Problems of a configuration file: collected, worded for its author, and rid of secrets.
+"""Problems of a configuration file: collected, worded for its author, and without secrets.
 
-Beside them the substitution of ``${...}``, since what it puts in is what must not show in a message.
+Also substitutes ``${...}``, because the substituted values are what must not show in a message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Problems:
         self._secrets: dict[str, str] = {}
 
     def add(self, setting: str, problem: str) -> None:
-        """Note a problem of one setting; an empty setting is the file itself."""
+        """Add a problem of one setting; an empty setting means the file itself."""
         line = f"{setting}: {problem}" if setting else problem
         for value, name in sorted(self._secrets.items(), key=lambda item: -len(item[0])):
             line = line.replace(value, name)
@@ -55,7 +55,7 @@ class Problems:
             self._lines.append(line)
 
     def raise_any(self) -> None:
-        """Raise one `ConfigurationError` with a line for each problem, if there are any."""
+        """Raise one `ConfigurationError` with a line per problem, if there are any."""
         if self._lines:
             raise ConfigurationError(
                 "\n".join(f"{self._file}: {line}" for line in self._lines),
@@ -63,7 +63,7 @@ class Problems:
             )
 
     def substitute(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Put the values of ``${...}`` into every string, noting those that cannot be had."""
+        """Replace ``${...}`` in every string by its value, recording those that can't be resolved."""
         return {name: self._filled(value, name) for name, value in values.items()}
 
     def _filled(self, value: Any, setting: str) -> Any:
@@ -104,13 +104,13 @@ class Problems:
         return self._hide(value, f"${{{name}}}")
 
     def _hide(self, value: str, name: str) -> str:
-        if len(value) > 2:  # a shorter one is no secret, and would be found in every other word
+        if len(value) > 2:  # a shorter one is no secret, and would match in every other word
             self._secrets[value] = name
         return value
 
 
 def describe(model: type[BaseModel], error: Any) -> tuple[str, str]:
-    """Give the setting and the problem that one of pydantic's errors is about."""
+    """Return the setting and the problem that a pydantic error is about."""
     location = [part for part in error["loc"] if not (isinstance(part, str) and part.startswith("function-"))]
     if error["type"] == "extra_forbidden":
         return _setting(location), _unknown(model, location)

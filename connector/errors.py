@@ -4,8 +4,8 @@
 
     DeltatideError
     ├── TransientError            retried with backoff: connection lost, server restarting, store busy
-    │   └── NotYetError           nothing is lost or broken: what was asked for has to wait for the source
-    ├── OperatorError             stops; `hint` says what a person has to do
+    │   └── NotYetError           nothing is lost or broken; the request has to wait for the source
+    ├── OperatorError             stops; `hint` tells the operator what to do
     │   ├── ConfigurationError    wrong usage: a setting, a file, an argument (exit status 2)
     │   ├── PreconditionError     the database or the store is not fit for capture
     │   ├── SourceMismatchError   the landing zone belongs to another database
@@ -13,14 +13,19 @@
     │   ├── FencedError           another agent or merge job is at work, or has overtaken this one
     │   ├── GapError              log was lost and the configuration says to stop
     │   └── RequestError          a request that cannot be carried out
-    ├── TableError                one table cannot go on; it is set aside, the others go on
+    ├── TableError                one table cannot continue; it is quarantined, the others continue
     └── BugError                  stops: an assumption of ours does not hold
 
-The docstring of a class is its default message. Messages are lower case, without a full stop, and name the
+The docstring of a class is its default message. Messages are lower case, without a period, and name the
 offending value; `hint` says what to do.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from connector.schema import TableName
 
 
 class DeltatideError(Exception):
@@ -78,7 +83,7 @@ class RequestError(OperatorError):
 class TableError(DeltatideError):
     """a table cannot be carried on."""
 
-    def __init__(self, table: str, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, table: TableName, message: str, *, hint: str | None = None) -> None:
         super().__init__(f"{table}: {message}", hint=hint)
         self.table = table
         self.reason = message

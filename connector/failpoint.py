@@ -1,7 +1,7 @@
 """Named moments at which a test may kill the process, as `kill -9` would.
 
-``DELTATIDE_KILL_AT=name`` kills when the moment is first passed, ``name:3`` at the third time. Only tests
-set it.
+``DELTATIDE_KILL_AT=name`` kills when the moment is first passed, ``name:3`` at the third time. Set by tests
+only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _passed: Counter[str] = Counter()
 
 
 def reach(moment: str) -> None:
-    """Pass a named moment; does not return where the environment asks to be killed at it."""
+    """Pass a named moment; does not return if the environment asks for a kill here."""
     wanted, _, count = os.environ.get("DELTATIDE_KILL_AT", "").partition(":")
     if wanted != moment:
         return

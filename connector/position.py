@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 CHUNK_SEQ = 1 << 62
-"""A chunk event's ``seq`` is this plus its dump's number: it follows every log event of its ``lsn``."""
+"""A chunk event's ``seq`` is this plus its dump's number: it sorts after every log event of its ``lsn``."""
 
 
 class Position(NamedTuple):
-    """A place in the history of one source; tuples compare left to right.
+    """A position in the history of one source; tuples compare left to right.
 
     ``epoch`` numbers the log histories of the source; ``lsn`` names the transaction (PostgreSQL: its commit
     LSN); ``seq`` orders the row events of one transaction: twice the ordinal of the change, so that an update
@@ -26,23 +26,23 @@ class Position(NamedTuple):
 
     @classmethod
     def of_chunk(cls, epoch: int, low: int, dump_number: int) -> Position:
-        """Give the position of every row of a chunk whose low watermark is ``low``."""
+        """Return the position of all rows of a chunk whose low watermark is ``low``."""
         return cls(epoch, low, CHUNK_SEQ + dump_number)
 
 
 def format_lsn(lsn: int) -> str:
-    """Spell an LSN as PostgreSQL does, ``16/B374D848``."""
+    """Format an LSN as PostgreSQL does, ``16/B374D848``."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def spell_position(lsn: int, kind: str) -> str:
-    """Spell a position as people know it from its kind of source: an LSN, or a binlog's file and offset."""
+    """Format a position as users of its kind of source know it: an LSN, or a binlog's file and offset."""
     if kind == "postgres":
         return format_lsn(lsn)
     return f"binlog file {lsn >> 32} offset {lsn & 0xFFFFFFFF}"
 
 
 def parse_lsn(text: str) -> int:
-    """Read PostgreSQL's spelling of an LSN; ``ValueError`` when it is not one."""
+    """Parse an LSN in PostgreSQL's notation; ``ValueError`` if it is not one."""
     high, low = text.split("/")
     return (int(high, 16) << 32) | int(low, 16)

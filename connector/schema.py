@@ -1,7 +1,7 @@
-"""Tables as they land: names, columns, key; one JSON object for each schema, named by its content.
+"""Tables as they land: names, columns, key; one JSON object per schema, named by its content.
 
 Invariant: a schema's id is a function of its content, so two agents that see the same layout write the same
-object, and a landing file stays readable by the schema it names for ever.
+object, and a landing file stays readable forever by the schema it names.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
 from connector.errors import FormatError
 
 SCHEMA_FORMAT = 1
 
-SCALARS = frozenset(
-    "boolean tinyint smallint int bigint float double string binary date timestamp timestamp_ntz".split()
-)
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 class TableName(NamedTuple):
-    """A table's name in its source: namespace (schema, database) and name."""
+    """A table's name in its source: namespace (schema, database) and name.
+
+    Used wherever a table is named; text only where a person reads or types it, and in JSON (`__str__`).
+    """
 
     namespace: str
     name: str
@@ -32,13 +35,28 @@ class TableName(NamedTuple):
     def __str__(self) -> str:
         return f"{_spell(self.namespace)}.{_spell(self.name)}"
 
+    @property
+    def section(self) -> str:
+        """Return the table's section name in the configuration file."""
+        return f"[tables.{json.dumps(str(self), ensure_ascii=False)}]"
+
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Read ``namespace.name``; parts that hold a dot or a quote are in double quotes."""
+        """Parse ``namespace.name``; parts that contain a dot or a quote are in double quotes."""
+        if not isinstance(text, str):
+            raise ValueError(f"{text!r} is not a table name, write namespace.table")
         parts = re.fullmatch(r'("(?:[^"]|"")+"|[^".]+)\.("(?:[^"]|"")+"|[^".]+)', text)
         if parts is None:
             raise ValueError(f"{text!r} is not a table name, write namespace.table")
         return cls(_unquote(parts[1]), _unquote(parts[2]))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Parse from text and serialize to text, as a value and as a key."""
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls.parse(value),
+            serialization=core_schema.plain_serializer_function_ser_schema(str),
+        )
 
 
 def _spell(part: str) -> str:
@@ -68,15 +86,15 @@ class TableSchema:
 
     @cached_property
     def id(self) -> str:
-        """Name this layout by its content: 16 hexadecimal digits."""
+        """Return the id of this layout, made from its content: 16 hexadecimal digits."""
         return hashlib.sha256(self.to_json()).hexdigest()[:16]
 
     def column(self, name: str) -> Column:
-        """Find a column by name; ``KeyError`` when there is none."""
+        """Return a column by name; ``KeyError`` if there is none."""
         return next(c for c in self.columns if c.name == name)
 
     def to_json(self) -> bytes:
-        """Serialize, the same bytes for the same content."""
+        """Serialize; the same content gives the same bytes."""
         body: dict[str, Any] = {
             "format": SCHEMA_FORMAT,
             "namespace": self.table.namespace,
@@ -88,7 +106,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> TableSchema:
-        """Read what `to_json` wrote; `FormatError` for a newer format."""
+        """Parse what `to_json` wrote; `FormatError` for a newer format."""
         body = json.loads(data)
         if body.get("format") != SCHEMA_FORMAT:
             raise FormatError(
@@ -102,11 +120,11 @@ class TableSchema:
 
 
 def decimal_of(type_name: str) -> tuple[int, int] | None:
-    """Give precision and scale of ``decimal(p,s)``, or None for another type."""
+    """Return precision and scale of ``decimal(p,s)``, or None for another type."""
     match = _DECIMAL.fullmatch(type_name)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def array_of(type_name: str) -> str | None:
-    """Give the element type of ``array<element>``, or None for another type."""
+    """Return the element type of ``array<element>``, or None for another type."""
     return type_name[6:-1] if type_name.startswith("array<") and type_name.endswith(">") else None

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C, for the commands that run until they are told to stop."""
+"""SIGTERM and Ctrl-C, for the commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 def stopped_by_signals(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call `stop` at the first SIGTERM or Ctrl-C; a second one ends at once (`KeyboardInterrupt`).
 
-    In the main thread alone. May be nested: the innermost one is called.
+    In the main thread only. Can be nested: the innermost one is called.
     """
 
     def ask(number: int, _frame: FrameType | None) -> None:

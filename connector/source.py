@@ -1,97 +1,172 @@
-"""What a database must offer to be captured: the contract between `connector.capture` and its sources.
+"""What a database must offer to be captured: the contract between `connector.capture.loop` and its sources.
 
 Flow: `check` -> `prepare` -> `begin_history` (first start, or after a gap) -> `open_log` and, for each dump
-worker, `open_tables`. Errors are `TransientError` (the capture loop opens again, from the last committed
-position), `OperatorError` (stops), anything else is a bug.
+worker, `open_tables`. Errors are `TransientError` (the capture loop reopens from the last committed position)
+or `OperatorError` (stops); anything else is a bug.
 
 Threads: the log reader is used by one thread. `LogReader.position` may be read by any. Each `TableReader` has
-a connection of its own and is used by one thread. `Segment.decode` may run in another thread than `read`.
+its own connection and is used by one thread. `Segment.decode` may run in another thread than `read`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from connector.event import EventBatch, SetAside
-from connector.manifest import Manifest, SourceIdentity, UnsettledCommit
+from connector.errors import TableError
+from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
 from connector.schema import TableName, TableSchema
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of a check: what was looked at, whether it holds, and the SQL or setting that mends it."""
+    """One result of a check: what was checked, whether it holds, and the SQL or setting that fixes it.
+
+    `table`: set if the failure concerns only this table; every other table can still be captured.
+    `dropped`: what was named may have been dropped; everything else can go on.
+    """
 
     name: str
     state: Literal["ok", "warning", "failed"]
     detail: str
-    mend: str | None = None
+    fix: str | None = None
+    table: TableName | None = None
+    dropped: bool = False
 
 
 @dataclass(frozen=True)
-class History:
-    """Where a log history begins: everything after `position` will be read, nothing before it.
+class ResumePoint:
+    """Where a log history begins or resumes: everything after `position` will be read, nothing before it.
 
-    `gtids`: the transactions executed up to there, where another server's log can be told by them, in words
-    of the source. `server`: whose log it is, where a source has several. `gtids_needed`: what another server
-    must have executed of them, all but our own writes at their end; None: all.
+    `gtids`: the transactions executed up to `position`, in the source's notation, if they can locate it in
+    another server's log. `server`: whose log it is, if a source has several. `gtids_needed`: those of them
+    that another server must have executed: all but our own writes at their end; None: all. `last_commit`: the
+    last one read before `position` in this epoch.
     """
 
     position: int
-    unsettled: tuple[UnsettledCommit, ...]
+    not_yet_visible: tuple[InvisibleCommit, ...] = ()
     gtids: str | None = None
     server: str | None = None
     gtids_needed: str | None = None
+    last_commit: LastCommit | None = None
 
 
 @dataclass(frozen=True)
 class Failover:
-    """The log goes on in another one, of the server at hand, and nothing is missing.
+    """The log goes on in another log, on the current server, and nothing is missing.
 
-    From `history` on it has every transaction that is not in `history.gtids`. It may have some that are:
-    those are passed over when it is read. Every snapshot from now on sees all of `history.gtids`.
+    `same_positions`: that log is the one read so far, up to the same position, and goes on there in the same
+    epoch; all of the following is about the other case.
+
+    From `history` on, it has every transaction that is not in `history.gtids`. It may have some that are:
+    the reader skips those. Every snapshot from now on sees all of `history.gtids`.
     """
 
-    history: History
+    history: ResumePoint
     reason: str
+    same_positions: bool = False
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was added to a log that is already kept, and the transactions running after that (lsn 0).
+    """What was added to an existing log, and the xid barrier (lsn 0) for the transactions from before.
 
-    Those may have written to a table and committed before the log began to carry it. They are given even
-    when nothing was added now: it may have been just before a crash.
+    Those may have written to a table and committed before the log began to carry it. The barrier is there
+    even when nothing was added now: it may have been added just before a crash.
     """
 
-    added: tuple[str, ...] = ()
-    running: tuple[UnsettledCommit, ...] = ()
+    added: tuple[TableName, ...] = ()
+    not_yet_visible: tuple[InvisibleCommit, ...] = ()
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """The tables that can be captured, each with its fingerprint, and a position in the log after the look.
+class Unfit:
+    """Why an existing table can't be captured, and what to do."""
 
-    A fingerprint is of all that changes a table's rows or its capture without a trace in the log.
-    `existing`: these tables, and those that are named and there but can't be captured.
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Unlogged:
+    """What changed a table's rows without row events.
+
+    `lost`: the log should have carried the change but did not, which is a gap of that table.
     """
 
-    tables: Mapping[str, str]
+    reason: str
+    lost: bool = False
+
+
+class Listed(NamedTuple):
+    """The tables that the configuration names: layouts, and why the others can't be captured as they are.
+
+    `busy`: tables that can't be examined now because others keep them locked; a later look finds them.
+    """
+
+    schemas: list[TableSchema]
+    refused: list[TableError]
+    busy: frozenset[TableName] = frozenset()
+
+    @property
+    def existing(self) -> set[TableName]:
+        """Return all tables that exist."""
+        looked_at = {*(schema.table for schema in self.schemas), *(problem.table for problem in self.refused)}
+        return looked_at | self.busy
+
+    def without(self, problems: Iterable[TableError]) -> Listed:
+        """Also refuse the tables that a check found unfit."""
+        found = {problem.table: problem for problem in problems}
+        refused = [found[schema.table] for schema in self.schemas if schema.table in found]
+        fit = [schema for schema in self.schemas if schema.table not in found]
+        return self._replace(schemas=fit, refused=[*self.refused, *refused])
+
+
+def refused_tables(findings: Iterable[Finding]) -> list[TableError]:
+    """Return the tables that a check has found unfit."""
+    failed = (found for found in findings if found.state == "failed")
+    return [TableError(f.table, f.detail, hint=f.fix) for f in failed if f.table is not None]
+
+
+def checked_tables(source: Source, among: Collection[TableName]) -> Listed:
+    """List some tables with the checks of a start: for tables that are created or released later."""
+    listed = source.tables(among)
+    return listed.without(refused_tables(source.check())) if listed.schemas else listed
+
+
+@dataclass(frozen=True)
+class CatalogState:
+    """The tables that can be captured, each with its fingerprint, and a position in the log after the look.
+
+    A fingerprint covers everything that changes a table's rows or its capture without a trace in the log.
+    `existing`: these tables, and named ones that exist but can't be captured (`unfit`), or can't be examined
+    now because others keep them locked (`busy`; nothing is known of these).
+    `unprepared`: tables whose changes the log carries only after `Source.prepare`. `columns`: those that
+    land, if the log does not show every layout change.
+    """
+
+    tables: Mapping[TableName, str]
     position: int
-    existing: frozenset[str]
+    existing: frozenset[TableName]
+    unfit: Mapping[TableName, Unfit] = field(default_factory=dict)
+    unprepared: frozenset[TableName] = frozenset()
+    columns: Mapping[TableName, frozenset[str]] = field(default_factory=dict)
+    busy: frozenset[TableName] = frozenset()
 
 
 class Segment(Protocol):
-    """A run of raw log, taken from the reader and not yet decoded."""
+    """A stretch of raw log, taken from the reader and not yet decoded."""
 
     @property
     def position(self) -> int:
-        """The boundary behind its last whole transaction."""
+        """The boundary after its last whole transaction."""
 
     @property
     def committed_at(self) -> datetime | None:
@@ -99,26 +174,30 @@ class Segment(Protocol):
 
     @property
     def gtids(self) -> str | None:
-        """The transactions executed up to `position`, see `History`."""
+        """The transactions executed up to `position`, see `ResumePoint`."""
 
     @property
     def gtids_needed(self) -> str | None:
-        """What a server must have executed of these, see `History`."""
+        """What a server must have executed of these, see `ResumePoint`."""
+
+    @property
+    def last_commit(self) -> LastCommit | None:
+        """The last transaction read at or before `position`; None if none was since the log was opened."""
 
     @property
     def rows(self) -> int:
-        """How many messages of changes it holds."""
+        """The number of change messages it holds."""
 
-    def decode(self) -> Iterator[EventBatch | SetAside]:
-        """Decode into batches, for each table in position order. A table that fails yields one `SetAside`."""
+    def decode(self) -> Iterator[EventBatch | Quarantine]:
+        """Decode into batches, each table's in position order. A table that fails yields one `Quarantine`."""
 
 
 class LogReader(Protocol):
-    """Reads the log from a position on, into memory, transaction by transaction."""
+    """Reads the log into memory from a position on, transaction by transaction."""
 
     @property
     def position(self) -> int:
-        """A transaction boundary: all up to it has been read. It moves in idle stretches too."""
+        """A transaction boundary: everything up to it has been read. It moves while idle, too."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -130,19 +209,19 @@ class LogReader(Protocol):
 
     @property
     def behind_bytes(self) -> int:
-        """How far the source's end of log is ahead, as last heard."""
+        """How far ahead the source's end of log is, as last reported."""
 
     def read(self, seconds: float, upto_bytes: int) -> None:
-        """Read until so many seconds have passed or the buffer holds so many bytes.
+        """Read for `seconds`, or until the buffer holds `upto_bytes` bytes.
 
-        Returns early when a bite of the backlog is complete, which the caller is to commit.
+        Returns early when a batch of the backlog is complete, which the caller must then commit.
         """
 
     def take(self) -> Segment:
-        """Take all whole transactions out of the buffer; with none there, an empty segment at `position`."""
+        """Take all whole transactions out of the buffer; an empty segment at `position` if there are none."""
 
     def take_open(self) -> Segment | None:
-        """Take what is buffered of the transaction that is still open (a huge one); None for nothing.
+        """Take what is buffered of the transaction that is still open (a huge one); None if nothing is.
 
         Only right after `take`. Its rows become visible with the segment that holds the commit.
         """
@@ -150,11 +229,11 @@ class LogReader(Protocol):
     def confirm(self, position: int) -> None:
         """Tell the source that everything up to `position` is durable here."""
 
-    def unsettled(self, position: int) -> list[UnsettledCommit]:
-        """Give the commits at or before `position` that a fresh snapshot does not show yet (may query)."""
+    def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
+        """Return the commits at or before `position` that a fresh snapshot does not show yet (may query)."""
 
     def close(self) -> None:
-        """Let go of the connection; never raises."""
+        """Close the connection; never raises."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +248,7 @@ class KeyRange:
 class ChunkRows:
     """Some rows of a chunk: the table's columns in the schema's order, and `raw` (a map, or None for none).
 
-    For given keys `absent` tells which have no row (a boolean array): there only the key columns hold.
+    For given keys `absent` (a boolean array) marks those without a row: there only the key columns are valid.
     """
 
     columns: list[pa.Array]
@@ -193,11 +272,11 @@ class Chunk(Protocol):
         """The high watermark: the snapshot sees no commit after it."""
 
     def rows(self) -> Iterator[ChunkRows]:
-        """Read the rows, some thousands at a time; memory does not grow with the chunk."""
+        """Read the rows, a few thousand at a time; memory does not grow with the chunk."""
 
 
 class TableReader(Protocol):
-    """Reads tables in chunks, beside the log, without locks beyond those of a SELECT."""
+    """Reads tables in chunks alongside the log, without locks beyond those of a SELECT."""
 
     def next_boundary(
         self,
@@ -207,10 +286,10 @@ class TableReader(Protocol):
         rows: int,
         where: str | None,
     ) -> tuple[str, ...] | None:
-        """Give the key of the row that is `rows` rows after `after` in key order; None: fewer are left."""
+        """Return the key of the row `rows` rows after `after` in key order; None if fewer are left."""
 
     def estimate_rows(self, table: TableName) -> int | None:
-        """Give the source's own estimate of a table's rows; None when it has none."""
+        """Return the source's own estimate of a table's rows; None if it has none."""
 
     def open_chunk(
         self, table: TableName, key_range: KeyRange, where: str | None = None
@@ -221,72 +300,74 @@ class TableReader(Protocol):
         r"""Open a snapshot and the rows of the given keys; keys without a row come as `absent`.
 
         A key value's text is the source's own, or what a merge makes of the landed value: numbers with or
-        without an exponent, ``true`` and ``false``, bytes as ``\x`` and hexadecimal digits, moments as
-        ``2026-11-21 10:00:00.5`` (a timestamp in UTC, with ``+00`` behind it), arrays as ``{"1",NULL}``, all
-        else as it lands. `RequestError` for a text that is no value of the column.
+        without an exponent, ``true`` and ``false``, bytes as ``\x`` and hexadecimal digits, date-times as
+        ``2026-11-21 10:00:00.5`` (with ``+00`` appended for a timestamp in UTC), arrays as ``{"1",NULL}``,
+        everything else as it lands. `RequestError` if a text is not a value of the column.
         """
 
     def close(self) -> None:
-        """Let go of the connection; never raises."""
+        """Close the connection; never raises."""
 
 
 class Source(Protocol):
     """A database that can be captured."""
 
     def check(self) -> list[Finding]:
-        """Look at every precondition and report all; raises only when the database can't be reached."""
+        """Check every precondition and report all; raises only when the database can't be reached."""
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
-        """Tell which database this is; `landed`: what may be that of this one, by another server."""
+        """Return which database this is; `landed` may be this one's, read from another server."""
 
-    def tables(self, among: Collection[str] | None = None) -> list[TableSchema]:
-        """List the tables that the configuration names, as they are now; `among`: only these."""
+    def tables(self, among: Collection[TableName] | None = None) -> Listed:
+        """List the tables that the configuration names, as they are now; `among`: only these.
+
+        A table that can't be captured is in `refused`, and does not affect the others.
+        """
 
     def prepare(self) -> Prepared:
         """Create or extend what the source lacks and the role may create: the publication.
 
-        Leaves out tables that can't be captured, whose writers it would stop.
+        Leaves out tables that can't be captured: publishing them would stop their writers.
         """
 
-    def look(self) -> Outlook:
-        """Look for what no log tells. May be called by another thread than the rest."""
+    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogState:
+        """Look for changes that no log shows. May be called from another thread than the rest.
 
-    def untold(self, before: str, now: str) -> bool:
-        """Tell whether rows may have come or gone untold between two fingerprints of one table."""
-
-    def begin_history(self, *, fresh: bool) -> History:
-        """Make the log kept from now on (a slot) and tell where it begins.
-
-        `fresh`: drop what is left of an older one first. Otherwise an unused one of the same name is adopted.
+        `known`: the remembered fingerprints. What can't be judged yet is returned as known.
         """
 
-    def gap_after(
-        self,
-        position: int,
-        gtids: str | None = None,
-        server: str | None = None,
-        gtids_needed: str | None = None,
-    ) -> str | Failover | None:
-        """Tell why the log after `position` can't be read whole, or where it goes on; None: right there.
+    def unlogged(self, before: str, now: str) -> Unlogged | None:
+        """Return what may have changed rows without row events between two fingerprints of one table."""
 
-        The rest: what is known of the position, see `History`.
+    def remember(self, before: str | None, now: str) -> str:
+        """Return the fingerprint to remember: the new one, with what still counts of the one before."""
+
+    def mark_running(self) -> int | None:
+        """Return a mark above every transaction that is running now; None if none can matter.
+
+        One that began before an unlogged change may commit row events after it that are older in effect.
         """
 
-    def open_log(
-        self,
-        epoch: int,
-        position: int,
-        unsettled: Sequence[UnsettledCommit],
-        gtids: str | None = None,
-        gtids_needed: str | None = None,
-    ) -> LogReader:
-        """Open the log behind `position`; transactions in `gtids` that come after it are passed over."""
+    def end_of_marked(self, mark: int) -> int | None:
+        """Return a position after every commit below a mark; None while one is still running."""
+
+    def begin_history(self, *, fresh: bool) -> ResumePoint:
+        """Make the source keep its log from now on (a slot) and return where it begins.
+
+        `fresh`: first drop what is left of an older one. Otherwise adopt an unused one of the same name.
+        """
+
+    def gap_after(self, history: ResumePoint) -> str | Failover | None:
+        """Return why the log after `history` can't be read whole, or the failover; None: it goes on there."""
+
+    def open_log(self, epoch: int, history: ResumePoint) -> LogReader:
+        """Open the log after a resume point; later transactions that are in its `gtids` are skipped."""
 
     def open_tables(self) -> TableReader:
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""
 
     def holds_any(self, columns: Sequence[str]) -> str:
-        """Give the predicate, for dumps, that is true for rows in which one of these columns is not null."""
+        """Return the dump predicate that is true for rows in which one of these columns is not null."""
 
     def close(self) -> None:
-        """Let go of all connections; never raises."""
+        """Close all connections; never raises."""

@@ -1,4 +1,4 @@
-"""The Spark side: landed files become Delta tables. README.md beside this file tells the rules.
+"""The Spark side: landed files become Delta tables. README.md beside this file states the rules.
 
 For notebooks and jobs::
 
@@ -13,9 +13,11 @@ For notebooks and jobs::
 
 from __future__ import annotations
 
-from merge.frontier import cuts
-from merge.job import MergeReport, TableProgress, TableReport, merge_every, merge_once
-from merge.live import as_of, live
+from merge.control_table import cuts
+from merge.job import merge_once
+from merge.queries import as_of, live
+from merge.report import MergeReport, TableProgress, TableReport
+from merge.schedule import merge_every
 from merge.session import local_session, open_session
 
 __all__ = [

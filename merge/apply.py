@@ -22,11 +22,11 @@ A small example, `target` before::
     2    1   y   (1, 10, 2)      null
     3    7   q   (1, 20, 2)      null
 
-Ties: source and target of one position hold the same event. A dumped row that was folded in since can know
-more of it (a column that the target misses, or that changed while the log was lost): it wins when it does.
+Ties: at equal positions, source and target hold the same event. The source wins only if a dumped row folded
+in since adds to it (a column missing in the target, or one that changed while the log was lost).
 
-Fencing: the commit carries the manifest's number as Delta's transaction version for this source and table,
-and Delta skips a commit whose version is not greater than the last one: a job that was overtaken can't bring
+Fencing: the commit carries the manifest's number in Delta's transaction version for this source and table.
+Delta skips a commit whose version is not greater than the last one, so a job that was overtaken can't bring
 back what a later manifest deleted. A crash leaves the table at its old version or at the new one.
 """
 
@@ -39,18 +39,19 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from connector.landing import CDC
-from merge.changes import Layout, keys_equal
+from connector.landing.format import CDC
+from merge.commits import Mark
+from merge.keys import Layout, keys_equal
 from merge.reconcile import TARGET_FIELDS
-from merge.settings import held
+from merge.session_settings import held
 from merge.sql import listed, literal, position, quoted, text
-from merge.target import Mark, Target, TargetState, read_commits
+from merge.target import Target, TargetState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LARGE_BYTES = 64 << 20
-"""From this size on, bounds of the keys in the MERGE are worth the pass over the changes that finds them."""
+"""From this size on, key bounds in the MERGE are worth the extra pass over the changes."""
 
 NEWER = f"{position('source')} > {position('target')}"
 SAME = f"{position('source')} = {position('target')}"
@@ -58,20 +59,13 @@ DELETED = "source._cdc.op = 'delete'"
 KEPT = "source._cdc.op <> 'delete'"
 SINCE = "(source._cdc.since.epoch, source._cdc.since.lsn, source._cdc.since.seq)"
 KEEPS = f"(source._cdc.since IS NULL OR {SINCE} <= {position('target')}) AND target._cdc.op <> 'delete'"
-"""What `source` does not carry, `target` still knows: nothing after it made the row anew."""
+"""`target` still has what `source` does not carry: the row was not recreated since."""
 
 
 @dataclass(frozen=True)
-class Applied:
-    """What became of a table: its version, the manifest whose state that is, and the number of rows written.
+class Written:
+    """How many rows a statement wrote; None where Delta does not report it."""
 
-    A manifest other than the one asked for is that of a job that was faster. `requested`: see `Commits`.
-    Numbers that Delta does not tell are None.
-    """
-
-    version: int
-    manifest: int
-    requested: int | None
     inserted: int | None = None
     updated: int | None = None
     deleted: int | None = None
@@ -79,15 +73,18 @@ class Applied:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a merge has to reckon with; each that does not hold makes it simpler.
+    """What a merge must handle; each rule that does not apply makes the statement simpler.
 
-    `partial`: rows may lack columns. `ties`: dumped rows may know more of an event that was applied before.
-    `soft`: deleted rows stay, with `op` delete.
+    `partial`: rows may lack columns. `ties`: dumped rows may add to an event that was applied before.
+    `soft`: deleted rows stay, with `op` delete. `anywhere`: deletes were computed from the target's own rows.
+    `whole`: the changes hold every row the table can have, and overwrite it.
     """
 
     partial: bool
     ties: bool
     soft: bool
+    anywhere: bool = False
+    whole: bool = False
 
 
 def apply(
@@ -98,61 +95,63 @@ def apply(
     layout: Layout,
     rules: Rules,
     mark: Mark,
-    since: int | None,
-) -> Applied:
+) -> Written:
     """Write the changes up to the manifest of `mark` to a target, as one commit, durable on return.
 
-    `since`: the version from which this job set out; requests of other jobs since count.
-
-    When another job has brought the table to this manifest or a later one, nothing is written and the result
-    says so. Delta's concurrent-modification errors come through: nothing was written, read again.
+    Writes nothing if another job has already brought the table to this manifest or a later one; read its
+    history to find out (`merge.commits`). Delta's concurrent-modification errors propagate: nothing was
+    written, read the table again.
     """
     view = f"deltatide_{uuid.uuid4().hex}"
-    bounds = key_bounds(source, layout) if state.bytes > LARGE_BYTES else ""
     source.createOrReplaceTempView(view)
-    statement = overwrite_sql(target, view, layout, rules) if state.empty else None
-    statement = statement or merge_sql(target, view, layout, rules, bounds)
     try:
+        if rules.whole:
+            statement = overwrite_sql(target, view, layout, rules)
+        else:
+            statement = merge_sql(target, view, layout, rules, _bounds(state, source, layout, rules))
         with held(spark, commit_settings(target, mark)):
             written = spark.sql(statement).collect()
     finally:
         spark.catalog.dropTempView(view)
-    commits = read_commits(spark, target, mark.source, since)
     counts = written[0].asDict() if written else {}
-    return Applied(
-        commits.version,
-        mark.manifest if commits.manifest is None else commits.manifest,
-        None if commits.requested is None else max(mark.requested, commits.requested),
-        *(counts.get(f"num_{kind}_rows") for kind in ("inserted", "updated", "deleted")),
-    )
+    return Written(*(counts.get(f"num_{kind}_rows") for kind in ("inserted", "updated", "deleted")))
+
+
+def _bounds(state: TargetState, source: DataFrame, layout: Layout, rules: Rules) -> str:
+    """Return the key bounds, if they don't depend on when they are computed.
+
+    With deletes computed from the target's rows they do: the MERGE may find rows that were not there before.
+    """
+    return "" if rules.anywhere or state.bytes <= LARGE_BYTES else key_bounds(source, layout)
 
 
 def commit_settings(target: Target, mark: Mark) -> dict[str, str]:
-    """Give the settings by which Delta writes manifest and fence with the data, in the same commit.
+    """Return the settings that make Delta write manifest and fence in the same commit as the data.
 
-    A platform that refuses them goes without the fence; positions alone keep rows from going back.
+    A platform that refuses them runs without the fence; positions alone keep rows from moving backward.
     """
     prefix = "spark.databricks.delta."
     return {
         f"{prefix}write.txnAppId": f"deltatide/{mark.source}/{target.table}",
-        f"{prefix}write.txnVersion": str(mark.manifest),
+        f"{prefix}write.txnVersion": str(mark.fence),
         f"{prefix}commitInfo.userMetadata": mark.to_json(),
     }
 
 
 def overwrite_sql(target: Target, view: str, layout: Layout, rules: Rules) -> str:
-    """Spell the filling of an empty table.
+    """Build the statement that fills a new table, or rewrites all of its rows.
 
-    It overwrites, as a plain append could double rows that another job has added since: the changes hold all
-    rows that any of these can have.
+    It overwrites, since a plain append could duplicate rows that another job has added; the changes include
+    those rows too. Columns are matched by name: one added later comes after `_cdc`.
     """
     columns = ", ".join([*(f"source.{quoted(name)}" for name in layout.columns), f"{fresh_cdc()} AS {CDC}"])
     where = "" if rules.soft else f" WHERE {KEPT}"
-    return f"INSERT OVERWRITE {target.name} SELECT {columns} FROM {view} AS source{where}"
+    into = f"{target.name} ({listed([*layout.columns, CDC])})"
+    return f"INSERT OVERWRITE {into} SELECT {columns} FROM {view} AS source{where}"
 
 
 def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, bounds: str = "") -> str:
-    """Spell the MERGE of reconciled changes, in the temporary view `view`, into a target."""
+    """Build the MERGE of reconciled changes, in the temporary view `view`, into a target."""
     deleting = f"UPDATE SET {CDC} = {deleted_cdc()}" if rules.soft else "DELETE"
     values = new_values(layout, rules)
     updates = ", ".join(
@@ -160,7 +159,7 @@ def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, bounds: s
     )
     inserts = ", ".join([*(f"source.{quoted(name)}" for name in layout.columns), fresh_cdc()])
     return f"""
-        MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout.key)}{bounds}
+        MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout)}{bounds}
         WHEN MATCHED AND {NEWER} AND {DELETED} THEN {deleting}
         WHEN MATCHED AND ({effective(layout, rules)}) AND {KEPT} THEN UPDATE SET {updates}
         WHEN NOT MATCHED{"" if rules.soft else f" AND {KEPT}"}
@@ -168,7 +167,7 @@ def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, bounds: s
 
 
 def new_values(layout: Layout, rules: Rules) -> dict[str, str]:
-    """Spell each column of a row that is in both `source` and `target` and is not deleted."""
+    """Build each column of a row that is in both `source` and `target` and is not deleted."""
     values = {name: f"source.{quoted(name)}" for name in layout.columns}
     if not rules.partial:
         return {**values, CDC: fresh_cdc()}
@@ -190,12 +189,12 @@ def _unless_empty(collection: str) -> str:
 
 
 def effective(layout: Layout, rules: Rules) -> str:
-    """Spell that `source` says something that `target` does not hold yet."""
+    """Build the condition that `source` has something that `target` lacks."""
     return f"{NEWER} OR ({KEPT} AND {tie(layout, rules)})" if rules.ties else NEWER
 
 
 def tie(layout: Layout, rules: Rules) -> str:
-    """Spell that `source` knows more of the very event that `target` holds."""
+    """Build the condition that `source` knows more about the same event that `target` holds."""
     values = new_values(layout, rules)
     new = [values[name] for name in layout.values]
     old = [f"target.{quoted(name)}" for name in layout.values]
@@ -207,12 +206,12 @@ def tie(layout: Layout, rules: Rules) -> str:
 
 
 def fresh_cdc() -> str:
-    """Spell `_cdc` of a row as its change has it."""
+    """Build a row's `_cdc` as its change carries it."""
     return _cdc({})
 
 
 def deleted_cdc() -> str:
-    """Spell `_cdc` of a row that stays, marked as deleted."""
+    """Build the `_cdc` of a row that is kept and marked as deleted."""
     return _cdc({"raw": "target._cdc.raw", "missing": "target._cdc.missing"})
 
 
@@ -222,14 +221,17 @@ def _cdc(values: Mapping[str, str]) -> str:
 
 
 def key_bounds(source: DataFrame, layout: Layout) -> str:
-    """Spell the smallest and greatest key among the changes, so that Delta opens only files between them."""
+    """Build bounds from the changes' smallest and greatest key, so Delta opens only files in between."""
     ends: list[Any] = []
     for name in layout.key:
-        ends += [F.min(quoted(name)), F.max(quoted(name))]
+        ends += [F.min(quoted(name)), F.max(quoted(name)), F.max(F.col(quoted(name)).isNull())]
     found = source.agg(*ends).collect()[0]
     bounds = ""
     for n, name in enumerate(layout.key):
-        low, high = literal(found[2 * n]), literal(found[2 * n + 1])
+        low, high = literal(found[3 * n]), literal(found[3 * n + 1])
         if low is not None and high is not None:
-            bounds += f" AND target.{quoted(name)} BETWEEN {low} AND {high}"
+            within = f"target.{quoted(name)} BETWEEN {low} AND {high}"
+            bounds += (
+                f" AND ({within} OR target.{quoted(name)} IS NULL)" if found[3 * n + 2] else f" AND {within}"
+            )
     return bounds

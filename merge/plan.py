@@ -1,30 +1,34 @@
-"""What one merge of one table reads: which landing files, and which sweeps it owes. Pure; no Spark.
+"""Plans what one merge of one table reads: which landing files, and which sweeps are due. Pure; no Spark.
 
 Invariants:
 
 - All of the table's files in the manifests ``(after, upto]`` are read.
-- With chunks among them, all log after the lowest of their low watermarks is read again, from manifests at or
-  before `after` too, so that a row that was deleted meanwhile is not brought back by its older chunk row. The
-  same goes for log that has landed a second time. So the log in a plan has no hole from its first event on.
-- A full dump that ends in ``(after, upto]`` is owed a sweep: see `Sweep`.
+- If chunks are among them, all log after the lowest of their low watermarks is read again, including from
+  manifests at or before `after`, so that an older chunk row does not bring back a row deleted since. The same
+  goes for log that has landed a second time. So the log in a plan has no hole from its first event on.
+- The last full dump that ends in ``(after, upto]`` requires a sweep: see `Sweep`. Nothing positioned before
+  the dump is read: a row is either in the dump, or gone. So layouts from before it no longer matter. Nor is
+  anything read that lands late from before a dump that ended earlier: a delayed chunk would bring a ghost
+  back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from connector.errors import TableError
-from connector.manifest import DumpState, LandedFile, Manifest, TableState
+from connector.errors import GapError, TableError
+from connector.landing.manifest import DumpState, LandedFile, Manifest, TableState
 from connector.position import Position
+from connector.schema import TableName, TableSchema
 
 
 class Manifests(Protocol):
     """The history of a source, by number."""
 
     def get(self, number: int) -> Manifest:
-        """Give a manifest that was committed."""
+        """Return a manifest that was committed."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,11 @@ class Sweep:
 class TablePlan:
     """What to read to bring a table from manifest `after` to manifest `upto`.
 
-    `files`: those not read yet. `again`: log to be read again, of which only events after `low` (epoch, LSN)
-    count. `altered`: its layout changed. `dumping`: a full dump is under way at `upto`.
+    `files`: those not read yet. `again`: log to read again; only its events after `low` (epoch, LSN) count.
+    `altered`: the layout changed. `dumping`: a full dump is running at `upto`.
     """
 
-    table: str
+    table: TableName
     after: int
     upto: int
     state: TableState
@@ -57,32 +61,51 @@ class TablePlan:
 
     @property
     def all(self) -> tuple[LandedFile, ...]:
-        """List all files to be read."""
+        """List all files to read."""
         return self.again + self.files
 
     @property
     def idle(self) -> bool:
-        """Tell whether there is nothing to apply."""
+        """Return whether there is nothing to apply."""
         return not self.files and not self.sweeps and not self.altered
 
     @property
     def schema_ids(self) -> list[str]:
-        """List the schemas in play, the newest first."""
-        return list(dict.fromkeys([self.state.schema_id, *(f.schema_id for f in reversed(self.all))]))
+        """List the schemas of the events to read, the newest first."""
+        newest = [self.state.schema_id] if self.state.schema_id else []
+        return list(dict.fromkeys([*newest, *(f.schema_id for f in reversed(self.all))]))
+
+    @property
+    def all_schema_ids(self) -> list[str]:
+        """List all schemas needed, including those of the sweep's chunks, of which only keys are read."""
+        swept = (file.schema_id for sweep in self.sweeps for file in sweep.chunks)
+        return list(dict.fromkeys([*self.schema_ids, *swept]))
+
+    def of_key(self, schemas: Mapping[str, TableSchema]) -> TablePlan:
+        """Leave out what landed under another key: it can't be matched to today's rows.
+
+        A changed key quarantines the table until a full dump, which brings all rows.
+        """
+
+        def keyed(files: Iterable[LandedFile]) -> tuple[LandedFile, ...]:
+            return tuple(f for f in files if list(schemas[f.schema_id].key) == self.state.key)
+
+        sweeps = tuple(sweep for sweep in self.sweeps if keyed(sweep.chunks) == sweep.chunks)
+        return replace(self, files=keyed(self.files), again=keyed(self.again), sweeps=sweeps)
 
     @property
     def rows(self) -> int:
-        """Count the events to be read."""
+        """Count the events to read."""
         return sum(file.rows for file in self.all)
 
     @property
     def partial(self) -> bool:
-        """Tell whether an event may lack columns."""
+        """Return whether an event may lack columns."""
         return any(file.partial for file in self.all)
 
     @property
     def chunks(self) -> bool:
-        """Tell whether dumped rows are among the events."""
+        """Return whether dumped rows are among the events."""
         return any(file.kind == "chunk" for file in self.files)
 
     @property
@@ -91,37 +114,57 @@ class TablePlan:
         return tuple(file for file in self.all if file.truncates)
 
     def starts_before(self, position: Position) -> bool:
-        """Tell whether an event before this position may be among those to be read."""
+        """Return whether the events to read may include one before this position."""
         return any(file.first < position for file in self.all)
 
 
-def plan_table(table: str, manifests: Manifests, after: int, upto: int) -> TablePlan:
+def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) -> TablePlan:
     """Plan the merge of one table from manifest `after` (exclusive) to `upto` (inclusive)."""
     news = [manifests.get(number) for number in range(after + 1, upto + 1)]
     fresh = [file for manifest in news for file in manifest.files if file.table == table]
     chunks = [file for file in fresh if file.kind == "chunk"]
     log = [file for file in fresh if file.kind == "log"]
-    lows = [_low(chunk) for chunk in chunks]
+    sweep = _last_sweep(table, news, manifests)
+    before = _swept_until(table, manifests.get(after)) if after else None
+    swept = max((p for p in (before, sweep.position if sweep else None) if p is not None), default=None)
+    files = _not_swept([*log, *chunks], swept)
+    lows = [_low(file) for file in files if file.kind == "chunk"]
     if after:
         known = manifests.get(after)
         lows += [_just_before(f) for f in log if _just_before(f) < (known.epoch, known.position)]
-    low = min(lows, default=(0, 0))
+    # A log file may begin before a dump that has ended: its rows from before the dump are not read either.
+    low = max(min(lows, default=(0, 0)), (before.epoch, before.lsn) if before is not None else (0, 0))
+    again = _log_after(table, manifests, after, low) if lows else []
     return TablePlan(
         table=table,
         after=after,
         upto=upto,
         state=news[-1].tables[table],
-        files=(*log, *chunks),
-        again=tuple(_log_after(table, manifests, after, low)) if lows else (),
+        files=files,
+        again=_not_swept(again, swept),
         low=low,
-        sweeps=tuple(_sweep(dump, manifests) for dump in _full_dumps_ended(table, news)),
+        sweeps=(sweep,) if sweep else (),
         altered=any(n.table == table and n.kind == "schema" for m in news for n in m.notices),
         dumping=any(d.table == table and d.kind == "full" and d.active for d in news[-1].dumps),
     )
 
 
+def plan_past_holes(table: TableName, manifests: Manifests, after: int, upto: int) -> TablePlan:
+    """Plan like `plan_table`; if a manifest is gone, start at the beginning of the last completed full dump.
+
+    Nothing before that counts: each row of the target is in the dump, or a ghost.
+    """
+    try:
+        return plan_table(table, manifests, after, upto)
+    except GapError:
+        dump = _last_full(table, manifests.get(upto))
+        if dump is None or dump.started_in - 1 <= after:
+            raise
+        return plan_table(table, manifests, dump.started_in - 1, upto)
+
+
 def _low(chunk: LandedFile) -> tuple[int, int]:
-    """Give epoch and LSN of a chunk's low watermark."""
+    """Return epoch and LSN of a chunk's low watermark."""
     if chunk.low is None:
         raise TableError(chunk.table, "a chunk has no low watermark", hint="it was not written by deltatide")
     return chunk.first.epoch, chunk.low
@@ -131,8 +174,8 @@ def _just_before(log: LandedFile) -> tuple[int, int]:
     return log.first.epoch, log.first.lsn - 1
 
 
-def _log_after(table: str, manifests: Manifests, upto: int, low: tuple[int, int]) -> list[LandedFile]:
-    """List the log files that hold events after `low`, of the manifests up to `upto`, in order."""
+def _log_after(table: TableName, manifests: Manifests, upto: int, low: tuple[int, int]) -> list[LandedFile]:
+    """List the log files with events after `low` in the manifests up to `upto`, in order."""
     found: list[LandedFile] = []
     for number in range(upto, 0, -1):
         manifest = manifests.get(number)
@@ -143,7 +186,8 @@ def _log_after(table: str, manifests: Manifests, upto: int, low: tuple[int, int]
     return found
 
 
-def _full_dumps_ended(table: str, news: Sequence[Manifest]) -> list[DumpState]:
+def _last_sweep(table: TableName, news: Sequence[Manifest], manifests: Manifests) -> Sweep | None:
+    """Return the sweep of the last full dump that ends in `news`; earlier ones find no more ghosts."""
     first, last = news[0].number, news[-1].number
     ended = {
         dump.id: dump
@@ -152,12 +196,34 @@ def _full_dumps_ended(table: str, news: Sequence[Manifest]) -> list[DumpState]:
         if dump.table == table and dump.kind == "full" and dump.state == "complete"
         if dump.finished_in is not None and first <= dump.finished_in <= last
     }
-    return list(ended.values())
+    sweeps = [_sweep(dump, manifests) for dump in ended.values()]
+    return max(sweeps, key=lambda sweep: sweep.position, default=None)
+
+
+def _swept_until(table: TableName, manifest: Manifest) -> Position | None:
+    """Return the position of the last full dump completed as of a manifest."""
+    dump = _last_full(table, manifest)
+    return None if dump is None else _swept(dump)
+
+
+def _last_full(table: TableName, manifest: Manifest) -> DumpState | None:
+    """Return the last full dump completed as of a manifest, if the manifest still names it."""
+    ended = (d for d in manifest.dumps if d.table == table and d.kind == "full" and d.state == "complete")
+    return max((dump for dump in ended if dump.low is not None), key=_swept, default=None)
+
+
+def _swept(dump: DumpState) -> Position:
+    if dump.low is None or dump.finished_in is None:
+        raise TableError(dump.table, f"dump {dump.id} is complete and has no low watermark")
+    return dump.position(dump.low)
+
+
+def _not_swept(files: Iterable[LandedFile], swept: Position | None) -> tuple[LandedFile, ...]:
+    return tuple(file for file in files if swept is None or file.last >= swept)
 
 
 def _sweep(dump: DumpState, manifests: Manifests) -> Sweep:
-    if dump.low is None or dump.finished_in is None:
-        raise TableError(dump.table, f"dump {dump.id} is complete and has no low watermark")
-    between = (manifests.get(number) for number in range(dump.started_in, dump.finished_in + 1))
+    position, last = _swept(dump), dump.finished_in or 0
+    between = (manifests.get(number) for number in range(dump.started_in, last + 1))
     chunks = tuple(f for m in between for f in m.files if f.kind == "chunk" and f.dump == dump.id)
-    return Sweep(dump.id, dump.position(dump.low), chunks)
+    return Sweep(dump.id, position, chunks)

@@ -1,4 +1,4 @@
-"""Reconciles events: from any number of events per key, in any order, to one row per key. Pure.
+"""Reconciles events: any number of events per key, in any order, become one row per key. Pure.
 
 For each key the event with the greatest position wins. A *boundary* is an event after which nothing older
 counts: an insert, a dumped row, a delete, or an update that carries the whole row. Other updates lack columns
@@ -11,15 +11,15 @@ Events of one key::
     (1, 20, 0) update   [b]         2    null
     (1, 30, 2) update   [b]         3    null
 
-and the row they give::
+and the resulting row::
 
     a   b   _cdc.position   _cdc.op   _cdc.missing   _cdc.since
     3   x   (1, 30, 2)      update    null           (1, 10, 0)
 
-Without the insert, `b` is null, `missing` is ``[b]`` and `since`, the last boundary's position, null. Where
-`missing` names a column, `merge.apply` keeps what the target has, unless it is from before `since`.
+Without the insert, `b` is null, `missing` is ``[b]``, and `since`, the position of the last boundary, is
+null. If `missing` names a column, `merge.apply` keeps the target's value, unless that is from before `since`.
 
-Ties: two events of one key and one position are the same event, landed twice; either is taken.
+Ties: two events of one key at one position are the same event, landed twice; either is taken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from connector.landing import CDC, DELETE, DUMP, INSERT
+from connector.landing.format import CDC, DELETE, DUMP, INSERT
+from merge.keys import raw_entries, raw_of_key, with_raw
 from merge.sql import quoted
 
 if TYPE_CHECKING:
@@ -44,42 +45,56 @@ TARGET_FIELDS: dict[str, str] = {
     "raw": "map<string,string>",
     "missing": "array<string>",
 }
-"""What `_cdc` holds in a Delta table. A reconciled row has `since` besides."""
+"""The fields of `_cdc` in a Delta table. A reconciled row also has `since`."""
 
 MISSING_TYPE = TARGET_FIELDS["missing"]
 
 
-def reconcile(events: DataFrame, key: Sequence[str], columns: Sequence[str], *, partial: bool) -> DataFrame:
-    """Give one row for each key: key, `columns` (those beside it), and `_cdc` of `TARGET_FIELDS` and `since`.
+def reconcile(
+    events: DataFrame,
+    key: Sequence[str],
+    columns: Sequence[str],
+    *,
+    partial: bool,
+    raw_keys: Sequence[str] = (),
+) -> DataFrame:
+    """Return one row per key: key, other `columns`, and `_cdc` with `TARGET_FIELDS` and `since`.
 
     `events`: key, `columns`, `_cdc` as landed; no truncates. `partial`: whether an event may lack columns;
-    when none does, the latest event is taken as it is. A deleted key gives a row with `op` delete, whose
-    columns mean nothing.
+    if none does, the latest event is taken as it is. A deleted key becomes a row with `op` delete, whose
+    columns are meaningless. `raw_keys`: the key columns whose raw text belongs to the key (`merge.keys`).
     """
-    return _by_column(events, key, columns) if partial else _by_row(events, key, columns)
+    fold = _by_column if partial else _by_row
+    return fold(events, key, columns, raw_keys)
 
 
 def position_of(cdc: Column) -> Column:
-    """Give the position as a struct that compares as positions do."""
+    """Return the position as a struct that compares as positions do."""
     return F.struct(cdc["epoch"], cdc["lsn"], cdc["seq"])
 
 
-def _by_row(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
+def _by_row(
+    events: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str]
+) -> DataFrame:
     cdc = F.col(CDC)
     row = F.struct(*[F.col(quoted(c)) for c in columns], cdc)
-    winners = _grouped(events, key).agg(F.max_by(row, position_of(cdc)).alias(CDC))
+    winners = _grouped(events, key, raw_keys).agg(F.max_by(row, position_of(cdc)).alias(CDC))
     winner, last = F.col(CDC), F.col(CDC)[CDC]
     return winners.select(
         *[F.col(quoted(c)) for c in key],
         *[winner[c].alias(c) for c in columns],
-        _target_cdc(last, last["raw"], F.lit(None).cast(MISSING_TYPE), position_of(last)).alias(CDC),
+        _target_cdc(
+            last, last["raw"], F.lit(None).cast(MISSING_TYPE), position_of(last), raw_of_key(raw_keys)
+        ).alias(CDC),
     )
 
 
-def _by_column(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Take each column from the latest event that carries it, and none from before the last boundary.
+def _by_column(
+    events: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str]
+) -> DataFrame:
+    """Take each column from the latest event that carries it, but none from before the last boundary.
 
-    As the latest carrier is at or after the boundary exactly when any carrier is, one aggregation will do.
+    One aggregation is enough: the latest carrier is at or after the boundary exactly if any carrier is.
     """
     cdc = F.col(CDC)
     at = position_of(cdc)
@@ -95,17 +110,19 @@ def _by_column(events: DataFrame, key: Sequence[str], columns: Sequence[str]) ->
         )
         for name in columns
     ]
-    folded = _grouped(events, key).agg(
+    folded = _grouped(events, key, raw_keys).agg(
         F.struct(
             F.max_by(cdc, at).alias("last"),
             F.max(F.when(boundary, at)).alias("boundary"),
             *[value.alias(f"c{n}") for n, value in enumerate(carried)],
         ).alias(CDC)
     )
-    return _resolved(folded, key, columns)
+    return _resolved(folded, key, columns, raw_keys)
 
 
-def _resolved(folded: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
+def _resolved(
+    folded: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str]
+) -> DataFrame:
     fold = F.col(CDC)
     since = fold["boundary"]
 
@@ -115,36 +132,42 @@ def _resolved(folded: DataFrame, key: Sequence[str], columns: Sequence[str]) -> 
 
     missing = _filled([F.when(lacks(n), F.lit(name)) for n, name in enumerate(columns)])
     raws = [
-        F.when(~lacks(n) & fold[f"c{n}"]["raw"].isNotNull(), F.struct(F.lit(name), fold[f"c{n}"]["raw"]))
-        for n, name in enumerate(columns)
+        *raw_entries(raw_keys),
+        *(
+            F.when(
+                ~lacks(n) & fold[f"c{n}"]["raw"].isNotNull(),
+                F.struct(F.lit(name).alias("key"), fold[f"c{n}"]["raw"].alias("value")),
+            )
+            for n, name in enumerate(columns)
+        ),
     ]
     raw = F.map_from_entries(F.array_compact(F.array(*raws))) if raws else F.lit(None)
     raw = F.when(F.size(raw) > 0, raw) if raws else raw.cast(TARGET_FIELDS["raw"])
     return folded.select(
         *[F.col(quoted(c)) for c in key],
         *[F.when(~lacks(n), fold[f"c{n}"]["value"]).alias(name) for n, name in enumerate(columns)],
-        _target_cdc(fold["last"], raw, missing, since).alias(CDC),
+        _target_cdc(fold["last"], raw, missing, since, raw_of_key(raw_keys)).alias(CDC),
     )
 
 
 def _filled(names: list[Column]) -> Column:
-    """Give an array of the names that are not null, and null instead of an empty one."""
+    """Return an array of the names that are not null, or null if there are none."""
     if not names:
         return F.lit(None).cast(MISSING_TYPE)
     present = F.array_compact(F.array(*names))
     return F.when(F.size(present) > 0, present).cast(MISSING_TYPE)
 
 
-def _target_cdc(last: Column, raw: Column, missing: Column, since: Column) -> Column:
+def _target_cdc(last: Column, raw: Column, missing: Column, since: Column, raw_of_deleted: Column) -> Column:
     taken = ("op", "epoch", "lsn", "seq", "committed_at")
     alive = last["op"] != DELETE
     return F.struct(
         *[last[name].alias(name) for name in taken],
-        F.when(alive, raw).alias("raw"),
+        F.when(alive, raw).otherwise(raw_of_deleted).alias("raw"),
         F.when(alive, missing).alias("missing"),
         since.alias("since"),
     )
 
 
-def _grouped(events: DataFrame, key: Sequence[str]) -> GroupedData:
-    return events.groupBy(*[F.col(quoted(c)) for c in key])
+def _grouped(events: DataFrame, key: Sequence[str], raw_keys: Sequence[str]) -> GroupedData:
+    return events.groupBy(*with_raw(key, raw_keys))

@@ -1,10 +1,10 @@
-"""Creates target tables and lets them evolve: columns added, types widened, nothing else.
+"""Creates target tables and evolves them: adds columns and widens types, nothing else.
 
 Invariants:
 
-- A column is never dropped and a type never narrowed; a dropped source column stays, and is null in rows
-  written later.
-- A change that can't be carried out raises `TableError` before anything of the table is changed.
+- A column is never dropped and a type never narrowed; a dropped source column stays, null in rows written
+  later.
+- A change that can't be made raises `TableError` before anything in the table is changed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from connector.errors import TableError
-from connector.landing import CDC
-from connector.schema import Column, TableSchema, decimal_of
+from connector.landing.format import CDC
+from connector.schema import Column, TableName, TableSchema, decimal_of
+from merge.keys import may_be_raw
 from merge.reconcile import TARGET_FIELDS
 from merge.sql import quoted, text
 from merge.target import (
+    DROP,
     KEY_PROPERTY,
     SOURCE_PROPERTY,
+    TABLE_PROPERTY,
     Target,
     TargetState,
     check_owner,
@@ -41,10 +44,10 @@ WIDER: Mapping[str, tuple[str, ...]] = {
     "float": ("double",),
     "date": ("timestamp_ntz",),
 }
-"""What Delta's type widening can do without rewriting files; decimals: see `wider`."""
+"""What Delta's type widening can do without rewriting files; for decimals see `wider`."""
 
 DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
-"""Decimal digits that Delta asks for when an integer column becomes a decimal one."""
+"""Decimal digits that Delta requires to widen an integer column to a decimal."""
 
 NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 MAPPING = {"delta.columnMapping.mode": "name"}
@@ -53,19 +56,18 @@ MAPPING = {"delta.columnMapping.mode": "name"}
 def prepare(
     spark: SparkSession,
     target: Target,
+    state: TargetState | None,
     source: str,
     newest: TableSchema,
     others: Iterable[TableSchema] = (),
-) -> tuple[TargetState, bool]:
-    """Create the target, or bring its columns up to what `newest` and `others` (to be read too) need.
+) -> TargetState:
+    """Create the target, or evolve its columns to what `newest` and `others` (also to be read) need.
 
-    Gives its state after that, and whether it was created now. `TableError` when it isn't this source's, or
-    the change can't be made.
+    `state`: as found, None if it does not exist. Returns its state afterward. `TableError` if it isn't this
+    source's, or the change can't be made.
     """
     schemas = [newest, *others]
     wanted = wanted_columns(target.table, schemas)
-    state = look(spark, target)
-    created = state is None
     if state is None:
         spark.sql(create_sql(target, source, newest.key, wanted))
         state = look(spark, target)
@@ -74,32 +76,46 @@ def prepare(
     changes = alter_sql(target, state, wanted)
     for statement in changes:
         spark.sql(statement)
-    return (look(spark, target) or state) if changes else state, created
+    return (look(spark, target) or state) if changes else state
 
 
-def wanted_columns(table: str, schemas: Sequence[TableSchema]) -> dict[str, Column]:
-    """Join the columns of several layouts, the first one's before the others, each as wide as any has it."""
+def check_layout(target: Target, state: TargetState, source: str, newest: TableSchema) -> None:
+    """Raise `TableError` if `prepare` would for the newest layout alone; changes nothing."""
+    check_owner(state, target, source, newest.key)
+    alter_sql(target, state, wanted_columns(target.table, [newest]))
+
+
+def wanted_columns(table: TableName, schemas: Sequence[TableSchema]) -> dict[str, Column]:
+    """Combine the columns of several layouts in order, each with its widest type.
+
+    A column whose name changed only in case is one column, named as in the first layout that has it.
+    """
     wanted: dict[str, Column] = {}
-    for column in (column for schema in schemas for column in schema.columns):
-        known = wanted.setdefault(column.name, column)
-        type_ = wider(known.type, column.type)
-        if type_ is None:
-            raise _impossible(table, column.name, column.type, known.type)
-        if type_ != known.type:
-            wanted[column.name] = Column(column.name, known.source_type, type_)
-    lowered = [name.lower() for name in wanted]
-    twice = next((name for name in wanted if lowered.count(name.lower()) > 1), None)
+    for schema in schemas:
+        _check_names(table, schema)
+        for column in schema.columns:
+            known = wanted.setdefault(column.name.lower(), column)
+            type_ = wider(known.type, column.type)
+            if type_ is None:
+                raise _impossible(table, column.name, column.type, known.type)
+            if type_ != known.type:
+                wanted[column.name.lower()] = Column(known.name, known.source_type, type_)
+    return {column.name: column for column in wanted.values()}
+
+
+def _check_names(table: TableName, schema: TableSchema) -> None:
+    lowered = [column.name.lower() for column in schema.columns]
+    twice = next((c.name for c in schema.columns if lowered.count(c.name.lower()) > 1), None)
     if twice is not None or CDC in lowered:
         raise TableError(
             table,
             f"column {twice or CDC!r} differs from another one only by case, or has a name that is taken",
-            hint="rename the column at the source",
+            hint=f"rename the column at the source, then have the table dumped: deltatide dump {table}",
         )
-    return wanted
 
 
 def wider(left: str, right: str) -> str | None:
-    """Give the wider of two types when one widens to the other, else None."""
+    """Return the wider of two types if one widens to the other, else None."""
     if left == right or _widens(right, left):
         return left
     return right if _widens(left, right) else None
@@ -118,16 +134,18 @@ def _widens(narrow: str, wide: str) -> bool:
 
 
 def create_sql(target: Target, source: str, key: Sequence[str], columns: Mapping[str, Column]) -> str:
-    """Spell the creation of a target; deletion vectors make a merge write only what changed."""
+    """Build the statement that creates a target; with deletion vectors, a merge writes only what changed."""
     properties = {
         "delta.enableDeletionVectors": "true",
         SOURCE_PROPERTY: source,
+        TABLE_PROPERTY: str(target.table),
         KEY_PROPERTY: json.dumps(list(key)),
     }
     if any(NEEDS_MAPPING.search(name) for name in columns):
         properties |= MAPPING
+    whole = {name for name in key if not may_be_raw(columns[name].type, columns[name].source_type)}
     lines = [
-        f"{quoted(c.name)} {c.type}{' NOT NULL' if c.name in key else ''} COMMENT {text(c.source_type)}"
+        f"{quoted(c.name)} {c.type}{' NOT NULL' if c.name in whole else ''} COMMENT {text(c.source_type)}"
         for c in columns.values()
     ]
     cdc = f"{quoted(CDC)} {CDC_TYPE} COMMENT {text('written by deltatide')}"
@@ -138,17 +156,17 @@ def create_sql(target: Target, source: str, key: Sequence[str], columns: Mapping
 
 
 def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) -> list[str]:
-    """Spell what brings a target's columns up to `wanted`; nothing for a column that is no longer wanted."""
+    """Build the statements that evolve a target's columns to `wanted`; columns not in it are left alone."""
     by_case = {name.lower(): name for name in state.columns}
     added = [c for c in wanted.values() if c.name.lower() not in by_case]
     widened: dict[str, str] = {}
     for column in wanted.values():
         known = state.columns.get(by_case.get(column.name.lower(), ""))
         type_ = column.type if known is None else wider(known, column.type)
-        if known is not None and (type_ is None or column.name not in state.columns):
+        if known is not None and type_ is None:
             raise _impossible(target.table, column.name, column.type, known)
         if known is not None and type_ is not None and type_ != known:
-            widened[column.name] = type_
+            widened[by_case[column.name.lower()]] = type_
     properties: dict[str, str] = {}
     if any(NEEDS_MAPPING.search(c.name) for c in added) and not MAPPING.items() <= state.properties.items():
         properties |= MAPPING
@@ -159,13 +177,16 @@ def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) 
     if added:
         lines = [f"{quoted(c.name)} {c.type} COMMENT {text(c.source_type)}" for c in added]
         statements.append(f"{alter} ADD COLUMNS ({', '.join(lines)})")
-    statements += [f"{alter} ALTER COLUMN {quoted(n)} TYPE {type_}" for n, type_ in widened.items()]
+    for name, type_ in widened.items():
+        if name in state.key and may_be_raw(type_) and not may_be_raw(state.columns[name]):
+            statements.append(f"{alter} ALTER COLUMN {quoted(name)} DROP NOT NULL")
+        statements.append(f"{alter} ALTER COLUMN {quoted(name)} TYPE {type_}")
     return statements
 
 
-def _impossible(table: str, column: str, wanted: str, known: str) -> TableError:
+def _impossible(table: TableName, column: str, wanted: str, known: str) -> TableError:
     return TableError(
         table,
         f"column {column!r} is {wanted} now and was {known}, Delta can't change that in place",
-        hint="rename the column at the source, so that a new one is added",
+        hint=f"wait until the table was dumped again (deltatide dumps), then {DROP}",
     )

@@ -1,18 +1,15 @@
-"""Gives a Spark session: the one at hand, a remote one, or a local one with Delta.
+"""Opens a Spark session: the active one, a remote one, or a local one with Delta.
 
-The local one is quiet (what Java says goes to a file), listens on 127.0.0.1 alone, and is tuned for many
-small merges. ``python -m merge.session --resolve`` fetches its jars once.
+The local one is quiet (Java's output goes to a file), listens on 127.0.0.1 only, and is tuned for many small
+merges. ``python -m merge.session --resolve`` fetches its jars once.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from os import environ
@@ -21,34 +18,36 @@ from typing import TYPE_CHECKING, Protocol
 
 from connector.config import Config
 from connector.errors import PreconditionError
+from merge import log_store
+from merge.gateway import started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 class S3Access(Protocol):
-    """How an S3 store is reached; an empty key means the usual chain (environment, profile, instance)."""
+    """How to reach an S3 store; an empty key means the usual chain (environment, profile, instance)."""
 
     @property
     def endpoint(self) -> str | None:
-        """Give the endpoint's url; None for Amazon's."""
+        """Return the endpoint's url; None for Amazon's."""
 
     @property
     def region(self) -> str | None:
-        """Give the region."""
+        """Return the region."""
 
     @property
     def access_key(self) -> str | None:
-        """Give the access key."""
+        """Return the access key."""
 
     @property
     def secret_key(self) -> str | None:
-        """Give the secret key."""
+        """Return the secret key."""
 
 
 @dataclass(frozen=True)
 class S3Settings:
-    """`S3Access` by plain values. `path_style` None: with an endpoint of one's own yes, else no."""
+    """`S3Access` from plain values. `path_style` None: true if an endpoint is set, else false."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -56,6 +55,9 @@ class S3Settings:
     secret_key: str | None = None
     path_style: bool | None = None
 
+
+LOCAL = "spark.deltatide.local"
+"""Set in sessions started here: they connect from this machine."""
 
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -65,14 +67,28 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    LOCAL: "true",
     # Delta's 50 partitions for the state of a table make each small merge seconds slower.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "4",
 }
 
+S3A = "spark.hadoop.fs.s3a."
+
+S3A_PATIENCE = {
+    f"{S3A}connection.establish.timeout": "5s",
+    f"{S3A}connection.timeout": "20s",
+    f"{S3A}connection.request.timeout": "30s",
+    f"{S3A}attempts.maximum": "3",
+    f"{S3A}retry.limit": "1",
+    f"{S3A}retry.interval": "500ms",
+}
+"""A store that is gone or hangs is an error after a minute or two, not after ten: merges are repeated anyway.
+Requests that Hadoop knows to be long (uploads of parts) have their own timeout."""
+
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A process that lives for minutes never earns back what Java's second compiler costs: without it, start and
-first merges take less than half the CPU. A session that merges for days does without these options."""
+"""A process that lives for minutes never recoups the cost of Java's second compiler: without it, startup and
+the first merges take less than half the CPU. A session that merges for days should not set these options."""
 
 BUNDLED = {
     "com.fasterxml.jackson.core": ("jackson-annotations", "jackson-core", "jackson-databind"),
@@ -94,11 +110,11 @@ BUNDLED = {
     "org.slf4j": ("slf4j-api",),
     "org.xerial.snappy": ("snappy-java",),
 }
-"""What Delta and hadoop-aws ask for and Spark brings: not fetched a second time."""
+"""Dependencies of Delta and hadoop-aws that ship with Spark, so they are not fetched again."""
 
 
 def open_session(config: Config, app_name: str = "deltatide") -> SparkSession:
-    """Give the session at hand (a notebook's), the remote one that ``SPARK_REMOTE`` names, or a local one."""
+    """Return the active session (a notebook's), the remote one of ``SPARK_REMOTE``, or a local one."""
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -110,7 +126,7 @@ def open_session(config: Config, app_name: str = "deltatide") -> SparkSession:
 
 
 def s3_of(config: Config) -> S3Settings | None:
-    """Give what the configuration says of its S3 store; None when neither landing zone nor lake is on S3."""
+    """Return the configured S3 store; None if neither landing zone nor lake is on S3."""
     urls = [config.landing.url, (config.lake.url if config.lake else None) or ""]
     if not any(url.startswith(("s3://", "s3a://")) for url in urls):
         return None
@@ -122,51 +138,44 @@ def s3_of(config: Config) -> S3Settings | None:
 def local_session(
     app_name: str = "deltatide", *, s3: S3Access | None = None, java_options: str = QUICK_JAVA
 ) -> SparkSession:
-    """Start a local session with Delta, and with S3A when `s3` is given.
+    """Start a local session with Delta, and with S3A if `s3` is given.
 
-    Its jars are found in Ivy's cache or fetched. `PreconditionError` when Java does not start. What Java says
-    goes to a file of the temporary folder, which stays only when it did not start.
+    Its jars come from Ivy's cache or are fetched. `PreconditionError` if Java does not start. Java's output
+    goes to a temporary file, which is kept only if the start fails.
     """
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[*]").appName(app_name)
-    for name, value in {**SETTINGS, **jar_settings(with_s3=s3 is not None), **s3_settings(s3)}.items():
+    settings = {
+        **SETTINGS,
+        **jar_settings(with_s3=s3 is not None),
+        **s3_settings(s3),
+        "spark.app.name": app_name,
+        "spark.master": "local[*]",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "deltatide-warehouse"),
+        "spark.driver.extraJavaOptions": java_options,
+    }
+    builder = SparkSession.builder
+    for name, value in settings.items():
         builder = builder.config(name, value)
-    warehouse = Path(tempfile.gettempdir()) / "deltatide-warehouse"
-    builder = builder.config("spark.driver.extraJavaOptions", java_options)
-    with java_log() as log:
-        try:
-            session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
-        except Exception as error:
-            tail = log.read_text(errors="replace").strip().splitlines()[-3:]
-            raise PreconditionError(
-                "Spark did not start: " + " / ".join(tail or [str(error)]),
-                hint=f"Java 17 or 21 must be found by JAVA_HOME or PATH; all it said is in {log}",
-            ) from error
-    atexit.register(log.unlink, missing_ok=True)
-    return session
-
-
-@contextmanager
-def java_log() -> Iterator[Path]:
-    """Let a Java process that is started meanwhile write to a file what it would write to the terminal."""
     handle, name = tempfile.mkstemp(prefix="deltatide-spark-", suffix=".log")
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    os.dup2(handle, 2)
+    os.close(handle)
+    log = Path(name)
     try:
-        yield Path(name)
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-        os.close(handle)
+        with started(settings, log):
+            return builder.getOrCreate()
+    except Exception as error:
+        tail = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
+        raise PreconditionError(
+            "Spark did not start: " + " / ".join(tail or [str(error)]),
+            hint=f"Java 17 or 21 must be found by JAVA_HOME or PATH; all it said is in {log}",
+        ) from error
 
 
 def s3_settings(s3: S3Access | None) -> dict[str, str]:
-    """Give S3A's settings."""
+    """Return S3A's settings."""
     if s3 is None:
         return {}
-    prefix = "spark.hadoop.fs.s3a."
+    prefix = S3A
     path_style = getattr(s3, "path_style", None)
     settings = {
         f"{prefix}endpoint": s3.endpoint,
@@ -180,11 +189,11 @@ def s3_settings(s3: S3Access | None) -> dict[str, str]:
         if s3.access_key
         else "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
     }
-    return {name: value for name, value in settings.items() if value}
+    return {**S3A_PATIENCE, **{name: value for name, value in settings.items() if value}}
 
 
 def jar_settings(*, with_s3: bool) -> dict[str, str]:
-    """Name the jars that fit the installed pyspark and delta-spark."""
+    """Return the settings for the jars that match the installed pyspark and delta-spark."""
     import pyspark
 
     jars = Path(pyspark.__file__).parent / "jars"
@@ -199,7 +208,12 @@ def jar_settings(*, with_s3: bool) -> dict[str, str]:
         for name in names
         if any(jars.glob(f"{name}-[0-9]*.jar"))
     ]
-    return {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": ",".join(excludes)}
+    settings = {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": ",".join(excludes)}
+    if not with_s3:
+        return settings
+    from merge.log_store_jar import find_jar
+
+    return {**settings, "spark.jars": str(find_jar()), **log_store.SETTINGS}
 
 
 def _jar_version(jars: Path, pattern: str) -> str:

@@ -1,10 +1,11 @@
-"""How names, values and positions are spelled in Spark SQL. Pure text.
+"""Formats names, values and positions as Spark SQL. Pure text.
 
-Everything that reaches SQL from outside (names of tables and columns, key values) passes through here.
+Everything from outside that reaches SQL (names of tables and columns, key values) passes through here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -13,23 +14,28 @@ from connector.position import Position
 
 
 def quoted(name: str) -> str:
-    """Spell the name of a column or table."""
+    """Format the name of a column or table."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Spell names in a list."""
+    """Format names as a list."""
     return ", ".join(quoted(name) for name in names)
 
 
 def text(value: str) -> str:
-    """Spell a string."""
+    """Format a string."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return "'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
 
 
+def data_type(type_: str) -> str:
+    """Format a landed type unambiguously: what plain `timestamp` means depends on the session."""
+    return re.sub(r"\btimestamp\b", "timestamp_ltz", type_)
+
+
 def literal(value: object) -> str | None:
-    """Spell a value of a type whose order Delta keeps in its file statistics; None for any other."""
+    """Format a value of a type whose order Delta's file statistics keep; None for other types."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -46,17 +52,17 @@ def literal(value: object) -> str | None:
 
 
 def timestamp(value: datetime | None) -> str:
-    """Spell an instant."""
+    """Format an instant."""
     if value is None:
         return "CAST(NULL AS TIMESTAMP)"
     return f"TIMESTAMP'{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}+00:00'"
 
 
 def position(alias: str) -> str:
-    """Spell the position of the rows of `alias`, to be compared with another."""
+    """Format the position of the rows of `alias`, for comparison with another."""
     return f"({alias}._cdc.epoch, {alias}._cdc.lsn, {alias}._cdc.seq)"
 
 
 def position_literal(value: Position) -> str:
-    """Spell a known position."""
+    """Format a known position."""
     return f"({value.epoch}, {value.lsn}L, {value.seq}L)"

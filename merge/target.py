@@ -1,19 +1,22 @@
-"""Where a source table's Delta table lies, and what it is now. Reads only."""
+"""Locates a source table's Delta table, and reads its state. Writes nothing."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
 from connector.config import Config
 from connector.errors import ConfigurationError, TableError
-from connector.landing import CDC, encode
+from connector.landing.format import CDC, encode
+from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.read import is_missing, spark_url
+from merge.landing_zone import is_missing, spark_url
 from merge.sql import quoted, text
 
 if TYPE_CHECKING:
@@ -21,29 +24,32 @@ if TYPE_CHECKING:
 
 KEY_PROPERTY = "deltatide.key"
 SOURCE_PROPERTY = "deltatide.source"
-WRITES = ("MERGE", "WRITE")
-"""What Delta calls the operations by which rows are applied."""
-
-COMMITS_SEARCHED = 100
-"""So far back a table's history is searched for our last commit; others (OPTIMIZE) may lie above it."""
+TABLE_PROPERTY = "deltatide.table"
+DROP = "drop that Delta table: the next merge builds it anew from the landing zone"
 
 
 @dataclass(frozen=True)
 class Target:
-    """The place of one Delta table: `name` is how SQL spells it."""
+    """The location of one Delta table: `name` in SQL; `rival`: another table with the same location."""
 
-    table: str
+    table: TableName
     name: str
+    rival: TableName | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Read the table as it is now."""
+        """Read the table as it is when the frame is evaluated; within a MERGE, as the MERGE finds it."""
         return spark.table(self.name)
+
+    def at(self, spark: SparkSession, version: int) -> DataFrame:
+        """Read one version of the table."""
+        return spark.sql(f"SELECT * FROM {self.name} VERSION AS OF {version}")
 
 
 @dataclass(frozen=True)
 class TargetState:
-    """A Delta table as it is: its columns but for `_cdc` with their types, its properties, its size."""
+    """A Delta table's current state: id, columns (without `_cdc`) with their types, properties, size."""
 
+    id: str
     columns: dict[str, str]
     properties: dict[str, str]
     files: int
@@ -51,17 +57,17 @@ class TargetState:
 
     @property
     def empty(self) -> bool:
-        """Tell whether it holds no file at all."""
+        """Return whether it has no files."""
         return self.files == 0
 
     @property
     def key(self) -> list[str]:
-        """Give the key it was created with."""
+        """Return the key it was created with."""
         return list(json.loads(self.properties.get(KEY_PROPERTY, "[]")))
 
 
 def lake_table(config: Config, path: str, name: str) -> str:
-    """Spell a table of the lake in SQL: `path` under the lake's url, or `name` in its schema."""
+    """Format a table of the lake in SQL: `path` under the lake's url, or `name` in its schema."""
     lake = config.lake
     if lake is None:
         raise ConfigurationError(
@@ -74,7 +80,7 @@ def lake_table(config: Config, path: str, name: str) -> str:
 
 
 def check_schema(spark: SparkSession, config: Config) -> None:
-    """Refuse a schema of a catalog that is not there; it is its owner's to make, with place and rights."""
+    """Refuse a catalog schema that does not exist: its owner must create it, with location and privileges."""
     if config.lake is None or config.lake.schema_name is None:
         return
     name = ".".join(quoted(part) for part in (config.lake.catalog, config.lake.schema_name) if part)
@@ -82,28 +88,67 @@ def check_schema(spark: SparkSession, config: Config) -> None:
         raise ConfigurationError(f"lake.schema: {name} is not there", hint=f"CREATE SCHEMA {name}")
 
 
-def target_of(config: Config, table: str) -> Target:
-    """Give the place of a source table's Delta table."""
-    parsed = TableName.parse(table)
-    return Target(table, lake_table(config, f"{encode(parsed.namespace)}/{encode(parsed.name)}", parsed.name))
+def target_of(config: Config, table: TableName, *, alone: bool = True) -> Target:
+    """Return the location of a table's Delta table; not `alone`: another name differs only by case."""
+    name = table.name if alone else f"{table.name}_{hashlib.sha256(table.name.encode()).hexdigest()[:8]}"
+    return Target(table, lake_table(config, f"{encode(table.namespace)}/{encode(name)}", name))
 
 
-def targets_of(config: Config, tables: Iterable[str]) -> dict[str, Target]:
-    """Give the places of all tables; `ConfigurationError` when two would share one."""
-    targets = {table: target_of(config, table) for table in tables}
-    owners: dict[str, str] = {}
-    for table, target in targets.items():
-        other = owners.setdefault(target.name.lower(), table)
-        if other != table:
-            raise ConfigurationError(
-                f"{other} and {table} would both be {target.name}",
-                hint="set lake.url instead of catalog and schema, or exclude one of them",
-            )
-    return targets
+def targets_of(config: Config, tables: Iterable[TableName]) -> dict[TableName, Target]:
+    """Return the locations of all tables; tables that would share one have each other as `rival`.
+
+    Catalogs and some file systems ignore case. Among tables of one namespace whose names differ only by case,
+    the lower-case one keeps its plain name, and the others get a name with a hash.
+    """
+    tables = list(tables)
+    folded = Counter((table.namespace, table.name.lower()) for table in tables)
+    targets = [
+        target_of(
+            config,
+            table,
+            alone=table.name == table.name.lower() or folded[table.namespace, table.name.lower()] == 1,
+        )
+        for table in tables
+    ]
+    sharing: dict[str, list[TableName]] = {}
+    for target in targets:
+        sharing.setdefault(target.name.lower(), []).append(target.table)
+
+    def rival(target: Target) -> TableName | None:
+        return next((other for other in sharing[target.name.lower()] if other != target.table), None)
+
+    return {target.table: replace(target, rival=rival(target)) for target in targets}
+
+
+def check_rival(spark: SparkSession, target: Target) -> None:
+    """Refuse a table that would share its location, unless its Delta table already exists."""
+    if target.rival is None:
+        return
+    state = look(spark, target)
+    if state is None or state.properties.get(TABLE_PROPERTY) != str(target.table):
+        raise TableError(
+            target.table,
+            f"{target.name} would be {target.rival} too",
+            hint="set lake.url instead of catalog and schema, or exclude one of them",
+        )
+
+
+def table_name(text: str) -> TableName:
+    """Parse a table name entered by the user."""
+    try:
+        return TableName.parse(text)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def not_landed(table: TableName, manifest: Manifest | None) -> ConfigurationError:
+    """Return an error saying that a table has not landed, and which have."""
+    known = ", ".join(sorted(map(str, manifest.tables))) if manifest else ""
+    return ConfigurationError(f"no table {str(table)!r} has landed", hint=f"there are: {known or 'none yet'}")
 
 
 def look(spark: SparkSession, target: Target) -> TargetState | None:
-    """Give the state of a Delta table; None when there is none."""
+    """Return the state of a Delta table; None if it does not exist."""
     try:
         detail = spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]
         fields = target.frame(spark).schema.fields
@@ -112,86 +157,39 @@ def look(spark: SparkSession, target: Target) -> TargetState | None:
             return None
         raise
     columns = {f.name: f.dataType.simpleString() for f in fields if f.name != CDC}
-    return TargetState(columns, dict(detail["properties"]), detail["numFiles"], detail["sizeInBytes"])
+    properties = dict(detail["properties"])
+    return TargetState(detail["id"], columns, properties, detail["numFiles"], detail["sizeInBytes"])
 
 
-@dataclass(frozen=True)
-class Mark:
-    """What a commit of ours carries as its user metadata, for other jobs to see.
-
-    It brings the table to the state after `manifest`, in which `requested` rows wait for columns that an
-    earlier event should have brought and that the agent was asked for.
-    """
-
-    source: str
-    manifest: int
-    requested: int
-
-    def to_json(self) -> str:
-        """Serialize."""
-        return json.dumps({"deltatide": asdict(self)})
-
-    @classmethod
-    def parse(cls, user_metadata: str | None, source: str) -> Mark | None:
-        """Read a commit's user metadata; None when it is none of ours, or another source's."""
-        try:
-            mark = json.loads(user_metadata or "null")
-        except ValueError:
+def table_id(spark: SparkSession, target: Target) -> str | None:
+    """Return the id of a Delta table, which differs if it was recreated; None: no table."""
+    try:
+        return str(spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]["id"])
+    except AnalysisException as error:
+        if is_missing(error):
             return None
-        ours = mark.get("deltatide") if isinstance(mark, dict) else None
-        if not isinstance(ours, dict) or ours.get("source") != source:
-            return None
-        return cls(source, int(ours["manifest"]), int(ours.get("requested", 0)))
-
-
-@dataclass(frozen=True)
-class Commits:
-    """What a table's history tells: the version by our newest commit and the manifest that this names.
-
-    `requested`: how many rows our commits since some version left waiting for columns that they asked for;
-    None when that can't be told. Where no commit of ours is found (the platform keeps no user metadata),
-    `version` is the newest one and `manifest` None.
-    """
-
-    version: int
-    manifest: int | None
-    requested: int | None
-
-
-def read_commits(spark: SparkSession, target: Target, source: str, since: int | None) -> Commits:
-    """Read a table's history; `since`: the version after which requests count, None for all of them."""
-    history = spark.sql(f"DESCRIBE HISTORY {target.name} LIMIT {COMMITS_SEARCHED}")
-    rows = (
-        history.select("version", "operation", "userMetadata").orderBy("version", ascending=False).collect()
-    )
-    ours = {row["version"]: mark for row in rows if (mark := Mark.parse(row["userMetadata"], source))}
-    rebuilt = since is not None and since > rows[0]["version"]
-    first = 0 if since is None or rebuilt else since + 1
-    if not ours:
-        written = [row for row in rows if row["version"] >= first and row["operation"] in WRITES]
-        return Commits(rows[0]["version"], None, 0 if len(written) <= 1 else None)
-    newest, oldest = max(ours), rows[-1]["version"]
-    whole = oldest <= first or len(rows) < COMMITS_SEARCHED
-    requested = sum(mark.requested for version, mark in ours.items() if version >= first)
-    return Commits(newest, ours[newest].manifest, requested if whole else None)
+        raise
 
 
 def check_owner(state: TargetState, target: Target, source: str, key: Iterable[str]) -> None:
-    """Refuse a Delta table that is not this source's, or has another key."""
+    """Refuse a Delta table that belongs to another source or table, or has another key."""
     owner = state.properties.get(SOURCE_PROPERTY)
     if owner != source:
         whose = f"belongs to source {owner!r}" if owner else "was not created by deltatide"
         raise TableError(
             target.table, f"{target.name} {whose}", hint="choose another [lake], or drop that table"
         )
+    table = state.properties.get(TABLE_PROPERTY)
+    if table != str(target.table):
+        raise TableError(target.table, f"{target.name} holds table {table}", hint=DROP)
     if state.key != list(key):
         raise TableError(
             target.table,
             f"its key is {list(key)} now, {target.name} has {state.key}",
-            hint="drop that Delta table: the next merge builds it anew from the landing zone",
+            hint=DROP,
         )
 
 
 def properties_sql(properties: dict[str, str]) -> str:
-    """Spell table properties."""
+    """Format table properties."""
     return ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())

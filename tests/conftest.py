@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from connector.demo.mariadb_server import INSTALL_HINT, MariadbServer, find_programs
-from connector.demo.postgres_server import PostgresServer
-from tests.databases import Database, PostgresServers, database_name, fresh_database
-from tests.mariadb import MariaDatabase
-from tests.mariadb import fresh_database as fresh_mariadb
-from tests.mysql_server import MysqlServer, find_root
-from tests.s3_server import S3, S3Server
-from tests.server_programs import find_programs as find_server_programs
+from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
+from connector.demo.servers.postgres import PostgresServer
+from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mariadb import fresh_database as fresh_mariadb
+from tests.support.servers.mysql_server import MysqlServer, find_root
+from tests.support.servers.postgres import Database, PostgresServers, database_name, fresh_database
+from tests.support.servers.s3_server import S3, S3Server
+from tests.support.servers.server_programs import find_programs as find_server_programs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,13 +63,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             folder = item.path.relative_to(TESTS).parts[0]
             if folder in FOLDER_MARKERS:
                 item.add_marker(folder)
+        if item.get_closest_marker("soak_on_mysql") and _server_of(item) == "mysql":
+            item.add_marker("soak")
+
+
+def _server_of(item: pytest.Item) -> str | None:
+    """The server that a test is to run on, where it is about several."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    server = parameters.get("mariadb") or parameters.get("tested")
+    return server if isinstance(server, str) else None
 
 
 def _wanted(item: pytest.Item) -> bool:
     """Whether a test is about the server that it is to run on, or about another."""
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    server = parameters.get("mariadb") or parameters.get("tested")
-    if not isinstance(server, str):
+    server = _server_of(item)
+    if server is None:
         return True
     kind = server.partition("-")[0]
     others = {"postgres", "mariadb", "mysql"} - {kind}

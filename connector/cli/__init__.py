@@ -1,7 +1,7 @@
 """The ``deltatide`` command: parsing and printing only.
 
-Exit status: 0 good, 1 failed, 2 wrong usage. An error is a few lines, with what to do; never a traceback.
-What a program may read is printed as JSON with ``--json``.
+Exit status: 0 success, 1 failure, 2 wrong usage. An error is a few lines, with what to do; never a traceback.
+With ``--json``, output for programs is printed as JSON.
 """
 
 from __future__ import annotations

@@ -1,27 +1,34 @@
-"""The agent's commands: check, run, dump, dumps, status."""
+"""The agent's commands: check, run, dump, dumps, schema, status."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-from datetime import datetime
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from connector.cli.printing import ConfigOption, JsonOption, VerboseOption, escape, log_to_stderr, out, when
 from connector.config import load
 from connector.errors import ConfigurationError, RequestError
+from connector.landing.manifest import DumpState
 from connector.signals import stopped_by_signals
+
+if TYPE_CHECKING:
+    from connector.agent import Status
+    from connector.capture.layout_history import LayoutVersion
 
 agent_commands = typer.Typer()
 
 
 @agent_commands.command(epilog="Example: deltatide check -c shop.toml")
 def check(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Look at every precondition and show what mends those that fail."""
+    """Check every precondition and show how to fix those that fail."""
     from connector.agent import check as check_all
 
     findings = check_all(load(config))
@@ -32,22 +39,22 @@ def check(config: ConfigOption, as_json: JsonOption = False) -> None:
         marks = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failed": "[bold red]failed[/]"}
         for finding in findings:
             out.print(
-                f"{marks[finding.state]:<8} {escape(finding.name)}: {escape(finding.detail)}",
+                f"{marks[finding.state]:<8} {escape(finding.name)}: {escape(finding.detail, lines=True)}",
                 highlight=False,
             )
-            if finding.mend:
-                out.print(f"         [bold]->[/] {escape(finding.mend)}")
+            if finding.fix:
+                out.print(f"         [bold]->[/] {escape(finding.fix, lines=True)}")
     raise typer.Exit(1 if failed else 0)
 
 
 @agent_commands.command(epilog="Example: deltatide run -c shop.toml")
 def run(config: ConfigOption, verbose: VerboseOption = False) -> None:
-    """Capture: follow the log, take dumps, land and commit, until SIGTERM or Ctrl-C."""
+    """Capture: follow the log, dump tables, land and commit, until SIGTERM or Ctrl-C."""
     from connector.footprint import keep_small
 
     keep_small()
     log_to_stderr(verbose)
-    with stopped_by_signals(lambda _signal: sys.exit(0)):  # before capture begins nothing is to be landed
+    with stopped_by_signals(lambda _signal: sys.exit(0)):  # before capture begins there is nothing to land
         from connector import agent
 
         progress = agent.run(load(config))
@@ -77,14 +84,15 @@ def dump(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the running agent for a dump of existing rows, while the log keeps flowing."""
+    """Ask the running agent to dump existing rows while the log keeps flowing."""
     from connector.agent import request_dump
 
     if bool(tables) == everything:
         raise ConfigurationError("name tables, or --all for all of them", hint="deltatide dump --help")
-    if where and keys:
+    if where is not None and keys is not None:
         raise ConfigurationError("--where and --keys exclude each other", hint="ask for two dumps")
-    request_id = request_dump(load(config), tables, where, parse_keys(keys) if keys else None)
+    wanted = parse_keys(keys) if keys is not None else None
+    request_id = request_dump(load(config), tables, where, wanted)
     if as_json:
         print(json.dumps({"id": request_id}))
     else:
@@ -92,69 +100,138 @@ def dump(
 
 
 def parse_keys(text: str) -> list[list[str]]:
-    """Read the keys of ``--keys``: ``1,2,3`` or JSON; each key becomes a list of the source's text values."""
+    """Parse the keys of ``--keys``: ``1,2,3`` or JSON; each key becomes a list of source text values."""
     if not text.lstrip().startswith("["):
         return [[part.strip()] for part in text.split(",") if part.strip()]
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
     except json.JSONDecodeError as error:
         raise RequestError(f"--keys is not JSON: {error.msg} at column {error.colno}") from error
-    return [[str(v) for v in key] if isinstance(key, list) else [str(key)] for key in values]
+    except RecursionError as error:
+        raise RequestError("--keys is nested too deeply") from error
+    return [[_key_value(v) for v in (key if isinstance(key, list) else [key])] for key in values]
+
+
+def _key_value(value: Any) -> str:
+    """Return a JSON value as the source's text; numbers keep their digits."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    raise RequestError(f"--keys holds {json.dumps(value)[:50]}, which is no value of a key")
 
 
 @agent_commands.command(epilog="Example: deltatide dumps -c shop.toml")
 def dumps(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """List dumps: what was asked for, and how far they have come."""
+    """List dumps: what was requested, and their progress."""
     from connector.agent import newest
 
     states = newest(load(config)).dumps
     if as_json:
         print(json.dumps([s.model_dump(mode="json", exclude={"open", "keys"}) for s in states], indent=2))
-        return
+    else:
+        print_dumps(states)
+
+
+def print_dumps(states: Sequence[DumpState]) -> None:
+    """Print dumps as a table."""
     table = Table(
         "dump", "table", "kind", "reason", "state", "chunks", "rows", "of about", "finished", box=None
     )
     for s in states:
         table.add_row(
-            s.id, s.table, s.kind, s.reason, s.error or s.state, f"{s.chunks:,}", f"{s.rows:,}",
+            escape(s.id), escape(str(s.table)), s.kind, s.reason, escape(s.error or s.state),
+            f"{s.chunks:,}", f"{s.rows:,}",
             "" if s.rows_estimate is None else f"{s.rows_estimate:,}", when(s.finished_at),
         )  # fmt: skip
     out.print(table)
 
 
+@agent_commands.command(epilog="Example: deltatide schema -c shop.toml public.orders")
+def schema(
+    config: ConfigOption,
+    table: Annotated[str, typer.Argument(help="A table, as namespace.table.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show a table's columns as they land, and how its layout has changed."""
+    from connector.agent import layouts_of
+
+    versions = layouts_of(load(config), table)
+    if as_json:
+        print(json.dumps([_layout_json(v) for v in versions], indent=2))
+        return
+    newest = versions[0].schema
+    columns = Table("column", "source type", "lake type", "key", box=None)
+    for column in newest.columns:
+        place = str(newest.key.index(column.name) + 1) if column.name in newest.key else ""
+        columns.add_row(Text(column.name), Text(column.source_type), Text(column.type), place)
+    out.print(columns)
+    history = Table("manifest", "landed", "position", "change", box=None)
+    for version in versions:
+        history.add_row(
+            str(version.manifest), when(version.committed_at), version.place, Text(_spell_change(version))
+        )
+    out.print()
+    out.print(history)
+
+
+def _spell_change(version: LayoutVersion) -> str:
+    """Describe what a layout changed, as in ``added n (integer); dropped old``."""
+    if version.is_first:
+        return f"first layout, {len(version.schema.columns)} columns"
+    parts = [f"added {c.name} ({c.source_type})" for c in version.added]
+    parts += [f"dropped {c.name}" for c in version.dropped]
+    parts += [f"{now.name}: {was.source_type} became {now.source_type}" for was, now in version.changed]
+    if version.key_before != version.schema.key:
+        parts.append(f"key {list(version.key_before or ())} became {list(version.schema.key)}")
+    return "; ".join(parts) if parts else "columns reordered"
+
+
+def _layout_json(version: LayoutVersion) -> dict[str, Any]:
+    return {
+        "manifest": version.manifest,
+        "committed_at": version.committed_at.isoformat(),
+        "position": version.place,
+        "schema_id": version.schema.id,
+        "key": list(version.schema.key),
+        "columns": [vars(c) for c in version.schema.columns],
+        "change": _spell_change(version),
+    }
+
+
 @agent_commands.command(epilog="Example: deltatide status -c shop.toml --json")
 def status(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Show who is active, how far the log has landed, and what is set aside."""
+    """Show who is active, how far the log has landed, and what is quarantined."""
     from connector.agent import status as read_status
 
     state = read_status(load(config))
     if as_json:
-        print(json.dumps(state, indent=2, default=str))
+        print(json.dumps(asdict(state), indent=2, default=str))
     else:
-        _print_status(state)
-    raise typer.Exit(1 if any(t["state"] == "set_aside" for t in state["tables"].values()) else 0)
+        print_status(state)
+    raise typer.Exit(1 if state.quarantined else 0)
 
 
-def _print_status(state: dict[str, Any]) -> None:
-    for name in (
-        "source",
-        "agent",
-        "manifest",
-        "position",
-        "epoch",
-        "committed",
-        "source time",
-        "exact",
-        "gaps",
-    ):
-        value = state[name]
-        out.print(f"{name:<12} {escape(when(value) if isinstance(value, datetime) else str(value))}")
+def print_status(status: Status) -> None:
+    """Print what `connector.agent.status` returns."""
+    figures = {
+        "source": status.source,
+        "agent": status.agent,
+        "manifest": status.manifest,
+        "position": status.position,
+        "epoch": status.epoch,
+        "committed": when(status.committed_at),
+        "source time": when(status.source_committed_at),
+        "exact": status.exact,
+        "gaps": status.gaps,
+    }
+    for name, value in figures.items():
+        out.print(f"{name:<12} {escape(str(value))}")
     table = Table("table", "state", "dumped", "active dumps", "reason", box=None)
-    for name, t in state["tables"].items():
-        table.add_row(
-            name, t["state"], "yes" if t["dumped"] else "no", str(t["active_dumps"]), t["reason"] or ""
-        )
+    for name, t in status.tables.items():
+        dumped = "yes" if t.dumped else "no"
+        table.add_row(escape(name), t.state, dumped, str(t.active_dumps), escape(t.reason or ""))
     out.print(table)
-    for name, t in state["tables"].items():
-        if t["hint"]:
-            out.print(f"[bold]hint:[/] {escape(name)}: {escape(t['hint'])}")
+    for name, t in status.tables.items():
+        if t.hint:
+            out.print(f"[bold]hint:[/] {escape(name)}: {escape(t.hint)}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -16,12 +19,17 @@ from rich.table import Table
 
 from connector.cli.printing import ConfigOption, JsonOption, err, escape, log_to_stderr, out, when
 from connector.config import Config, load
-from connector.errors import ConfigurationError, PreconditionError
-from connector.landing import CDC
+from connector.errors import ConfigurationError, PreconditionError, TransientError
+from connector.landing.format import CDC
+from connector.landing.manifest_store import newest_manifest
 from connector.position import spell_position
-from connector.signals import stopped_by_signals
+from connector.schema import TableName
+from connector.signals import STOPPING, stopped_by_signals
+from connector.store.factory import open_store
 
 merge_commands = typer.Typer()
+
+Tasks = dict[TableName, TaskID]
 
 _DONE_AT = {"waiting": 0, "reading": 20, "merging": 50, "done": 100, "failed": 100, "unchanged": 100}
 
@@ -49,50 +57,72 @@ def merge(
     settings = _lake_config(config)
     names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
     log_to_stderr(verbose=False)
-    stop = threading.Event()  # ends after the merge that is under way
+    stop = threading.Event()  # ends after the current table
+    signals: list[int] = []
+
+    def end(number: int) -> None:
+        signals.append(number)
+        stop.set()
+        for each in STOPPING:
+            signal.signal(each, _abandon)
+
+    code = 0
     with (
-        _spark(settings) as spark,
-        stopped_by_signals(lambda _signal: stop.set()),
+        stopped_by_signals(lambda number: sys.exit(_interrupted(number, every))),  # while Spark starts
+        _spark(settings, waits=every is not None) as spark,
+        stopped_by_signals(end),
         _shown(as_json) as (progress, report),
     ):
-        from merge.job import merge_every, merge_once
+        from merge import merge_every, merge_once
 
         if every is None:
-            done = merge_once(spark, settings, tables=names, until=until, progress=progress)
+            done = merge_once(spark, settings, tables=names, until=until, progress=progress, stop=stop)
             report(done)
-            code = done.exit_code
+            code = _interrupted(signals[0], every) if done.stopped else done.exit_code
         else:
-            code = merge_every(
-                spark, settings, every, tables=names, progress=progress, report=report, stop=stop
-            )
+            merge_every(spark, settings, every, tables=names, progress=progress, report=report, stop=stop)
     raise typer.Exit(code)
+
+
+def _abandon(number: int, _frame: FrameType | None) -> NoReturn:
+    """Exit at once on the second signal; Spark is not asked anything more, as it may be in a long call."""
+    from merge.gateway import kill_java
+
+    err.print("interrupted: the table under way is abandoned, the next merge does it again")
+    kill_java()
+    os._exit(128 + number)
+
+
+def _interrupted(number: int, every: float | None) -> int:
+    """Return the exit status after a signal: 0 if nothing else would end it, else what shells expect."""
+    return 0 if every is not None else 128 + number
 
 
 @contextmanager
 def _shown(as_json: bool) -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
-    """Give what shows a table's progress and a merge's report: bars on a terminal, lines elsewhere."""
+    """Return what shows a table's progress and a merge's report: bars on a terminal, lines elsewhere."""
     if as_json:
         yield (lambda _step: None), (lambda done: print(json.dumps(done.to_dict(), default=str), flush=True))
     elif out.is_terminal:
         columns = (
-            TextColumn("{task.description:<32}"),
+            TextColumn("{task.description:<32}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[rows]:>12,} events"),
         )
         with Progress(*columns, TimeElapsedColumn(), console=out, transient=True) as bars:
-            tasks: dict[str, TaskID] = {}
+            tasks: Tasks = {}
             yield (lambda step: _move(bars, tasks, step)), (lambda done: _print_report(done, bars, tasks))
     else:
         yield (lambda _step: None), _print_report
 
 
-def _move(bars: Progress, tasks: dict[str, TaskID], step: Any) -> None:
+def _move(bars: Progress, tasks: Tasks, step: Any) -> None:
     if step.table not in tasks:
-        tasks[step.table] = bars.add_task(escape(step.table), total=100, rows=step.rows)
+        tasks[step.table] = bars.add_task(str(step.table), total=100, rows=step.rows)
     bars.update(tasks[step.table], completed=_DONE_AT[step.step], rows=step.rows)
 
 
-def _print_report(done: Any, bars: Progress | None = None, tasks: dict[str, TaskID] | None = None) -> None:
+def _print_report(done: Any, bars: Progress | None = None, tasks: Tasks | None = None) -> None:
     if bars is not None and tasks is not None:
         for task in tasks.values():
             bars.remove_task(task)
@@ -102,22 +132,26 @@ def _print_report(done: Any, bars: Progress | None = None, tasks: dict[str, Task
     if not done.manifest:
         out.print("nothing has landed yet")
     elif done.recorded:
-        exact = "" if done.exact else ", not yet exact (a dump is under way, a table is set aside or failed)"
+        exact = "" if done.exact else f", not yet exact ({NOT_EXACT})"
+        exact = ", not exact: stopped before all tables were merged" if done.stopped else exact
         out.print(f"cut at manifest {done.manifest}{exact}, {done.seconds:.1f} s")
     elif bars is None:
         out.print(f"nothing new after manifest {done.manifest}")
 
 
+NOT_EXACT = "a dump is under way, rows wait for a column, or a table is quarantined or failed"
+
+
 def _print_table(table: Any) -> None:
     if table.error is not None:
-        err.print(f"[bold red]failed[/] {escape(table.table)}: {escape(table.error)}")
+        err.print(f"[bold red]failed[/] {escape(str(table.table))}: {escape(table.error)}")
         if table.hint:
             err.print(f"[bold]hint:[/] {escape(table.hint)}")
     elif table.rows:
         counts = ("inserted", "updated", "deleted")
         told = [f"{getattr(table, c):,} {c}" for c in counts if getattr(table, c) is not None]
         counted = ", ".join(told) or "merged"
-        out.print(f"{escape(table.table)}: {table.rows:,} events, {counted}, {table.seconds:.1f} s")
+        out.print(f"{escape(str(table.table))}: {table.rows:,} events, {counted}, {table.seconds:.1f} s")
 
 
 @merge_commands.command(epilog="Example: deltatide live -c shop.toml public.orders --limit 5")
@@ -131,16 +165,19 @@ def live(
     """Show a table as of the newest manifest, without waiting for a merge."""
     settings = _lake_config(config)
     with _spark(settings) as spark:
-        from merge.live import live as live_frame
+        from merge.queries import live as live_frame
+        from merge.unreachable import check_endpoint
 
+        check_endpoint(spark, settings)
         frame = live_frame(spark, settings, table).limit(limit)
         if as_json:
             _print_json(frame)
             return
-        shown = Table(*(c for c in frame.columns if cdc or c != CDC), box=None)
+        columns = [name for name in frame.columns if cdc or name != CDC]
+        shown = Table(*map(escape, columns), box=None)
         for row in frame.collect():
             values = row.asDict(recursive=True)
-            shown.add_row(*(escape(_spelled(values[str(c.header)])) for c in shown.columns))
+            shown.add_row(*(escape(_spelled(values[name])) for name in columns))
         out.print(shown)
 
 
@@ -150,11 +187,13 @@ def cuts(
     limit: Annotated[int, typer.Option(min=1, help="Show so many, newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """List the cuts: each is the state of all tables at one position of the source."""
+    """List the cuts, each the state of all tables at one position of the source."""
     settings = _lake_config(config)
-    with _spark(settings) as spark:
-        from merge.frontier import cuts as cut_frame
+    with _spark(settings, reads_landing=False) as spark:
+        from merge.control_table import cuts as cut_frame
+        from merge.unreachable import check_endpoint
 
+        check_endpoint(spark, settings)
         frame = cut_frame(spark, settings).orderBy("manifest", ascending=False).limit(limit)
         if as_json:
             _print_json(frame)
@@ -163,13 +202,20 @@ def cuts(
             "manifest", "epoch", "position", "source time", "merged", "exact", "Delta versions", box=None
         )
         for row in frame.collect():
-            versions = [f"{name} {row.tables[name].version}" for name in sorted(row.tables)]
+            versions = [_table_shown(name, row.tables[name]) for name in sorted(row.tables)]
             position = spell_position(row.position, settings.source.kind)
             shown.add_row(
                 str(row.manifest), str(row.epoch), position, when(row.source_committed_at),
                 when(row.merged_at), "yes" if row.exact else "no", escape(", ".join(versions)),
             )  # fmt: skip
         out.print(shown)
+
+
+def _table_shown(name: str, place: Any) -> str:
+    """Return a table's version in a cut, and what keeps the cut from being exact."""
+    waiting = f"{place.missing} rows wait for a column" if place.missing else None
+    kept = ", ".join(filter(None, (place.error, waiting)))
+    return f"{name} {place.version}" + (f" ({kept})" if kept else "")
 
 
 def _print_json(frame: Any) -> None:
@@ -191,17 +237,45 @@ def _lake_config(path: Path) -> Config:
 
 
 @contextmanager
-def _spark(config: Config) -> Iterator[Any]:
+def _spark(config: Config, *, waits: bool = False, reads_landing: bool = True) -> Iterator[Any]:
+    """Yield a session. Errors that would end the command are detected before a session starts here.
+
+    `waits`: wait for a store that does not answer. `reads_landing`: the landing zone too, not just the lake.
+    """
     try:
         from merge.session import open_session
     except ModuleNotFoundError as error:
         raise PreconditionError(
             f"this command needs Spark: {error.name} is not installed", hint='pip install "deltatide[spark]"'
         ) from error
+    from merge.unreachable import legible
+
+    if not os.environ.get("SPARK_REMOTE"):
+        _look_ahead(config, waits=waits, reads_landing=reads_landing)
     if sys.stderr.isatty():
         err.print("starting Spark", end="\r")
     session = open_session(config)
     try:
-        yield session
-    finally:
-        session.stop()
+        with legible(config):
+            yield session
+    except KeyboardInterrupt:  # mid-work: Java ends with us; ask it nothing more
+        raise
+    except BaseException:
+        with suppress(Exception):
+            session.stop()
+        raise
+    session.stop()
+
+
+def _look_ahead(config: Config, *, waits: bool, reads_landing: bool) -> None:
+    """Raise an error of ours if an endpoint does not answer, or if manifests are too new.
+
+    Spark may have the rights to read what can't be read from here.
+    """
+    from merge.unreachable import check_configured_endpoint
+
+    if not waits:
+        check_configured_endpoint(config)
+    if reads_landing:
+        with suppress(TransientError, PreconditionError):
+            newest_manifest(open_store(config.landing, config.source.name, patient=False))

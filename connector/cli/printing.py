@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,9 +15,13 @@ from rich.console import Console
 
 from connector.errors import BugError, DeltatideError
 
-# Where nobody looks at a screen, a table's columns must not be cut to 80 characters.
-out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else 240)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+# Without a terminal, a table's columns must not be cut to 80 characters.
+# Names such as a:key:b are no emoji.
+out = Console(soft_wrap=True, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 240)
+err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+"""Control characters, those that change the direction of the text after them, and lone surrogates."""
 
 ConfigOption = Annotated[
     Path,
@@ -29,38 +34,58 @@ VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Log more."
 
 
 def fail(error: DeltatideError) -> NoReturn:
-    """Print an error and what to do, and end with its exit status; a bug of ours shows where it happened."""
-    err.print(f"[bold red]error:[/] {escape(str(error))}")
+    """Print an error and what to do, and exit with its status; a bug of ours includes its traceback."""
+    err.print(f"[bold red]error:[/] {escape(str(error), lines=True)}")
     if error.hint:
-        err.print(f"[bold]hint:[/] {escape(error.hint)}")
+        err.print(f"[bold]hint:[/] {escape(error.hint, lines=True)}")
     if isinstance(error, BugError):
         err.print_exception()
     sys.exit(error.exit_code)
 
 
-def escape(text: str) -> str:
-    """Keep text from being read as markup."""
-    return text.replace("[", r"\[")
+_MARKUP = re.compile(r"\\+(?=\[|\Z)|\[")
+
+
+def escape(text: str, *, lines: bool = False) -> str:
+    """Keep text from being read as markup or by the terminal; `lines`: keep its line breaks."""
+    if lines:
+        return "\n".join(map(escape, text.split("\n")))
+    return _MARKUP.sub(_plain, visible(text))
+
+
+def _plain(found: re.Match[str]) -> str:
+    """Escape a bracket, or backslashes before one, so that no tag of ours or of others joins them."""
+    return r"\[" if found[0] == "[" else found[0] * 2 + "[none][/none]"
+
+
+def visible(text: str) -> str:
+    """Escape characters that a terminal would obey or not show."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def when(at: datetime | None) -> str:
-    """Spell an instant in UTC."""
+    """Format an instant in UTC."""
     return "" if at is None else f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}Z"
 
 
 def log_to_stderr(verbose: bool) -> None:
-    """Log in plain lines; libraries only what matters."""
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)-7s %(message)s",
-        datefmt="%H:%M:%S",
-        stream=sys.stderr,
-    )
+    """Log in plain lines; chatty libraries only from warnings up."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     for noisy in ("botocore", "boto3", "urllib3", "s3transfer", "py4j"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
+class _Lines(logging.Formatter):
+    """One line per event, whatever names it holds; a traceback follows on lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Format the message alone."""
+        return visible(super().formatMessage(record))
+
+
 def close_broken_pipe() -> NoReturn:
-    """End quietly when nobody reads any more, as in ``deltatide dumps | head``."""
+    """Exit quietly when the reader has gone, as in ``deltatide dumps | head``."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)

@@ -1,1 +1,1 @@
-"""The demonstration: an embedded database with a live writer, captured, merged and compared."""
+"""The demo: an embedded database with a live writer, captured, merged and compared."""

@@ -1,8 +1,8 @@
 """Compares a table of the source with a Delta table, row by row and column by column.
 
-Both sides come in key order, some thousand rows at a time, so that memory is bounded. The values are read by
-means of their own (SQL on one side, Parquet that Spark wrote in key order on the other), not by the agent's
-decoders: what a bug there lost or changed shows.
+Both sides are read in key order, a few thousand rows at a time, so memory is bounded. The values don't go
+through the agent's decoders (one side is SQL, the other Parquet that Spark wrote in key order), so what a
+decoder bug loses or changes shows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DIFFERENCES_KEPT = 10
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that is not the same; a row that is missing on one side has `column` None."""
+    """One value that differs; `column` None: the row is missing on one side."""
 
     title: str
     table: str
@@ -46,7 +46,7 @@ def _short(value: Any) -> str:
 
 @dataclass
 class Comparison:
-    """The result for one table of the database `title`; `differences` counts all, `first` holds some."""
+    """The result for one table of the database `title`; `differences` counts all, `first` holds a few."""
 
     title: str
     table: str
@@ -56,7 +56,7 @@ class Comparison:
     first: list[Difference] = field(default_factory=list)
 
     def add(self, key: Row, column: str | None, source: Any, target: Any) -> None:
-        """Count a difference, and keep it if it is one of the first."""
+        """Count a difference, and keep it if it is among the first."""
         self.differences += 1
         if len(self.first) < DIFFERENCES_KEPT:
             self.first.append(Difference(self.title, self.table, key, column, source, target))
@@ -64,7 +64,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table's columns and key, as the catalog of the database called `title` tells them."""
+    """A table's columns and key, from the catalog of the database called `title`."""
 
     title: str
     namespace: str
@@ -74,12 +74,12 @@ class SourceTable:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Columns with those of the key first."""
+        """Columns, those of the key first."""
         return self.key + tuple(name for name, _ in self.columns if name not in self.key)
 
 
 def source_table(source: DemoSource, connection: Any, name: str) -> SourceTable:
-    """Read columns and primary key of a table from the catalog, which all databases have alike."""
+    """Read a table's columns and primary key from the catalog, which is the same in all databases."""
     wanted = (source.namespace, name)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -111,7 +111,7 @@ def source_rows(source: DemoSource, connection: Any, table: SourceTable) -> Iter
 
 
 def target_rows(folder: Path, columns: Sequence[str]) -> Iterator[list[Row]]:
-    """Read Parquet files in the order of their names, the columns in the order given."""
+    """Read Parquet files in name order, with the columns in the given order."""
     for file in sorted(folder.glob("*.parquet")):
         for batch in pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=list(columns)):
             values = [_python_values(batch.column(name)) for name in columns]
@@ -128,9 +128,9 @@ def _python_values(column: pa.Array) -> list[Any]:
 
 
 def compare(table: SourceTable, source: Iterator[list[Row]], target: Iterator[list[Row]]) -> Comparison:
-    """Compare two streams of rows, both in ascending order of their key columns, which come first.
+    """Compare two streams of rows, both in ascending key order, with the key columns first.
 
-    A row that is in one stream alone is one difference; of a row in both, each column that differs is one.
+    A row in only one stream is one difference; in a row in both, each differing column is one.
     """
     result = Comparison(table.title, f"{table.namespace}.{table.name}")
     width, names = len(table.key), table.order
@@ -154,7 +154,7 @@ def compare(table: SourceTable, source: Iterator[list[Row]], target: Iterator[li
 
 
 def other_columns(table: SourceTable, columns: Sequence[str]) -> Comparison:
-    """Give what differs between tables that have not the same columns: each column of one of them alone."""
+    """Return the differences between tables with different columns: each column that only one of them has."""
     result = Comparison(table.title, f"{table.namespace}.{table.name}")
     for name in sorted(set(table.order) ^ set(columns)):
         result.add((), name, *(("a column", None) if name in table.order else (None, "a column")))
@@ -164,7 +164,7 @@ def other_columns(table: SourceTable, columns: Sequence[str]) -> Comparison:
 def _compare_slices(
     result: Comparison, left: list[Row], right: list[Row], width: int, names: Sequence[str]
 ) -> tuple[list[Row], list[Row]]:
-    """Walk two runs of rows by key until one of them ends, and give what is left of both."""
+    """Walk two runs of rows by key until one of them ends, and return what is left of both."""
     i = j = 0
     while i < len(left) and j < len(right):
         source, target = left[i], right[j]

@@ -1,4 +1,4 @@
-"""Shows the demonstration while it runs: live on a terminal, elsewhere a plain line every few seconds."""
+"""Shows the demo's progress: live on a terminal, elsewhere a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from connector.demo.watch import TableFigures
+from connector.demo.landing_stats import TableFigures
 
 LINE_SECONDS = 5.0
 
 
 @dataclass
 class Figures:
-    """What is shown at one moment; `cut` is the last manifest merged, None before the first."""
+    """The figures to show at one moment; `cut` is the last manifest merged, None before the first."""
 
     phase: str
     tables: dict[str, TableFigures] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Figures:
 
     @property
     def dumped(self) -> int:
-        """Rows dumped, of all tables."""
+        """Rows dumped in all tables."""
         return sum(table.dumped for table in self.tables.values())
 
 
@@ -49,12 +49,12 @@ class Display:
         self._last_line = 0.0
 
     def step(self, text: str) -> None:
-        """Say what is being done now."""
+        """Print the current step."""
         self.console.print(f"[dim]{self._elapsed():>5.0f} s[/]  {text}", highlight=False, soft_wrap=True)
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Show figures in place, on a terminal, until the end of the block; the last ones stay."""
+        """On a terminal, show figures in place during the block; the last ones stay."""
         if not self.console.is_terminal:
             yield
             return
@@ -92,7 +92,7 @@ class Display:
 
 
 def line(figures: Figures) -> str:
-    """Spell figures in one line."""
+    """Format figures as one line."""
     lag = "" if figures.lag_seconds is None else f", lag {figures.lag_seconds:.1f} s"
     return (
         f"{figures.phase}: {figures.dumped:,} rows dumped, {figures.changes:,} changes landed "

@@ -1,8 +1,8 @@
-"""The demonstration's folder: the landing zone, the lake, the database, logs and the configuration.
+"""The demo's folder: the landing zone, the lake, the database, logs and the configuration.
 
-Invariant: a folder is emptied only if it carries the demonstration's own marker file.
+Invariant: a folder is emptied only if it contains the demo's marker file.
 
-After the demonstration everything but the database stays, until the next one in the same folder.
+After the demo everything but the database stays, until the next demo in the same folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ url = {lake}
 
 
 class DemoFolder:
-    """A folder that belongs to the demonstration. Paths are absolute."""
+    """A folder that belongs to the demo. Paths are absolute."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,9 +55,9 @@ class DemoFolder:
 
     @classmethod
     def create(cls, path: Path | None) -> DemoFolder:
-        """Make the folder anew; what an earlier demonstration left in it is removed.
+        """Create the folder, removing what an earlier demo left in it.
 
-        `PreconditionError` when something else is there, which is left as it is.
+        `PreconditionError` if it contains anything else, which is left alone.
         """
         folder = cls((path or DEFAULT_FOLDER).absolute())
         marker = folder.path / MARKER
@@ -81,7 +81,7 @@ class DemoFolder:
         return folder
 
     def configure(self, kind: str, namespace: str, url: str, password: str) -> Config:
-        """Write the configuration for a source (its url with password), and read it as everybody does."""
+        """Write the configuration for a source (its url with password), and load it the usual way."""
         secret = self.path / "password"
         secret.touch(mode=0o600)
         secret.write_text(password)
@@ -92,7 +92,7 @@ class DemoFolder:
         return load(self.configuration)
 
     def drop_database(self) -> None:
-        """Remove the database's files; its server has ended."""
+        """Remove the database's files; its server must have stopped."""
         shutil.rmtree(self.database, ignore_errors=True)
 
     def remove(self) -> None:
@@ -100,13 +100,13 @@ class DemoFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def shown(self, path: Path) -> str:
-        """Spell a path as short as it can be typed here."""
+        """Format a path as short as it can be typed in the current folder."""
         relative = os.path.relpath(path)
         return str(path) if relative.startswith("..") else relative
 
 
 def _empty(folder: Path) -> None:
-    """Remove what is in the folder, the marker last, so that a removal that was cut short can be repeated."""
+    """Remove the folder's contents but the marker, so that an interrupted removal can be repeated."""
     if not folder.exists():
         return
     for entry in folder.iterdir():

@@ -1,7 +1,7 @@
-"""MariaDB and MySQL for the demonstration.
+"""MariaDB and MySQL for the demo.
 
 The writer's session has ``binlog_row_image = NOBLOB``: a long text that an update does not touch is not in
-the log, as with PostgreSQL's TOAST. A TRUNCATE ends the transaction that it is in.
+the log, like PostgreSQL's TOAST. A TRUNCATE ends its transaction.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import pymysql
 from pymysql.cursors import SSCursor
 
-from connector.demo.mariadb_server import MariadbServer
-from connector.demo.mysql_server import MysqlServer
+from connector.demo.servers.mariadb import MariadbServer
+from connector.demo.servers.mysql import MysqlServer
 from connector.demo.source import ROWS_AT_ONCE, Dialect, Row
 from connector.mysql.connection import parse_url
 from connector.mysql.server import end_of_log, find_server, position_of
@@ -78,7 +78,7 @@ class MysqlSource:
     @classmethod
     @contextmanager
     def start(cls, kind: str, folder: Path) -> Iterator[MysqlSource]:
-        """Start the server; it ends with the block."""
+        """Start the server; it stops at the end of the block."""
         programs = MysqlServer if kind == "mysql" else MariadbServer
         with programs.start(folder) as server:
             yield cls(server)
@@ -88,15 +88,15 @@ class MysqlSource:
         return pymysql.connect(**parse_url(self.url), charset="utf8mb4", init_command=self._session)
 
     def end_of_log(self, connection: Any) -> int:
-        """Give the position behind the last commit."""
+        """Return the position after the last commit."""
         return position_of(*end_of_log(connection, find_server(connection)))
 
     def selected(self, column: str, data_type: str) -> str:
-        """Spell what to select of a column."""
+        """Build the SELECT expression of a column."""
         return f"CAST({column} AS char)" if data_type == "uuid" else column
 
     def ordered(self, column: str, data_type: str) -> str:
-        """Spell what to order by."""
+        """Build the ORDER BY expression of a column."""
         as_text = data_type in ("uuid", "char", "varchar", "text")
         return f"CAST({column} AS char CHARACTER SET utf8mb4) COLLATE utf8mb4_bin" if as_text else column
 

@@ -1,4 +1,4 @@
-"""PostgreSQL for the demonstration."""
+"""PostgreSQL for the demo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg2
 
-from connector.demo.postgres_server import PostgresServer
+from connector.demo.servers.postgres import PostgresServer
 from connector.demo.source import ROWS_AT_ONCE, Dialect, Row
 from connector.position import parse_lsn
 
@@ -56,7 +56,7 @@ class PostgresSource:
     @classmethod
     @contextmanager
     def start(cls, folder: Path) -> Iterator[PostgresSource]:
-        """Start the server; it ends with the block."""
+        """Start the server; it stops at the end of the block."""
         with PostgresServer.start(folder, database=DATABASE) as server:
             yield cls(server)
 
@@ -65,13 +65,13 @@ class PostgresSource:
         return psycopg2.connect(self.url, options="-c timezone=UTC")
 
     def end_of_log(self, connection: Any) -> int:
-        """Give the position behind the last commit."""
+        """Return the position after the last commit."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_current_wal_lsn()")
             return parse_lsn(cursor.fetchone()[0])
 
     def selected(self, column: str, data_type: str) -> str:
-        """Spell what to select of a column."""
+        """Build the SELECT expression of a column."""
         if data_type == "timestamp with time zone":
             return f"{column} AT TIME ZONE 'UTC'"
         if data_type == "real":  # as Parquet's floats become Python's: the nearest double
@@ -79,14 +79,14 @@ class PostgresSource:
         return column if data_type in _AS_THEY_ARE else f"{column}::text"
 
     def ordered(self, column: str, data_type: str) -> str:
-        """Spell what to order by."""
+        """Build the ORDER BY expression of a column."""
         spelled = self.selected(column, data_type)
         as_text = data_type in ("text", "character varying") or data_type not in _AS_THEY_ARE
         by_bytes = as_text and not data_type.startswith("timestamp")
         return f'{spelled} COLLATE "C"' if by_bytes else spelled
 
     def read(self, connection: Any, query: str) -> Iterator[list[Row]]:
-        """Read through a cursor of the server."""
+        """Read through a server-side cursor."""
         with connection.cursor(name="compare") as cursor:
             cursor.execute(query)
             while rows := cursor.fetchmany(ROWS_AT_ONCE):

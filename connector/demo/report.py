@@ -1,4 +1,4 @@
-"""The end of the demonstration: figures, differences, and what to try next."""
+"""The end of the demo: figures, differences, and what to try next."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.table import Table
 
 from connector.demo.compare import Comparison
 from connector.demo.folder import DemoFolder
-from connector.demo.watch import LandingWatch
+from connector.demo.landing_stats import LandingWatch
 
 DIFFERENCES_SHOWN = 10
 
 
 def print_comparison(console: Console, comparisons: Sequence[Comparison], watch: LandingWatch) -> None:
-    """Print a line for each table (one at least), and the first differences where there are any."""
+    """Print a line per table (at least one is required), and the first differences if there are any."""
     table = Table(header_style="bold", box=None, padding=(0, 1))
     table.add_column("table", no_wrap=True)
     for name in (f"in {comparisons[0].title}", "in Delta", "differences", "dumped", "captured"):
@@ -40,7 +40,7 @@ def print_comparison(console: Console, comparisons: Sequence[Comparison], watch:
 
 
 def print_figures(console: Console, figures: Mapping[str, str]) -> None:
-    """Print named figures, one a line."""
+    """Print named figures, one per line."""
     table = Table(box=None, padding=(0, 2), show_header=False)
     for name, value in figures.items():
         table.add_row(f"[bold]{name}[/]", value)
@@ -49,13 +49,12 @@ def print_figures(console: Console, figures: Mapping[str, str]) -> None:
 
 
 def print_next_steps(console: Console, folder: DemoFolder, namespace: str) -> None:
-    """Print where everything lies, and commands that work as they are printed."""
+    """Print where everything is, and commands that can be pasted."""
     command = _program("deltatide")
     configuration = shlex.quote(folder.shown(folder.configuration))
     steps = {
         "Delta tables": folder.shown(folder.lake / namespace),
         "landing zone": folder.shown(folder.landing / "shop"),
-        "a query": query_command(folder, namespace),
         "a table now": f"{command} live -c {configuration} {namespace}.orders --limit 5",
         "the cuts": f"{command} cuts -c {configuration}",
         "a notebook": "notebooks/01_first_look.ipynb",
@@ -65,18 +64,8 @@ def print_next_steps(console: Console, folder: DemoFolder, namespace: str) -> No
         console.print(f"[bold]{name:<14}[/]{escape(text)}", highlight=False, soft_wrap=True)
 
 
-def query_command(folder: DemoFolder, namespace: str) -> str:
-    """Spell a shell command that queries a Delta table."""
-    query = (
-        "SELECT status, count(*) AS orders, sum(total) AS total "
-        f"FROM delta.`{folder.lake / namespace / 'orders'}` GROUP BY status ORDER BY status"
-    )
-    code = f"from merge.session import local_session; local_session().sql({query!r}).show()"
-    return f"{_shown(Path(sys.executable))} -c {shlex.quote(code)}"
-
-
 def _program(name: str) -> str:
-    """Spell a command of this environment so that it is found."""
+    """Format a command of this environment so that the shell finds it."""
     return name if shutil.which(name) else _shown(Path(sys.executable).with_name(name))
 
 

@@ -1,4 +1,4 @@
-"""The demonstration, from an empty folder to the comparison: `deltatide demo`.
+"""The demo, from an empty folder to the comparison: `deltatide demo`.
 
 ::
 
@@ -8,10 +8,10 @@
         |                                                                   |
         +------------------------------ compared --------------------------+
 
-The first rows are dumped, the writer writes, and merges run at the same time. Then the writer stops, what it
-wrote is landed and merged, and the last cut is compared with the database, row by row and column by column.
+The first rows are dumped while the writer writes and merges run. Then the writer stops, what it wrote is
+landed and merged, and the last cut is compared with the database, row by row and column by column.
 
-What an interruption leaves: no process, and a folder that the next demonstration empties.
+An interruption leaves no process, only a folder that the next demo empties.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from typing import Any
 from rich.console import Console
 
 from connector.config import Config
-from connector.demo.child import Child
 from connector.demo.compare import Comparison, compare, other_columns, source_rows, source_table, target_rows
 from connector.demo.display import Display, Figures
 from connector.demo.folder import DemoFolder
-from connector.demo.merges import MergeWatch, last_cut, write_in_key_order
+from connector.demo.landing_stats import LandingWatch
+from connector.demo.merge_stats import MergeWatch, last_cut, write_in_key_order
 from connector.demo.report import print_comparison, print_figures, print_next_steps
 from connector.demo.shop import TABLES, Sizes, create_shop
-from connector.demo.source import DemoSource, start_source
-from connector.demo.watch import LandingWatch
+from connector.demo.source import DemoSource
+from connector.demo.start import start_source
+from connector.demo.subprocesses import Child
 from connector.demo.writer import Writer
 from connector.errors import OperatorError, PreconditionError
-from connector.store import Store, open_store
+from connector.store.factory import open_store
+from connector.store.protocol import Store
 
 CHANGES_PER_SECOND = 2_000
-"""Leaves a small machine the time for Spark."""
+"""Leaves a small machine time for Spark."""
 
 MERGE_SECONDS = 3
 PATIENCE_SECONDS = 300.0
@@ -55,11 +57,11 @@ LOOK_SECONDS = 0.25
 def demo(
     folder: Path | None = None, rows: int = 1_000_000, seconds: int = 60, source: str = "postgres"
 ) -> int:
-    """Run the demonstration and give the exit status: 1 when a single value differs.
+    """Run the demo and return the exit status: 1 if a single value differs.
 
-    `source`: the kind of database (postgres, mariadb, mysql).
-    `folder` (``demo-data`` by default) is emptied when an earlier demonstration made it, and then keeps the
-    landing zone and the lake. `seconds`: how long the writer writes; longer when the dump takes longer.
+    `source`: the kind of database (postgres, mariadb, mysql). `folder` (``demo-data`` by default) is emptied
+    if an earlier demo created it, and keeps the landing zone and the lake afterward. `seconds`: how long the
+    writer writes; longer if the dump takes longer.
     """
     _require_spark()
     console = Console()
@@ -102,7 +104,7 @@ class _Spark:
     spark: Any
 
     def close(self) -> None:
-        with suppress(Exception):  # after an interruption its Java process may be gone
+        with suppress(Exception):  # after an interruption, its Java process may be gone
             self.spark.stop()
 
 
@@ -114,7 +116,7 @@ def _spark() -> _Spark:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end us with everything that we started, and without what Spark says of it."""
+    """Let SIGTERM and Ctrl-C stop us and everything that we started, without Spark's messages about it."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         logging.disable(logging.CRITICAL)
@@ -130,7 +132,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _start(kind: str, place: DemoFolder, sizes: Sizes, display: Display, cleanup: ExitStack) -> _Run:
-    """Start everything; `cleanup` ends it, in the opposite order."""
+    """Start everything; `cleanup` stops it in reverse order."""
     display.step("starting the database")
     source = cleanup.enter_context(start_source(kind, place.database))
     total = sum(vars(sizes).values())
@@ -150,7 +152,7 @@ def _start(kind: str, place: DemoFolder, sizes: Sizes, display: Display, cleanup
 
 
 class _Run:
-    """What runs, and the steps from capture to comparison."""
+    """The running parts, and the steps from capture to comparison."""
 
     def __init__(
         self,
@@ -172,7 +174,7 @@ class _Run:
         self._seconds: dict[str, float] = {}
 
     def capture(self, seconds: int) -> None:
-        """Write, dump, capture and merge at once, for `seconds` and until all is dumped."""
+        """Write, dump, capture and merge at once, for `seconds` and until everything is dumped."""
         self._display.step("dump, capture, merges and the writer run at the same time")
         self._writer.start()
         began = time.monotonic()
@@ -182,7 +184,7 @@ class _Run:
         self._raise_failures()
 
     def finish(self) -> None:
-        """Wait until all that was written has landed and is merged, then end merges and agent."""
+        """Wait until everything written has landed and is merged, then stop merges and agent."""
         with closing(self.source.connect()) as connection:
             self._position = self.source.end_of_log(connection)
         self._display.step("the writer has stopped; the rest is landed and merged")
@@ -214,7 +216,7 @@ class _Run:
         return result
 
     def figures(self) -> dict[str, str]:
-        """Give the figures of the whole run."""
+        """Return the figures of the whole run."""
         watch, merges = self.watch, self._merge_watch
         steps = ", ".join(
             f"{name} {seconds:.0f} s" for name, seconds in self._seconds.items() if seconds >= 1

@@ -1,8 +1,8 @@
-"""The demonstration's source: a small shop, its tables and its first rows.
+"""The demo's source: a small shop, its tables and its first rows.
 
-`documents` carries long texts: an update of its other columns does not bring them into the log (PostgreSQL
-stores them out of line, TOAST; MariaDB and MySQL leave them out where ``binlog_row_image`` says so). `carts`
-is small and is truncated while it is captured. Foreign keys are left out, since the writer changes keys.
+`documents` has long texts that updates of other columns leave out of the log (PostgreSQL stores them out of
+line, as TOAST; MariaDB and MySQL omit them if ``binlog_row_image`` says so). `carts` is small and is
+truncated while it is captured. There are no foreign keys, since the writer changes keys.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COLUMNS = {
         items int NOT NULL,
         seen_at {moment} NOT NULL""",
 }
-"""Columns of each table; types in braces are those of the dialect."""
+"""Columns of each table; types in braces come from the dialect."""
 
 LOAD = {
     "customers": """
@@ -81,7 +81,7 @@ LOAD = {
                || substr({digest}, 18) AS {uuid}), 1 + i % {customers}, i % 12, {seen_at}
         FROM {series}""",
 }
-"""A query for each table's first rows, made of the number `i`."""
+"""A query for each table's first rows, computed from the number `i`."""
 
 _TIMES = {
     "born": ("1950-01-01 00:00:00", "i * 13 % 20000 * 86400"),
@@ -93,7 +93,7 @@ _TIMES = {
 
 
 def long_text(dialect: Dialect, seed: str) -> str:
-    """Spell a text of 4 kB made of the seed, a literal or column; digests do not compress."""
+    """Build a 4 kB text from the seed, a literal or column; it is made of digests, which don't compress."""
     parts = dialect.series.format(first=1, last=128, name="part")
     digest = dialect.digest.format(text=f"{seed} || ':' || part")
     joined = dialect.joined.format(text=digest)
@@ -102,7 +102,7 @@ def long_text(dialect: Dialect, seed: str) -> str:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many rows each table begins with; together about as many as asked for."""
+    """How many rows each table starts with; in total about as many as requested."""
 
     customers: int
     orders: int
@@ -112,7 +112,7 @@ class Sizes:
 
     @classmethod
     def of(cls, rows: int) -> Sizes:
-        """Share out `rows` rows; the tables with long texts and with carts stay small."""
+        """Distribute `rows` rows; `documents` and `carts` stay small."""
         documents, carts = min(5_000, 10 + rows // 100), min(2_000, 10 + rows // 100)
         rest = max(rows - documents - carts, 100)
         customers, orders = rest // 10, rest * 3 // 10
@@ -120,7 +120,7 @@ class Sizes:
 
 
 def create_shop(source: DemoSource, sizes: Sizes) -> None:
-    """Create the tables and load their first rows, a transaction for each; analysed on return."""
+    """Create the tables and load their first rows, one transaction each; analyzed on return."""
     dialect = source.dialect
     with closing(source.connect()) as connection, connection.cursor() as cursor:
         for table in TABLES:

@@ -1,7 +1,7 @@
-"""The demonstration's writer: a shop's life in transactions of many kinds and sizes, in a thread of its own.
+"""The demo's writer: a shop's transactions, of many kinds and sizes, in a thread of its own.
 
-Among them: savepoints and whole transactions rolled back, keys changed and swapped, long texts changed and
-left unchanged, thousands of rows in one transaction, a table truncated and filled again.
+They include rolled-back savepoints and transactions, keys changed and swapped, long texts changed and left
+unchanged, thousands of rows in one transaction, and a table truncated and refilled.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from connector.demo.source import Cursor, DemoSource
 
 
 class Writer:
-    """Writes until it is stopped, about `changes_per_second` row changes of committed transactions.
+    """Writes about `changes_per_second` committed row changes until it is stopped.
 
-    `changes` and `transactions` count what was committed; `failure` is what ended it before `stop`.
+    `changes` and `transactions` count what was committed; `failure` is the error that ended it before `stop`.
     """
 
     def __init__(self, source: DemoSource, sizes: Sizes, *, changes_per_second: int, seed: int = 1) -> None:
@@ -54,11 +54,11 @@ class Writer:
         }
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the current transaction; nothing is written after return."""
+        """Stop after the current transaction; nothing is written after return."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -67,7 +67,7 @@ class Writer:
         try:
             with closing(self._source.connect()) as connection:
                 self._write(connection)
-        except BaseException as error:  # told to whoever watches, in the main thread
+        except BaseException as error:  # the main thread reports it
             self.failure = error
 
     def _write(self, connection: Any) -> None:
@@ -87,7 +87,7 @@ class Writer:
             if ahead > 0:
                 self._stopping.wait(ahead)
 
-    # Each kind of transaction gives the number of row changes that it leaves committed.
+    # Each kind of transaction returns the number of row changes that it leaves to commit.
 
     def _place_order(self, cursor: Cursor) -> int:
         order, lines = self._new_id(), self._random.randint(1, 5)
@@ -127,7 +127,7 @@ class Writer:
         return items + cursor.rowcount
 
     def _change_mind(self, cursor: Cursor) -> int:
-        """A savepoint: what came after it is rolled back, what came before and later stays."""
+        """Roll back to a savepoint; what came before it and after the rollback stays."""
         kept = self._earn_points(cursor)
         cursor.execute("SAVEPOINT doubt")
         self._place_order(cursor)
@@ -149,7 +149,7 @@ class Writer:
         return cursor.rowcount
 
     def _swap_customers(self, cursor: Cursor) -> int:
-        """Two rows take each other's key, by way of a third."""
+        """Swap the keys of two rows, by way of a third key."""
         one, other = self._customer(), self._customer()
         if one == other:
             return 0
@@ -160,7 +160,7 @@ class Writer:
         return changed
 
     def _read_documents(self, cursor: Cursor) -> int:
-        """Change documents but for their long text, which then is not in the log."""
+        """Change documents but not their long text, which is then not in the log."""
         documents = tuple(self._random.randint(1, self._sizes.documents) for _ in range(10))
         cursor.execute("UPDATE documents SET views = views + 1 WHERE id IN %s", (documents,))
         return cursor.rowcount
@@ -179,7 +179,7 @@ class Writer:
         return 2
 
     def _renumber_document(self, cursor: Cursor) -> int:
-        """Change a document's key: its long text is not in the log, so that the new key has to be dumped."""
+        """Change a document's key: its long text is not in the log, so the new key has to be dumped."""
         cursor.execute(
             "UPDATE documents SET id = %s WHERE id = %s",
             (self._new_id(), self._random.randint(1, self._sizes.documents)),
@@ -187,7 +187,7 @@ class Writer:
         return cursor.rowcount
 
     def _reprice(self, cursor: Cursor) -> int:
-        """Change some thousand rows in one transaction."""
+        """Change a few thousand rows in one transaction."""
         start = self._order()
         cursor.execute(
             "UPDATE order_items SET price = price * 1.05 WHERE order_id BETWEEN %s AND %s",
@@ -214,7 +214,7 @@ class Writer:
         return items + cursor.rowcount
 
     def _empty_carts(self, cursor: Cursor) -> int:
-        """Truncate, and insert half of the time; in the same transaction where it does not end with it."""
+        """Truncate, and half of the time insert, in the same transaction unless TRUNCATE ends it."""
         cursor.execute("TRUNCATE carts")
         return 1 + (self._fill_carts(cursor) if self._random.random() < 0.5 else 0)
 

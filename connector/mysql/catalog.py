@@ -1,29 +1,32 @@
-"""What information_schema says of tables, as the layout that their rows land under.
+"""Tables' definitions in information_schema, as the layouts their rows land under.
 
-Invariant: the log's table map and a dump's look into the catalog give the same `TableSchema` for the same
-layout: both go through `TableMap.schema`, here with the columns of the catalog. The catalog is that of now.
+Invariant: the log's table map and a dump's catalog query yield the same `TableSchema` for the same
+layout: both go through `TableMap.schema`, here with the catalog's columns. The catalog is current.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pymysql
 from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
-from connector.mysql.capturing import Mapped, NotedColumn, captures, schema_of
-from connector.mysql.connection import literal, quote, rows
-from connector.mysql.tablemap import MappedColumn, TableMap
-from connector.mysql.types import type_of_catalog
+from connector.mysql.codec.table_map import MappedColumn, TableMap
+from connector.mysql.codec.types import LONGLONG, type_of_catalog
+from connector.mysql.connection import code_of, is_transient, literal, quote, rows
+from connector.mysql.log.schema_cache import Mapped, NotedColumn, captures, schema_of
+from connector.mysql.server import Server
 from connector.schema import TableName
 
 
 @dataclass(frozen=True)
 class TableFacts:
-    """A base table as the catalog knows it."""
+    """A base table as the catalog shows it."""
 
     table: TableName
     kind: str
@@ -31,62 +34,121 @@ class TableFacts:
     estimate: int | None
 
 
-def find_tables(connection: Connection[Any], config: SourceConfig) -> list[TableFacts]:
-    """List the base tables that the configuration names, in name order."""
+def find_tables(
+    connection: Connection[Any], config: SourceConfig, busy: set[TableName] | None = None
+) -> list[TableFacts]:
+    """List the configured base tables in name order.
+
+    A table that others keep locked is added to `busy`; without `busy`, it raises a transient driver error.
+    """
     found = rows(
         connection,
         "SELECT table_schema, table_name, table_type, engine, table_rows FROM information_schema.tables"
         " WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY 1, 2",
     )
     facts = [TableFacts(TableName(s, t), kind, engine, n) for s, t, kind, engine, n in found]
-    return [f for f in facts if captures(config, f.table)]
+    named = [f for f in facts if captures(config, f.table)]
+    return [_of_unlocked(connection, f, busy) if f.engine is None else f for f in named]
+
+
+LOCKED = (1205, 1213)
+"""Others kept it locked longer than a session waits."""
+
+_SKIPPED = 1684
+"""The warning instead of a wait, within a transaction."""
+
+
+def _of_unlocked(connection: Connection[Any], facts: TableFacts, busy: set[TableName] | None) -> TableFacts:
+    """Reread the facts of a table that could not be opened: MariaDB returned no engine, and a warning.
+
+    It was locked, or it is broken, which leaves it without an engine.
+    """
+    try:
+        rows(connection, f"SELECT 1 FROM {qualified(facts.table)} LIMIT 0")
+    except pymysql.Error as error:
+        if busy is not None and code_of(error) in LOCKED:
+            busy.add(facts.table)
+        elif is_transient(code_of(error)):
+            raise
+        return facts
+    found = rows(connection, f"SELECT engine FROM information_schema.tables WHERE {_is(facts.table)}")
+    return replace(facts, engine=found[0][0]) if found else facts
+
+
+def _opened(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
+    """Query one table's catalog; raise the driver's error if the table can't be opened now.
+
+    MariaDB omits what it can't open, and warns. Statements that create or empty a table, for one, lock it.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        found = list(cursor.fetchall())
+        if cursor.warning_count:
+            cursor.execute("SHOW WARNINGS")
+            for _, code, text in cursor.fetchall():
+                if is_transient(int(code)) or code == _SKIPPED:
+                    raise pymysql.err.OperationalError(LOCKED[0], text)
+    return found
 
 
 def estimate_rows(connection: Connection[Any], table: TableName) -> int | None:
-    """Give the engine's estimate of a table's rows."""
+    """Return the engine's estimate of a table's rows."""
     found = rows(connection, f"SELECT table_rows FROM information_schema.tables WHERE {_is(table)}")
     return None if not found or found[0][0] is None else int(found[0][0])
 
 
 def qualified(table: TableName) -> str:
-    """Spell a table for SQL."""
+    """Format a table for SQL."""
     return f"{quote(table.namespace)}.{quote(table.name)}"
 
 
 def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, NotedColumn]:
-    """Give by column name what the log lacks."""
-    found = rows(
+    """Return, by column name, what the log lacks."""
+    found = _opened(
         connection,
-        "SELECT column_name, column_type, extra LIKE '%VIRTUAL%' FROM information_schema.columns"
-        f" WHERE {_is(table)}",
+        f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {_IS_ROW_END},"
+        " coalesce(column_default, 'NULL') <> 'NULL'"
+        f" FROM information_schema.columns WHERE {_is(table)}",
     )
-    return {name: NotedColumn(str(type_).lower(), bool(virtual)) for name, type_, virtual in found}
+    return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
+
+
+_IS_ROW_END = "coalesce(generation_expression, '') = 'ROW END'"
+"""Whether the column ends a row's version: a SELECT shows only current rows, so no key needs it."""
 
 
 def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | None:
-    """Give a table's layout as it is now, in the form of the log's; None where it is not there.
+    """Return a table's current layout in the log's form; None if there is no such table.
 
-    `TableError` for a type that is not known.
+    `TableError` for an unknown type.
     """
-    found = rows(
+    found = _opened(
         connection,
-        "SELECT column_name, column_type, character_set_name FROM information_schema.columns"
-        f" WHERE {_is(table)} ORDER BY ordinal_position",
+        f"SELECT column_name, column_type, character_set_name, {_IS_ROW_END}"
+        f" FROM information_schema.columns WHERE {_is(table)} ORDER BY ordinal_position",
     )
     if not found:
         return None
     columns = []
-    for name, column_type, charset in found:
+    for name, column_type, charset, _ in found:
         try:
             columns.append(MappedColumn(name, type_of_catalog(column_type, charset)))
         except ValueError as error:
-            raise TableError(str(table), f"column {name}: {error}", hint="exclude the table") from error
-    return TableMap(0, table, tuple(columns), primary_key(connection, table))
+            raise TableError(table, f"column {name}: {error}", hint="exclude the table") from error
+    row_end = next((column.name for column, (*_, ends) in zip(columns, found, strict=True) if ends), None)
+    if any(column.name == row_end and column.type.code == LONGLONG for column in columns):
+        raise TableError(
+            table,
+            "its versions are by transaction ids, so that MariaDB logs its changes as statements only",
+            hint=f"version {table} by timestamp(6) columns, or exclude it",
+        )
+    key = tuple(column for column in primary_key(connection, table) if column != row_end)
+    return TableMap(0, table, tuple(columns), key, row_end)
 
 
 def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...]:
-    """Give the primary key's columns in its order; () without one."""
-    found = rows(
+    """Return the primary key's columns in key order; () without one."""
+    found = _opened(
         connection,
         "SELECT column_name FROM information_schema.statistics"
         f" WHERE {_is(table)} AND index_name = 'PRIMARY' ORDER BY seq_in_index",
@@ -95,27 +157,101 @@ def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...
 
 
 def layout_of(
-    connection: Connection[Any], table: TableName, settings: Mapping[str, TableConfig]
+    connection: Connection[Any], table: TableName, settings: Mapping[TableName, TableConfig]
 ) -> Mapped | None:
-    """Give a table's layout and schema as they are now; None where it is not there.
+    """Return a table's current layout and schema; None if there is no such table.
 
-    `problem` where its rows can't be captured; then `schema` is None.
+    If its rows can't be captured, `problem` is set and `schema` is None.
     """
     try:
         table_map = table_map_of(connection, table)
         return None if table_map is None else Mapped(table, table_map, schema_of(table_map, settings))
     except TableError as error:
-        return Mapped(table, None, None, error)
+        return Mapped(table, None, None, error) if is_there(connection, table) else None
+
+
+def is_there(connection: Connection[Any], table: TableName) -> bool:
+    """Return whether a table exists; others may drop it during a look."""
+    return bool(rows(connection, f"SELECT 1 FROM information_schema.tables WHERE {_is(table)}"))
 
 
 def layouts_of(
-    connection: Connection[Any], found: Sequence[TableFacts], settings: Mapping[str, TableConfig]
+    connection: Connection[Any],
+    server: Server,
+    found: Sequence[TableFacts],
+    settings: Mapping[TableName, TableConfig],
+    busy: set[TableName] | None = None,
 ) -> list[Mapped]:
-    """Give the layout of each table as it is now."""
-    layouts = (layout_of(connection, facts.table, settings) for facts in found)
-    return [layout for layout in layouts if layout is not None]
+    """Return each table's current layout; with a problem if its log or snapshots are not exact.
+
+    Omits those in `busy`, and those locked now; without `busy`, a lock is an error.
+    """
+    silent = cascades_silently(connection, server)
+    layouts = []
+    for facts in found:
+        if busy is not None and facts.table in busy:
+            continue
+        try:
+            layout = layout_of(connection, facts.table, settings)
+            if layout is not None and (problem := _misfit(connection, facts, silent=silent)):
+                layout = Mapped(facts.table, None, None, problem)
+        except pymysql.Error as error:
+            if busy is None or code_of(error) not in LOCKED:
+                raise
+            busy.add(facts.table)
+            continue
+        if layout is not None:
+            layouts.append(layout)
+    return layouts
+
+
+def _misfit(connection: Connection[Any], facts: TableFacts, *, silent: bool) -> TableError | None:
+    """Return what prevents exact capture of a table, whatever its layout."""
+    table, spelled = facts.table, qualified(facts.table)
+    if facts.engine not in TRANSACTIONAL:
+        return TableError(
+            table,
+            f"it is kept by {facts.engine}, which has no snapshots",
+            hint=f"ALTER TABLE {spelled} ENGINE = InnoDB",
+        )
+    if silent and (names := cascades_of(connection, table)):
+        hint = f"ALTER TABLE {spelled} DROP FOREIGN KEY {quote(names[0])}, and add it again with RESTRICT"
+        return TableError(table, cascading(names), hint=hint)
+    return None
+
+
+TRANSACTIONAL = ("InnoDB", "ROCKSDB")
+_CASCADE = re.compile(
+    r"^\s*CONSTRAINT `((?:[^`]|``)*)` FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)",
+    re.MULTILINE,
+)
+
+
+def cascades_silently(connection: Connection[Any], server: Server) -> bool:
+    """Return whether foreign keys change rows without logging: MySQL logs them since 9.6, by default."""
+    if server.mariadb or server.release < (9, 6):
+        return True
+    found = rows(connection, "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+    return bool(found) and found[0][1] != "OFF"
+
+
+def cascades_of(connection: Connection[Any], table: TableName) -> list[str]:
+    """Return a table's foreign keys that change its rows by themselves; none if we may not see them."""
+    try:
+        definition = rows(connection, f"SHOW CREATE TABLE {qualified(table)}")
+    except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
+        if is_transient(code_of(error)):
+            raise
+        return []
+    return [name.replace("``", "`") for name in _CASCADE.findall(str(definition[0][1]))]
+
+
+def cascading(names: Sequence[str]) -> str:
+    """Describe the effect of such foreign keys."""
+    listed = ", ".join(names)
+    return f"its foreign keys ({listed}) change rows without a trace in the log (CASCADE, SET NULL)"
 
 
 def _is(table: TableName) -> str:
-    """Spell the condition for one table: names are compared as the server compares them."""
+    """Build the condition for one table: the server compares names its own way."""
     return f"table_schema = {literal(table.namespace)} AND table_name = {literal(table.name)}"

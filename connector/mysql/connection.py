@@ -1,7 +1,7 @@
-"""Connections to MySQL and MariaDB, and their errors in our own families. Passwords never get into a message.
+"""Connections to MySQL and MariaDB, and their errors turned into ours. Passwords never appear in a message.
 
-Invariant: every session reads in UTC and with the same `sql_mode`, since log and dump land by one codec. It
-writes no string literal but as hexadecimal digits (`literal`), so that no sql_mode or character set matters.
+Invariant: every session reads in UTC and with the same `sql_mode`, since log and dump land through one codec.
+It writes every string literal as hexadecimal digits (`literal`), so no sql_mode or character set matters.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CONNECT_SECONDS = 10
 """An unreachable host must be noticed well before an operator loses patience."""
 
 LOCK_SECONDS = 10
-"""A SELECT waits this long for an ALTER of its table, then is tried again."""
+"""A SELECT waits this long for an ALTER of its table, then is retried."""
 
 IDLE_SECONDS = 28_800
-"""A session may idle, or be written to slowly, this long: the server must not take it for dead."""
+"""A session may idle, or be read slowly, this long before the server considers it dead."""
 
 _SESSION = (
     "time_zone = '+00:00'",
@@ -34,7 +34,23 @@ _SESSION = (
     f"wait_timeout = {IDLE_SECONDS}",
     f"net_write_timeout = {IDLE_SECONDS}",
     "group_concat_max_len = 1000000",
+    "sql_select_limit = 18446744073709551615",
+    "sql_big_selects = ON",
+    "sql_safe_updates = OFF",
+    "sql_auto_is_null = OFF",
+    "completion_type = NO_CHAIN",
 )
+"""Settings whose defaults may differ by server, some so far that a dump would miss rows."""
+
+_SESSION_WHERE_KNOWN = {
+    "max_execution_time": "0",
+    "max_statement_time": "0",
+    "show_gipk_in_create_table_and_information_schema": "ON",
+    "system_versioning_asof": "DEFAULT",
+    "transaction_read_only": "OFF",
+    "tx_read_only": "OFF",
+}
+"""The same for variables that not all servers and releases have."""
 
 _TLS = frozenset(("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity"))
 _PARAMETERS = _TLS | {"unix_socket"}
@@ -57,7 +73,7 @@ _REFUSALS = {
 
 
 def parse_url(url: str) -> dict[str, Any]:
-    """Read a url's parts as the driver's parameters; `ConfigurationError` when it is not one of ours."""
+    """Parse a url into the driver's parameters; `ConfigurationError` if it is not a MySQL or MariaDB url."""
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
@@ -84,10 +100,9 @@ _URL_HINT = "write mysql://user:password@host:3306/database"
 
 
 def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any]:
-    """Open an autocommit connection with our session settings; `name` is among the session's attributes.
+    """Open an autocommit connection with our session settings; `name` is one of its connection attributes.
 
-    Raises `TransientError` where the server can't be reached or is busy, `PreconditionError` where it
-    refuses.
+    Raises `TransientError` if the server can't be reached or is busy, `PreconditionError` if it refuses.
     """
     parameters = parse_url(url)
     try:
@@ -105,22 +120,24 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
     try:
         _keep_alive(connection._sock)
         if not replication:
-            query(connection, f"SET SESSION {_isolation(connection)} = 'REPEATABLE-READ'")
+            query(connection, f"SET SESSION {', '.join(_further_settings(connection))}")
     except (pymysql.Error, OSError) as error:
         close(connection)
         raise refused(error, parameters) from None
     return connection
 
 
-def _isolation(connection: Connection[Any]) -> str:
-    """Name the variable: MySQL renamed it in 8.0, MariaDB in 11.1."""
-    names = [name for name, _ in rows(connection, "SHOW VARIABLES LIKE '%x_isolation'")]
-    names += [name for name, _ in rows(connection, "SHOW VARIABLES LIKE 'transaction_isolation'")]
-    return "transaction_isolation" if "transaction_isolation" in names else "tx_isolation"
+def _further_settings(connection: Connection[Any]) -> list[str]:
+    """Return the settings that not all servers have; MySQL renamed tx_isolation in 8.0, MariaDB in 11.1."""
+    names = ", ".join(map(literal, (*_SESSION_WHERE_KNOWN, "transaction_isolation")))
+    known = {name for name, _ in rows(connection, f"SHOW VARIABLES WHERE variable_name IN ({names})")}
+    isolation = "transaction_isolation" if "transaction_isolation" in known else "tx_isolation"
+    further = [f"{name} = {value}" for name, value in _SESSION_WHERE_KNOWN.items() if name in known]
+    return [f"{isolation} = 'REPEATABLE-READ'", *further]
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Notice a dead peer within half a minute, instead of the kernel's hours."""
+    """Detect a dead peer within half a minute, instead of the kernel's hours."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -132,21 +149,21 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 def code_of(error: BaseException) -> int:
-    """Give the server's or driver's number of an error; 0 stands for a lost connection."""
+    """Return the server's or driver's error number; 0 means a lost connection."""
     if isinstance(error, pymysql.Error) and error.args and isinstance(error.args[0], int):
         return error.args[0]
     return 0 if isinstance(error, (OSError, pymysql.InterfaceError, pymysql.OperationalError)) else -1
 
 
 def text_of(error: BaseException) -> str:
-    """Give an error's text in one line."""
+    """Return an error's text on one line."""
     text = str(error.args[-1] if error.args else error).strip() or type(error).__name__
     line = text.splitlines()[0]
     return line[:1].lower() + line[1:] if line[1:2].islower() else line
 
 
 def is_transient(code: int) -> bool:
-    """Tell whether an error's number means that trying again may help."""
+    """Return whether an error's number means that a retry may help."""
     return code in _TRANSIENT
 
 
@@ -170,7 +187,7 @@ def refused(error: Exception, parameters: dict[str, Any]) -> DeltatideError:
 
 @contextmanager
 def driver_errors(doing: str) -> Iterator[None]:
-    """Turn the driver's errors on an open connection into ours, telling what was being done.
+    """Turn the driver's errors on an open connection into ours, saying what was being done.
 
     Lost connections and busy servers are `TransientError`, everything else `PreconditionError`.
     """
@@ -181,7 +198,7 @@ def driver_errors(doing: str) -> Iterator[None]:
 
 
 def failed(doing: str, error: Exception) -> DeltatideError:
-    """Choose the family of an error by its number."""
+    """Choose the error class by number."""
     code, text = code_of(error), text_of(error)
     if is_transient(code):
         return TransientError(f"{doing}: {text}")
@@ -194,30 +211,30 @@ def quote(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Spell a string, whatever sql_mode says of backslashes."""
+    """Format a string literal, valid whatever sql_mode does with backslashes."""
     return f"_utf8mb4 X'{text.encode().hex()}'"
 
 
 def query(connection: Connection[Any], statement: str) -> None:
-    """Run a statement that gives no rows."""
+    """Run a statement that returns no rows."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
 
 
 def rows(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
-    """Run a query and give its rows."""
+    """Run a query and return its rows."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return list(cursor.fetchall())
 
 
 def row(connection: Connection[Any], statement: str) -> tuple[Any, ...] | None:
-    """Run a query and give its first row."""
+    """Run a query and return its first row."""
     found = rows(connection, statement)
     return found[0] if found else None
 
 
 def close(connection: Connection[Any] | None) -> None:
-    """Close a connection, whatever state it is in: nothing is sent, as rows may still be on their way."""
+    """Close a connection in any state: nothing is sent, as rows may still be arriving."""
     if connection is not None:
         connection._force_close()

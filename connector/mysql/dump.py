@@ -1,15 +1,16 @@
-"""Reads tables in chunks beside the log: one snapshot, one SELECT, and the proof of what the snapshot sees.
+"""Read tables in chunks beside the log: one snapshot, one SELECT, and the proof of what the snapshot sees.
 
-The order within `open_chunk` is what makes a chunk exact:
+The order of steps in `open_chunk` makes a chunk exact:
 
 1. Lock the table's definition as a SELECT does, before there is a snapshot: after an ALTER that rewrote the
    table, or a swap of tables, an older snapshot would show something else than the log.
-2. Open the snapshot. MariaDB tells its exact place in the log. In MySQL, take the log reader's position,
-   commit a write (the barrier), and then open it: commits become visible in the order of the log, so what is
-   before the barrier in the log is visible after it. Where nothing may be written, wait instead until
-   `gtid_executed` has all transactions up to the position: it gets them after the engine has.
-3. `low`: the place of the snapshot, or the position taken, less one: a commit's lsn is its begin, so those
-   before the place are seen. `high`: the place of the snapshot, or the end of the log after it was opened.
+2. Open the snapshot. MariaDB reports its exact log position. In MySQL, take the log reader's position, commit
+   a write (the barrier), and then open the snapshot: commits become visible in log order, so what is before
+   the barrier in the log is visible after it. If writing is not allowed, or commits need not keep that order
+   (``binlog_order_commits``), wait instead until `gtid_executed` has all transactions up to the position: it
+   gets them after the engine has.
+3. `low`: the snapshot's position, or the position taken, less one: a commit's lsn is its begin, so those
+   before that position are seen. `high`: the snapshot's position, or the end of the log after it was opened.
 
 A second session holds the lock (MariaDB) or writes the barrier (MySQL), since opening a snapshot ends the
 transaction that would hold the lock. Both must lead to the server whose log is read. Nothing waits for the
@@ -30,33 +31,37 @@ from pymysql.connections import Connection
 from connector.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, PreconditionError, RequestError, TableError, TransientError
-from connector.event import arrow_type
-from connector.mysql import keys
+from connector.landing.event_batch import arrow_type
+from connector.mysql import key_sql as keys
 from connector.mysql.catalog import estimate_rows, layout_of, qualified, table_map_of
+from connector.mysql.codec.table_map import TableMap
+from connector.mysql.codec.text_rows import RowStream, TextRows, decode_rows
+from connector.mysql.codec.types import LONGLONG, ColumnType, select_expression
 from connector.mysql.connection import close, code_of, is_transient, literal, query, quote, row, rows, text_of
-from connector.mysql.journal import GRANT, Journal
-from connector.mysql.keys import KeyColumn
-from connector.mysql.reader import Landmark
+from connector.mysql.key_sql import KeyColumn
+from connector.mysql.log.reader import Landmark
+from connector.mysql.predicate import check_predicate, limit_time
 from connector.mysql.server import MAX_OFFSET, end_of_log, find_server, position_of
-from connector.mysql.tablemap import TableMap
-from connector.mysql.textrows import RowStream, TextRows, decode_rows
-from connector.mysql.types import LONGLONG, ColumnType, select_expression
+from connector.mysql.state_tables import GRANT, StateTables
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
 
 BATCH_BYTES = 4 << 20
-"""Bytes decoded at a time: enough for Arrow to be quick, little enough for the memory."""
+"""Bytes decoded at a time: enough for Arrow to be fast, little enough for memory."""
 
 RECEIVE_BYTES = 1 << 18
 
 GATHER_SECONDS = 0.002
-"""Rows that come within this time are decoded together."""
+"""Rows that arrive within this time are decoded together."""
 
 VISIBLE_SECONDS = 5.0
 """A commit is visible milliseconds after it is in the log, unless it waits for a replica to confirm it."""
 
 KEYS_AT_ONCE = 100
-"""Given keys that one SELECT looks up: few round trips, and still a short statement with the longest keys."""
+"""Keys looked up by one SELECT: few round trips, yet a short statement even with the longest keys."""
+
+_TOO_LONG = (1969, 3024)
+"""A statement timed out, in MariaDB and in MySQL."""
 
 _QUERY = 3
 _NO_TABLE, _NO_RIGHT, _NO_COLUMN_RIGHT = 1146, 1142, 1143
@@ -72,25 +77,27 @@ class MysqlChunk:
         self._read = read
 
     def rows(self) -> Iterator[ChunkRows]:
-        """Read the rows; the server is ahead by what the sockets hold, no more."""
+        """Read the rows; the server is ahead only by what the sockets hold."""
         return self._read()
 
 
 class MysqlTables:
-    """Reads chunks over two connections; implements `connector.source.TableReader`. One thread.
+    """Reads chunks over two connections; implements `connector.source.TableReader`. Used by one thread.
 
-    `landmark` gives how far the log reader is, and at which server; None while no log is being read.
+    `landmark` returns the log reader's position and server; None while no log is being read.
     """
 
     def __init__(
         self,
         connect: Callable[[], Connection[Any]],
-        journal: Journal,
-        tables: Mapping[str, TableConfig],
+        state_tables: StateTables,
+        tables: Mapping[TableName, TableConfig],
         landmark: Callable[[], Landmark | None],
+        predicate_seconds: float = 600.0,
     ) -> None:
-        self._journal, self._tables, self._landmark = journal, tables, landmark
-        self._streaming = False
+        self._state_tables, self._tables, self._landmark = state_tables, tables, landmark
+        self._predicate_seconds = predicate_seconds
+        self._streaming = self._limited = False
         self._connection = connect()
         try:
             self._guard = connect()
@@ -109,8 +116,8 @@ class MysqlTables:
         rows: int,
         where: str | None,
     ) -> tuple[str, ...] | None:
-        """Give the key of the row that is `rows` rows after `after` in key order; None: fewer are left."""
-        with self._errors(table, where):
+        """Return the key of the row `rows` rows after `after` in key order; None if fewer are left."""
+        with self._errors(table, where), self._reading(table, where):
             columns = self._key_columns(table, key, self._table_map(table))
             conditions = _conditions(columns, KeyRange(after, None), where)
             texts = ", ".join(column.text for column in columns)
@@ -123,7 +130,7 @@ class MysqlTables:
             return tuple(map(str, found)) if found else None
 
     def estimate_rows(self, table: TableName) -> int | None:
-        """Give the engine's estimate."""
+        """Return the engine's estimate."""
         with self._errors(table, None):
             return estimate_rows(self._connection, table)
 
@@ -133,6 +140,7 @@ class MysqlTables:
     ) -> Iterator[MysqlChunk]:
         """Open a snapshot and the rows of a key range in it."""
         with self._snapshot(table, where) as (schema, layout, low, high):
+            self._check(table, where)
             columns = self._key_columns(table, schema.key, layout)
             statement = self._select(layout, _conditions(columns, key_range, where))
             yield MysqlChunk(schema, low, high, lambda: self._rows(layout, statement, where))
@@ -149,15 +157,31 @@ class MysqlTables:
             yield MysqlChunk(schema, low, high, lambda: self._rows_of(layout, columns, keys))
 
     def close(self) -> None:
-        """Let go of the connections; never raises."""
+        """Close the connections; never raises."""
         close(self._connection)
         close(self._guard)
+
+    @contextmanager
+    def _reading(self, table: TableName, where: str | None) -> Iterator[None]:
+        """Run within a read-only transaction; a condition is checked first and its time limited."""
+        query(self._connection, "START TRANSACTION READ ONLY")
+        try:
+            self._check(table, where)
+            yield
+        finally:
+            self._end()
+
+    def _check(self, table: TableName, where: str | None) -> None:
+        if where is not None:
+            limit_time(self._connection, self._server.mariadb, self._predicate_seconds)
+            self._limited = True
+            check_predicate(self._connection, qualified(table), where)
 
     @contextmanager
     def _snapshot(
         self, table: TableName, where: str | None
     ) -> Iterator[tuple[TableSchema, TableMap, int, int]]:
-        """Open a transaction with a snapshot; give schema, layout, low and high. Ends it on leaving."""
+        """Open a transaction with a snapshot; yield schema, layout, low and high. Ends it on exit."""
         with self._errors(table, where):
             landmark = self._landmark()
             if landmark is None:
@@ -168,7 +192,7 @@ class MysqlTables:
                 low, high = self._open_snapshot(table, landmark)
                 layout = layout_of(self._connection, table, self._tables)
                 if layout is None or layout.table_map is None or layout.schema is None:
-                    raise (layout and layout.problem) or TableError(str(table), "it is gone")
+                    raise (layout and layout.problem) or TableError(table, "it is gone")
                 yield layout.schema, layout.table_map, low, high
             finally:
                 self._end()
@@ -179,23 +203,29 @@ class MysqlTables:
             return self._open_exactly(table, lock)
         query(self._connection, "START TRANSACTION READ ONLY")
         rows(self._connection, lock)
-        if landmark.writable:
+        if landmark.writable and self._commits_in_order():
             self._raise_barrier()
         else:
             self._wait_until_visible(table, landmark.gtids)
         rows(self._connection, f"SELECT 1 FROM {qualified(table)} LIMIT 1")
         return landmark.position - 1, position_of(*end_of_log(self._guard, self._server))
 
+    def _commits_in_order(self) -> bool:
+        """Return whether commits become visible in log order; the setting may change at any time."""
+        found = row(self._guard, "SELECT @@global.binlog_order_commits")
+        return found is not None and bool(found[0])
+
     def _raise_barrier(self) -> None:
-        if not self._journal.raise_barrier(self._guard):
+        if not self._state_tables.raise_barrier(self._guard):
             raise PreconditionError("deltatide.watermark is not there", hint=f"{GRANT} TO the agent's user")
 
     def _wait_until_visible(self, table: TableName, gtids: str | None) -> None:
-        """Wait until all these transactions are visible; without a write, which a replica must not have."""
+        """Wait until all these transactions are visible, without a write, which a replica must not have."""
         if gtids is None:
             raise PreconditionError(
-                "deltatide.watermark can't be written, and without GTIDs no snapshot can be proven",
-                hint=f"{GRANT} TO the agent's user, or set gtid_mode = ON",
+                "deltatide.watermark can't be written, or binlog_order_commits is OFF, and without GTIDs no"
+                " snapshot can be proven",
+                hint=f"{GRANT} TO the agent's user, SET GLOBAL binlog_order_commits = ON, or gtid_mode = ON",
             )
         statement = f"SELECT WAIT_FOR_EXECUTED_GTID_SET({literal(gtids)}, {VISIBLE_SECONDS:g})"
         found = row(self._guard, statement)
@@ -223,7 +253,7 @@ class MysqlTables:
         return f"SELECT {', '.join([*columns, *further])} FROM {qualified(layout.table)} t{conditions}"
 
     def _rows(self, layout: TableMap, statement: str, where: str | None) -> Iterator[ChunkRows]:
-        """Run the SELECT and decode its rows as they come."""
+        """Run the SELECT and decode its rows as they arrive."""
         with self._errors(layout.table, where):
             query(self._connection, "SET character_set_results = NULL")
             for some in self._stream(statement):
@@ -238,30 +268,34 @@ class MysqlTables:
             connection._read_packet()
         self._streaming = True
         while not stream.ended:
-            self._gather(stream)
+            if not stream.pending:
+                self._gather(stream)
             yield stream.take()
         self._streaming = False
         if stream.error is not None:
             pymysql.err.raise_mysql_exception(stream.error)
 
     def _gather(self, stream: RowStream) -> None:
-        """Wait for bytes, and take what else comes at once; the end of the rows is seen when they are cut."""
-        while len(stream.rest) < BATCH_BYTES:
+        """Wait for bytes, and take what else arrives promptly; cutting the rows detects their end."""
+        while len(stream.rest) < max(BATCH_BYTES, stream.wanted):
             data = self._connection._rfile.read1(RECEIVE_BYTES)
             if not data:
                 raise TransientError("reading rows: the server closed the connection")
             stream.feed(data)
-            if not select.select([self._connection._sock], [], [], GATHER_SECONDS)[0]:
+            if len(stream.rest) >= stream.wanted and not self._comes_more():
                 return
+
+    def _comes_more(self) -> bool:
+        return bool(select.select([self._connection._sock], [], [], GATHER_SECONDS)[0])
 
     def _decode(
         self, layout: TableMap, some: TextRows, *further: ColumnType
     ) -> tuple[ChunkRows, list[pa.Array]]:
-        """Decode the table's columns, and those that were selected behind them."""
+        """Decode the table's columns and those selected after them."""
         try:
             arrays, raws = decode_rows(some, [*(c.type for c in layout.columns), *further])
         except ValueError as error:
-            raise TableError(str(layout.table), str(error)) from error
+            raise TableError(layout.table, str(error)) from error
         names = [c.name for c in layout.columns]
         raw = combine_raw(dict(zip(names, raws[: len(names)], strict=True)))
         return ChunkRows(arrays[: len(names)], raw), arrays[len(names) :]
@@ -269,9 +303,9 @@ class MysqlTables:
     def _rows_of(
         self, layout: TableMap, columns: Sequence[KeyColumn], wanted: Sequence[Sequence[str]]
     ) -> Iterator[ChunkRows]:
-        """Look keys up in the one snapshot: a key is found by the server's own comparison.
+        """Look up keys in the one snapshot, by the server's own comparison.
 
-        Two keys may be the same to it ('a' and 'A'): so those that no row was told for are looked up again,
+        Two keys may be equal to it ('a' and 'A'), so keys that no row was reported for are looked up again,
         until none of them has one.
         """
         missing: list[Sequence[str]] = []
@@ -293,7 +327,7 @@ class MysqlTables:
     def _rows_with_numbers(
         self, layout: TableMap, columns: Sequence[KeyColumn], wanted: Sequence[Sequence[str]]
     ) -> Iterator[tuple[ChunkRows, list[int]]]:
-        """Run one SELECT for some keys; give rows, and which of the keys each was found by first."""
+        """Run one SELECT for some keys; yield rows, and the number of the first key that found each."""
         conditions = [f"({_equal(columns, key)})" for key in wanted]
         number = " ".join(f"WHEN {condition} THEN {place}" for place, condition in enumerate(conditions))
         statement = self._select(layout, f" WHERE {' OR '.join(conditions)}", f"CASE {number} END")
@@ -307,22 +341,25 @@ class MysqlTables:
     def _table_map(self, table: TableName) -> TableMap:
         found = table_map_of(self._connection, table)
         if found is None:
-            raise TableError(str(table), "it is gone")
+            raise TableError(table, "it is gone")
         return found
 
     def _key_columns(self, table: TableName, key: Sequence[str], layout: TableMap) -> list[KeyColumn]:
         by_name = {c.name: KeyColumn(c.name, c.type) for c in layout.columns}
         if missing := [c for c in key if c not in by_name]:
-            raise TableError(str(table), f"key column {', '.join(missing)} is gone", hint="dump it again")
+            raise TableError(table, f"key column {', '.join(missing)} is gone", hint="dump it again")
         return [by_name[c] for c in key]
 
     def _end(self) -> None:
-        """End the transaction, or the connection where rows are still on their way."""
+        """End the transaction, or the connection if rows are still arriving."""
         try:
             if self._streaming:
                 raise TransientError("rows are still on their way")
             query(self._connection, "ROLLBACK")
             query(self._connection, "SET character_set_results = utf8mb4")
+            if self._limited:
+                limit_time(self._connection, self._server.mariadb, 0)
+                self._limited = False
         except (pymysql.Error, OSError, TransientError):
             close(self._connection)
 
@@ -334,13 +371,11 @@ class MysqlTables:
             raise _failure(table, where, error) from error
 
 
-def _ends(rest: bytearray) -> bool:
-    """Tell whether what came may be all: an EOF packet (5 bytes) is at its end."""
-    return len(rest) >= 9 and rest[-9:-6] == b"\x05\0\0" and rest[-5] == 0xFE
-
-
 def _conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | None) -> str:
     conditions = []
+    for bound in (key_range.after, key_range.upto):
+        if bound is not None and len(bound) != len(columns):
+            raise RequestError(f"{list(bound)!r} is not a value of a key of {len(columns)} columns")
     try:
         if key_range.after is not None:
             conditions.append(f"({keys.after(columns, key_range.after)})")
@@ -349,7 +384,7 @@ def _conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | 
     except ValueError as error:
         raise RequestError(str(error)) from error
     if where:
-        conditions.append(f"({where}\n)")  # a comment at its end must not swallow the bracket
+        conditions.append(f"({where}\n)")  # a trailing comment must not swallow the parenthesis
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
@@ -362,27 +397,33 @@ def _equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
 
 def _absent(layout: TableMap, columns: Sequence[KeyColumn], missing: Sequence[Sequence[str]]) -> ChunkRows:
     values: dict[str, pa.Array] = {}
+    raws: dict[str, pa.Array | None] = {}
     for place, column in enumerate(columns):
         try:
-            values[column.name] = pa.concat_arrays([column.array(key[place]) for key in missing])
+            found = [column.array(key[place]) for key in missing]
+            values[column.name] = pa.concat_arrays([value for value, _ in found])
+            texts = [pa.nulls(1, pa.string()) if raw is None else raw.cast(pa.string()) for _, raw in found]
+            raws[column.name] = pa.concat_arrays(texts) if any(raw is not None for _, raw in found) else None
         except (ValueError, pa.ArrowInvalid) as error:
             raise RequestError(f"{layout.table}: key column {column.name}: {error}") from error
     empty = {c.name: pa.nulls(len(missing), arrow_type(c.type.landing)) for c in layout.columns}
     arrays = [values.get(c.name, empty[c.name]) for c in layout.columns]
-    return ChunkRows(arrays, None, pa.array([True] * len(missing)))
+    return ChunkRows(arrays, combine_raw(raws), pa.array([True] * len(missing)))
 
 
 def _failure(table: TableName, where: str | None, error: Exception) -> DeltatideError:
-    """Tell a lost connection from a refused predicate, and both from a table that can't be read."""
+    """Distinguish a lost connection from a refused predicate, and both from a table that can't be read."""
     code, message = code_of(error), text_of(error)
+    if where is not None and code in _TOO_LONG:
+        return RequestError(f"{table}: {message}", hint="raise source.predicate_seconds, or add an index")
     if is_transient(code):
         return TransientError(f"{table}: {message}")
     if code in (_NO_RIGHT, _NO_COLUMN_RIGHT):
-        return TableError(str(table), message, hint=f"GRANT SELECT ON {qualified(table)} TO the agent's user")
+        return TableError(table, message, hint=f"GRANT SELECT ON {qualified(table)} TO the agent's user")
     if code == _NO_TABLE:
-        return TableError(str(table), message, hint="create it, or exclude it in source.exclude")
+        return TableError(table, message, hint="create it, or exclude it in source.exclude")
     if where is not None:
         return RequestError(
             f"{table}: {message}", hint="the predicate or key is in the database's own dialect"
         )
-    return TableError(str(table), message)
+    return TableError(table, message)

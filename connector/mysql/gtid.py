@@ -1,16 +1,17 @@
 """Global transaction ids and sets of them, in both servers' dialects. Pure.
 
 MySQL: ``uuid:5`` or ``uuid:tag:5``, and a set is ``uuid:1-100:105:tag:1-3,uuid2:...``. Each transaction has
-an id of its own, so a set says exactly which are in it.
+its own id, so a set shows exactly which are in it.
 
-MariaDB: ``domain-server-sequence``, and a place is ``0-1-100,7-3-20``: the last transaction of each domain.
-Within a domain all servers have the same order; numbers need not grow. So what is up to a place is told by
-the order of the log, never by comparing numbers.
+MariaDB: ``domain-server-sequence``, and a GTID position is ``0-1-100,7-3-20``: the last transaction of each
+domain. Within a domain all servers have the same order; numbers need not grow. So log order, never a
+comparison of numbers, decides what a GTID position includes.
 
-Our own writes (`connector.mysql.journal`) are transactions too, which a server that takes over may lack. So
-both remember, for each uuid or domain that ends with such, what it was before them: that is what is `needed`
-of a server, since whether it has executed the rest makes no difference to any captured table. The next
-transaction of anybody else under that uuid or in that domain ends this: the tail is short, and never a hole.
+Our own writes (`connector.mysql.state_tables`) are transactions too, and a server that takes over may lack
+them. So both classes remember, for each uuid or domain that ends in such writes, the state before them: that
+is what a server is `needed` to have, since whether it has executed the rest makes no difference to any
+captured table. The next transaction of anybody else under that uuid or in that domain ends this: the tail is
+short, and never a hole.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Gtid(NamedTuple):
 
 
 class MysqlGtids:
-    """The transactions that were executed, as intervals; what is added mostly follows the last one."""
+    """The executed transactions, as intervals; an added one usually follows the last."""
 
     def __init__(self, intervals: Mapping[str, list[list[int]]] | None = None) -> None:
         self._intervals = dict(intervals or {})
@@ -48,7 +49,7 @@ class MysqlGtids:
 
     @classmethod
     def parse(cls, text: str, needed: str | None = None) -> MysqlGtids:
-        """Read a set as the server spells it, and what is needed of it; `BugError` for anything else."""
+        """Parse a set in the server's format, and what is needed of it; `BugError` for anything else."""
         gtids = cls()
         for part in "".join(text.split()).lower().split(","):
             uuid, *rest = part.split(":")
@@ -69,16 +70,16 @@ class MysqlGtids:
         return gtids
 
     def __str__(self) -> str:
-        """Spell it as the server does: uuids and tags in order, intervals joined where they meet."""
+        """Format it as the server does: uuids and tags in order, adjacent intervals joined."""
         return _spell(self._intervals)
 
     @property
     def needed(self) -> str | None:
-        """Give the set without our own writes at its end; None: it has none."""
+        """Return the set without our own writes at its end; None if there are none."""
         return _spell({**self._intervals, **self._before_ours}) if self._before_ours else None
 
     def holds(self, gtid: Gtid) -> bool:
-        """Tell whether a transaction is in the set."""
+        """Return whether a transaction is in the set."""
         intervals = self._intervals.get(gtid.origin)
         if not intervals or gtid.number > intervals[-1][1]:
             return False
@@ -86,7 +87,7 @@ class MysqlGtids:
         return place >= 0 and gtid.number <= intervals[place][1]
 
     def add(self, gtid: Gtid, *, ours: bool = False) -> None:
-        """Put a transaction into the set; `ours`: nobody needs it."""
+        """Add a transaction to the set; `ours`: nobody needs it."""
         if self.holds(gtid):
             return
         intervals = self._intervals.get(gtid.origin)
@@ -100,7 +101,7 @@ class MysqlGtids:
             self._add_interval(gtid.origin, gtid.number, gtid.number)
 
     def contains(self, other: MysqlGtids) -> bool:
-        """Tell whether all of another set is in this one."""
+        """Return whether another set is a subset of this one."""
         return all(
             self._holds_interval(origin, first, last)
             for origin, intervals in other._intervals.items()
@@ -113,7 +114,7 @@ class MysqlGtids:
         return place >= 0 and last <= intervals[place][1]
 
     def _add_interval(self, origin: str, first: int, last: int) -> None:
-        """Add an interval, joined with those that it touches."""
+        """Add an interval, joined with those it touches."""
         intervals = self._intervals.setdefault(origin, [])
         start = bisect_right(intervals, first, key=_first)
         if start and intervals[start - 1][1] + 1 >= first:
@@ -127,10 +128,10 @@ class MysqlGtids:
 
 
 class MariadbGtids:
-    """The last transaction of each domain that was executed.
+    """The last executed transaction of each domain.
 
-    `here`: the same at the place where the log is read from, where that may lie before: of a domain in which
-    the two differ, all that comes is held already, up to and with its last one.
+    `here`: the same at the position the log is read from, if that may be earlier: in a domain where the two
+    differ, everything read up to and including its last one is already held.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class MariadbGtids:
 
     @classmethod
     def parse(cls, text: str, here: str | None = None, needed: str | None = None) -> MariadbGtids:
-        """Read a place as the server spells it, and what is needed of it; `BugError` for anything else."""
+        """Parse the server's format, and what is needed of it; `BugError` for anything else."""
         last = {}
         for part in "".join(text.split()).split(","):
             found = _MARIADB.fullmatch(part)
@@ -164,18 +165,18 @@ class MariadbGtids:
 
     @property
     def needed(self) -> str | None:
-        """Give the place before our own writes at its end; None: there are none."""
+        """Return the GTID position before our own writes at its end; None if there are none."""
         if not self._before_ours:
             return None
         last = {**self.last, **self._before_ours}
         return str(MariadbGtids({domain: gtid for domain, gtid in last.items() if gtid is not None}))
 
     def holds(self, gtid: Gtid) -> bool:
-        """Tell whether the transaction that comes next in the log was executed before."""
+        """Return whether the next transaction in the log is already held."""
         return gtid.origin in self._ahead
 
     def add(self, gtid: Gtid, *, ours: bool = False) -> None:
-        """Go on behind the transaction that came next in the log; `ours`: nobody needs it."""
+        """Advance past the next transaction in the log; `ours`: nobody needs it."""
         ahead = self._ahead.get(gtid.origin)
         if ahead is None:
             if not ours:
@@ -190,7 +191,7 @@ class MariadbGtids:
 
 
 Gtids = MysqlGtids | MariadbGtids
-"""What the log reader keeps. Neither is safe to be used by two threads at once."""
+"""What the log reader keeps. Neither is thread-safe."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")

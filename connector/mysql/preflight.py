@@ -1,7 +1,7 @@
-"""Every precondition of capture, looked at together; each failure with the exact statement that mends it.
+"""Check all preconditions of capture; each failure comes with the exact statement that fixes it.
 
-Reads only; nothing here creates or changes anything at the source. Rights are tried out, not read from SHOW
-GRANTS, which roles and wildcards make unreadable.
+Read-only: nothing here creates or changes anything at the source. Rights are tested by use, not read from
+SHOW GRANTS, which roles and wildcards make unreadable.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import DeltatideError
-from connector.mysql.capturing import OWN_DATABASE
 from connector.mysql.catalog import find_tables
 from connector.mysql.connection import row, rows
-from connector.mysql.journal import GRANT, Journal
+from connector.mysql.log.schema_cache import OWN_DATABASE
+from connector.mysql.log.stream import REPLICA_HOST, created_at, replica_id
+from connector.mysql.preflight_tables import Place, check_tables, refusals
 from connector.mysql.server import Server, end_of_log, is_replica, log_files
-from connector.mysql.stream import REPLICA_HOST, created_at, replica_id
-from connector.mysql.table_checks import Place, check_tables, refusals
+from connector.mysql.state_tables import GRANT, StateTables
+from connector.mysql.table_ids import table_ids
+from connector.schema import TableName
 from connector.source import Finding
 
 OLDEST = {True: (10, 6), False: (8, 0)}
@@ -36,17 +38,17 @@ def check(
     connect: Callable[[], Connection[Any]],
     server: Server,
     config: SourceConfig,
-    tables: Mapping[str, TableConfig],
-    journal: Journal,
+    tables: Mapping[TableName, TableConfig],
+    state_tables: StateTables,
 ) -> list[Finding]:
-    """Look at everything and report all of it, good and bad."""
+    """Check everything and report all findings, good and bad."""
     variables = {str(n): str(v) for n, v in rows(connection, "SHOW GLOBAL VARIABLES")}
     account = row(connection, "SELECT CURRENT_USER()")
     assert account is not None
     name, _, host = str(account[0]).rpartition("@")
     user = f"'{name}'@'{host}'"
-    found = find_tables(connection, config)
-    place = Place(connection, connect, server, config, tables, journal, found, variables, user)
+    found = find_tables(connection, config, set())
+    place = Place(connection, connect, server, config, tables, state_tables, found, variables, user)
     return [*_server(place), *_log(place), *_rights(place), *_own_tables(place), *check_tables(place)]
 
 
@@ -87,10 +89,10 @@ def _server_id(place: Place) -> Iterator[Finding]:
 
 
 def _other_replica(place: Place, ours: int) -> str | None:
-    """Find a replica under our own server id: the server would end one connection when the other begins."""
+    """Find a replica with our server id: the server would drop one connection when the other begins."""
     old = place.server.mariadb or place.server.release < (8, 4)
     found: list[tuple[Any, ...]] = []
-    with refusals():  # not every user may ask
+    with refusals():  # not every user has the right
         found = rows(place.connection, "SHOW SLAVE HOSTS" if old else "SHOW REPLICAS")
     return next((str(host) for id_, host, *_ in found if int(id_) == ours and host != REPLICA_HOST), None)
 
@@ -109,6 +111,7 @@ def _log(place: Place) -> Iterator[Finding]:
     yield from _partial_json(place)
     yield from _filters(place)
     yield from _retention(place)
+    yield from _crashes(place)
     yield from _features(place)
 
 
@@ -125,7 +128,7 @@ def _row_image(place: Place) -> Iterator[Finding]:
 
 
 def _partial_json(place: Place) -> Iterator[Finding]:
-    """Differences of JSON documents, which tell nothing without the document before (MySQL has them)."""
+    """Check for partial JSON updates (MySQL), which are useless without the document before."""
     name, image = "binlog_row_value_options", place.variable("binlog_row_image")
     value = place.variable(name)
     if value is None:
@@ -141,7 +144,7 @@ def _partial_json(place: Place) -> Iterator[Finding]:
 
 
 def _filters(place: Place) -> Iterator[Finding]:
-    """A server that leaves databases out of its log, or a replica that does not log what it applies."""
+    """Report a server that omits databases from its log, or a replica that does not log what it applies."""
     with refusals() as denied:
         renamed = not place.server.mariadb and place.server.release >= (8, 2)
         found = row(place.connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
@@ -155,6 +158,41 @@ def _filters(place: Place) -> Iterator[Finding]:
         yield Finding(
             "log_slave_updates", "failed", "is OFF on a replica: what it applies is not in its log",
             "set log_slave_updates = ON in the configuration, restart the server",
+        )  # fmt: skip
+
+
+def survives_crashes(connection: Connection[Any], server: Server) -> bool:
+    """Return whether log and tables agree after a crash, except for what table ids reveal."""
+    return is_durable(connection) and (not server.mariadb or table_ids(connection) is not None)
+
+
+def is_durable(connection: Connection[Any]) -> bool:
+    """Return whether each commit is on disk, in log and tables, when done; this may change at any time."""
+    found = dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_FLUSHES})"))
+    return (found.get("sync_binlog"), found.get("innodb_flush_log_at_trx_commit")) in _DURABLE
+
+
+_FLUSHES = "'sync_binlog', 'innodb_flush_log_at_trx_commit'"
+_DURABLE = (("1", "1"), ("1", "3"))
+
+
+def _crashes(place: Place) -> Iterator[Finding]:
+    """Report the cost of a server crash: if log and tables may differ after it, all are dumped again."""
+    names = ("sync_binlog", "innodb_flush_log_at_trx_commit")
+    values = tuple(place.variable(name) for name in names)
+    settings = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
+    if values in _DURABLE:
+        yield Finding("durability", "ok", settings)
+    else:
+        yield Finding(
+            "durability", "warning", f"{settings}: after a crash of the server all tables are dumped again",
+            "SET GLOBAL sync_binlog = 1, GLOBAL innodb_flush_log_at_trx_commit = 1;",
+        )  # fmt: skip
+    if place.server.mariadb and table_ids(place.connection) is None:
+        yield Finding(
+            "process", "warning",
+            "InnoDB's ids of tables can't be seen: after a crash of the server all tables are dumped again",
+            f"GRANT PROCESS ON *.* TO {place.user};",
         )  # fmt: skip
 
 
@@ -177,7 +215,7 @@ def _retention(place: Place) -> Iterator[Finding]:
 
 
 def _features(place: Place) -> Iterator[Finding]:
-    """What needs nothing done, and people ask about."""
+    """Report settings that people ask about, most of which need no action."""
     if _has_gtids(place):
         yield Finding("gtid", "ok", "is on: after a failover the log goes on at the other server")
     else:
@@ -216,28 +254,28 @@ def _rights(place: Place) -> Iterator[Finding]:
 
 
 def _own_tables(place: Place) -> Iterator[Finding]:
-    """Look whether our two small tables are there and may be written, or could be created."""
+    """Check that our two small tables exist and are writable, or could be created."""
     with refusals() as denied:
-        if not _read_only(place) and place.journal.is_there(place.connection):
+        if not _read_only(place) and place.state_tables.is_there(place.connection):
             rows(place.connection, f"SELECT 1 FROM {OWN_DATABASE}.watermark LIMIT 0")
-            place.journal.try_writing(place.connection)
+            place.state_tables.try_writing(place.connection)
             yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark is there")
             return
         if not _read_only(place) and _may_create(place):
             yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark will be created")
             return
-    mend = f"{GRANT} TO {place.user};"
+    fix = f"{GRANT} TO {place.user};"
     missing = denied[0] if denied else f"{OWN_DATABASE}.watermark is not there, and may not be created"
     if _read_only(place):
-        missing, mend = "the server is read-only or a replica", "none is needed; or capture its primary"
+        missing, fix = "the server is read-only or a replica", "none is needed; or capture its primary"
     if _has_gtids(place):
         how = "" if place.server.mariadb else "low watermarks are taken by gtid_executed, and "
         yield Finding(
-            "own tables", "warning", f"{missing}: {how}a change that no log tells sets its table aside", mend
+            "own tables", "warning", f"{missing}: {how}a change that no log tells quarantines its table", fix
         )
     else:
         yield Finding(
-            "own tables", "failed", f"{missing}; dumps need it for their watermarks without GTIDs", mend
+            "own tables", "failed", f"{missing}; dumps need it for their watermarks without GTIDs", fix
         )
 
 
@@ -261,5 +299,5 @@ def _expect(place: Place, name: str, wanted: str) -> Finding:
         return Finding(name, "ok", f"is {value}")
     shown = "not known to this server" if value is None else f"is {value}"
     spelled = wanted or "''"
-    mend = f"SET GLOBAL {name} = {spelled}; and set it in the server's configuration file"
-    return Finding(name, "failed", shown, mend)
+    fix = f"SET GLOBAL {name} = {spelled}; and set it in the server's configuration file"
+    return Finding(name, "failed", shown, fix)

@@ -1,7 +1,7 @@
-"""What kind of server it is, and the files of its binary log. Flavour is found out, never configured.
+"""The kind of server, and the files of its binary log. The flavor is detected, never configured.
 
-Invariant: a position (`pack_position`) is only made of offsets below 4 GiB. A file grows beyond that within
-one transaction only, since the server goes on in the next file after it.
+Invariant: a position (`pack_position`) is only made from offsets below 4 GiB. A file exceeds that only within
+one transaction, after which the server moves on to the next file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
 from connector.errors import PreconditionError
+from connector.mysql.codec.segment import pack_position
 from connector.mysql.connection import row, rows
-from connector.mysql.segment import pack_position
 from connector.position import spell_position
 
 MAX_OFFSET = (1 << 32) - 1
@@ -25,12 +25,12 @@ NO_BINARY_LOG = 1381
 """ER_NO_BINARY_LOGGING."""
 
 _REFUSED = (1044, 1045, 1064, 1142, 1227)
-"""Rights are missing; or the release is so old that it has other words."""
+"""Missing rights, or a release so old that its syntax differs."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """One server. `uuid`: MySQL's server_uuid; MariaDB has none, there it is made of server and domain id."""
+    """One server. `uuid`: MySQL's server_uuid; MariaDB has none, so it is built from server and domain id."""
 
     mariadb: bool
     version: str
@@ -41,12 +41,12 @@ class Server:
 
     @property
     def kind(self) -> str:
-        """Give the flavour's name."""
+        """Return the flavor's name."""
         return "mariadb" if self.mariadb else "mysql"
 
     @property
     def release(self) -> tuple[int, int]:
-        """Give major and minor version."""
+        """Return major and minor version."""
         found = re.match(r"(\d+)\.(\d+)", self.version)
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -61,7 +61,7 @@ class LogFile:
 
 
 def find_server(connection: Connection[Any]) -> Server:
-    """Ask which server this is: only MariaDB has a gtid_domain_id."""
+    """Identify the server: only MariaDB has a gtid_domain_id."""
     names = "'version', 'server_id', 'server_uuid', 'gtid_domain_id', 'lower_case_table_names'"
     found = dict(rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))
     mariadb = "gtid_domain_id" in found
@@ -71,7 +71,7 @@ def find_server(connection: Connection[Any]) -> Server:
 
 
 def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
-    """Give file and offset of the end of the log; `PreconditionError` without a binary log."""
+    """Return file and offset of the end of the log; `PreconditionError` without a binary log."""
     renamed = not server.mariadb and server.release >= (8, 2)
     found = row(connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
     if found is None:
@@ -80,7 +80,7 @@ def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
 
 
 def is_replica(connection: Connection[Any]) -> bool:
-    """Tell whether the server applies what another one has logged; False where we may not ask."""
+    """Return whether the server applies another one's log; False if we lack the right to ask."""
     with connection.cursor(DictCursor) as cursor:
         try:
             cursor.execute("SHOW REPLICA STATUS")
@@ -111,16 +111,24 @@ def log_files(connection: Connection[Any]) -> dict[int, LogFile]:
     return {file.number: file for file in files}
 
 
+def started_at(connection: Connection[Any]) -> int:
+    """Return the start time of the server's process, in its seconds since 1970, or up to a second later."""
+    status = dict(rows(connection, "SHOW GLOBAL STATUS LIKE 'Uptime'"))
+    now = row(connection, "SELECT UNIX_TIMESTAMP()")
+    assert now is not None
+    return int(now[0]) - int(status["Uptime"])
+
+
 def number_of(name: str) -> int:
-    """Give a log file's number: what follows the last dot of its name."""
+    """Return a log file's number, which follows the last dot of its name."""
     return int(name.rpartition(".")[2])
 
 
 def position_of(name: str, offset: int) -> int:
-    """Give the position at an offset in a file; one beyond 4 GiB counts as the last below."""
+    """Return the position for an offset in a file; an offset beyond 4 GiB counts as the last below."""
     return pack_position(number_of(name), min(offset, MAX_OFFSET))
 
 
 def format_position(position: int) -> str:
-    """Spell a position for people."""
+    """Format a position for people."""
     return spell_position(position, "mysql")

@@ -1,13 +1,13 @@
 """A MySQL or MariaDB server as a source; implements `connector.source.Source`. Ties the other files together.
 
-Connects only when asked something. One session does all the small questions; the log reader and each table
-reader have connections of their own. Which of the two servers it is, is found out.
+Connects on first use. One session runs all the small queries; the log reader and each table reader have
+connections of their own. MySQL or MariaDB is detected automatically.
 
-Identity: the id in ``deltatide.watermark``, which replicas share; where that table can't be had, MySQL's
-server_uuid, or MariaDB's server id and GTID domain. MySQL's GTIDs prove a history to be shared without it.
+Identity: the id in ``deltatide.watermark``, which replicas share; without that table, MySQL's server_uuid, or
+MariaDB's server id and GTID domain. MySQL's GTIDs prove a shared history without it.
 
-A position is one in the log of one server, by file and offset. Whether the server at hand is still the same
-is looked at whenever the log is opened, and each connection that must lead to it is asked.
+A position is a file and offset in one server's log. Opening the log checks that the server is still the same,
+and so does each connection that must lead to it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
 from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.errors import PreconditionError, TransientError
-from connector.manifest import Manifest, SourceIdentity, UnsettledCommit
-from connector.mysql import catalog, executed
-from connector.mysql.buffer import LogBuffer
-from connector.mysql.capturing import Captured, Mapped, NotedColumn
+from connector.errors import TransientError
+from connector.landing.manifest import Manifest, SourceIdentity
+from connector.mysql import catalog, continuity, failover, preflight
+from connector.mysql.catalog_fingerprint import Fingerprint
+from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import close, connect, driver_errors, parse_url, quote, row
 from connector.mysql.dump import MysqlTables
-from connector.mysql.journal import Birth, Journal
-from connector.mysql.preflight import check
-from connector.mysql.reader import Landmark, MysqlLog
-from connector.mysql.segment import pack_position, unpack_position
+from connector.mysql.log.buffer import LogBuffer
+from connector.mysql.log.reader import Landmark, MysqlLog
+from connector.mysql.log.schema_cache import Captured, Mapped, NotedColumn
+from connector.mysql.log.stream import BinlogStream, created_at, replica_id
 from connector.mysql.server import (
     LogFile,
     Server,
@@ -41,22 +42,24 @@ from connector.mysql.server import (
     log_files,
     position_of,
 )
-from connector.mysql.stream import BinlogStream, created_at, replica_id
-from connector.schema import TableName, TableSchema
-from connector.source import Failover, Finding, History, Outlook, Prepared
+from connector.mysql.state_tables import Birth, StateTables
+from connector.mysql.table_ids import TableIds, with_notes
+from connector.position import Position
+from connector.schema import TableName
+from connector.source import CatalogState, Failover, Finding, Listed, Prepared, ResumePoint, Unfit, Unlogged
 
 log = logging.getLogger(__name__)
 
 APPLY_SECONDS = 30.0
-"""A replica that has just been promoted may still be applying what it has received; then it lacks nothing."""
+"""A newly promoted replica may still be applying what it has received; once done, it lacks nothing."""
 
 
 class MysqlSource:
-    """One server. Used by one thread, but for `open_tables` and `look`."""
+    """One server. Used by one thread, except `open_tables` and `look`."""
 
-    def __init__(self, config: SourceConfig, tables: Mapping[str, TableConfig]) -> None:
+    def __init__(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
         self._config, self._tables = config, tables
-        self._journal = Journal(config.name)
+        self._state_tables = StateTables(config.name)
         self._session: Connection[Any] | None = None
         self._watching: Connection[Any] | None = None
         self._looking = Lock()
@@ -65,21 +68,26 @@ class MysqlSource:
         self._begun: Birth | None = None
         self._trusted: str | None = None
         self._lacking_since: float | None = None
+        self._ids = TableIds()
+        self._cut_off: set[Position] = set()
+        self._listed: set[TableName] = set()  # with those that a RENAME hides while the log is being opened
+        self._prepared: dict[str, set[TableName]] = {}
+        self._was_durable = True  # at each look: settings changed at run time are gone after a crash
 
     def check(self) -> list[Finding]:
-        """Look at every precondition and report all; raises only when the server can't be reached."""
+        """Check and report every precondition; raises only if the server can't be reached."""
         connection = self._connected()
         with driver_errors("checking the database"):
-            server, journal = self._server_of(connection), self._journal
+            server, state_tables = self._server_of(connection), self._state_tables
             connect = lambda: self._connect(replication=True)  # noqa: E731
-            return check(connection, connect, server, self._config, self._tables, journal)
+            return preflight.check(connection, connect, server, self._config, self._tables, state_tables)
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
-        """Tell which database this is: the one that `landed` was read from, where that can be proven."""
+        """Return the database's identity: that of `landed` if it provably was read from here."""
         connection = self._connected()
         server = self._server_of(connection)
         with driver_errors("asking for the identity"):
-            shared = self._journal.identity(connection)
+            shared = self._state_tables.identity(connection)
             if landed is not None and self._is_known(connection, server, landed, shared):
                 shared = landed.source.system_id
         return SourceIdentity(
@@ -96,33 +104,34 @@ class MysqlSource:
             return True
         if landed.gtids is None or landed.source.kind != server.kind:
             return False
-        return executed.shares_history(connection, server, landed.gtids)
+        return failover.shares_history(connection, server, landed.gtids)
 
-    def tables(self, among: Collection[str] | None = None) -> list[TableSchema]:
-        """List the tables that the configuration names; `PreconditionError` when one has no usable key."""
+    def tables(self, among: Collection[TableName] | None = None) -> Listed:
+        """List the configured tables."""
         connection = self._connected()
         with driver_errors("listing the tables"):
-            found = catalog.find_tables(connection, self._config)
-            named = [t for t in found if among is None or str(t.table) in among]
-            layouts = catalog.layouts_of(connection, named, self._tables)
-        refused = [f"{x.problem}" for x in layouts if x.problem is not None]
-        if refused:
-            raise PreconditionError("; ".join(refused), hint="run `deltatide check`, it says what to do")
-        return [x.schema for x in layouts if x.schema is not None]
+            busy: set[TableName] = set()
+            found = catalog.find_tables(connection, self._config, busy)
+            named = [t for t in found if among is None or t.table in among]
+            self._listed |= {t.table for t in named}
+            layouts = catalog.layouts_of(connection, self._server_of(connection), named, self._tables, busy)
+        refused = [x.problem for x in layouts if x.problem is not None]
+        busy &= {t.table for t in named}
+        return Listed([x.schema for x in layouts if x.schema is not None], refused, frozenset(busy))
 
     def prepare(self) -> Prepared:
-        """Create our own two small tables where we may. Nothing is added to a log: it has all tables."""
+        """Create our own two small tables if allowed. The log already has all tables."""
         connection = self._connected()
         with driver_errors("creating deltatide.watermark"):
-            self._journal.create(connection)
+            self._state_tables.create(connection)
         return Prepared()
 
-    def look(self) -> Outlook:
-        """Look at the tables, and at what the reader wrote down that no log tells, over an own session."""
-        with self._looking:  # the loop looks too, when it takes up a table
-            return self._look()
+    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogState:
+        """Look at the tables, and at recorded unlogged changes, in a session of its own."""
+        with self._looking:  # the loop looks too, when it starts capturing a table
+            return self._look(known or {})
 
-    def _look(self) -> Outlook:
+    def _look(self, known: Mapping[TableName, str]) -> CatalogState:
         if self._watching is not None and not _alive(self._watching):
             close(self._watching)
             self._watching = None
@@ -131,18 +140,44 @@ class MysqlSource:
             if self._trusted not in (None, find_server(connection).uuid):
                 close(connection)
                 raise TransientError("the catalog at hand is that of another server than the log's")
-            untold = self._journal.untold(connection)
-            found = catalog.find_tables(connection, self._config)
-            layouts = catalog.layouts_of(connection, found, self._tables)
-            position = position_of(*end_of_log(connection, self._server_of(connection)))
-        seen = {str(x.table): untold.get(x.table, "") for x in layouts if x.schema is not None}
-        return Outlook(seen, position, frozenset(str(facts.table) for facts in found))
+            self._was_durable = self._was_durable and preflight.is_durable(connection)
+            noted = self._state_tables.unlogged(connection)
+            busy: set[TableName] = set()  # locked by others for long: left to a later look
+            found = catalog.find_tables(connection, self._config, busy)
+            server = self._server_of(connection)
+            layouts = catalog.layouts_of(connection, server, found, self._tables, busy)
+            before = {
+                x.table: Fingerprint.parse(known[x.table]) if x.table in known else Fingerprint()
+                for x in layouts
+                if x.schema is not None
+            }
+            reader = self._reader
+            if reader is not None and reader.landmark.server != server.uuid:
+                reader = None  # its positions are in another server's log
+            seen = with_notes(self._ids.judge(connection, server, before, reader), noted)
+            position = position_of(*end_of_log(connection, server))
+        fingerprints = {table: str(fingerprint) for table, fingerprint in seen.items()}
+        problems = [x.problem for x in layouts if x.problem is not None]
+        unfit = {problem.table: Unfit(problem.reason, problem.hint or "") for problem in problems}
+        existing = frozenset(facts.table for facts in found)
+        return CatalogState(fingerprints, position, existing, unfit, busy=frozenset(busy))
 
-    def untold(self, before: str, now: str) -> bool:
-        """Tell whether rows may have come or gone untold between two fingerprints of one table."""
-        return before != now
+    def unlogged(self, before: str, now: str) -> Unlogged | None:
+        """Compare two fingerprints of a table: return what may have changed rows without row events."""
+        changed = Fingerprint.parse(now).differs(Fingerprint.parse(before))
+        return Unlogged("it changed without row events in the log") if changed else None
 
-    def begin_history(self, *, fresh: bool) -> History:
+    def remember(self, before: str | None, now: str) -> str:
+        """Return the current fingerprint: nothing of an earlier one counts."""
+        return now
+
+    def mark_running(self) -> None:
+        """Mark nothing: DDL waits for the transactions that use its table, and the log has the rest."""
+
+    def end_of_marked(self, mark: int) -> None:
+        """Return None: there are no marks."""
+
+    def begin_history(self, *, fresh: bool) -> ResumePoint:
         """Begin at the end of the log; the server keeps it by itself."""
         connection = self._connected()
         server = self._server_of(connection)
@@ -150,42 +185,42 @@ class MysqlSource:
             name, offset = end_of_log(connection, server)
             gtids = self._executed_at(connection, server, name, offset)
         position = position_of(name, offset)
-        self._begun = Birth(server.uuid, position >> 32, self._created(server, name))
+        self._begun = birth = Birth(server.uuid, position >> 32, self._created(server, name))
         self._trusted = server.uuid
-        return History(position, (), gtids, server.uuid)
+        last_commit = continuity.of_file(birth.file, birth.created)
+        return ResumePoint(position, (), gtids, server.uuid, last_commit=last_commit)
 
-    def gap_after(
-        self,
-        position: int,
-        gtids: str | None = None,
-        server: str | None = None,
-        gtids_needed: str | None = None,
-    ) -> str | Failover | None:
-        """Tell why the log after `position` can't be read whole, or where it goes on; None: right there."""
+    def gap_after(self, history: ResumePoint) -> str | Failover | None:
+        """Return why the log after `history` can't be read whole, the failover that continues it, or None."""
         connection = self._connected()
         here = self._server_of(connection)
         with driver_errors("looking at the binary log"):
             files = log_files(connection)
-            birth = self._begun or self._journal.birth(connection)
-        before = server or (birth.server if birth else here.uuid)
+            birth = self._begun or self._state_tables.birth(connection)
+        before = history.server or (birth.server if birth else here.uuid)
         if before != here.uuid:
             reason = f"the log is that of server {here.uuid}, not of {before}"
         else:
             ours = birth if birth and birth.server == here.uuid else None
-            reason = self._break(here, files, position, ours) or ""
+            reason = self._break(here, files, history.position, ours) or ""
         with driver_errors("comparing GTIDs"):
-            if not reason and gtids and birth is None and (lacking := self._lacking(connection, here, gtids)):
+            unproven = history.gtids if birth is None and not reason else None
+            if unproven and (lacking := self._lacking(connection, here, unproven)):
                 reason = f"server {here.uuid} has not executed {lacking}: the log was reset"
-            found = None
-            if reason:
-                found = self._failover(connection, here, files, gtids, gtids_needed, before, reason)
+            found: str | Failover | None
+            if not reason:
+                found = self._difference(here, files, history) or self._tear(here, files, history)
+            elif before == here.uuid and unpack_position(history.position)[0] >= min(files):
+                found = reason  # it lost what it wrote, and may have reused the same GTIDs
+            else:
+                found = self._failover(connection, here, files, history, before, reason, birth)
         self._trusted = here.uuid
         return found
 
     def _break(
         self, here: Server, files: Mapping[int, LogFile], position: int, birth: Birth | None
     ) -> str | None:
-        """Tell why the log of the same server does not go on at a position."""
+        """Return why the same server's log does not continue at a position, or None."""
         number, offset = unpack_position(position)
         if number not in files:
             first, last = min(files), max(files)
@@ -194,44 +229,69 @@ class MysqlSource:
             size = files[number].size
             return f"binlog file {files[number].name} ends at {size}, before {offset}: reset or another log"
         if birth is None or birth.file < min(files):
-            return None  # purged in due course: nothing is left to compare
+            return None  # purged as usual: nothing is left to compare
         if birth.file not in files or self._created(here, files[birth.file].name) != birth.created:
             return f"binlog file {birth.file} is another one than was read: the log was reset"
         return None
+
+    def _difference(self, here: Server, files: Mapping[int, LogFile], history: ResumePoint) -> str | None:
+        """Return why the log up to `history` is not the log that was read; GTIDs can't disprove that."""
+        last = history.last_commit
+        if last is None or unpack_position(last.position)[0] not in files:
+            return None
+        return continuity.differs(self._stream_of(here, files, last.position), last)
+
+    def _tear(self, here: Server, files: Mapping[int, LogFile], history: ResumePoint) -> str | None:
+        """Return why the log after `history` can't be read, if a reader has already failed there."""
+        torn = self._reader and self._reader.unreadable_at
+        if not torn or torn < history.position or unpack_position(torn)[0] not in files:
+            return None
+        return continuity.unreadable(self._stream_of(here, files, torn), torn)
+
+    def _stream_of(self, here: Server, files: Mapping[int, LogFile], position: int) -> BinlogStream:
+        """Open the log at a position, up to its end."""
+        number, offset = unpack_position(position)
+        connection = self._connect_to(here, replication=True)
+        return BinlogStream(connection, here, files[number].name, offset, 0)
 
     def _failover(
         self,
         connection: Connection[Any],
         here: Server,
         files: Mapping[int, LogFile],
-        gtids: str | None,
-        needed: str | None,
+        known: ResumePoint,
         before: str,
         reason: str,
+        birth: Birth | None,
     ) -> str | Failover:
-        """Look whether the log at hand goes on where ours broke off; if not, say what is missing there."""
-        if gtids is None or not executed.has_gtids(connection, here):
+        """Check whether this server's log continues ours; if not, return what is missing."""
+        gtids, needed = known.gtids, known.gtids_needed
+        if gtids is None or not failover.has_gtids(connection, here):
             return f"{reason}, and there are no GTIDs to compare"
         elsewhere = before != here.uuid
         must = needed if elsewhere and needed is not None else gtids
         if lacking := self._lacking(connection, here, must, wait=elsewhere):
             return f"{reason}, and it never executed {lacking}"
         if must != gtids:
-            gtids = executed.executed_of(connection, here, gtids, must)
-        file = executed.first_file_after(connection, here, files, gtids)
+            gtids = failover.executed_of(connection, here, gtids, must)
+        file = failover.first_file_after(connection, here, files, gtids)
         if file is None:
             return f"{reason}, and its log of what follows {gtids} is purged"
-        if not elsewhere and not executed.begins_behind(connection, here, file, gtids):
+        if not elsewhere and not (
+            birth is not None
+            and failover.went_on(connection, here, known.position, birth)
+            and failover.begins_behind(connection, here, files[min(files)], gtids)
+        ):
             return f"{reason}, and the same server may have given its GTIDs again"
         self._begun = Birth(here.uuid, file.number, self._created(here, file.name))
-        history = History(pack_position(file.number, 4), (), gtids, here.uuid, needed)
+        history = ResumePoint(pack_position(file.number, 4), (), gtids, here.uuid, needed)
         return Failover(
             history, f"{reason}; nothing is missing, it goes on at {format_position(history.position)}"
         )
 
     def _lacking(self, connection: Connection[Any], here: Server, gtids: str, *, wait: bool = True) -> str:
-        """Give what the server has not executed; a replica is given time to apply what it has received."""
-        lacking = executed.missing(connection, here, gtids)
+        """Return what the server has not executed; gives a replica time to apply what it has received."""
+        lacking = failover.missing(connection, here, gtids)
         if not lacking or not wait:
             self._lacking_since = None
             return lacking
@@ -241,59 +301,44 @@ class MysqlSource:
         self._lacking_since = None
         return lacking
 
-    def open_log(
-        self,
-        epoch: int,
-        position: int,
-        unsettled: Sequence[UnsettledCommit],
-        gtids: str | None = None,
-        gtids_needed: str | None = None,
-    ) -> MysqlLog:
-        """Open the log behind `position`; transactions in `gtids` that come after it are passed over."""
+    def open_log(self, epoch: int, history: ResumePoint) -> MysqlLog:
+        """Open the log after a resume point; skips later transactions that are in its `gtids`."""
         connection = self._connected()
         server = self._server_of(connection)
         if self._trusted not in (None, server.uuid):
             raise TransientError(f"the address leads to server {server.uuid} now, not to {self._trusted}")
-        number, offset = unpack_position(position)
+        number, offset = unpack_position(history.position)
         with driver_errors("looking at the binary log"):
             files = log_files(connection)
-            self._journal.create(connection)
-            writable = self._journal.is_writable(connection)
+            self._state_tables.create(connection)
+            writable = self._state_tables.is_writable(connection)
         if number not in files:
-            raise TransientError(f"the server has no log at {format_position(position)} any more")
+            raise TransientError(f"the server has no log at {format_position(history.position)} any more")
         with driver_errors("asking for GTIDs"):
-            if gtids is None:
-                gtids, gtids_needed = self._executed_at(connection, server, files[number].name, offset), None
+            if history.gtids is None:
+                gtids = self._executed_at(connection, server, files[number].name, offset)
+                history = replace(history, gtids=gtids)
         if writable:
             birth = Birth(server.uuid, number, self._created(server, files[number].name))
             with driver_errors("writing down the log file"):
-                self._journal.note_birth(connection, birth)
-                self._journal.note_again(connection)
+                self._state_tables.note_birth(connection, birth)
+                self._state_tables.note_again(connection)
             self._begun = None
-        file = files[number].name
-        self._reader = self._open(server, writable, file, epoch, position, gtids, gtids_needed)
+        self._reader = self._open(server, files[number].name, epoch, history, writable=writable)
         return self._reader
 
     def _open(
-        self,
-        server: Server,
-        writable: bool,
-        file: str,
-        epoch: int,
-        position: int,
-        gtids: str | None,
-        needed: str | None,
+        self, server: Server, file: str, epoch: int, history: ResumePoint, *, writable: bool
     ) -> MysqlLog:
         side = self._connect_to(server)
         try:
             captured = self._captured(side, server)
-            offset = unpack_position(position)[1]
+            offset = unpack_position(history.position)[1]
             with driver_errors("asking for GTIDs"):
-                kept = (
-                    None
-                    if gtids is None
-                    else executed.gtids_at(side, server, gtids, needed, file, offset, may_be_ahead=epoch > 1)
-                )  # only a failover begins an epoch at a place before its set
+                # Only a failover begins an epoch at a position before the end of its set.
+                kept = failover.gtids_at(side, server, history, file, may_be_ahead=epoch > 1)
+            with driver_errors("looking what a crash may lose"):
+                survives = self._was_durable and preflight.survives_crashes(side, server)
             stream = BinlogStream(
                 self._connect_to(server, replication=True), server, file, offset,
                 replica_id(self._config.name),
@@ -301,19 +346,31 @@ class MysqlSource:
         except BaseException:
             close(side)
             raise
-        buffer = LogBuffer(epoch, position, captured, kept)
-        return MysqlLog(epoch, buffer, stream, side, server, self._journal, writable=writable)
+        self._ids.statements.begin(epoch)
+        buffer = LogBuffer(
+            epoch,
+            history.position,
+            captured,
+            kept,
+            self._ids.statements,
+            self._cut_off,
+            self._prepared,
+            survives_crashes=survives,
+        )
+        return MysqlLog(epoch, buffer, stream, side, server, self._state_tables, writable=writable)
 
     def open_tables(self) -> MysqlTables:
         """Open connections for dumps; low watermarks follow the log reader that was opened last."""
-        return MysqlTables(self._connect, self._journal, self._tables, self._landmark)
+        return MysqlTables(
+            self._connect, self._state_tables, self._tables, self._landmark, self._config.predicate_seconds
+        )
 
     def holds_any(self, columns: Sequence[str]) -> str:
-        """Give the predicate that is true for rows in which one of these columns is not null."""
+        """Return the predicate that is true for rows where any of these columns is not null."""
         return " OR ".join(f"{quote(column)} IS NOT NULL" for column in columns)
 
     def close(self) -> None:
-        """Let go of the sessions; never raises."""
+        """Close the sessions; never raises."""
         close(self._session)
         close(self._watching)
         self._session = self._watching = None
@@ -322,10 +379,10 @@ class MysqlSource:
         return None if self._reader is None else self._reader.landmark
 
     def _executed_at(self, connection: Connection[Any], server: Server, file: str, offset: int) -> str | None:
-        if not executed.has_gtids(connection, server):
+        if not failover.has_gtids(connection, server):
             return None
         stream = self._connect_to(server, replication=True)
-        return executed.executed_at(connection, server, stream, file, offset)
+        return failover.executed_at(connection, server, stream, file, offset)
 
     def _captured(self, side: Connection[Any], server: Server) -> Captured:
         def noted(table: TableName) -> Mapping[str, NotedColumn]:
@@ -337,9 +394,9 @@ class MysqlSource:
                 return catalog.layout_of(side, table, self._tables)
 
         with driver_errors("listing the tables"):
-            tables = {facts.table for facts in catalog.find_tables(side, self._config)}
+            self._listed |= {facts.table for facts in catalog.find_tables(side, self._config, set())}
         return Captured(
-            self._config, self._tables, tables, noted, layout,
+            self._config, self._tables, self._listed, noted, layout,
             mariadb=server.mariadb, lower_case=server.lower_case,
         )  # fmt: skip
 
@@ -350,7 +407,7 @@ class MysqlSource:
         return created
 
     def _server_of(self, connection: Connection[Any]) -> Server:
-        """Ask once which server it is; again when the session was lost, as it may be another one then."""
+        """Identify the server once, and again after a lost session, since it may be another one then."""
         found = self._found
         if found is None:
             with driver_errors("asking for the version"):
@@ -358,9 +415,9 @@ class MysqlSource:
         return found
 
     def _connected(self) -> Connection[Any]:
-        """Give the session, opened again where it was lost; then the server may be another one."""
+        """Return the session, reopened if it was lost; then the server may be another one."""
         if self._session is not None and not _alive(self._session):
-            close(self._session)  # not the one of `look`, which another thread may be using
+            close(self._session)  # not the session of `look`, which another thread may be using
             self._session = None
         if self._session is None:
             self._session = self._connect()
@@ -368,7 +425,7 @@ class MysqlSource:
         return self._session
 
     def _connect_to(self, server: Server, *, replication: bool = False) -> Connection[Any]:
-        """Connect to the very server, to which the address may no longer lead."""
+        """Connect to this very server, to which the address may no longer lead."""
         connection = self._connect(replication=replication)
         try:
             with driver_errors("asking which server this is"):

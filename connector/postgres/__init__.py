@@ -1,1 +1,1 @@
-"""PostgreSQL as a source: the only place that imports its driver."""
+"""PostgreSQL as a source: the only package that imports its driver."""

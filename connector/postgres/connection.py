@@ -1,11 +1,15 @@
-"""Connections to PostgreSQL, and its errors in our own families. Passwords never get into a message.
+"""Connections to PostgreSQL, and its errors turned into ours. Passwords never appear in a message.
 
-Invariant: every session, the log's and the dump's, writes values as the same text, since both land by one
-codec.
+Invariants:
+
+- Every session, the log's and the dump's, writes values as the same text, since both land through one codec.
+  No setting of the role, the database or the environment changes that.
+- Only the url decides where a session connects.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,23 +23,65 @@ from connector.errors import ConfigurationError, DeltatideError, PreconditionErr
 from connector.postgres.libpq import CopyError
 
 SESSION = {
-    "client_encoding": "UTF8",
     "DateStyle": "ISO,MDY",
     "IntervalStyle": "postgres",
     "TimeZone": "UTC",
     "bytea_output": "hex",
     "extra_float_digits": "1",
-    # A role's own limits are for people; a dump's SELECT may rightly take long.
+    # The server refuses to read a table if a policy would hide some of its rows from our role.
+    "row_security": "off",
+    "quote_all_identifiers": "off",
+    "standard_conforming_strings": "on",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "gin_fuzzy_search_limit": "0",
+    "client_min_messages": "warning",
+    "exit_on_error": "off",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    # The agent's own few writes must not hang when no standby answers.
+    "synchronous_commit": "local",
+    # A role's own limits are for people; a dump's SELECT may well take long.
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
 }
+"""What a value's text, a name's meaning or a session's life depends on. Set in every session, after the
+settings of the role, the database and the url's `options`."""
+
+_LATER_SETTINGS = {"transaction_timeout": (170000, "0")}
+"""Settings that servers have since a version."""
+
+# Key operators are looked up by name: a type's default btree operators must be found in whatever schema.
+_SEARCH_PATH = """pg_catalog.concat_ws(', ', 'public', (
+    SELECT pg_catalog.string_agg(DISTINCT pg_catalog.quote_ident(n.nspname), ', ')
+    FROM pg_catalog.pg_opclass c
+        JOIN pg_catalog.pg_am a ON a.oid OPERATOR(pg_catalog.=) c.opcmethod
+        JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.opcnamespace
+    WHERE c.opcdefault AND a.amname OPERATOR(pg_catalog.=) 'btree'
+        AND n.nspname OPERATOR(pg_catalog.<>) 'pg_catalog' AND n.nspname OPERATOR(pg_catalog.<>) 'public'))"""
+
+# The number of decimals is part of the value, which counts the smallest unit; the rest is formatting.
+_LC_MONETARY = """CASE WHEN pg_catalog.scale(0::pg_catalog.money::pg_catalog.numeric) OPERATOR(pg_catalog.=) 2
+    THEN 'C' ELSE pg_catalog.current_setting('lc_monetary') END"""
+
+IGNORED_VARIABLES = (
+    *("PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE"),
+    *("PGTARGETSESSIONATTRS", "PGLOADBALANCEHOSTS", "PGCONNECT_TIMEOUT", "PGAPPNAME"),
+    *("PGOPTIONS", "PGCLIENTENCODING", "PGDATESTYLE", "PGTZ", "PGGEQO"),
+)
+"""libpq's variables for where to connect and how a session behaves, which only the configuration decides.
+Those for secrets, TLS and Kerberos (PGPASSWORD, PGPASSFILE, PGSSL..., PGGSS..., PGCHANNELBINDING) apply."""
+
 CONNECT_SECONDS = 10
 """An unreachable host must be noticed well before an operator loses patience."""
 
-# Connection errors carry no SQLSTATE; the server's text does not depend on its language where libpq speaks.
+# Connection errors carry no SQLSTATE; text that comes from libpq does not depend on the server's language.
 _REFUSALS: tuple[tuple[str, str], ...] = (
-    (r"password authentication failed|no password supplied", "check user and password in source.url"),
+    (r"authentication failed|no password supplied", "check user and password in source.url"),
+    (r"is not permitted to log in", "ALTER ROLE {user} LOGIN"),
     (r'database ".*" does not exist', "check the database's name in source.url"),
     (r'role ".*" does not exist', "check the user's name in source.url"),
     (r"no pg_hba\.conf entry", "add a line for this user, database and address to pg_hba.conf"),
@@ -45,6 +91,7 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
     ),
     (r"permission denied for database", "GRANT CONNECT ON DATABASE {database} TO {user}"),
     (r"server does not support SSL|certificate|sslmode", "check sslmode in source.url"),
+    (r"^invalid (port|integer|connection|\w+ value)", "fix source.url"),
 )
 _UNREACHABLE = (
     r"could not translate host name|[Cc]onnection refused|timeout expired|timed out|No route to host"
@@ -55,11 +102,11 @@ _TRANSIENT_STATES = ("08", "40", "53", "57P", "55006", "55P03", "25P03", "58030"
 
 
 def parse_url(url: str) -> dict[str, str]:
-    """Read a connection URL's parameters; `ConfigurationError` when libpq can't."""
+    """Parse a connection URL's parameters; `ConfigurationError` if libpq can't."""
     try:
         return {name: str(value) for name, value in parse_dsn(url).items()}
     except psycopg2.ProgrammingError:
-        # libpq's message repeats the URL, password and all.
+        # libpq's message repeats the URL, password included.
         raise ConfigurationError(
             "source.url is not a PostgreSQL url", hint="write postgresql://user:password@host:5432/database"
         ) from None
@@ -68,32 +115,51 @@ def parse_url(url: str) -> dict[str, str]:
 def connect(url: str, name: str, *, replication: bool = False) -> Connection:
     """Open an autocommit connection with our session settings; `name` is shown in pg_stat_activity.
 
-    Raises `TransientError` where the server can't be reached or is busy, `PreconditionError` where it
-    refuses.
+    Raises `TransientError` if the server can't be reached or is busy, `PreconditionError` if it refuses.
+    Removes `IGNORED_VARIABLES` from the process's environment, since libpq always reads it.
     """
+    for variable in IGNORED_VARIABLES:
+        os.environ.pop(variable, None)
     parameters = parse_url(url)
-    settings = " ".join(f"-c {setting}={value}" for setting, value in SESSION.items())
     ours: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "keepalives": 1,
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
-        # Sent data that nobody acknowledges: a dead peer must not hold a commit for the kernel's 15 minutes.
+        # Unacknowledged data: a dead peer must not hold up a commit for the kernel's 15 minutes.
         "tcp_user_timeout": 30000,
     }
     fixed: dict[str, Any] = {
         "application_name": name,
-        "options": f"{parameters.get('options', '')} {settings}".strip(),
+        "client_encoding": "UTF8",
+        "options": f"{parameters.get('options', '')} {_startup_options()}".strip(),
     }
     if replication:
         fixed["replication"] = "database"
     try:
         connection = psycopg2.connect(make_dsn(**{**ours, **parameters, **fixed}))
-        connection.autocommit = True
     except psycopg2.Error as error:
         raise refused(error, parameters) from None
+    connection.autocommit = True
+    with driver_errors("setting up a session"):
+        one_row(connection, _session_query(connection.server_version))
     return connection
+
+
+def _startup_options() -> str:
+    """Build the settings for the start of a session, which the role's own might cut short."""
+    spelled = ((name, value.replace(" ", "\\ ")) for name, value in SESSION.items())
+    return " ".join(f"-c {name}={value}" for name, value in spelled)
+
+
+def _session_query(version: int) -> str:
+    """Build one statement that sets everything, which replication connections of every version accept."""
+    later = {name: value for name, (since, value) in _LATER_SETTINGS.items() if version >= since}
+    values = {name: literal(value) for name, value in {**SESSION, **later}.items()}
+    values |= {"search_path": _SEARCH_PATH, "lc_monetary": _LC_MONETARY}
+    calls = (f"pg_catalog.set_config('{name}', {value}, false)" for name, value in values.items())
+    return f"SELECT {', '.join(calls)}"
 
 
 def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
@@ -104,8 +170,8 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
     text = _one_line(error, parameters.get("password"))
     for pattern, hint in _REFUSALS:
         if re.search(pattern, text):
-            mend = hint.format(user=quote(user), database=quote(database))
-            return PreconditionError(f"postgres at {where}: {text}", hint=mend)
+            fix = hint.format(user=quote(user), database=quote(database))
+            return PreconditionError(f"postgres at {where}: {text}", hint=fix)
     if re.search(_UNREACHABLE, text):
         return TransientError(
             f"can't reach postgres at {where}: {text}",
@@ -115,7 +181,7 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
 
 
 def _one_line(error: Exception, password: str | None = None) -> str:
-    """Give the line that tells the reason, of the several that libpq writes around it."""
+    """Return the line with the reason, of the several that libpq writes."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     reason = next((line for line in lines if re.search("(FATAL|ERROR):", line)), None)
     if reason is None:  # "Is the server running on that host and accepting TCP/IP connections?" follows it
@@ -129,7 +195,7 @@ def _one_line(error: Exception, password: str | None = None) -> str:
 
 @contextmanager
 def driver_errors(doing: str) -> Iterator[None]:
-    """Turn the driver's errors on an open connection into ours, telling what was being done.
+    """Turn the driver's errors on an open connection into ours, saying what was being done.
 
     Lost connections and busy servers are `TransientError`, everything else `PreconditionError`.
     """
@@ -146,7 +212,7 @@ def driver_errors(doing: str) -> Iterator[None]:
 
 
 def failed(doing: str, message: str, sqlstate: str | None) -> DeltatideError:
-    """Choose the family of an error by its SQLSTATE; None stands for a lost connection."""
+    """Choose the error class by SQLSTATE; None means a lost connection."""
     if sqlstate is None or sqlstate.startswith(_TRANSIENT_STATES):
         return TransientError(f"{doing}: {message}")
     return PreconditionError(f"{doing}: {message}", hint="run `deltatide check`")
@@ -158,21 +224,33 @@ def quote(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Quote a string, whatever standard_conforming_strings says."""
+    """Quote a string, whatever standard_conforming_strings is."""
     body = text.replace("'", "''")
     return f" E'{body.replace(chr(92), chr(92) * 2)}'" if "\\" in body else f"'{body}'"
 
 
 def one_row(connection: Connection, query: str, parameters: Any = None) -> tuple[Any, ...] | None:
-    """Run a query and give its first row."""
+    """Run a query and return its first row."""
     with connection.cursor() as cursor:
         cursor.execute(query, parameters)
         row: tuple[Any, ...] | None = cursor.fetchone()
         return row
 
 
+@contextmanager
+def one_snapshot(connection: Connection) -> Iterator[None]:
+    """Run all queries within as of one moment, except functions that read the catalog on their own."""
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield
+        finally:
+            if not connection.closed:
+                cursor.execute("ROLLBACK")
+
+
 def all_rows(connection: Connection, query: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-    """Run a query and give its rows."""
+    """Run a query and return its rows."""
     with connection.cursor() as cursor:
         cursor.execute(query, parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -180,7 +258,7 @@ def all_rows(connection: Connection, query: str, parameters: Any = None) -> list
 
 
 def close(connection: Connection | None) -> None:
-    """Close a connection, whatever state it is in."""
+    """Close a connection in any state."""
     if connection is not None:
         try:
             connection.close()

@@ -1,14 +1,18 @@
-"""Reads the rows of COPY ... TO STDOUT a socketful at a time, beside libpq.
+"""Read the rows of COPY ... TO STDOUT a socketful at a time, beside libpq.
 
-libpq hands over one row at a call, which costs more than all else that is done with the row. So libpq only
-sends the query and reads its end; in between the messages are taken from its socket, and the rows found in
-them without a loop (PostgreSQL's manual, "Message Formats": the byte ``d``, a 32-bit length, the row).
+libpq hands over one row per call, which costs more than everything else done with the row. So libpq only
+sends the query and reads its end; in between, messages are read from its socket, and their rows found without
+a loop (PostgreSQL's manual, "Message Formats": the byte ``d``, a 32-bit length, the row).
 
-Invariant: what libpq must see it finds in the socket, whole: all from CopyDone or an error on. So bytes are
-looked at first (MSG_PEEK), and only those before such a message are taken. libpq meanwhile waits for the
-query's answer, and passes over CopyDone when it comes.
+Invariants:
 
-An encrypted connection can't be read beside libpq: there it hands over row by row.
+- libpq finds in the socket, whole, everything it must see: all from CopyDone or an error on. So bytes are
+  peeked first (MSG_PEEK), and only those before such a message are taken. Meanwhile libpq waits for the
+  query's answer, and skips CopyDone when it comes.
+- The buffer never grows. A row that it can't hold is read alone, into memory of exactly its size: its length
+  is known from its first bytes, so it needs no peeking, and each byte is touched once.
+
+An encrypted connection can't be read beside libpq: there libpq hands over row by row.
 """
 
 from __future__ import annotations
@@ -22,58 +26,58 @@ import numpy as np
 from psycopg2.extensions import connection as Connection
 
 from connector.cells import Bytes
-from connector.postgres.copytext import CopiedRows, Places
+from connector.postgres.codec.copytext import CopiedRows, Places
 from connector.postgres.libpq import CopyError, CopyStream
 
 BUFFER_BYTES = 2 << 20
-"""How much is read at a time: enough for Arrow to be quick, little enough for the memory."""
+"""How much is read at a time: enough for Arrow to be fast, little enough for memory."""
 
 WAIT_SECONDS = 60.0
-"""A wait for rows wakes this often; the server may be silent for long while a predicate finds nothing."""
+"""A wait for rows wakes this often; the server may be silent for long while a predicate matches nothing."""
 
 FEW_BYTES = 64 << 10
 NAP_SECONDS = 0.0005
-"""The server sends 8 kB at a time. Letting some gather saves most of the system calls."""
+"""The server sends 8 kB at a time. Letting data accumulate saves most of the system calls."""
 
 _HEADER = 5
 _SHORTEST = 6
 _NEWLINE, _ROW = b"\nd"
 _PASSED_OVER = frozenset(b"HNSA")
-"""The answer that rows will come; notices, changed settings, notifications: they may come at any time."""
+"""The answer that rows will come; notices, changed settings and notifications, which may come at any time."""
 
 
 class Copy(Protocol):
-    """One COPY TO STDOUT in text format over one connection; one thread."""
+    """One COPY TO STDOUT in text format over one connection, used by one thread."""
 
     @property
     def done(self) -> bool:
-        """Tell whether all rows were given."""
+        """Return whether all rows have been read."""
 
     def start(self, command: str) -> None:
         """Send the command."""
 
     def read(self) -> CopiedRows:
-        """Wait for a buffer's fill of rows, or for the last ones; valid until the next call.
+        """Wait for a bufferful of rows, or for the last ones; valid until the next call.
 
-        `CopyError` when the server refused or broke off, or the connection was lost.
+        `CopyError` if the server refused or aborted, or the connection was lost.
         """
 
 
 def open_copy(connection: Connection) -> Copy:
-    """Choose how to read a COPY over an idle connection, which must outlive the object's use."""
+    """Choose how to read a COPY over an idle connection, which must outlive the returned object."""
     stream = CopyStream(connection)
     return LibpqCopy(stream) if stream.encrypted else SocketCopy(stream)
 
 
 class LibpqCopy:
-    """Implements `Copy` by libpq's own calls."""
+    """Implements `Copy` with libpq's own calls."""
 
     def __init__(self, stream: CopyStream) -> None:
         self._stream = stream
 
     @property
     def done(self) -> bool:
-        """Tell whether all rows were given."""
+        """Return whether all rows have been read."""
         return self._stream.done
 
     def start(self, command: str) -> None:
@@ -81,7 +85,7 @@ class LibpqCopy:
         self._stream.start(command)
 
     def read(self) -> CopiedRows:
-        """Wait for a buffer's fill of rows, or for the last ones."""
+        """Wait for a bufferful of rows, or for the last ones."""
         stream, rows, size = self._stream, list[bytes](), 0
         while not stream.done and size < BUFFER_BYTES:
             if not (some := stream.fetch_text()) and not stream.done:
@@ -103,33 +107,56 @@ class SocketCopy:
         self.done = False
 
     def start(self, command: str) -> None:
-        """Send the command; `read` tells whether the server refuses it."""
+        """Send the command; `read` raises if the server refuses it."""
         self._stream.send_query(command)
 
     def read(self) -> CopiedRows:
-        """Wait for a buffer's fill of rows, or for the last ones."""
+        """Wait for a bufferful of rows, or for the last ones."""
         self._make_room()
         walks: list[Walk] = []
         with socket.socket(fileno=self._stream.socket) as sock:
             try:
-                while not self.done and self._filled < len(self._buffer):
+                if size := self._oversized():
+                    return self._read_alone(sock, size)
+                while not self.done and self._filled < len(self._buffer) and not self._oversized():
                     self._wait(sock)
                     walks.append(self._take(sock))
             except OSError as error:
                 raise CopyError(f"the connection was lost: {error.strerror or error}", None) from error
             finally:
-                sock.detach()  # it stays libpq's
+                sock.detach()  # it remains libpq's
         if self.done:
             self._stream.end()
         return self._rows(walks)
 
     def _make_room(self) -> None:
-        """Move what is left of a row that is not whole to the front; a row may outgrow the buffer."""
+        """Move an incomplete row to the front of the buffer."""
         rest = self._buffer[self._walked : self._filled]
-        if len(rest) > len(self._buffer) // 2:
-            self._buffer = bytearray(2 * len(self._buffer))
         self._buffer[: len(rest)] = rest
         self._walked, self._filled = 0, len(rest)
+
+    def _oversized(self) -> int:
+        """Return the size of the incomplete message if the buffer can't hold it, else 0."""
+        head = self._buffer[self._walked : min(self._filled, self._walked + _HEADER)]
+        if len(head) < _HEADER or head[0] != _ROW:
+            return 0
+        size = 1 + int.from_bytes(head[1:], "big")
+        return size if size > len(self._buffer) else 0
+
+    def _read_alone(self, sock: socket.socket, size: int) -> CopiedRows:
+        """Read the rest of an oversized row, which begins at the buffer's front."""
+        row = bytearray(size - _HEADER)
+        held = self._filled - _HEADER
+        row[:held] = self._buffer[_HEADER : self._filled]
+        self._walked = self._filled = 0
+        with memoryview(row) as view:
+            while held < len(row):
+                self._wait(sock)
+                got = sock.recv_into(view[held:])
+                if not got:
+                    raise CopyError("the connection was lost within a row", None)
+                held += got
+        return CopiedRows(np.frombuffer(row, np.uint8), np.zeros(1, np.int64))
 
     def _wait(self, sock: socket.socket) -> None:
         poll = select.poll()
@@ -138,12 +165,12 @@ class SocketCopy:
             pass
 
     def _take(self, sock: socket.socket) -> Walk:
-        """Take what has come out of the socket, but for what libpq must see."""
+        """Take what has arrived out of the socket, except what libpq must see."""
         with memoryview(self._buffer) as view:
             filled = self._filled
             end = filled + sock.recv_into(view[filled:], 0, socket.MSG_PEEK)
             walk = walk_messages(np.frombuffer(view[:end], np.uint8), self._walked)
-            self.done = walk.foreign or end == filled  # closed: libpq finds that out
+            self.done = walk.foreign or end == filled  # closed: libpq detects that
             taken = walk.upto if walk.foreign else end
             while filled < taken:
                 filled += sock.recv_into(view[filled:taken])
@@ -153,7 +180,7 @@ class SocketCopy:
         return walk
 
     def _rows(self, walks: list[Walk]) -> CopiedRows:
-        """Give the rows, the bytes between them made zero: a length may look like a newline."""
+        """Return the rows, with the bytes between them zeroed: a length may look like a newline."""
         data = np.frombuffer(self._buffer, np.uint8)[: self._walked]
         rows = np.concatenate([walk.rows for walk in walks]) if walks else np.zeros(0, np.int64)
         for place in range(_HEADER):
@@ -164,9 +191,9 @@ class SocketCopy:
 
 
 class Walk(NamedTuple):
-    """Whole messages found in a buffer: where those with rows begin, others to pass over, and their end.
+    """Whole messages found in a buffer: the offsets of rows, the messages to skip, and the end.
 
-    `foreign`: at `upto` begins a message that is libpq's.
+    `foreign`: the message at `upto` is for libpq.
     """
 
     rows: Places
@@ -181,10 +208,10 @@ def walk_messages(data: Bytes, begin: int) -> Walk:
 
 
 def _stride(data: Bytes, begin: int) -> Walk | None:
-    """Find rows all at once: each begins behind the newline of the one before. None where that is not all.
+    """Find rows all at once: each begins after the newline of the one before. None if not all are rows.
 
-    A length that ends in the byte of a newline, before a row that begins with a ``d``, looks the same, a few
-    bytes behind a true beginning. What is found must chain, each message ending where the next begins.
+    A length that ends in a newline byte, before a row that begins with ``d``, looks the same, a few bytes
+    after a true beginning. The messages found must chain: each ends where the next begins.
     """
     area = data[begin:]
     newlines = np.flatnonzero(area[:-_HEADER] == _NEWLINE)

@@ -1,15 +1,15 @@
-"""Reads tables in chunks beside the log: one snapshot, one COPY, and the proof of what the snapshot sees.
+"""Read tables in chunks beside the log: one snapshot, one COPY, and the proof of what the snapshot sees.
 
-The order within `open_chunk` is what makes a chunk exact:
+The order of steps in `open_chunk` makes a chunk exact:
 
-1. Lock the table as a SELECT would (ACCESS SHARE), before there is a snapshot: an ALTER that rewrites the
-   table between snapshot and read would make the old snapshot see it empty.
+1. Lock the table as a SELECT would (ACCESS SHARE), before there is a snapshot: after an ALTER that rewrites
+   the table between snapshot and read, the old snapshot would see it empty.
 2. Take the log reader's position, then open the snapshot.
-3. `low`: that position, lowered below every commit the reader has seen and the snapshot has not
-   (`connector.visibility`).
-4. `high`: the end of the log after the snapshot was opened. Every commit that it shows lies before.
+3. `low`: that position, lowered below every commit that the reader has seen and the snapshot has not
+   (`connector.postgres.visibility`).
+4. `high`: the end of the log after the snapshot was opened. Every commit that the snapshot shows is before.
 
-Keys are the source's text, compared by the server as the column's type, so any btree-ordered type will do.
+Keys are the source's text, compared by the server as the column's type, so any btree-ordered type works.
 """
 
 from __future__ import annotations
@@ -27,25 +27,35 @@ from connector.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
 from connector.position import parse_lsn
-from connector.postgres.catalog import Catalog, find_table, qualified
-from connector.postgres.cells import decode_column
+from connector.postgres.catalog import Catalog, find_table, qualified, row_security_hint
+from connector.postgres.codec.copytext import CopiedRows, split_rows
+from connector.postgres.codec.text_values import decode_column
 from connector.postgres.connection import all_rows, close, failed, literal, one_row, quote
 from connector.postgres.copysocket import open_copy
-from connector.postgres.copytext import CopiedRows, split_rows
-from connector.postgres.libpq import CopyError
+from connector.postgres.libpq import CopyError, run_alone
+from connector.postgres.predicate import bounded, check_predicate, pick_rows
+from connector.postgres.visibility import Snapshot, Visibility
 from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
-from connector.visibility import Snapshot, Visibility
 
 SNAPSHOT_SECONDS = 1.0
-"""How long to wait for a transaction whose commit may be in the log before the history's first position."""
+"""How long to wait for a transaction that may commit before the history's first position in the log."""
+
+
+LOCK_SECONDS = 1
+"""How long to wait for an ALTER, which may take hours: other tables' dumps then go first."""
+
+_LOCKED = "55P03"
+_CANCELED = "57014"
+_BY_CONDITION = ("08P01", "53000", "53100", "53200", "53400", "54")
+"""A bad parameter, too much memory or space: no retry would help a condition or keys."""
 
 
 class PostgresChunk:
     """An open chunk; implements `connector.source.Chunk`. Its rows can be read once.
 
-    `reading`: rows are still on their way, which nobody but this chunk can take off the connection.
+    `reading`: rows are still arriving, and only this chunk can take them off the connection.
     """
 
     def __init__(
@@ -57,16 +67,18 @@ class PostgresChunk:
         self.reading = False
 
     def rows(self) -> Iterator[ChunkRows]:
-        """Read the rows; the server is ahead by what the sockets hold, no more."""
+        """Read the rows; the server is ahead only by what the sockets hold."""
         self._copy.start(f"COPY ({self._query}) TO STDOUT")
         self.reading = True
         while not self._copy.done:
-            rows = self._copy.read()
-            if len(rows.starts):
-                yield self._decode(rows)
+            if decoded := self._decode(self._copy.read()):
+                yield decoded
+            del decoded  # a row may be large: release it before reading the next
         self.reading = False
 
-    def _decode(self, rows: CopiedRows) -> ChunkRows:
+    def _decode(self, rows: CopiedRows) -> ChunkRows | None:
+        if not len(rows.starts):
+            return None
         columns = self.schema.columns
         cells = split_rows(rows, len(columns) + self._marked)
         absent = decode_column(cells.pop(0), "boolean")[0] if self._marked else None
@@ -76,23 +88,24 @@ class PostgresChunk:
             try:
                 array, raw = decode_column(values, column.type)
             except ValueError as error:
-                raise TableError(str(self.schema.table), f"column {column.name}: {error}") from error
+                raise TableError(self.schema.table, f"column {column.name}: {error}") from error
             arrays.append(array)
             raws[column.name] = raw
         return ChunkRows(arrays, combine_raw(raws), absent)
 
 
 class PostgresTables:
-    """Reads chunks over one connection; implements `connector.source.TableReader`. One thread."""
+    """Reads chunks over one connection; implements `connector.source.TableReader`. Used by one thread."""
 
     def __init__(
         self,
         connect: Callable[[], Connection],
-        tables: Mapping[str, TableConfig],
+        tables: Mapping[TableName, TableConfig],
         visibility: Callable[[], Visibility | None],
+        predicate_seconds: float = 600.0,
     ) -> None:
         self._connect, self._tables = connect, tables
-        self._visibility = visibility
+        self._visibility, self._predicate_seconds = visibility, predicate_seconds
         self._open()
 
     def next_boundary(
@@ -103,21 +116,21 @@ class PostgresTables:
         rows: int,
         where: str | None,
     ) -> tuple[str, ...] | None:
-        """Give the key of the row that is `rows` rows after `after` in key order; None: fewer are left."""
-        with self._errors(table, where):
+        """Return the key of the row `rows` rows after `after` in key order; None if fewer are left."""
+        with self._errors(table, where), self._reading(table, where):
             conditions = self._conditions(table, key, KeyRange(after, None), where)
-            # Without the alias, ORDER BY would mean the text that is selected.
+            # Without the alias, ORDER BY would sort by the selected text.
             columns = ", ".join(f"t.{quote(c)}" for c in key)
             texts = ", ".join(f"t.{quote(c)}::text" for c in key)
-            row = one_row(
+            found = run_alone(
                 self._connection,
-                f"SELECT {texts} FROM {qualified(table)} t{conditions} ORDER BY {columns}"
+                f"SELECT {texts} FROM {self._rows_of(table)} t{conditions} ORDER BY {columns}"
                 f" OFFSET {rows - 1} LIMIT 1",
             )
-            return tuple(row) if row else None
+            return tuple(found[0]) if found else None
 
     def estimate_rows(self, table: TableName) -> int | None:
-        """Give the planner's figure, from the last VACUUM or ANALYZE; None when there was none."""
+        """Return the planner's estimate, from the last VACUUM or ANALYZE; None if there was none."""
         with self._errors(table, None):
             facts = find_table(self._connection, table)
             return facts.estimate if facts else None
@@ -130,7 +143,12 @@ class PostgresTables:
         with self._snapshot(table, where) as (schema, low, high):
             columns = ", ".join(quote(c.name) for c in schema.columns)
             conditions = self._conditions(table, schema.key, key_range, where)
-            query = f"SELECT {columns} FROM {qualified(table)}{conditions}"
+            relation = self._rows_of(table)
+            if where is not None:
+                with bounded(self._connection, self._predicate_seconds):
+                    check_predicate(self._connection, relation, where)
+                    conditions = f" WHERE {pick_rows(self._connection, relation, conditions)}"
+            query = f"SELECT {columns} FROM {relation}{conditions}"
             with self._chunk(schema, low, high, query) as chunk:
                 yield chunk
 
@@ -146,11 +164,12 @@ class PostgresTables:
                 yield chunk
 
     def close(self) -> None:
-        """Let go of the connection; never raises."""
+        """Close the connection; never raises."""
         close(self._connection)
 
     def _open(self) -> None:
         self._connection = self._connect()
+        self._role = self._connection.info.user
         self._catalog = Catalog(self._connection, self._tables)
 
     @contextmanager
@@ -166,16 +185,30 @@ class PostgresTables:
 
     @contextmanager
     def _snapshot(self, table: TableName, where: str | None) -> Iterator[tuple[TableSchema, int, int]]:
-        """Open a transaction with a snapshot; give schema, low and high. Ends the transaction on leaving."""
+        """Open a transaction with a snapshot; yield schema, low and high. Ends the transaction on exit."""
         with self._errors(table, where):
-            low, high = self._open_snapshot(table)
-            layout = self._catalog.layout_now(table)
-            if layout.schema is None:
-                raise TableError(str(table), layout.reason, hint=layout.hint)
             try:
+                low, high = self._open_snapshot(table)
+                layout = self._catalog.layout_now(table)
+                if layout.schema is None:
+                    raise TableError(table, layout.reason, hint=layout.hint)
                 yield layout.schema, low, high
             finally:
-                self._end()
+                self._end()  # a failed transaction would refuse the next table too
+
+    @contextmanager
+    def _reading(self, table: TableName, where: str | None) -> Iterator[None]:
+        """Run within a read-only transaction; a condition is checked first and its time limited."""
+        try:
+            self._begin("READ ONLY")
+            if where is None:
+                yield
+            else:
+                with bounded(self._connection, self._predicate_seconds):
+                    check_predicate(self._connection, self._rows_of(table), where)
+                    yield
+        finally:
+            self._end()
 
     def _open_snapshot(self, table: TableName) -> tuple[int, int]:
         visibility = self._visibility()
@@ -183,7 +216,7 @@ class PostgresTables:
             raise TransientError(f"{table}: the log is not being read yet")
         deadline = time.monotonic() + SNAPSHOT_SECONDS
         while True:
-            self._run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            self._begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._run(f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
             with visibility.opening() as position:
                 text, end = self._row("SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
@@ -193,7 +226,7 @@ class PostgresTables:
             self._end()
             if time.monotonic() > deadline:
                 raise NotYetError(
-                    f"{table}: waiting for transactions that were running when the slot was made ({text})",
+                    f"{table}: waiting for transactions that began before the slot was made ({text})",
                     hint="SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL",
                 )
             time.sleep(0.1)
@@ -206,17 +239,19 @@ class PostgresTables:
             types = self._key_types(table, key)
             for sign, values in ((">", key_range.after), ("<=", key_range.upto)):
                 if values is not None:
+                    if len(values) != len(types):
+                        raise TableError(table, f"its key has {len(types)} columns and had {len(values)}")
                     columns = ", ".join(map(quote, key))
                     row = ", ".join(f"{literal(v)}::{t}" for v, (t, _) in zip(values, types, strict=True))
                     conditions.append(f"({columns}) {sign} ({row})")
         if where:
-            conditions.append(f"({where}\n)")  # a comment at its end must not swallow the bracket
+            conditions.append(f"({where}\n)")  # a trailing comment must not swallow the parenthesis
         return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
     def _keys_query(self, schema: TableSchema, keys: Sequence[Sequence[str]]) -> str:
-        """Join the keys, in the key's types without length limits, which would cut a key that is too long.
+        """Join the keys, in the key's types without length limits, which would truncate too long a key.
 
-        An absent key comes back as the column would spell it (``1.50``, padded), unless the column could not
+        An absent key comes back as the column would format it (``1.50``, padded), unless the column could not
         hold it at all.
         """
         types = self._key_types(schema.table, schema.key)
@@ -234,15 +269,22 @@ class PostgresTables:
         joined = " AND ".join(f"t.{quote(c)} = v.{n}" for c, n in zip(schema.key, names, strict=True))
         return (
             f"SELECT t.{quote(schema.key[0])} IS NULL, {', '.join(columns)} "
-            f"FROM (VALUES {values}) v({', '.join(names)}) LEFT JOIN {qualified(schema.table)} t ON {joined}"
+            f"FROM (VALUES {values}) v({', '.join(names)})"
+            f" LEFT JOIN {self._rows_of(schema.table)} t ON {joined}"
         )
 
+    def _rows_of(self, table: TableName) -> str:
+        """Build the FROM clause for a table's own rows, without those of tables that inherit from it."""
+        query = "SELECT 'ONLY ' FROM pg_class WHERE oid = to_regclass(%s) AND relkind <> 'p'"
+        found = one_row(self._connection, query, (qualified(table),))
+        return f"{found[0] if found else ''}{qualified(table)}"
+
     def _key_types(self, table: TableName, key: Sequence[str]) -> list[tuple[str, str]]:
-        """Give the base types of key columns, without and with their length limits."""
+        """Return the base types of key columns, without and with their length limits."""
         rows = all_rows(self._connection, _KEY_TYPES, (qualified(table), list(key)))
         types = {name: (plain, exact) for name, plain, exact in rows}
         if missing := [c for c in key if c not in types]:
-            raise TableError(str(table), f"key column {', '.join(missing)} is gone", hint="dump it again")
+            raise TableError(table, f"key column {', '.join(missing)} is gone", hint="dump it again")
         return [types[c] for c in key]
 
     def _run(self, statement: str) -> None:
@@ -254,8 +296,11 @@ class PostgresTables:
         assert row is not None
         return row
 
+    def _begin(self, mode: str) -> None:
+        self._run(f"BEGIN {mode}; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+
     def _end(self) -> None:
-        """End the transaction, or the connection, which the next use opens again."""
+        """End the transaction, or else the connection, which the next use reopens."""
         try:
             self._run("ROLLBACK")
         except psycopg2.Error:
@@ -268,7 +313,7 @@ class PostgresTables:
         try:
             yield
         except (CopyError, psycopg2.Error) as error:
-            raise _failure(table, where, error) from error
+            raise _failure(table, where, error, self._role) from error
 
 
 _KEY_TYPES = """
@@ -283,8 +328,8 @@ _KEY_TYPES = """
     SELECT name::text, format_type(oid, -1), format_type(oid, typmod) FROM base WHERE kind <> 'd'"""
 
 
-def _failure(table: TableName, where: str | None, error: Exception) -> DeltatideError:
-    """Tell a lost connection from a refused predicate, and both from a table that can't be read."""
+def _failure(table: TableName, where: str | None, error: Exception, role: str) -> DeltatideError:
+    """Distinguish a lost connection from a refused predicate, and both from a table that can't be read."""
     if isinstance(error, CopyError):
         message, state = str(error), error.sqlstate
     else:
@@ -292,12 +337,22 @@ def _failure(table: TableName, where: str | None, error: Exception) -> Deltatide
         message, state = error.diag.message_primary or str(error).strip(), error.pgcode
         if state is None and not isinstance(error, (psycopg2.OperationalError, psycopg2.InterfaceError)):
             state = "?"
+    if where is not None and state is not None and state.startswith(_BY_CONDITION):
+        state = "?"
+    if state == _LOCKED:
+        return NotYetError(f"{table}: somebody holds a lock beside which it can't be read: {message}")
     general = failed(str(table), message, state)
     if isinstance(general, TransientError):
         return general
+    if where is not None and state == _CANCELED:
+        return RequestError(f"{table}: {message}", hint="raise source.predicate_seconds, or add an index")
     if where is not None:
         return RequestError(
             f"{table}: {message}", hint="the predicate or key is in the database's own dialect"
         )
-    grant = f"GRANT SELECT ON {qualified(table)} TO the agent's role" if state == "42501" else None
-    return TableError(str(table), message, hint=grant)
+    hint = None
+    if state == "42501":
+        grant = f"GRANT SELECT ON {qualified(table)} TO {quote(role)};"
+        hidden = f"where row security hides rows: {row_security_hint(role, table, owner=False)}"
+        hint = f"{grant} or, {hidden} then dump it again"
+    return TableError(table, message, hint=hint)

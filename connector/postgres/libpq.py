@@ -1,18 +1,19 @@
-"""Reads COPY rows and replication messages straight from libpq, at about a microsecond each.
+"""Read COPY rows and replication messages straight from libpq, at about a microsecond each.
 
-psycopg2 hands over a replication message through a Python object and gives the interpreter lock away for each
-one, which starves the reader as soon as another thread computes; and it answers keepalives by itself, with a
-flushed position that no manifest may cover. Here the connection is psycopg2's, and only the calls of libpq's
-COPY protocol are made directly (https://www.postgresql.org/docs/current/libpq-copy.html). Those that wait for
-the server (`_wait_for_result`, `wait`) let other threads run, those that only look into libpq's buffer don't.
+psycopg2 wraps each replication message in a Python object and releases the interpreter lock for it, which
+starves the reader as soon as another thread computes; and it answers keepalives by itself, with a flushed
+position that no manifest may cover. Here the connection is psycopg2's, and only the calls of libpq's COPY
+protocol are made directly (https://www.postgresql.org/docs/current/libpq-copy.html). Those that wait for the
+server (`_wait_for_result`, `wait`) let other threads run; those that only read libpq's buffer don't.
 
-Invariant: nothing is sent to the server but what `start`, `send_query` and `send` of `CopyStream` are given.
+Invariant: only what `start`, `send_query` and `send` of `CopyStream` are given is sent to the server.
 """
 
 from __future__ import annotations
 
 import ctypes
 import select
+from collections.abc import Callable
 from ctypes import c_char_p, c_int, c_ssize_t, c_void_p
 from typing import Any
 
@@ -31,7 +32,7 @@ def _function(library: ctypes.CDLL, name: str, returns: Any, *takes: Any) -> Any
     return function
 
 
-# The extension module is linked with libpq: its handle finds libpq's functions, whichever libpq that is.
+# The extension module is linked with libpq: its handle resolves that libpq's functions, whichever it is.
 _holding = ctypes.PyDLL(_psycopg.__file__)
 _releasing = ctypes.CDLL(_psycopg.__file__)
 _get = _function(_holding, "PQgetCopyData", c_int, c_void_p, c_void_p, c_int)
@@ -48,6 +49,13 @@ _status = _function(_holding, "PQresultStatus", c_int, c_void_p)
 _field = _function(_holding, "PQresultErrorField", c_char_p, c_void_p, c_int)
 _clear = _function(_holding, "PQclear", None, c_void_p)
 _wait_for_result = _function(_releasing, "PQgetResult", c_void_p, c_void_p)
+_prepare = _function(_releasing, "PQprepare", c_void_p, c_void_p, c_char_p, c_char_p, c_int, c_void_p)
+_execute = _function(
+    _releasing, "PQexecParams", c_void_p, c_void_p, c_char_p, *[c_int, *[c_void_p] * 4, c_int]
+)
+_row_count = _function(_holding, "PQntuples", c_int, c_void_p)
+_column_count = _function(_holding, "PQnfields", c_int, c_void_p)
+_value = _function(_holding, "PQgetvalue", c_char_p, c_void_p, c_int, c_int)
 _bytes = _function(ctypes.pythonapi, "PyBytes_FromStringAndSize", ctypes.py_object, c_void_p, c_ssize_t)
 
 
@@ -59,10 +67,42 @@ class CopyError(Exception):
         self.sqlstate = sqlstate
 
 
+def prepare_alone(connection: Connection, statement: str) -> None:
+    """Have the server parse one statement without running it; `CopyError` if it refuses.
+
+    Uses the extended query protocol, in which the server refuses a second statement.
+    """
+    session = CopyStream(connection)
+    session.take(_prepare(session.pg, b"", _c_text(statement), 0, None))
+
+
+def run_alone(connection: Connection, statement: str) -> list[list[str]]:
+    """Run one query by the extended query protocol; return all rows as text (null as empty).
+
+    `CopyError` if the server refuses. Lets other threads run while it waits.
+    """
+    session = CopyStream(connection)
+    rows: list[list[str]] = []
+
+    def keep(result: int) -> None:
+        columns = range(_column_count(result))
+        rows.extend([_value(result, r, c).decode() for c in columns] for r in range(_row_count(result)))
+
+    session.take(_execute(session.pg, _c_text(statement), 0, None, None, None, None, 0), keep)
+    return rows
+
+
+def _c_text(statement: str) -> bytes:
+    """Encode for libpq, which stops at a zero byte."""
+    if "\0" in statement:
+        raise CopyError("a statement can't hold a zero byte", "22021")
+    return statement.encode()
+
+
 class CopyStream:
     """One COPY TO STDOUT or START_REPLICATION on a psycopg2 connection, which must be idle.
 
-    The connection must outlive this object's use; one thread at a time.
+    The connection must outlive this object. One thread at a time.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -85,11 +125,25 @@ class CopyStream:
 
     @property
     def encrypted(self) -> bool:
-        """Tell whether what goes over the socket is TLS, or GSSAPI's."""
+        """Return whether the socket is encrypted, by TLS or GSSAPI."""
         return bool(_uses_tls(self._pg) or _uses_gss(self._pg))
 
+    @property
+    def pg(self) -> c_void_p:
+        """The connection's libpq handle."""
+        return self._pg
+
+    def take(self, result: int | None, use: Callable[[int], None] = lambda _result: None) -> None:
+        """Use a result from libpq, then free it; `CopyError` if it is an error."""
+        try:
+            if not result or _status(result) not in (_COMMAND_OK, _TUPLES_OK):
+                raise self._refused(result) if result else self._lost()
+            use(result)
+        finally:
+            _clear(result)
+
     def start(self, command: str) -> None:
-        """Send the command and wait until the server begins to copy; `CopyError` when it refuses."""
+        """Send the command and wait until the server begins to copy; `CopyError` if it refuses."""
         self.send_query(command)
         result = _wait_for_result(self._pg)
         status = _status(result)
@@ -102,8 +156,8 @@ class CopyStream:
                 self._finish()
 
     def send_query(self, command: str) -> None:
-        """Send the command alone; the caller reads from the socket what comes before the query's end."""
-        if not _send_query(self._pg, command.encode()):
+        """Only send the command; the caller reads from the socket what precedes the query's end."""
+        if not _send_query(self._pg, _c_text(command)):
             raise self._lost()
         while unsent := _flush(self._pg):
             if unsent < 0:
@@ -111,7 +165,7 @@ class CopyStream:
             self.wait(0.01)
 
     def end(self) -> None:
-        """Take the end of the query; `CopyError` when it failed."""
+        """Read the end of the query; `CopyError` if it failed."""
         self.done = True
         result = _wait_for_result(self._pg)
         try:
@@ -122,7 +176,7 @@ class CopyStream:
             self._finish()
 
     def fetch(self) -> list[bytes]:
-        """Give the whole messages that have arrived, in order, without waiting; sets `done` at the end."""
+        """Return the whole messages that have arrived, in order, without waiting; sets `done` at the end."""
         out: list[bytes] = []
         add, pg, buffer, reference = out.append, self._pg, self._buffer, self._reference
         while (size := _get(pg, reference, 1)) > 0:
@@ -133,7 +187,7 @@ class CopyStream:
         return out
 
     def fetch_text(self) -> list[bytes]:
-        """As `fetch`, for the text format, which holds no zero byte: a little quicker."""
+        """Like `fetch`, for the text format, which has no zero byte: a little faster."""
         out: list[bytes] = []
         add, pg, text, buffer, reference = out.append, self._pg, self._text, self._buffer, self._reference
         while (size := _get(pg, reference, 1)) > 0:
@@ -144,12 +198,12 @@ class CopyStream:
         return out
 
     def pull(self) -> None:
-        """Take from the socket what has arrived, without waiting."""
+        """Read what has arrived on the socket, without waiting."""
         if not _consume(self._pg):
             raise self._lost()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the socket is readable; False when the time is over first."""
+        """Wait until the socket is readable; return False on timeout."""
         return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def send(self, message: bytes) -> None:

@@ -1,28 +1,36 @@
-"""Every precondition of capture, looked at together; each failure with the exact SQL that mends it.
+"""Check all preconditions of capture; each failure comes with the exact SQL that fixes it.
 
-Reads only; nothing here creates or changes anything at the source.
+Read-only: nothing here creates or changes anything at the source.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.errors import DeltatideError
+from connector.errors import DeltatideError, TransientError
 from connector.postgres import publication
-from connector.postgres.catalog import Catalog, TableFacts, find_tables, qualified
-from connector.postgres.connection import all_rows, close, one_row, quote
+from connector.postgres.catalog import (
+    Catalog,
+    Layout,
+    TableFacts,
+    find_tables,
+    layouts_of,
+    qualified,
+    row_security_hint,
+)
+from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
 from connector.postgres.slot import find_slot
 from connector.schema import TableName
 from connector.source import Finding
 
 OLDEST, NEWEST = 140000, 180000
-"""Versions from 14 up to and without 18."""
+"""Versions from 14 up to, but not including, 18."""
 
 CLOCK_SECONDS = 5.0
 """A greater difference makes lag figures useless; events themselves carry the server's clock."""
@@ -32,28 +40,34 @@ _RESTART = "then restart the server"
 
 @dataclass(frozen=True)
 class _Place:
-    """What every look needs."""
+    """What every check needs."""
 
     connection: Connection
     config: SourceConfig
-    tables: Mapping[str, TableConfig]
+    tables: Mapping[TableName, TableConfig]
     role: str
     found: Sequence[TableFacts]
+    layouts: Mapping[TableName, Layout]
 
 
 def check(
     connection: Connection,
     connect_for_replication: Callable[[], Connection],
     config: SourceConfig,
-    tables: Mapping[str, TableConfig],
+    tables: Mapping[TableName, TableConfig],
 ) -> list[Finding]:
-    """Look at everything and report all of it, good and bad."""
+    """Check everything and report all findings, good and bad.
+
+    `TransientError` if no second connection can be opened now and nothing else keeps the agent from starting.
+    """
     row = one_row(connection, "SELECT current_user::text")
     assert row is not None
-    place = _Place(connection, config, tables, row[0], find_tables(connection, config))
-    findings = [*_server(place), *_role(place, connect_for_replication), *_capacity(place), *_slot(place)]
-    findings += [*_tables(place), *_publication(place)]
-    return findings
+    with one_snapshot(connection):
+        found = find_tables(connection, config)
+        layouts = dict(layouts_of(Catalog(connection, tables), found))
+    place = _Place(connection, config, tables, row[0], found, layouts)
+    findings = [*_server(place), *_capacity(place), *_slot(place), *_tables(place), *_publication(place)]
+    return [*findings, *_role(place, connect_for_replication, findings)]
 
 
 def _server(place: _Place) -> Iterator[Finding]:
@@ -83,7 +97,9 @@ def _server(place: _Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _role(place: _Place, connect_for_replication: Callable[[], Connection]) -> Iterator[Finding]:
+def _role(
+    place: _Place, connect_for_replication: Callable[[], Connection], others: Sequence[Finding]
+) -> Iterator[Finding]:
     connection, role = place.connection, quote(place.role)
     (allowed,) = _row(
         connection, "SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user"
@@ -101,6 +117,9 @@ def _role(place: _Place, connect_for_replication: Callable[[], Connection]) -> I
     try:
         close(connect_for_replication())
     except DeltatideError as error:
+        lasting = any(f.state == "failed" and f.table is None for f in others)
+        if isinstance(error, TransientError) and not lasting:
+            raise
         yield Finding("replication", "failed", str(error), error.hint)
     else:
         yield Finding("replication", "ok", f"role {role} may replicate")
@@ -157,18 +176,19 @@ def _slot(place: _Place) -> Iterator[Finding]:
 def _tables(place: _Place) -> Iterator[Finding]:
     yield from _patterns(place)
     yield from _unfit(place)
-    catalog = Catalog(place.connection, place.tables)
+    readable = _unreadable(place)
     for table in place.found:
-        problems = [
-            problem
-            for problem in (_readable(place, table), _identity(place, table) or _key(place, catalog, table))
-            if problem
-        ]
-        yield from problems or [Finding(f"table {table.table}", "ok", "can be captured")]
+        name, layout = f"table {table.table}", place.layouts[table.table]
+        problems = [*readable.get(table.table, ())]
+        if layout.schema is None:
+            problems.append(Finding(name, "failed", layout.reason, layout.hint))
+        yield from (replace(problem, table=table.table) for problem in problems)
+        if not problems:
+            yield Finding(name, "ok", "can be captured")
 
 
 def _patterns(place: _Place) -> Iterator[Finding]:
-    """Report names and patterns that match no table, and settings of tables that are not captured."""
+    """Report names and patterns that match no table, and settings for tables that are not captured."""
     for pattern in place.config.tables:
         one = place.config.model_copy(update={"tables": [pattern], "exclude": []})
         if not any(one.captures(table.table) for table in place.found):
@@ -177,109 +197,62 @@ def _patterns(place: _Place) -> Iterator[Finding]:
                 "failed",
                 "no table matches",
                 "correct source.tables, or create the table",
+                dropped=bool(place.found),
             )
-    names = {str(table.table) for table in place.found}
+    names = {table.table for table in place.found}
     for name in sorted(place.tables.keys() - names):
         yield Finding(f'[tables."{name}"]', "warning", "is not among the captured tables", "correct its name")
 
 
 def _unfit(place: _Place) -> Iterator[Finding]:
-    """Report what is named and leaves no row events in the log: unlogged, foreign, views."""
+    """Report what is configured but leaves no row events in the log: foreign tables, views."""
     rows = all_rows(
         place.connection,
         "SELECT n.nspname::text, c.relname::text, c.relkind::text FROM pg_class c"
         " JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE (c.relkind IN ('f', 'v', 'm') OR c.relkind IN ('r', 'p') AND c.relpersistence <> 'p')"
+        " WHERE c.relkind IN ('f', 'v', 'm') AND NOT c.relispartition"
         " AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'",
     )
     for namespace, name, kind in rows:
         table = TableName(namespace, name)
         if not place.config.captures(table):
             continue
-        what = {"f": "a foreign table", "v": "a view", "m": "a materialized view"}.get(
-            kind, "an unlogged table"
-        )
+        what = {"f": "a foreign table", "v": "a view", "m": "a materialized view"}[kind]
         named = str(table) in place.config.tables
-        mend = f"ALTER TABLE {qualified(table)} SET LOGGED; or" if what.startswith("an unl") else ""
         yield Finding(
-            f"table {table}", "failed" if named or mend else "warning", f"is {what}, never in the log",
-            f"{mend} add it to source.exclude".strip(),
+            f"table {table}", "failed" if named else "warning", f"is {what}, never in the log",
+            "add it to source.exclude",
         )  # fmt: skip
 
 
-def _readable(place: _Place, table: TableFacts) -> Finding | None:
-    may, usage = _row(
-        place.connection,
-        "SELECT has_table_privilege(%s::oid, 'SELECT'), has_schema_privilege(%s, 'USAGE')",
-        (table.oid, table.table.namespace),
-    )
-    role, namespace = quote(place.role), quote(table.table.namespace)
+def _unreadable(place: _Place) -> dict[TableName, list[Finding]]:
+    """Return what prevents our role from reading each table whole: missing grants, row security."""
+    may = {
+        oid: rights
+        for oid, *rights in all_rows(
+            place.connection,
+            "SELECT c.oid::bigint, has_table_privilege(c.oid, 'SELECT'),"
+            " has_schema_privilege(c.relnamespace, 'USAGE'), pg_has_role(c.relowner, 'USAGE')"
+            " FROM pg_class c WHERE c.oid = ANY (%s::oid[])",
+            ([table.oid for table in place.found],),
+        )
+    }
+    there = [t for t in place.found if t.oid in may and None not in may[t.oid]]  # null: dropped since
+    return {t.table: [*_readable(place, t, *may[t.oid])] for t in there}
+
+
+def _readable(place: _Place, table: TableFacts, may: bool, usage: bool, owner: bool) -> Iterator[Finding]:
+    name, role = f"table {table.table}", quote(place.role)
     grants = []
     if not usage:
-        grants.append(f"GRANT USAGE ON SCHEMA {namespace} TO {role};")
+        grants.append(f"GRANT USAGE ON SCHEMA {quote(table.table.namespace)} TO {role};")
     if not may:
         grants.append(f"GRANT SELECT ON {qualified(table.table)} TO {role};")
-    if not grants:
-        return None
-    return Finding(f"table {table.table}", "failed", f"role {role} may not read it", " ".join(grants))
-
-
-def _key(place: _Place, catalog: Catalog, table: TableFacts) -> Finding | None:
-    layout = catalog.layout(table.table, catalog.columns(table), table)
-    name = f"table {table.table}"
-    if layout.schema is None:
-        return Finding(name, "failed", layout.reason, layout.hint)
-    key = layout.schema.key
-    if key in (table.primary_key, table.identity_key):
-        return None
-    unique, nullable = _row(place.connection, _UNIQUE, {"oid": table.oid, "key": list(key)})
-    if nullable:
-        mend = " ".join(
-            f"ALTER TABLE {qualified(table.table)} ALTER {quote(c)} SET NOT NULL;" for c in nullable
-        )
-        return Finding(name, "failed", f"key column {', '.join(nullable)} may be null", mend)
-    if not unique:
-        columns = ", ".join(map(quote, key))
-        return Finding(
-            name, "failed", f"its configured key ({', '.join(key)}) has no unique index",
-            f"CREATE UNIQUE INDEX ON {qualified(table.table)} ({columns});",
-        )  # fmt: skip
-    return None
-
-
-_UNIQUE = """
-    SELECT EXISTS (
-        SELECT FROM pg_index i WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indisvalid
-           AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
-           AND ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
-                     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                     WHERE k.place <= i.indnkeyatts ORDER BY 1)
-               = ARRAY(SELECT unnest(%(key)s::text[]) ORDER BY 1)),
-        ARRAY(SELECT attname::text FROM pg_attribute
-              WHERE attrelid = %(oid)s AND attname = ANY (%(key)s::name[]) AND NOT attnotnull)"""
-
-
-def _identity(place: _Place, table: TableFacts) -> Finding | None:
-    """Look at the partitions too: it is theirs that the log carries."""
-    leaves = all_rows(
-        place.connection,
-        "SELECT n.nspname::text, c.relname::text"
-        " FROM pg_partition_tree(%s) p JOIN pg_class c ON c.oid = p.relid"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE c.relreplident = 'n' OR p.isleaf AND c.relreplident <> %s",
-        (table.oid, table.identity),
-    )
-    if table.identity == "n":
-        leaves = [tuple(table.table)]
-    if not leaves:
-        return None
-    names = [TableName(*leaf) for leaf in leaves]
-    wanted = "FULL" if table.identity == "f" else "DEFAULT"
-    return Finding(
-        f"table {table.table}", "failed",
-        f"replica identity of {', '.join(map(str, names))} does not fit",
-        " ".join(f"ALTER TABLE {qualified(name)} REPLICA IDENTITY {wanted};" for name in names),
-    )  # fmt: skip
+    if grants:
+        yield Finding(name, "failed", f"role {role} may not read it", " ".join(grants))
+    if table.policed:
+        fix = row_security_hint(place.role, table.table, owner)
+        yield Finding(name, "failed", f"row security may hide rows from role {role}", fix)
 
 
 def _publication(place: _Place) -> Iterator[Finding]:
@@ -288,44 +261,51 @@ def _publication(place: _Place) -> Iterator[Finding]:
     if found is None:
         yield _creatable(place)
         return
+    yield from _republished(place, found)
     problems = [*_narrowness(place, found), *_lacking(place, found)]
-    for problem, mend in problems:
-        yield Finding("publication", "failed", f"{name} {problem}", mend)
+    yield from problems
     if not problems:
         extended = ", will be extended" if publication.missing(found, [t.table for t in place.found]) else ""
         yield Finding("publication", "ok", f"{name} is there{extended}")
 
 
-def _narrowness(place: _Place, found: publication.Publication) -> Iterator[tuple[str, str]]:
-    """Give what the publication leaves out of the tables it has, each with the SQL that mends it."""
-    alter = f"ALTER PUBLICATION {quote(place.config.publication)}"
-    if not found.operations:
-        operations = "insert, update, delete, truncate"
-        yield "does not publish every kind of change", f"{alter} SET (publish = '{operations}');"
-    if not found.via_root and any(table.partitioned for table in place.found):
-        yield "publishes partitions by themselves", f"{alter} SET (publish_via_partition_root = true);"
-    for table in place.found:
-        if table.table in found.narrowed:
-            spelled = qualified(table.table)
-            mend = f"{alter} DROP TABLE {spelled}; {alter} ADD TABLE {spelled};"
-            yield f"has a row filter or a column list for {table.table}", mend
+def _narrowness(place: _Place, found: publication.Publication) -> Iterator[Finding]:
+    """Report what the publication omits from its tables; the agent fixes what its role owns."""
+    partitioned = any(table.partitioned for table in place.found)
+    for problem, fix in found.shortcomings(partitioned=partitioned):
+        yield _narrow(found, problem, fix, fixable=found.owned)
+    for table in (t.table for t in place.found if t.table in found.narrowed):
+        problem, fixable = f"has a row filter or a column list for {table}", found.may_fix(table)
+        yield replace(_narrow(found, problem, found.fixing(table), fixable=fixable), table=table)
 
 
-def _lacking(place: _Place, found: publication.Publication) -> Iterator[tuple[str, str]]:
-    """Give the tables that the publication lacks and our role may not add."""
-    lacking = publication.missing(found, [t.table for t in place.found])
-    if lacking and not (found.owned and not _not_owned(place, lacking)):
-        listed = ", ".join(map(str, lacking))
-        yield (
-            f"lacks {listed}, and role {quote(place.role)} may not add them",
-            f"{publication.add_statement(place.config.publication, lacking)};",
-        )
+def _narrow(found: publication.Publication, problem: str, fix: str, *, fixable: bool) -> Finding:
+    if fixable:
+        detail = f"{found.name} {problem}; the agent removes that, and dumps what was left out"
+        return Finding("publication", "warning", detail, fix)
+    return Finding("publication", "failed", f"{found.name} {problem}", fix)
+
+
+def _lacking(place: _Place, found: publication.Publication) -> Iterator[Finding]:
+    """Report tables that the publication lacks and our role may not add; only those are quarantined."""
+    for table in publication.missing(found, [t.table for t in place.found if t.table not in found.under]):
+        if (table in found.split and found.owned) or found.may_fix(table):
+            continue
+        detail = f"{found.lacks(table)} (role {quote(place.role)})"
+        yield Finding("publication", "failed", f"{table}: {detail}", found.fixing(table), table=table)
+
+
+def _republished(place: _Place, found: publication.Publication) -> Iterator[Finding]:
+    """Report partitions whose rows the log carries as those of an uncaptured table."""
+    for table in (t.table for t in place.found if t.table in found.under):
+        detail, fix = found.lacks(table), found.fixing(table)
+        yield Finding(f"table {table}", "failed", detail, fix, table=table)
 
 
 def _creatable(place: _Place) -> Finding:
     name, captured = place.config.publication, [table.table for table in place.found]
     (may,) = _row(place.connection, "SELECT has_database_privilege(current_database(), 'CREATE')")
-    if may and not _not_owned(place, captured):
+    if may and publication.owned_tables(place.connection).issuperset(captured):
         return Finding("publication", "ok", f"{name} will be created")
     statement = (
         publication.create_statement(name, captured) if captured else f"CREATE PUBLICATION {quote(name)}"
@@ -338,23 +318,9 @@ def _creatable(place: _Place) -> Finding:
     )
 
 
-def _not_owned(place: _Place, tables: Sequence[TableName]) -> list[TableName]:
-    """List the tables that belong to neither our role nor one that it is a member of."""
-    ours = {
-        TableName(*row)
-        for row in all_rows(
-            place.connection,
-            "SELECT n.nspname::text, c.relname::text"
-            " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE c.relkind IN ('r', 'p') AND pg_has_role(c.relowner, 'USAGE')",
-        )
-    }
-    return [table for table in tables if table not in ours]
-
-
-def _expect(name: str, value: str, wanted: str, mend: str) -> Finding:
+def _expect(name: str, value: str, wanted: str, fix: str) -> Finding:
     good = value == wanted
-    return Finding(name, "ok" if good else "failed", f"is {value}", None if good else mend)
+    return Finding(name, "ok" if good else "failed", f"is {value}", None if good else fix)
 
 
 def _system(name: str, value: str) -> str:

@@ -1,7 +1,7 @@
-"""The replication slot: making it, finding out whether it still holds our log, moving it.
+"""Create the replication slot, check that it still holds our log, and advance it.
 
-Invariant: a slot's confirmed position is never ahead of the newest manifest's, as long as nobody else
-consumes or re-creates it. So a slot that is ahead is a gap.
+Invariant: a slot's confirmed position is never ahead of the newest manifest's, unless somebody else consumes
+or re-creates it. So a slot that is ahead is a gap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from connector.postgres.connection import literal, one_row
 PLUGIN = "pgoutput"
 
 RELEASE_SECONDS = 10.0
-"""How long a killed agent's walsender may hold the slot before we believe that somebody is using it."""
+"""How long a killed agent's walsender may hold the slot before we assume that somebody is using it."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Slot:
     temporary: bool
 
     def misfit(self, database: str) -> str | None:
-        """Tell why this slot can't be ours, or None."""
+        """Return why this slot can't be ours, or None."""
         if self.plugin != PLUGIN:
             return f"slot {self.name} is of {self.plugin or 'physical replication'}, not of {PLUGIN}"
         if self.database != database:
@@ -44,7 +44,7 @@ class Slot:
 
 
 def find_slot(connection: Connection, name: str) -> Slot | None:
-    """Look the slot up."""
+    """Look up the slot."""
     row = one_row(
         connection,
         "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status, temporary, to_jsonb(s)"
@@ -54,14 +54,14 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     if row is None:
         return None
     plugin, database, pid, confirmed, wal_status, temporary, columns = row
-    # Columns that only later versions have: conflicting since 16, invalidation_reason since 17.
+    # Columns of later versions only: conflicting since 16, invalidation_reason since 17.
     reason = columns.get("invalidation_reason") or ("conflicting" if columns.get("conflicting") else None)
     lost = reason or ("wal_status is lost" if wal_status == "lost" else None)
     return Slot(name, plugin, database, pid, parse_lsn(confirmed) if confirmed else None, lost, temporary)
 
 
 def create_slot(connection: Connection, name: str) -> int:
-    """Make a slot; give the position from which it keeps the log. Waits for transactions that are running."""
+    """Create a slot; return the position from which it keeps the log. Waits for running transactions."""
     query = f"SELECT lsn::text FROM pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}')"
     row = one_row(connection, query)
     assert row is not None
@@ -69,7 +69,7 @@ def create_slot(connection: Connection, name: str) -> int:
 
 
 def drop_slot(connection: Connection, name: str) -> None:
-    """Drop the slot if there is one; waits a while for a walsender that lingers."""
+    """Drop the slot if it exists; waits a while for a lingering walsender."""
     wait_until_released(connection, name)
     one_row(
         connection,
@@ -79,7 +79,7 @@ def drop_slot(connection: Connection, name: str) -> None:
 
 
 def wait_until_released(connection: Connection, name: str) -> Slot | None:
-    """Wait until nobody uses the slot; `FencedError` with the process id when somebody goes on to."""
+    """Wait until nobody uses the slot; `FencedError` with the process id if somebody still does."""
     deadline = time.monotonic() + RELEASE_SECONDS
     while True:
         slot = find_slot(connection, name)
@@ -94,7 +94,7 @@ def wait_until_released(connection: Connection, name: str) -> Slot | None:
 
 
 def advance_slot(connection: Connection, name: str, position: int) -> None:
-    """Move the slot, which must not be in use, forward to a position that is durable with us."""
+    """Move the slot, which must not be in use, forward to a position that is durable on our side."""
     try:
         one_row(
             connection,
@@ -106,8 +106,8 @@ def advance_slot(connection: Connection, name: str, position: int) -> None:
         raise TransientError(f"slot {name} is in use: {error.diag.message_primary}") from error
 
 
-def gap_after(connection: Connection, name: str, database: str, position: int) -> str | None:
-    """Tell why the log after `position` can no longer be read whole from this slot; None when it can."""
+def gap_after(connection: Connection, name: str, database: str, position: int) -> str | Slot:
+    """Return why the log after `position` can't be read whole from this slot, or the slot if it can."""
     slot = find_slot(connection, name)
     if slot is None:
         return f"slot {name} is gone"
@@ -124,11 +124,11 @@ def gap_after(connection: Connection, name: str, database: str, position: int) -
             f"the server's log ends at {format_lsn(end)}, before {format_lsn(position)}: "
             "it was restored or failed over"
         )
-    return None
+    return slot
 
 
 def end_of_log(connection: Connection) -> int:
-    """Give the end of the server's durable log."""
+    """Return the end of the server's durable log."""
     row = one_row(
         connection,
         "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"

@@ -1,54 +1,79 @@
 """A PostgreSQL database as a source; implements `connector.source.Source`. Ties the other files together.
 
-Connects only when asked something. One session does all the small questions; the log reader and each table
-reader have connections of their own.
+Connects on first use. One session runs all the small queries; the log reader and each table reader have
+connections of their own.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.errors import PreconditionError, TableError
-from connector.manifest import Manifest, SourceIdentity, UnsettledCommit
-from connector.postgres import publication, slot
-from connector.postgres.buffer import LogBuffer
+from connector.errors import PreconditionError, TableError, TransientError
+from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
+from connector.position import format_lsn, parse_lsn
+from connector.postgres import continuity, publication, slot
 from connector.postgres.catalog import Catalog, Layout, find_tables, layouts_of
-from connector.postgres.connection import close, connect, driver_errors, one_row, quote
+from connector.postgres.catalog_fingerprint import look, remember, unlogged
+from connector.postgres.codec.pgoutput import Relation
+from connector.postgres.connection import (
+    close,
+    connect,
+    driver_errors,
+    one_row,
+    one_snapshot,
+    quote,
+)
 from connector.postgres.dump import PostgresTables
-from connector.postgres.log import BULK_BYTES, PostgresLog
-from connector.postgres.messages import Relation
-from connector.postgres.outlook import look, untold
+from connector.postgres.log.buffer import LogBuffer
+from connector.postgres.log.reader import BULK_BYTES, PostgresLog
 from connector.postgres.preflight import check
-from connector.schema import TableName, TableSchema
-from connector.source import Finding, History, Outlook, Prepared
-from connector.visibility import Snapshot, Visibility
+from connector.postgres.visibility import Snapshot, Visibility
+from connector.postgres.wal import round_to_record_end
+from connector.schema import TableName
+from connector.source import CatalogState, Failover, Finding, Listed, Prepared, ResumePoint, Unlogged
 
 log = logging.getLogger(__name__)
 
+LOCKED_SECONDS = 60.0
+"""How long a locked table is unfit before the log is reopened to publish it."""
+
+WAITING_SECONDS = 5.0
+"""How long a transaction may keep dumps from starting before that is logged."""
+
 
 class PostgresSource:
-    """One database, its publication and its slot. Used by one thread, but for `open_tables` and `look`."""
+    """One database, its publication and its slot. Used by one thread, except `open_tables` and `look`."""
 
     def __init__(
-        self, config: SourceConfig, tables: Mapping[str, TableConfig], *, bulk_bytes: int = BULK_BYTES
+        self, config: SourceConfig, tables: Mapping[TableName, TableConfig], *, bulk_bytes: int = BULK_BYTES
     ) -> None:
         self._config, self._tables, self._bulk_bytes = config, tables, bulk_bytes
         self._session: Connection | None = None
         self._watching: Connection | None = None
         self._visibility: Visibility | None = None
+        self._reader: PostgresLog | None = None
+        self._looking = threading.Lock()
+        self._locked: dict[TableName, float] = {}
+        self._waiting: dict[int, float] = {}
+        self._proof: Connection | None = None
+        self._timeline: str | None = None
 
     def check(self) -> list[Finding]:
-        """Look at every precondition and report all; raises only when the database can't be reached."""
+        """Check and report every precondition; raises only if the database can't be reached."""
         connection = self._connected()
         with driver_errors("checking the database"):
             return check(connection, lambda: self._connect(replication=True), self._config, self._tables)
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
-        """Tell which database this is, by the system identifier that a physical copy shares."""
+        """Return the database's identity, by the system identifier that a physical copy shares."""
         connection = self._connected()
         with driver_errors("asking for the system identifier"):
             row = one_row(
@@ -62,81 +87,165 @@ class PostgresSource:
             slot=self._config.slot, publication=self._config.publication, version=row[2],
         )  # fmt: skip
 
-    def tables(self, among: Collection[str] | None = None) -> list[TableSchema]:
-        """List the tables that the configuration names; `PreconditionError` when one has no usable key."""
+    def tables(self, among: Collection[TableName] | None = None) -> Listed:
+        """List the configured tables."""
         connection = self._connected()
-        with driver_errors("listing the tables"):
+        with driver_errors("listing the tables"), one_snapshot(connection):
             found = find_tables(connection, self._config)
-            named = [t for t in found if among is None or str(t.table) in among]
+            named = [t for t in found if among is None or t.table in among]
             layouts = layouts_of(Catalog(connection, self._tables), named)
-        refused = [f"{table}: {layout.reason}" for table, layout in layouts if layout.schema is None]
-        if refused:
-            raise PreconditionError("; ".join(refused), hint="run `deltatide check`, it says what to do")
-        return [layout.schema for _, layout in layouts if layout.schema is not None]
+        refused = [TableError(table, x.reason, hint=x.hint) for table, x in layouts if x.schema is None]
+        return Listed([x.schema for _, x in layouts if x.schema is not None], refused)
 
     def prepare(self) -> Prepared:
-        """Create or extend the publication; give what was added, and the transactions running after that."""
-        connection = self._connected()
+        """Create or extend the publication; return what was added, and the xid barrier right after."""
+        connection = self._primary()
         with driver_errors(f"preparing publication {self._config.publication}"):
-            slot.wait_until_released(connection, self._config.slot)  # nothing is made beside another agent
-            layouts = layouts_of(Catalog(connection, self._tables), find_tables(connection, self._config))
-            found = [table for table, layout in layouts if layout.schema is not None]
-            added = publication.extend(connection, self._config.publication, found)
-            return Prepared(tuple(map(str, added)), self._running(connection))
+            slot.wait_until_released(connection, self._config.slot)  # create nothing beside another agent
+            added = self._publish(connection)
+            return Prepared(tuple(added), _bar(connection))
 
-    def look(self) -> Outlook:
-        """Look at the publication's tables and at partitions, over a session of its own."""
+    def _publish(self, connection: Connection) -> list[TableName]:
+        with one_snapshot(connection):
+            facts = find_tables(connection, self._config)
+            layouts = layouts_of(Catalog(connection, self._tables), facts)
+        fit = {table for table, layout in layouts if layout.schema is not None}
+        found = [t for t in facts if t.table in fit]
+        fixed = publication.fix(
+            connection,
+            self._config.publication,
+            [t.table for t in found],
+            partitioned=any(t.partitioned for t in found),
+        )
+        self._locked = dict.fromkeys(fixed.locked, time.monotonic() + LOCKED_SECONDS)
+        return fixed.added
+
+    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogState:
+        """Look at the publication's tables and at partitions, in a session of its own."""
+        with self._looking:
+            return self._look(known)
+
+    def _look(self, known: Mapping[TableName, str] | None) -> CatalogState:
+        now = time.monotonic()
+        locked = {table for table, until in self._locked.items() if until > now}
         if self._watching is not None and not self._alive(self._watching):
             close(self._watching)
             self._watching = None
         self._watching = self._watching or self._connect()
         with driver_errors("looking at the catalog"):
-            return look(self._watching, self._config, self._tables)
+            return look(self._watching, self._config, self._tables, known, locked)
 
-    def untold(self, before: str, now: str) -> bool:
-        """Tell whether rows may have come or gone untold between two fingerprints of one table."""
-        return untold(before, now)
+    def unlogged(self, before: str, now: str) -> Unlogged | None:
+        """Compare two fingerprints of a table: return what may have changed rows without row events."""
+        return unlogged(before, now)
 
-    def begin_history(self, *, fresh: bool) -> History:
-        """Make the slot, or adopt an unused one; give its position and what is running right after."""
-        connection, name = self._connected(), self._config.slot
+    def remember(self, before: str | None, now: str) -> str:
+        """Return the fingerprint to remember: the current one with the names of dropped columns."""
+        return remember(before, now)
+
+    def mark_running(self) -> int:
+        """Return the xid barrier: every transaction that is running now has a lower xid."""
+        connection = self._connected()
+        with driver_errors("asking for a transaction id"):
+            (bar,) = _bar(connection)
+        return bar.xid
+
+    def end_of_marked(self, mark: int) -> int | None:
+        """Return the end of the log once a snapshot shows that all transactions below the mark have ended."""
+        connection = self._connected()
+        with driver_errors("looking for running transactions"):
+            row = one_row(connection, "SELECT pg_current_snapshot()::text")
+            end = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
+        assert row is not None
+        assert end is not None
+        if Snapshot.parse(row[0]).xmin < mark:
+            self._tell_of_waiting(mark)
+            return None
+        self._waiting.pop(mark, None)
+        return round_to_record_end(parse_lsn(end[0]))
+
+    def _tell_of_waiting(self, mark: int) -> None:
+        """Log once that a transaction has kept dumps from starting for some time."""
+        if time.monotonic() > self._waiting.setdefault(mark, time.monotonic() + WAITING_SECONDS):
+            self._waiting[mark] = math.inf
+            log.warning(
+                "dumps have to wait for transactions with an id below %s: SELECT pid, xact_start, query FROM"
+                " pg_stat_activity WHERE backend_xid IS NOT NULL; SELECT * FROM pg_prepared_xacts",
+                mark,
+            )
+
+    def begin_history(self, *, fresh: bool) -> ResumePoint:
+        """Create the slot, or adopt an unused one; return its position and the xid barrier right after."""
+        connection, name = self._primary(), self._config.slot
         with driver_errors(f"making slot {name}"):
             found = slot.find_slot(connection, name)
             if found and (misfit := found.misfit(self._database(connection))):
                 raise PreconditionError(misfit, hint="set source.slot to another name, or drop that slot")
             found = slot.wait_until_released(connection, name)
+            self._publish(connection)  # a slot older than its publication can't be read
+            self._reader = None
             if found and not fresh and not found.lost and found.confirmed is not None:
                 log.info("slot %s is adopted", name)
                 position = found.confirmed
             else:
                 slot.drop_slot(connection, name)
                 position = slot.create_slot(connection, name)
-            return History(position, self._running(connection))
+            self._proved(connection)
+            return ResumePoint(position, _bar(connection), server=self._timeline)
 
-    def gap_after(
-        self,
-        position: int,
-        gtids: str | None = None,
-        server: str | None = None,
-        gtids_needed: str | None = None,
-    ) -> str | None:
-        """Tell why the log after `position` can no longer be read whole; None when it can."""
-        connection = self._connected()
-        with driver_errors(f"looking at slot {self._config.slot}"):
-            return slot.gap_after(connection, self._config.slot, self._database(connection), position)
+    def gap_after(self, history: ResumePoint) -> str | Failover | None:
+        """Return why the log after `history` can't be read whole or isn't the log that was read, else None.
 
-    def open_log(
-        self,
-        epoch: int,
-        position: int,
-        unsettled: Sequence[UnsettledCommit],
-        gtids: str | None = None,
-        gtids_needed: str | None = None,
-    ) -> PostgresLog:
-        """Open the log behind `position`, once the slot is released by whoever had it before."""
+        A promoted standby continues the log that was read, if it has all of it.
+        """
+        if self._reader is not None and self._reader.unreadable:
+            return self._reader.unreadable
+        connection, name = self._primary(), self._config.slot
+        with driver_errors(f"looking at slot {name}"):
+            found = slot.gap_after(connection, name, self._database(connection), history.position)
+            if isinstance(found, str):
+                return found
+            if found.confirmed != history.position:
+                slot.wait_until_released(connection, name)
+            self._proved(connection)
+            reason = self._left_timeline(history) or continuity.differs(
+                connection,
+                name,
+                self._config.publication,
+                found.confirmed or 0,
+                history.position,
+                history.last_commit,
+            )
+            if reason or history.server in (None, self._timeline):
+                return reason
+            went_on = f"timeline {self._timeline} of the server goes on where {history.server} was read to"
+            return Failover(replace(history, server=self._timeline), went_on, same_positions=True)
+
+    def _left_timeline(self, history: ResumePoint) -> str | None:
+        """Return why the log on the server's timeline is not the log that was read, or None."""
+        ours, theirs = history.server, self._timeline
+        if ours is None or theirs is None or ours == theirs:
+            return None
+        replication = self._connect(replication=True)
+        try:
+            end = continuity.end_of_timeline(replication, ours, theirs)
+        finally:
+            close(replication)
+        if end is not None and end >= history.position:
+            return None
+        left = "does not come from" if end is None else f"left at {format_lsn(end)}"
+        read = f"timeline {ours}, which was read to {format_lsn(history.position)}"
+        return f"the server is on timeline {theirs}, which {left} {read}"
+
+    def _proved(self, connection: Connection) -> None:
+        """Remember the session that checked the log: while it lives, the server has not been replaced."""
+        self._proof, self._timeline = connection, continuity.timeline(connection)
+
+    def open_log(self, epoch: int, history: ResumePoint) -> PostgresLog:
+        """Open the log after a resume point, once the slot's previous user has released it."""
         with driver_errors(f"opening slot {self._config.slot}"):
             slot.wait_until_released(self._connected(), self._config.slot)
-        visibility = Visibility(position, unsettled)
+        visibility = Visibility(history.position, history.not_yet_visible)
         side = self._connect()
         catalog = Catalog(side, self._tables)
         try:
@@ -144,7 +253,7 @@ class PostgresSource:
                 LogBuffer(epoch, visibility, lambda relation: self._layout(catalog, relation)),
                 visibility,
                 side,
-                lambda replication: self._connect(replication=replication),
+                self._connect_to_log,
                 self._config.slot,
                 self._config.publication,
                 self._bulk_bytes,
@@ -152,22 +261,27 @@ class PostgresSource:
         except BaseException:
             close(side)
             raise
-        self._visibility = visibility
+        if self._proof is not None and not self._alive(self._proof):
+            reader.close()
+            raise TransientError("the server was restarted while the log was opened")
+        self._visibility, self._reader = visibility, reader
         return reader
 
     def open_tables(self) -> PostgresTables:
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""
-        return PostgresTables(self._connect, self._tables, lambda: self._visibility)
+        return PostgresTables(
+            self._connect, self._tables, lambda: self._visibility, self._config.predicate_seconds
+        )
 
     def holds_any(self, columns: Sequence[str]) -> str:
-        """Give the predicate that is true for rows in which one of these columns is not null."""
+        """Return the predicate that is true for rows where any of these columns is not null."""
         return " OR ".join(f"{quote(column)} IS NOT NULL" for column in columns)
 
     def close(self) -> None:
-        """Let go of the sessions; never raises."""
+        """Close the sessions; never raises."""
         close(self._session)
         close(self._watching)
-        self._session = self._watching = None
+        self._session = self._watching = self._proof = None
 
     def _layout(self, catalog: Catalog, relation: Relation) -> Layout | None:
         table = TableName(relation.namespace, relation.name)
@@ -179,24 +293,26 @@ class PostgresSource:
             except TableError as error:
                 return Layout(None, error.reason, error.hint or "")
 
-    def _running(self, connection: Connection) -> tuple[UnsettledCommit, ...]:
-        row = one_row(connection, "SELECT pg_current_snapshot()::text")
-        assert row is not None
-        return tuple(
-            UnsettledCommit(xid=xid % (1 << 32), lsn=0) for xid in sorted(Snapshot.parse(row[0]).running)
-        )
-
     def _database(self, connection: Connection) -> str:
         return connection.info.dbname
 
     def _connected(self) -> Connection:
-        """Give the session, opened again where it was lost."""
+        """Return the session, reopened if it was lost."""
         if self._session is not None and not self._alive(self._session):
             close(self._session)
             self._session = None
         if self._session is None:
             self._session = self._connect()
         return self._session
+
+    def _primary(self) -> Connection:
+        """Return the session to a primary; `TransientError` on a standby, which lacks the slot."""
+        connection = self._connected()
+        with driver_errors("asking whether the server is a standby"):
+            row = one_row(connection, "SELECT pg_is_in_recovery()")
+        if row == (True,):
+            raise TransientError("the address leads to a standby, which has no slot to read from")
+        return connection
 
     def _alive(self, session: Connection) -> bool:
         try:
@@ -205,7 +321,28 @@ class PostgresSource:
         except Exception:
             return False
 
+    def _connect_to_log(self, replication: bool) -> Connection:
+        """Connect to the server that was checked; an address may lead to several."""
+        connection = self._connect(replication=replication)
+        try:
+            with driver_errors("looking at the log"):
+                now = continuity.timeline(connection)
+        except BaseException:
+            close(connection)
+            raise
+        if self._timeline not in (None, now):
+            close(connection)
+            raise TransientError(f"the log is now on timeline {now}, a moment ago it was on {self._timeline}")
+        return connection
+
     def _connect(self, replication: bool = False) -> Connection:
         return connect(
             self._config.url.get_secret_value(), f"deltatide {self._config.name}", replication=replication
         )
+
+
+def _bar(connection: Connection) -> tuple[InvisibleCommit, ...]:
+    """Take an xid as a barrier: every xid assigned before is lower (`connector.postgres.visibility`)."""
+    row = one_row(connection, "SELECT pg_current_xact_id()::text")
+    assert row is not None
+    return (InvisibleCommit(xid=int(row[0]), lsn=0),)

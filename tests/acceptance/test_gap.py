@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.installed import Installation, assert_message
-from tests.lake import assert_lake, assert_landed, lake_rows, merge, merge_until_whole
-from tests.shop_writer import TABLES, ShopWriter
-from tests.waiting import wait_until
+from tests.support.installed import Installation, assert_message
+from tests.support.lake import assert_lake, assert_landed, lake_rows, merge, merge_until_whole
+from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.only_postgres
 
@@ -45,7 +45,7 @@ def assert_repaired(shop: Installation) -> None:
     assert newest.epoch == 2
     assert [gap.epoch for gap in newest.gaps] == [2]
     assert any(notice.kind == "gap" for m in manifests for notice in m.notices)
-    repaired = {d.table for d in newest.dumps if d.reason == "repair" and d.state == "complete"}
+    repaired = {str(d.table) for d in newest.dumps if d.reason == "repair" and d.state == "complete"}
     assert repaired == set(map(shop.table, TABLES))
 
 

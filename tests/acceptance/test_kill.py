@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.installed import Installation, Meddler
-from tests.lake import assert_lake, assert_landed, merge, merge_until_whole
-from tests.shop_writer import TABLES, ShopWriter
+from tests.support.installed import Installation, Meddler
+from tests.support.lake import assert_lake, assert_landed, merge, merge_until_whole
+from tests.support.shop_writer import TABLES, ShopWriter
 
 POSTGRES = pytest.mark.only_postgres
 """Each moment for itself: the agent does the same for all databases."""
@@ -55,6 +55,7 @@ def test_a_chunk_that_a_kill_cut_off_is_read_again_and_committed_chunks_are_not(
     assert_landed(shop, *TABLES)
 
 
+@pytest.mark.soak_on_mysql  # MariaDB's agent is MySQL's, too
 def test_agent_and_merge_are_killed_by_turns_and_the_lake_equals_the_source(
     shop: Installation, spark: Any
 ) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.installed import Installation, Meddler, Running
-from tests.lake import assert_lake, assert_landed, merge_until_whole
-from tests.lossy_proxy import LossyProxy
-from tests.shop_writer import TABLES, ShopWriter
+from tests.support.installed import Installation, Meddler, Running
+from tests.support.lake import assert_lake, assert_landed, merge_until_whole
+from tests.support.servers.lossy_proxy import LossyProxy
+from tests.support.shop_writer import TABLES, ShopWriter
 
 
 def assert_went_on(shop: Installation, agent: Running) -> None:
@@ -53,7 +53,6 @@ def test_a_network_that_cuts_connections_costs_nothing_but_time(shop: Installati
     database = shop.database
     with LossyProxy(database.port) as proxy:
         shop.configure(source={"url": shop.through(proxy.port)})
-        # Checked at start over a network that holds: a refused start is the operator's.
         with shop.agent() as agent:
             with ShopWriter(database, seed=12), Meddler(proxy.cut, 0.2, 0.5, 0.9) as meddler:
                 meddler.wait_times(10)

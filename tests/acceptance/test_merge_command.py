@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import signal
+import socket
 from typing import Any
 
 import pytest
 
-from tests.installed import Installation, Meddler
-from tests.lake import assert_lake, merge_until_whole
-from tests.shop_writer import TABLES, ShopWriter
+from tests.support.installed import Installation, Meddler, assert_message
+from tests.support.lake import assert_lake, merge_until_whole
+from tests.support.shop_writer import TABLES, ShopWriter
 
 pytestmark = pytest.mark.only_postgres
 
@@ -60,6 +63,31 @@ def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: An
             assert merge.process.returncode == 0 or "hint" in merge.output, merge.output
         assert 0 in (one.process.returncode, other.process.returncode)
     finish(shop, spark)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
+def test_a_signal_to_the_whole_group_ends_the_merge_after_the_table_under_way(
+    shop: Installation, spark: Any, number: signal.Signals
+) -> None:
+    with shop.agent() as agent:
+        shop.wait_dumped(agent)
+        with ShopWriter(shop.database, seed=45, pause=0.001):
+            with shop.start("merge", "--every", "0.1") as merge:
+                # The next one is under way at once, as the writer goes on.
+                merge.wait_says("cut at manifest", seconds=240)
+                assert merge.stop_group(number) == 0, merge.output
+                assert "Traceback" not in merge.output, merge.output
+                assert not re.search("^failed|ERROR", merge.output, re.MULTILINE), merge.output
+    finish(shop, spark)
+
+
+def test_a_store_that_hangs_ends_a_merge_with_a_message(place: Installation) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        endpoint = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        landing = {"url": "s3://bucket/landing", "endpoint": endpoint}
+        place.configure(landing=landing, lake={"url": "s3a://bucket/lake"})
+        done = place.run("merge", seconds=120)
+    assert_message(done, f"{endpoint}: does not answer within 10 s", "landing.endpoint right?")
 
 
 @pytest.mark.soak

@@ -14,13 +14,13 @@ import pytest
 
 from connector.schema import TableName
 from connector.source import KeyRange
-from merge.missing import key_text
-from merge.settings import held
-from tests import mariadb
-from tests.installed import Installation
-from tests.integration import postgres_source
-from tests.lake import assert_lake, assert_landed, merge, merge_until_whole
-from tests.tested_database import TestedDatabase
+from merge.backfill import key_text
+from merge.session_settings import held
+from tests.support import postgres_source
+from tests.support.installed import Installation
+from tests.support.lake import assert_lake, assert_landed, merge, merge_until_whole
+from tests.support.servers import mariadb
+from tests.support.tested_database import TestedDatabase
 
 WORDS = (
     "''", "'b'", "'trailing  '", "'it''s \"so\"'", "'100%_'", "'{a,b}'", "'  in front'", "'0x41'",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.finished_demo import Demo, finished_demo
+from tests.support.finished_demo import Demo, finished_demo
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 

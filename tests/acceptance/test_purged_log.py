@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.installed import Installation, assert_message
-from tests.lake import assert_landed
-from tests.shop_writer import TABLES, ShopWriter
-from tests.waiting import wait_until
+from tests.support.installed import Installation, assert_message
+from tests.support.lake import assert_landed
+from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.only_mariadb, pytest.mark.only_mysql]
 
@@ -36,7 +36,7 @@ def assert_repaired(shop: Installation) -> None:
     newest = manifests[-1]
     assert newest.epoch == 2
     assert [gap.epoch for gap in newest.gaps] == [2]
-    repaired = {d.table for d in newest.dumps if d.reason == "repair" and d.state == "complete"}
+    repaired = {str(d.table) for d in newest.dumps if d.reason == "repair" and d.state == "complete"}
     assert repaired == set(map(shop.table, TABLES))
     assert_landed(shop, *TABLES)
     assert shop.json("status")["gaps"] == 1

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.installed import Installation, Running, assert_message
-from tests.lake import assert_lake, assert_landed, lake_rows, merge
+from tests.support.installed import Installation, Running, assert_message
+from tests.support.lake import assert_lake, assert_landed, lake_rows, merge
 
 LOST_CHANGES = """
     DELETE FROM things WHERE id IN (1, 2);
@@ -42,11 +42,7 @@ def dumped(place: Installation, agent: Running, *arguments: str) -> Any:
 
     def ended() -> Any:
         states = [s for s in place.newest.dumps if s.id.startswith(request)]
-        return (
-            {s.table.rpartition(".")[2]: s for s in states}
-            if states and not any(s.active for s in states)
-            else None
-        )
+        return {s.table.name: s for s in states} if states and not any(s.active for s in states) else None
 
     return agent.wait_until(ended, "the dump has ended")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
+import shlex
 from typing import Any
 
 import pytest
 
-from tests.installed import Installation, Meddler, Running, assert_message
-from tests.lake import assert_lake, assert_landed, lake_columns, lake_rows, merge, merge_until_whole
+from connector.schema import TableName
+from tests.support.installed import Installation, Meddler, Running, assert_message
+from tests.support.lake import assert_lake, assert_landed, lake_columns, lake_rows, merge, merge_until_whole
 
 TABLES = {
     "postgres": """
@@ -167,36 +170,68 @@ def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation
     assert_landed(place, "wide", "other", "still")
 
 
-def test_a_table_whose_key_is_replaced_is_set_aside_loudly_and_released_by_a_dump(
+def test_a_table_whose_key_is_replaced_is_quarantined_loudly_and_released_by_a_dump(
     place: Installation, request: pytest.FixtureRequest
 ) -> None:
     other = place.table("other")
+    name = TableName.parse(other)
     place.database.script(of(place, TABLES))
     changes = Changes(place)
     with place.agent() as agent:
         with Meddler(changes, 0.03):
             place.wait_dumped(agent)
             place.database.execute(of(place, REPLACE_KEY))
-            aside = place.wait(agent, lambda m: m.tables[other].state == "set_aside", "it is set aside")
-            assert "key" in aside.tables[other].reason
-            assert not aside.exact
-            place.wait(agent, lambda m: m.number > aside.number + 2, "the others go on")
-            assert f"{other} is set aside" in agent.output
+            quarantined = place.wait(
+                agent, lambda m: m.tables[name].state == "quarantined", "it is quarantined"
+            )
+            assert "key" in quarantined.tables[name].reason
+            assert not quarantined.exact
+            place.wait(agent, lambda m: m.number > quarantined.number + 2, "the others go on")
+            assert f"{other} is quarantined" in agent.output
             status = place.run("status")
             assert status.returncode == 1
-            assert "set_aside" in status.stdout
+            assert "quarantined" in status.stdout
             assert "deltatide dump" in status.stdout
             assert place.json("status")["tables"][place.table("still")]["state"] == "captured"
             assert_message(place.run("dump", place.table("othr")), f"did you mean {other}")
             assert place.run("dump", other).returncode == 0
-            place.wait(agent, lambda m: m.tables[other].dumped, "it is dumped anew")
+            place.wait(agent, lambda m: m.tables[name].dumped, "it is dumped anew")
         place.wait_caught_up(agent)
         assert place.run("status").returncode == 0
-    kinds = [n.kind for m in place.history() for n in m.notices if n.table == other]
-    assert "set_aside" in kinds
+    kinds = [n.kind for m in place.history() for n in m.notices if str(n.table) == other]
+    assert "quarantined" in kinds
     assert "released" in kinds
     assert_landed(place, "wide", "still")
     if place.database.kind == "postgres":
         merge(request.getfixturevalue("spark"), place)
         assert_lake(place, "wide", "other", "still")
         assert lake_rows(place, "still", ["id"]).total() == 1
+
+
+def test_a_table_without_a_key_is_quarantined_alone_and_taken_up_by_following_the_hint(
+    place: Installation,
+) -> None:
+    place.database.script(
+        "CREATE TABLE good (id int PRIMARY KEY); INSERT INTO good VALUES (1);"
+        "CREATE TABLE bare (id int NOT NULL); INSERT INTO bare VALUES (1), (2)"
+    )
+    good, bare = (TableName.parse(place.table(name)) for name in ("good", "bare"))
+    with place.agent() as agent:
+        first = place.wait(agent, lambda m: m.tables[good].dumped, "the other table is dumped")
+        assert (first.tables[bare].state, first.exact) == ("quarantined", False)
+    with place.agent() as agent:  # a restart with the table unmended
+        number = place.newest.number
+        place.database.execute("INSERT INTO good VALUES (2)")
+        place.wait(agent, lambda m: m.number > number, "the other table goes on")
+        status = place.run("status", "--json")
+        assert status.returncode == 1
+        told = json.loads(status.stdout)["tables"][str(bare)]
+        assert told["reason"] == "it has no primary key"
+        place.database.execute("ALTER TABLE bare ADD PRIMARY KEY (id)")
+        command = shlex.split(told["hint"].split("; then: deltatide ")[1])
+        assert place.run(*command).returncode == 0
+        place.wait(agent, lambda m: m.tables[bare].dumped, "it is dumped")
+        place.database.execute("INSERT INTO bare VALUES (3)")
+        place.wait_caught_up(agent)
+        assert place.run("status").returncode == 0
+    assert_landed(place, "good", "bare")

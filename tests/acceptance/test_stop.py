@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from tests.installed import Installation, seconds_of
-from tests.lake import assert_landed
-from tests.shop_writer import TABLES, ShopWriter
+from tests.support.installed import Installation, seconds_of
+from tests.support.lake import assert_landed
+from tests.support.shop_writer import TABLES, ShopWriter
 
 STOP_SECONDS = 6.0
 """Far more than the agent needs, on a machine that is busy with other tests."""
@@ -55,7 +55,7 @@ def test_what_was_read_before_a_signal_is_committed_not_read_again(shop: Install
         agent.wait_until(lambda: shop.database.all_sent(end), "the log was sent")
         assert agent.stop() == 0, agent.output
     last = shop.history()[before:]
-    assert sum(f.rows for m in last for f in m.files if f.table == shop.table("items")) == 10
+    assert sum(f.rows for m in last for f in m.files if str(f.table) == shop.table("items")) == 10
     assert_landed(shop, "items")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.installed import Installation, Running, assert_message
-from tests.lake import assert_landed
-from tests.shop_writer import TABLES, ShopWriter
-from tests.waiting import wait_until
+from tests.support.installed import Installation, Running, assert_message
+from tests.support.lake import assert_landed
+from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.waiting import wait_until
 
 
 def assert_stopped(agent: Running, *expected: str) -> None:

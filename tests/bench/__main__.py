@@ -92,7 +92,7 @@ class _Results:
 
     @contextmanager
     def told(self, name: str, *, optional: bool = False) -> Iterator[None]:
-        """Tell an error instead of raising it. `optional`: what is not installed is no failure."""
+        """Print an error instead of raising it. `optional`: what is not installed is no failure."""
         try:
             yield
         except Exception as error:

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 
 from connector.errors import OperatorError
-from connector.landing import manifest_path
-from connector.manifest import Manifest
+from connector.landing.format import manifest_path
+from connector.landing.manifest import Manifest
 from tests.bench.source import Database
 
 REPOSITORY = Path(__file__).resolve().parents[2]

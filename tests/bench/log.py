@@ -45,7 +45,7 @@ class WaitingLog:
         self._folder = folder
 
     def decode(self, url: str) -> float:
-        """Give the changes per second of the database's own tool, up to `end`."""
+        """Return the changes per second of the database's own tool, up to `end`."""
         return self.changes / self.database.decode_log(url, self.end)
 
     def stream(self, url: str) -> Run:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connector.config import Config, load
-from connector.manifest import Manifest
+from connector.landing.manifest import Manifest
 from tests.bench.agent import Agent
 from tests.bench.report import Measurement
 from tests.bench.source import Bench, Database

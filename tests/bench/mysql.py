@@ -10,13 +10,13 @@ from typing import Any
 
 import pymysql
 
-from connector.demo.mariadb_server import INSTALL_HINT, MariadbServer, find_programs
+from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
 from connector.errors import PreconditionError
+from connector.mysql.codec.segment import unpack_position
 from connector.mysql.connection import parse_url
-from connector.mysql.segment import unpack_position
 from connector.mysql.server import end_of_log, find_server, position_of
 from tests.bench.source import Database, Server, timed
-from tests.mysql_server import MysqlServer, find_root
+from tests.support.servers.mysql_server import MysqlServer, find_root
 
 SETTINGS = {
     "innodb-buffer-pool-size": "512M",
@@ -63,7 +63,7 @@ class MysqlDatabase:
 
     @contextmanager
     def inserting(self, table: str) -> Iterator[Callable[[int, int], None]]:
-        """Give what inserts rows, each time in a transaction, over one session."""
+        """Return what inserts rows, each time in a transaction, over one session."""
         with self._session() as cursor:
             yield lambda first, last: cursor.execute(self._insert(table, first, last))
 
@@ -88,7 +88,7 @@ class MysqlDatabase:
                 cursor.execute("COMMIT")
 
     def end_of_log(self) -> int:
-        """Give the position behind the last commit."""
+        """Return the position behind the last commit."""
         with closing(self._connect()) as connection:
             return position_of(*end_of_log(connection, find_server(connection)))
 
@@ -127,7 +127,7 @@ class MysqlDatabase:
         return timed(list(map(str, command)), {"MYSQL_PWD": where["password"]})
 
     def _decoder(self, file: str) -> tuple[list[str], str]:
-        """Give the program and the file of the log, as that sees it."""
+        """Return the program and the file of the log, as that sees it."""
         if isinstance(self._server, MysqlServer):
             with self._session() as cursor:
                 cursor.execute("SELECT @@datadir")

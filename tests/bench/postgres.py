@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg2
 
-from connector.demo.postgres_binaries import SUPPORTED, default_bin_dir, find_bin_dirs
-from connector.demo.postgres_server import PostgresServer
+from connector.demo.servers.postgres import PostgresServer
+from connector.demo.servers.postgres_binaries import SUPPORTED, default_bin_dir, find_bin_dirs
 from connector.errors import PreconditionError
 from connector.position import format_lsn, parse_lsn
 from tests.bench.agent import PUBLICATION, SLOT
@@ -79,7 +79,7 @@ class PostgresDatabase:
 
     @contextmanager
     def inserting(self, table: str) -> Iterator[Callable[[int, int], None]]:
-        """Give what inserts rows, each time in a transaction, over one session."""
+        """Return what inserts rows, each time in a transaction, over one session."""
         with self._session() as cursor:
             yield lambda first, last: cursor.execute(_insert(table, first, last))
 

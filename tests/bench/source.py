@@ -33,7 +33,7 @@ class Database(Protocol):
         """Insert rows in one transaction."""
 
     def inserting(self, table: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Give what inserts rows (first, last), each time in a transaction, over one session."""
+        """Return what inserts rows (first, last), each time in a transaction, over one session."""
 
     def execute(self, *statements: str) -> None:
         """Run statements over one session, each in its own transaction."""
@@ -42,7 +42,7 @@ class Database(Protocol):
         """Write the transactions of these numbers: each 60 inserts, 30 updates and 10 deletes."""
 
     def end_of_log(self) -> int:
-        """Give the position behind the last commit."""
+        """Return the position behind the last commit."""
 
     def mark(self) -> None:
         """Remember where the log goes on for an agent that has just ended."""

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.event import arrow_type
-from merge.missing import key_text
-from merge.settings import held
+from connector.landing.event_batch import arrow_type
+from merge.backfill import key_text
+from merge.session_settings import held
 
 UTC = timezone.utc
 TEXTS: dict[str, dict[Any, str]] = {

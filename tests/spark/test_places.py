@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.config import Config
-from connector.errors import ConfigurationError
+from connector.errors import ConfigurationError, TableError
 from merge import apply, as_of, cuts, live, merge_once
-from tests.landed import Event, Landed, config_of, schema_of
+from tests.support.landed import Event, Landed, config_of, schema_of
 
 ORDERS = schema_of("public.orders", id="int", a="int")
 
@@ -51,19 +51,52 @@ def test_a_schema_of_a_catalog_holds_tables_cuts_and_versions(
     assert names == {"orders", "_deltatide_cuts"}
 
 
-def test_two_tables_of_one_name_do_not_share_a_schema(
+def test_two_tables_of_one_name_do_not_share_a_schema_and_stop_no_other(
     spark: SparkSession, tmp_path: Path, schema: str
 ) -> None:
+    """The one that was there first goes on."""
     landed, config = Landed.local(tmp_path / "landing"), in_schema(tmp_path, schema)
-    others = schema_of("archive.Orders", id="int", a="int")
     landed.table(ORDERS)
-    landed.table(others)
-    files = [landed.log(t, [Event("insert", 5, 0, {"id": 1, "a": 1})]) for t in (ORDERS, others)]
-    landed.commit(10, files)
-    with pytest.raises(
-        ConfigurationError, match=r"archive\.Orders and public\.orders would both be|public\.o"
-    ):
-        merge_once(spark, config)
+    landed.commit(10, [landed.log(ORDERS, [Event("insert", 5, 0, {"id": 1, "a": 1})])])
+    assert merge_once(spark, config).exact
+    names = ["archive.Orders", "archive.people", "public.People"]
+    for number, layout in enumerate([ORDERS, *(schema_of(name, id="int", a="int") for name in names)], 2):
+        landed.table(layout)
+        landed.commit(
+            10 * number, [landed.log(layout, [Event("insert", 10 * number - 5, 0, {"id": 2, "a": 2})])]
+        )
+    report = merge_once(spark, config)
+    assert {str(table.table) for table in report.failed} == set(names)
+    assert not report.exact
+    assert all("would be" in str(table.error) and "exclude one" in str(table.hint) for table in report.failed)
+    assert spark.table(f"{schema}.orders").count() == 2
+    with pytest.raises(TableError, match=r"would be public\.orders too"):
+        live(spark, config, "archive.Orders")
+
+
+def test_a_table_that_was_replaced_in_its_catalog_is_built_anew_once_it_is_dropped(
+    spark: SparkSession, tmp_path: Path, schema: str
+) -> None:
+    """As the hint says. A table beside it whose name differs only by case has a Delta table of its own."""
+    landed, config = Landed.local(tmp_path / "landing"), in_schema(tmp_path, schema)
+    upper = schema_of("public.Orders", id="int", a="int")
+    for number, layout in enumerate((ORDERS, upper)):
+        landed.table(layout)
+        landed.commit(10 + number, [landed.log(layout, [Event("insert", 5, 0, {"id": number, "a": 1})])])
+    assert merge_once(spark, config).exact
+    spark.sql(f"CREATE OR REPLACE TABLE {schema}.orders (id int) USING DELTA")
+    landed.commit(20, [landed.log(ORDERS, [Event("insert", 15, 0, {"id": 7, "a": 7})])])
+    (failed,) = merge_once(spark, config).failed
+    assert "drop that table" in (failed.hint or "")
+    with pytest.raises(ConfigurationError, match="replaced after the cut of manifest 2"):
+        as_of(spark, config, 2)
+    spark.sql(f"DROP TABLE {schema}.orders")
+    assert merge_once(spark, config).exact
+    found = as_of(spark, config, 3)
+    assert {name: [r.id for r in frame.orderBy("id").collect()] for name, frame in found.items()} == {
+        "public.orders": [0, 7],
+        "public.Orders": [1],
+    }
 
 
 def test_a_schema_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from connector import capture, dumper, ledger, request_desk, watch
+from connector.capture import catalog_watcher, dump_workers, loop, manifest_log, request_intake
 
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry and poll within hundredths of a second."""
-    monkeypatch.setattr(capture, "RECONNECT_SECONDS", (0.01, 0.02))
-    monkeypatch.setattr(dumper, "RETRY_SECONDS", (0.01, 0.02))
-    monkeypatch.setattr(dumper, "REST_SECONDS", 0.05)
-    monkeypatch.setattr(ledger, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(request_desk, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(manifest_log, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(request_intake, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.02)

@@ -15,7 +15,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 MERGE_MAY_IMPORT = {
     f"connector.{name}"
-    for name in ("landing", "manifest", "position", "schema", "config", "errors", "failpoint")
+    for name in ("landing.format", "landing.manifest", "position", "schema", "config", "errors", "failpoint")
 }
 DRIVERS = {"psycopg", "psycopg2", "pymysql", "pymysqlreplication", "MySQLdb", "mysql", "mariadb"}
 STORE_CLIENTS = {"boto3", "botocore", "s3fs", "fsspec"}
@@ -24,7 +24,7 @@ NOT_IN_SPARK_CONNECT = {"_jvm", "_jsc", "_jdf", "_jsparkSession", "sparkContext"
 
 @dataclass(frozen=True)
 class Import:
-    """One imported name, such as `connector.landing` in `from connector import landing`."""
+    """One imported name, such as `connector.landing.format` in `from connector import landing`."""
 
     name: str
     line: int
@@ -133,11 +133,19 @@ def test_the_source_keeps_to_its_boundaries(rule: Rule) -> None:
         (connector_has_no_spark, "connector/demo/shop.py", "from delta import tables"),
         (RULES[1], "connector/cli.py", "import merge.job"),
         (RULES[1], "connector/cli/merge.py", "if True:\n    from merge import job"),
-        (RULES[1], "connector/capture.py", "def f():\n    from merge.job import run"),
-        (RULES[1], "connector/capture.py", "def f():\n    from .. import merge\n    import merge"),
-        (merge_knows_only_the_landing_contract, "merge/read.py", "from connector import store"),
-        (merge_knows_only_the_landing_contract, "merge/read.py", "def f():\n    import connector.capture"),
-        (merge_knows_only_the_landing_contract, "merge/read.py", "from connector.configuration import x"),
+        (RULES[1], "connector/capture/loop.py", "def f():\n    from merge.job import run"),
+        (RULES[1], "connector/capture/loop.py", "def f():\n    from .. import merge\n    import merge"),
+        (merge_knows_only_the_landing_contract, "merge/landing_zone.py", "from connector import store"),
+        (
+            merge_knows_only_the_landing_contract,
+            "merge/landing_zone.py",
+            "def f():\n    import connector.capture.loop",
+        ),
+        (
+            merge_knows_only_the_landing_contract,
+            "merge/landing_zone.py",
+            "from connector.configuration import x",
+        ),
         (merge_has_no_driver_and_no_store_client, "merge/a.py", "import boto3"),
         (merge_has_no_driver_and_no_store_client, "merge/a.py", "from botocore.client import Config"),
         (merge_has_no_driver_and_no_store_client, "merge/a.py", "def f():\n    import psycopg2"),
@@ -145,7 +153,7 @@ def test_the_source_keeps_to_its_boundaries(rule: Rule) -> None:
         (merge_uses_what_spark_connect_offers, "merge/a.py", "x = spark._jvm.org"),
         (merge_uses_what_spark_connect_offers, "merge/a.py", "spark.sparkContext.setLogLevel('WARN')"),
         (merge_uses_what_spark_connect_offers, "merge/a.py", "n = frame.rdd.getNumPartitions()"),
-        (each_driver_has_one_home, "connector/capture.py", "import psycopg2"),
+        (each_driver_has_one_home, "connector/capture/loop.py", "import psycopg2"),
         (each_driver_has_one_home, "connector/mysql/dump.py", "import psycopg2.extras"),
         (each_driver_has_one_home, "connector/postgres/dump.py", "import pymysqlreplication"),
     ],
@@ -163,10 +171,10 @@ def test_a_file_that_breaks_a_rule_is_named(rule: Rule, path: str, source: str) 
         ("connector/demo/shop.py", "def f():\n    import merge.job\nimport psycopg2"),
         ("connector/postgres/dump.py", "import psycopg2\nfrom ..errors import BugError"),
         (
-            "merge/read.py",
-            "from connector import landing\nfrom connector.schema import Schema\nimport pyspark",
+            "merge/landing_zone.py",
+            "from connector import errors\nfrom connector.schema import Schema\nimport pyspark",
         ),
-        ("merge/read.py", "from . import reconcile\nmerge.reconcile()"),
+        ("merge/landing_zone.py", "from . import reconcile\nmerge.reconcile()"),
     ],
 )
 def test_a_file_that_keeps_the_rules_is_not_named(path: str, source: str) -> None:
@@ -205,7 +213,7 @@ def test_the_landing_contract_loads_without_driver_and_store_client() -> None:
 
 
 def test_a_blocked_package_is_missed_when_it_is_needed() -> None:
-    assert import_without("connector.demo.postgres_server", "psycopg2").returncode != 0
+    assert import_without("connector.demo.servers.postgres", "psycopg2").returncode != 0
 
 
 # Written so that this file does not find itself.
@@ -279,3 +287,50 @@ def test_a_line_that_names_one_is_found(line: str) -> None:
 )
 def test_a_line_that_names_none_is_not(line: str) -> None:
     assert not machine_words("a.txt", line)
+
+
+def import_circles(modules: dict[str, ast.AST]) -> list[list[str]]:
+    """Modules that import each other, in functions too; what is imported for its types alone is none."""
+    imports = {
+        name: {found.name for found in imports_of(name.replace(".", "/") + ".py", _without_types(tree))}
+        & modules.keys()
+        for name, tree in modules.items()
+    }
+    leading: dict[str, set[str]] = {}
+    for name in imports:
+        seen: set[str] = set()
+        waiting = [*imports[name]]
+        while waiting:
+            if (one := waiting.pop()) not in seen:
+                seen.add(one)
+                waiting += imports[one]
+        leading[name] = seen
+    return sorted([a, b] for a in imports for b in imports if a < b and b in leading[a] and a in leading[b])
+
+
+def _without_types(tree: ast.AST) -> ast.AST:
+    class Types(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+    return Types().visit(tree)
+
+
+def test_no_modules_import_each_other() -> None:
+    files = [path for part in ("connector", "merge") for path in sorted((REPOSITORY / part).rglob("*.py"))]
+    modules = {
+        ".".join(file.relative_to(REPOSITORY).with_suffix("").parts): ast.parse(file.read_text())
+        for file in files
+        if file.stem != "__init__"
+    }
+    assert import_circles(modules) == []
+
+
+def test_modules_that_import_each_other_are_found() -> None:
+    modules = {
+        "a.x": ast.parse("from a import y"),
+        "a.y": ast.parse("def f():\n    import a.z"),
+        "a.z": ast.parse("from a.x import n"),
+        "a.w": ast.parse("import a.x"),
+    }
+    assert import_circles(modules) == [["a.x", "a.y"], ["a.x", "a.z"], ["a.y", "a.z"]]

@@ -48,7 +48,7 @@ def test_the_smallest_file_has_all_defaults(file: Path) -> None:
     assert (config.source.on_gap, config.lake, config.tables) == ("repair", None, {})
     assert (config.landing.flush_seconds, config.landing.flush_bytes) == (5.0, 32 << 20)
     assert (config.dump.chunk_rows, config.dump.workers, config.dump.delay_seconds) == (50_000, 2, 0.0)
-    assert config.table("public.orders").deletes == "hard"
+    assert config.table(TableName("public", "orders")).deletes == "hard"
 
 
 @pytest.mark.parametrize("example", sorted(CONF.glob("*.toml")), ids=lambda path: path.name)
@@ -260,7 +260,7 @@ def test_patterns_choose_tables(file: Path, pattern: str, table: tuple[str, str]
 def test_settings_of_a_table_are_found_however_it_is_spelled(file: Path) -> None:
     config = loaded(file, GOOD + "[tables.'\"public\".\"orders\"']\nkey = ['id', 'at']\ndeletes = 'soft'")
     assert config.table(TableName("public", "orders")).key == ["id", "at"]
-    assert config.table("public.orders").deletes == "soft"
+    assert config.table(TableName("public", "orders")).deletes == "soft"
 
 
 def test_settings_of_a_table_that_is_not_captured_are_a_problem(file: Path) -> None:

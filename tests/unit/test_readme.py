@@ -150,13 +150,3 @@ def test_the_python_example_names_what_exists() -> None:
         if isinstance(node, ast.ImportFrom) and node.module:
             module = importlib.import_module(node.module)
             assert all(hasattr(module, alias.name) for alias in node.names)
-
-
-def test_files_named_in_the_architecture_exist() -> None:
-    text = (REPOSITORY / "ARCHITECTURE.md").read_text()
-    for row in re.findall(r"^\| (`(?:connector|merge)/[^|]*) \|", text, re.MULTILINE):
-        names = re.findall(r"`([^`]+)`", row)
-        folder = Path(names[0]).parent if "." in names[0] else Path(names[0])
-        for name in names:
-            place = REPOSITORY / (name if "/" in name else folder / name)
-            assert list(place.parent.glob(place.name)), name

@@ -1,0 +1,78 @@
+"""The catalog watcher: looks for what changes a table's rows or capture without a trace in the log.
+
+PostgreSQL's log does not show a partition that is attached, detached or truncated by itself, a table that was
+removed from the publication and put back, or a new table that matches the patterns. The watcher compares
+fingerprints; `connector.capture.loop` queues a full dump, or starts capturing the table, once the log has
+been read past the moment of the look.
+
+Invariant: a fingerprint is remembered in the manifest that queues the dump it asks for, so a change is acted
+on even after a crash, and a change made while no agent ran is seen by the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from connector.errors import OperatorError, TransientError
+from connector.schema import TableName
+from connector.source import CatalogState, Source
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 10.0
+"""One query of the catalog; often enough that nobody waits for it, rarely enough that nobody notices."""
+
+FAILURES = 3
+"""Log after this many failed looks in a row, even if they may pass: an outage is reported elsewhere."""
+
+
+class CatalogWatcher:
+    """A thread that looks, and its latest result. `failure` holds the error that ended it for good.
+
+    `known` returns the remembered fingerprints.
+    """
+
+    def __init__(self, source: Source, known: Callable[[], Mapping[TableName, str]]) -> None:
+        self.failure: BaseException | None = None
+        self._source, self._known = source, known
+        self._found: CatalogState | None = None
+        self._failed = 0
+        self._told: str | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+
+    def take(self) -> CatalogState | None:
+        """Return what was found since the last call, if anything."""
+        found, self._found = self._found, None
+        return found
+
+    def _run(self) -> None:
+        while not self._stopping.wait(LOOK_SECONDS):
+            try:
+                self._found = self._source.look(self._known())
+                self._failed, self._told = 0, None
+            except (TransientError, OperatorError) as error:
+                self._failed += 1
+                if isinstance(error, OperatorError) or self._failed >= FAILURES:
+                    self._tell(str(error))
+            except BaseException as error:  # handed to the capture loop, which raises it
+                self.failure = error
+                return
+
+    def _tell(self, text: str) -> None:
+        """Log once why looks fail: as long as that lasts, unlogged changes go unseen."""
+        if text != self._told:
+            log.warning("can't look for changes without row events, trying again: %s", text)
+        self._told = text

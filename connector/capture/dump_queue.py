@@ -1,0 +1,450 @@
+"""Dumps: which chunks are planned, read and committed, while the log keeps flowing. Knows no database.
+
+A dump walks a table's key space in ranges ``(after, upto]`` that leave nothing out; the last has no end.
+A range is *planned* (its upper key is known), *read* by one worker in one snapshot into one landing file, and
+*committed* by the first manifest whose position is at or after the chunk's high watermark.
+
+Invariants:
+
+- A planned range stays in `DumpState.open` until the manifest that commits its chunk: after a crash, a lost
+  connection or the end of an epoch it is read again, never skipped.
+- A dump is complete when the end of the key space is planned and no range is open.
+- A full dump of a table begins only after the previous one has ended.
+- A chunk that was read in an epoch that has ended is dropped and read again.
+- So is an uncommitted chunk that was handed out before the log was lost. A snapshot shows commits that the
+  server has not flushed yet; a crash undoes them and gives their positions to others. Only log that was read
+  over one connection since before the snapshot proves that all it shows is durable.
+- A finished dump is named by the manifest that finishes it, however many finish together: the merge needs it
+  to sweep ghosts. Later manifests name only the last `COMPLETED_KEPT`.
+
+Several workers read ranges of one dump, or of several, at once; the order of commits does not change the
+resulting state, since every row carries its chunk's low watermark as its position (DBLog, arXiv 2010.12597).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Literal
+
+from connector.landing.manifest import DumpState, LandedFile, OpenRange
+from connector.schema import TableName, TableSchema
+from connector.source import KeyRange
+
+KEYS_PER_CHUNK = 1000
+"""A VALUES list of this many keys is planned and answered within milliseconds."""
+
+COMPLETED_KEPT = 100
+"""Finished dumps kept in the manifest, for `deltatide dumps` and for requests that come twice."""
+
+
+MOST_ACTIVE = 1000
+MOST_KEYS = 100_000
+"""Limits on active dumps, and on the keys they ask for, beyond which no further request is taken: each
+manifest lists all of them."""
+
+
+@dataclass(frozen=True)
+class PlanTask:
+    """Find the upper key of the next chunk."""
+
+    dump: DumpState
+    after: tuple[str, ...] | None
+    epoch: int
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """Read one planned chunk; `keys` are the given ones, for a dump of keys.
+
+    `log_losses`: how often the log had been lost when the task was handed out.
+    """
+
+    dump: DumpState
+    chunk: int
+    range: KeyRange
+    keys: Sequence[Sequence[str]] | None
+    epoch: int
+    log_losses: int = 0
+
+
+@dataclass(frozen=True)
+class FinishedChunk:
+    """A chunk that was read and is in the store; `file` is None if its range held no rows."""
+
+    task: ReadTask
+    low: int
+    high: int
+    rows: int
+    schema: TableSchema
+    file: LandedFile | None
+
+
+@dataclass
+class DumpQueue:
+    """All dumps of a source. Every method may be called from any thread.
+
+    `news`: a dump was queued or ended since the last `snapshot`.
+    """
+
+    states: list[DumpState]
+    epoch: int
+    last_number: int = 0
+    news: bool = False
+    _held: bool = False
+    _closed: bool = False
+    _log_losses: int = 0
+    _lock: threading.Condition = field(default_factory=threading.Condition, repr=False)
+    _reading: set[tuple[str, int]] = field(default_factory=set, repr=False)
+    _planning: set[str] = field(default_factory=set, repr=False)
+    _resting: dict[str, float] = field(default_factory=dict, repr=False)
+    _finished: list[FinishedChunk] = field(default_factory=list, repr=False)
+
+    def add(
+        self,
+        table: TableName,
+        *,
+        manifest: int,
+        kind: Literal["full", "where", "keys"] = "full",
+        reason: Literal["initial", "request", "repair", "missing"] = "request",
+        request: str | None = None,
+        digest: str | None = None,
+        part: int | None = None,
+        where: str | None = None,
+        keys: Sequence[Sequence[str]] | None = None,
+        rows_estimate: int | None = None,
+        floor: int | None = None,
+        awaits: int | None = None,
+    ) -> DumpState:
+        """Queue a dump; it starts as soon as a worker is free. `manifest`: the number of the next manifest.
+
+        `request` and `digest`: id and digest of the request that asks for it. The dump takes the request's id
+        if no other dump has it, with the number of its part if the request asks for several dumps.
+        `floor`: log before this position did not land for the table, so each chunk has to see all of it.
+        `awaits`: a mark of the source; the dump starts once `settle` has found the end of what is before it.
+        """
+        with self._lock:
+            self.last_number += 1
+            state = DumpState(
+                id=self._unused(request if part is None else f"{request}.{part}"),
+                number=self.last_number,
+                request=request,
+                digest=digest,
+                table=table,
+                kind=kind,
+                reason=reason,
+                where=where,
+                keys=[list(k) for k in keys] if keys is not None else None,
+                epoch=self.epoch,
+                requested_at=datetime.now(timezone.utc),
+                started_in=manifest,
+                rows_estimate=rows_estimate,
+                floor=floor,
+                awaits=awaits,
+            )
+            self.states.append(state)
+            self.news = True
+            self._lock.notify_all()
+            return state
+
+    def _unused(self, wanted: str | None) -> str:
+        """Return an unused dump id: files name their dump by it, so no two dumps may share one."""
+        used = {s.id for s in self.states}
+        if wanted is None:
+            return uuid.uuid4().hex[:12]
+        names = (wanted, *(f"{wanted}.{n}" for n in range(self.last_number, 0, -1)))
+        return next((name for name in names if name not in used), uuid.uuid4().hex[:12])
+
+    def next_task(self, timeout: float) -> PlanTask | ReadTask | None:
+        """Return a worker's next task, oldest dump first; None if there is none within `timeout` seconds.
+
+        The task belongs to this worker until it calls `planned`, `finished` or `give_back`.
+        """
+        with self._lock:
+            if not self._lock.wait_for(lambda: self._closed or self._has_task(), timeout) or self._closed:
+                return None
+            for state in self._awake():
+                if task := self._take_task(state):
+                    state.state = "running"
+                    return task
+            return None
+
+    def _active(self) -> Iterable[DumpState]:
+        return [s for s in self.states if s.active]
+
+    def _awake(self) -> Iterable[DumpState]:
+        now = time.monotonic()
+        first: dict[TableName, DumpState] = {}
+        for state in self._active():
+            if state.kind == "full":
+                first.setdefault(state.table, state)
+        return [
+            s
+            for s in self._active()
+            if s.awaits is None
+            and self._resting.get(s.id, 0.0) <= now
+            and (s.kind != "full" or s.state == "running" or first[s.table] is s)
+        ]
+
+    def _has_task(self) -> bool:
+        return not self._held and any(self._unread(s) or self._plannable(s) for s in self._awake())
+
+    def _unread(self, state: DumpState) -> OpenRange | None:
+        return next((r for r in state.open if (state.id, r.chunk) not in self._reading), None)
+
+    def _plannable(self, state: DumpState) -> bool:
+        return not state.planned_all and state.id not in self._planning
+
+    def _take_task(self, state: DumpState) -> PlanTask | ReadTask | None:
+        if planned := self._unread(state):
+            self._reading.add((state.id, planned.chunk))
+            return self._read_task(state, planned)
+        if not self._plannable(state):
+            return None
+        if state.keys is not None:
+            self._plan_keys(state)
+            return self._take_task(state)
+        self._planning.add(state.id)
+        return PlanTask(state, _tuple(state.planned_upto), self.epoch)
+
+    def _read_task(self, state: DumpState, planned: OpenRange) -> ReadTask:
+        keys = None
+        if state.keys is not None:
+            keys = state.keys[planned.chunk * KEYS_PER_CHUNK : (planned.chunk + 1) * KEYS_PER_CHUNK]
+        return ReadTask(
+            state,
+            planned.chunk,
+            KeyRange(_tuple(planned.after), _tuple(planned.upto)),
+            keys,
+            self.epoch,
+            self._log_losses,
+        )
+
+    @staticmethod
+    def _plan_keys(state: DumpState) -> None:
+        count = -(-len(state.keys or []) // KEYS_PER_CHUNK)
+        state.open = [OpenRange(chunk=n) for n in range(count)]
+        state.next_chunk, state.planned_all = count, True
+
+    def planned(self, task: PlanTask, upto: tuple[str, ...] | None) -> None:
+        """Record the upper key that was found; None ends the plan with an open-ended chunk."""
+        with self._lock:
+            state = task.dump
+            self._planning.discard(state.id)
+            if not state.active or task.epoch != self.epoch:
+                return
+            bound = list(upto) if upto is not None else None
+            state.open.append(OpenRange(chunk=state.next_chunk, after=state.planned_upto, upto=bound))
+            state.next_chunk += 1
+            state.planned_upto = bound
+            state.planned_all = bound is None
+            self._lock.notify_all()
+
+    def finished(self, chunk: FinishedChunk) -> None:
+        """Hand in a chunk that is in the store; it waits for a manifest at or after its high watermark.
+
+        One that was handed out in another epoch, or before the log was lost, is read again.
+        """
+        with self._lock:
+            task = chunk.task
+            stale = (task.epoch, task.log_losses) != (self.epoch, self._log_losses)
+            if stale or not task.dump.active:
+                self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
+            else:
+                self._finished.append(chunk)
+            self._lock.notify_all()
+
+    def give_back(self, task: PlanTask | ReadTask, rest_seconds: float = 0.0) -> None:
+        """Return a task that can't be done now, for any worker to retry.
+
+        Its dump rests for `rest_seconds`, so that later dumps get their turn.
+        """
+        with self._lock:
+            if rest_seconds:
+                self._resting[task.dump.id] = time.monotonic() + rest_seconds
+            if isinstance(task, PlanTask):
+                self._planning.discard(task.dump.id)
+            else:
+                self._reading.discard((task.dump.id, task.chunk))
+            self._lock.notify_all()
+
+    def end(
+        self, state: DumpState, outcome: Literal["cancelled", "failed"], error: str | None = None
+    ) -> None:
+        """Stop a dump early; what it has committed stays."""
+        with self._lock:
+            if not state.active:
+                return
+            state.state, state.error, state.finished_at = outcome, error, datetime.now(timezone.utc)
+            state.settle()
+            self.news = True
+            self._finished = [c for c in self._finished if c.task.dump is not state]
+            self._resting.pop(state.id, None)
+
+    def postpone(self, table: TableName, floor: int, awaits: int | None) -> bool:
+        """Make unstarted full dumps of a table see all commits before `floor`; return whether any exist."""
+        with self._lock:
+            full = [s for s in self._active() if s.table == table and s.kind == "full"]
+            unbegun = [s for s in full if s.state == "waiting"]
+            for state in unbegun:
+                state.floor, state.awaits = max(floor, state.floor or 0), awaits
+            return bool(unbegun)
+
+    def settle(self, end_of_marked: Callable[[int], int | None]) -> None:
+        """Start the dumps whose marked transactions have ended, with a floor after all their commits."""
+        for mark in {s.awaits for s in self._active() if s.awaits is not None}:
+            if (end := end_of_marked(mark)) is not None:
+                with self._lock:
+                    for state in (s for s in self._active() if s.awaits == mark):
+                        state.floor, state.awaits = max(state.floor or 0, end), None
+                    self.news = True
+                    self._lock.notify_all()
+
+    def active_of(self, table: TableName) -> list[DumpState]:
+        """Return the unfinished dumps of a table."""
+        with self._lock:
+            return [s for s in self._active() if s.table == table]
+
+    def taken_up(self) -> dict[str, set[str | None]]:
+        """Return the digests of the requests that have been taken, by request id."""
+        taken: dict[str, set[str | None]] = {}
+        with self._lock:
+            for state in self.states:
+                if state.request is not None:
+                    taken.setdefault(state.request, set()).add(state.digest)
+        return taken
+
+    @property
+    def full(self) -> bool:
+        """Return whether so much is queued that further requests should wait."""
+        with self._lock:
+            active = list(self._active())
+            return len(active) >= MOST_ACTIVE or sum(len(s.keys or ()) for s in active) >= MOST_KEYS
+
+    def ready(self, position: int) -> bool:
+        """Return whether a manifest at this position may hold a waiting chunk."""
+        high = self.waiting_for()
+        return high is not None and high <= position
+
+    def waiting_for(self) -> int | None:
+        """Return the lowest high watermark of the chunks waiting to be committed; None if none waits."""
+        with self._lock:
+            return min((c.high for c in self._finished), default=None)
+
+    def all_read(self) -> bool:
+        """Return whether nothing is left to read: the chunks waiting to be committed are the last ones."""
+        with self._lock:
+            active = list(self._active())
+            uncommitted = sum(len(s.open) for s in active)
+            return uncommitted == len(self._finished) and all(s.planned_all for s in active)
+
+    def commit(self, position: int, manifest: int) -> list[FinishedChunk]:
+        """Take the chunks that a manifest at `position` may hold, and count them as committed by it.
+
+        The caller must commit that manifest or stop: this can't be undone.
+        """
+        with self._lock:
+            ready = [c for c in self._finished if c.high <= position]
+            self._finished = [c for c in self._finished if c.high > position]
+            for chunk in ready:
+                self._count(chunk)
+            for state in self._active():
+                if state.planned_all and not state.open:
+                    self._resting.pop(state.id, None)
+                    state.state, state.finished_in = "complete", manifest
+                    state.finished_at = datetime.now(timezone.utc)
+                    state.settle()
+            return ready
+
+    def finished_in(self, manifest: int) -> list[DumpState]:
+        """Return the dumps that the manifest of this number completes."""
+        with self._lock:
+            return [s for s in self.states if s.finished_in == manifest]
+
+    def _count(self, chunk: FinishedChunk) -> None:
+        state = chunk.task.dump
+        state.open = [r for r in state.open if r.chunk != chunk.task.chunk]
+        self._reading.discard((state.id, chunk.task.chunk))
+        state.low = chunk.low if state.low is None else min(state.low, chunk.low)
+        state.rows += chunk.rows
+        state.chunks += 1
+
+    def _forget_old(self) -> None:
+        done = [s for s in self.states if not s.active]
+        for state in done[: max(0, len(done) - COMPLETED_KEPT)]:
+            self.states.remove(state)
+
+    def close(self) -> None:
+        """Stop handing out tasks; waiting workers return at once."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+
+    def lose_log(self) -> None:
+        """Hold, and read uncommitted chunks again: the connection that read the log is gone."""
+        with self._lock:
+            self._log_losses += 1
+            self._drop_chunks(self.epoch)
+
+    def hold(self) -> None:
+        """Hand out no tasks until `go`: no log is being read, so there is no low watermark."""
+        with self._lock:
+            self._held = True
+
+    def go(self) -> None:
+        """Hand out tasks: the log of the current epoch is being read."""
+        with self._lock:
+            self._held = False
+            self._lock.notify_all()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start over in a new epoch, held: uncommitted chunks are read again once its log is open.
+
+        Full dumps of the old epoch are cancelled; the caller queues repair dumps of all tables instead,
+        because a ghost sweep needs all chunks of a dump in one epoch.
+        """
+        with self._lock:
+            self._drop_chunks(epoch)
+            for state in self._active():
+                if state.kind == "full":
+                    self.end(state, "cancelled", "the log history ended, a repair dump follows")
+                else:
+                    state.epoch, state.floor, state.awaits = epoch, None, None
+
+    def change_epoch(self, epoch: int, *, manifest: int) -> None:
+        """Go on in the epoch of another server's log, held: uncommitted chunks are read again there.
+
+        Full dumps start over, for the ghost sweep. Floors are lifted: whatever did not land is either seen by
+        every snapshot of that server, or its log shows it again. `manifest`: the number of the next one.
+        """
+        with self._lock:
+            self._drop_chunks(epoch)
+            for state in self._active():
+                state.epoch, state.floor, state.awaits = epoch, None, None
+                if state.kind == "full":
+                    self.last_number += 1
+                    state.number, state.started_in = self.last_number, manifest
+                    state.open, state.next_chunk, state.planned_upto, state.planned_all = [], 0, None, False
+                    state.low, state.rows, state.chunks = None, 0, 0
+
+    def _drop_chunks(self, epoch: int) -> None:
+        self.epoch, self._held = epoch, True
+        for chunk in self._finished:
+            self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
+        self._finished = []
+
+    def snapshot(self) -> list[DumpState]:
+        """Copy the states for a manifest; later manifests leave out older finished dumps."""
+        with self._lock:
+            self.news = False
+            copies = [s.model_copy(deep=True) for s in self.states]
+            self._forget_old()
+            return copies
+
+
+def _tuple(key: list[str] | None) -> tuple[str, ...] | None:
+    return tuple(key) if key is not None else None

@@ -1,0 +1,250 @@
+"""Dump workers: threads that read chunks alongside the log reader and land them.
+
+Order of durability: a chunk's schema object, then its file, then `DumpQueue.finished`; the capture loop
+commits it. A worker that loses its connection gives the task back and retries over a new one; a request that
+the database refuses ends that dump with the database's own message; anything else ends the agent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector import failpoint
+from connector.capture.dump_queue import DumpQueue, FinishedChunk, PlanTask, ReadTask
+from connector.capture.lander import Lander
+from connector.capture.tables import HINT, key_changed
+from connector.errors import NotYetError, RequestError, TableError, TransientError
+from connector.landing.event_batch import CdcColumns, Quarantine, assemble
+from connector.landing.format import DELETE, DUMP
+from connector.position import Position
+from connector.schema import TableName
+from connector.source import Chunk, ChunkRows, KeyRange, Source, TableReader
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""Waits between attempts of a worker that lost its connection; the last one repeats."""
+
+LOST_AT_MOST = 5
+"""A condition that ends the connection this many times in a row is considered the cause."""
+
+REST_SECONDS = 1.0
+"""How long a dump lets others go first if the source is not ready for it."""
+
+
+class DumpWorkers:
+    """The threads that carry out the tasks of a `DumpQueue`. Sizes may be changed while they run.
+
+    `chunk_rows` and `delay_seconds` are read before each chunk. `failure` holds the error that ended a worker
+    for good, `quarantined` the tables that can't be read, until `take_quarantined`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        dumps: DumpQueue,
+        lander: Lander,
+        key_of: Callable[[TableName], tuple[str, ...]],
+        *,
+        chunk_rows: int,
+        workers: int,
+        delay_seconds: float = 0.0,
+    ) -> None:
+        self.chunk_rows = chunk_rows
+        self.delay_seconds = delay_seconds
+        self.failure: BaseException | None = None
+        self.quarantined: deque[TableError] = deque()
+        self._source, self._dumps, self._lander, self._key_of = source, dumps, lander, key_of
+        self._stopping = threading.Event()
+        self._told: set[str] = set()
+        self._lost: Counter[str] = Counter()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"dump-{n}", daemon=True) for n in range(workers)
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Stop the threads and wait up to `timeout` seconds for it; an interrupted chunk is read again."""
+        self._stopping.set()
+        self._dumps.close()
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def take_quarantined(self, position: int) -> list[Quarantine]:
+        """Hand over the tables that could not be read, as quarantined from a position on."""
+        errors = [self.quarantined.popleft() for _ in range(len(self.quarantined))]
+        return [Quarantine(e.table, position, e.reason, e.hint or HINT) for e in errors]
+
+    def _run(self) -> None:
+        tables: TableReader | None = None
+        attempt = 0
+        while not self._stopping.is_set():
+            task = self._dumps.next_task(timeout=0.5)
+            if task is None:
+                continue
+            try:
+                tables = tables or self._source.open_tables()
+                self._carry_out(task, tables)
+                self._lost.pop(task.dump.id, None)
+                attempt = 0
+                self._stopping.wait(self.delay_seconds if isinstance(task, ReadTask) else 0)
+            except NotYetError as error:
+                self._let_rest(task, error)
+            except TransientError as error:
+                self._back_off(task, tables, attempt, error)
+                tables = None
+                attempt += 1
+            except (RequestError, TableError) as error:
+                self._fail(task, self._of_layout(task, tables, error) or error)
+            except BaseException as error:  # handed to the capture loop, which raises it
+                self.failure = error
+                break
+        if tables is not None:
+            tables.close()
+
+    def _fail(self, task: PlanTask | ReadTask, error: RequestError | TableError) -> None:
+        """End a dump. A required dump of some rows (not just requested) becomes a dump of the whole table.
+
+        The source may refuse a condition because its column is gone again, or keys that were written oddly.
+        """
+        dump = task.dump
+        log.error("dump %s of %s failed: %s", dump.id, dump.table, error)
+        if isinstance(error, TableError):
+            self.quarantined.append(error)
+        elif dump.reason != "request" and dump.kind == "full":
+            self.quarantined.append(TableError(dump.table, f"its dump failed: {error}"))
+        elif dump.reason != "request":
+            log.error("%s is dumped whole instead", dump.table)
+            self._dumps.add(dump.table, manifest=dump.started_in, reason=dump.reason, floor=dump.floor)
+        self._dumps.end(dump, "failed", str(error))
+        self._dumps.give_back(task)
+
+    def _of_layout(
+        self, task: PlanTask | ReadTask, tables: TableReader | None, error: RequestError | TableError
+    ) -> TableError | None:
+        """Return what the layout itself says of a failure: the key is another one now, or can't be one.
+
+        A key that is renamed or replaced during the read fails with the database's message about some column.
+        """
+        table = task.dump.table
+        asked = (
+            isinstance(error, RequestError) and task.dump.kind != "full"
+        )  # its condition or keys are wrong
+        if tables is None or asked:
+            return None
+        try:
+            with tables.open_chunk(table, KeyRange()) as chunk:
+                key = self._key_of(table)
+                return key_changed(table, key, chunk.schema.key) if chunk.schema.key != key else None
+        except TableError as of_layout:
+            return of_layout
+        except (TransientError, RequestError, NotYetError):
+            return None
+
+    def _let_rest(self, task: PlanTask | ReadTask, error: NotYetError) -> None:
+        self._dumps.give_back(task, REST_SECONDS)
+        if task.dump.id not in self._told:
+            log.warning("dump of %s has to wait: %s", task.dump.table, error)
+            self._told.add(task.dump.id)
+
+    def _back_off(
+        self, task: PlanTask | ReadTask, tables: TableReader | None, attempt: int, error: TransientError
+    ) -> None:
+        if tables is not None:
+            tables.close()
+            self._lost[task.dump.id] += task.dump.where is not None
+        if self._lost[task.dump.id] >= LOST_AT_MOST:
+            del self._lost[task.dump.id]
+            self._fail(task, RequestError(f"{error}, {LOST_AT_MOST} times while its condition ran"))
+            return
+        self._dumps.give_back(task)
+        log.warning("dump of %s: %s, trying again", task.dump.table, error)
+        self._stopping.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+
+    def _carry_out(self, task: PlanTask | ReadTask, tables: TableReader) -> None:
+        if isinstance(task, ReadTask):
+            key = self._key_of(task.dump.table)
+            self._dumps.finished(read_chunk(task, tables, self._lander, key, self._stopping.is_set))
+            return
+        table = task.dump.table
+        if task.dump.rows_estimate is None and task.after is None:
+            task.dump.rows_estimate = tables.estimate_rows(table)
+        key = self._key_of(task.dump.table)
+        upto = tables.next_boundary(table, key, task.after, self.chunk_rows, task.dump.where)
+        self._dumps.planned(task, upto)
+
+
+def read_chunk(
+    task: ReadTask,
+    tables: TableReader,
+    lander: Lander,
+    key: tuple[str, ...],
+    stopping: Callable[[], bool] = lambda: False,
+) -> FinishedChunk:
+    """Read one chunk in one snapshot into one landing file, durable on return.
+
+    Holds a few thousand rows in memory, however large the chunk. Raises `TransientError` if `stopping`
+    becomes true midway, `TableError` if the table's key is no longer `key`.
+    """
+    with _open(task, tables) as chunk:
+        if chunk.schema.key != key:
+            raise key_changed(task.dump.table, key, chunk.schema.key)
+        if task.dump.floor is not None and chunk.low + 1 < task.dump.floor:
+            raise NotYetError(f"{task.dump.table}: commits of before it are in the log and not visible yet")
+        position = Position.of_chunk(task.epoch, chunk.low, task.dump.number)
+        with lander.writer(chunk.schema, position) as writer:
+            for rows in chunk.rows():
+                if stopping():
+                    raise TransientError("the agent is stopping")
+                writer.append(_landing_table(task, chunk, position, rows))
+                failpoint.reach("chunk-half-read")
+            file = writer.close()
+    landed = file and file.model_copy(
+        update={
+            "kind": "chunk",
+            "dump": task.dump.id,
+            "chunk": task.chunk,
+            "low": chunk.low,
+            "high": chunk.high,
+        }
+    )
+    return FinishedChunk(task, chunk.low, chunk.high, landed.rows if landed else 0, chunk.schema, landed)
+
+
+def _open(task: ReadTask, tables: TableReader) -> AbstractContextManager[Chunk]:
+    table = task.dump.table
+    if task.keys is not None:
+        return tables.open_keys(table, task.keys)
+    return tables.open_chunk(table, task.range, task.dump.where)
+
+
+def _landing_table(task: ReadTask, chunk: Chunk, position: Position, rows: ChunkRows) -> pa.Table:
+    op: pa.Array | str = DUMP
+    if rows.absent is not None:
+        op = pc.if_else(rows.absent, DELETE, DUMP)
+    cdc = CdcColumns(
+        op=op,
+        epoch=position.epoch,
+        lsn=position.lsn,
+        seq=position.seq,
+        low_lsn=chunk.low,
+        high_lsn=chunk.high,
+        dump=task.dump.id,
+        chunk=task.chunk,
+        raw=rows.raw,
+    )
+    return assemble(chunk.schema, rows.columns, cdc)

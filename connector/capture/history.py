@@ -1,0 +1,420 @@
+"""The start of capture, and the restart after a gap: which history, which tables, which dumps.
+
+Invariants:
+
+- A landing zone belongs to one database (system identifier and name), forever.
+- The epoch grows whenever the log between the newest manifest's position and what the source still has is
+  not whole, and when it goes on in another server's log (a failover), where positions mean something else.
+- A gap is written into the manifest that begins the new epoch, together with the repair dumps,
+  so it can never be forgotten.
+- A crash after the new slot was made and before that manifest is detected again as a gap, since the slot's
+  position is then ahead of the newest manifest's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from connector.capture.dump_queue import DumpQueue
+from connector.capture.lander import Lander
+from connector.capture.manifest_log import ManifestLog, check_identity
+from connector.capture.tables import HINT, Tables
+from connector.config import Config
+from connector.errors import GapError, PreconditionError, TableError, TransientError
+from connector.landing.manifest import Gap, Manifest
+from connector.schema import TableName
+from connector.source import (
+    CatalogState,
+    Failover,
+    Listed,
+    Prepared,
+    ResumePoint,
+    Source,
+    Unlogged,
+    checked_tables,
+)
+
+log = logging.getLogger(__name__)
+
+
+def place_of(manifest: Manifest) -> ResumePoint:
+    """Return the point after a manifest where the log resumes."""
+    return ResumePoint(
+        manifest.position,
+        tuple(manifest.not_yet_visible),
+        manifest.gtids,
+        manifest.source.server,
+        manifest.gtids_needed,
+        manifest.last_commit,
+    )
+
+
+def open_history(
+    source: Source,
+    manifest_log: ManifestLog,
+    lander: Lander,
+    config: Config,
+    refused: Sequence[TableError] = (),
+) -> tuple[Tables, DumpQueue]:
+    """Resume where the newest manifest ends, or begin a landing zone.
+
+    The first or next manifest is durable on return. `SourceMismatchError` and `PreconditionError` write
+    nothing, `GapError` (when configured to stop) leaves no new epoch. After a `TransientError` it can be
+    called again.
+    """
+    newest = manifest_log.load(source.identity)
+    prepared = source.prepare()
+    listed = source.tables().without(refused)
+    _require_some(listed, newest, config)
+    for schema in listed.schemas:
+        lander.ensure_schema(schema)
+    if newest is None:
+        return _begin(source, manifest_log, listed)
+    tables, dumps = _resume(newest, lander)
+    leave_tables(tables, dumps, tables.states.keys() - listed.existing)
+    _take_up(source, manifest_log, tables, dumps, listed, prepared, config)
+    _commit_taken(manifest_log, tables, dumps, prepared)
+    log.info("going on after manifest %s at %s", newest.number, newest.place)
+    repair_gap(source, manifest_log, tables, dumps, config)
+    return tables, dumps
+
+
+def _require_some(listed: Listed, newest: Manifest | None, config: Config) -> None:
+    """Raise if no table can be captured. One that can't be captured does not affect the others."""
+    if listed.schemas:
+        return
+    if listed.busy:
+        raise TransientError(f"others keep {min(listed.busy)} locked")
+    if listed.refused:
+        problems = "; ".join(map(str, listed.refused))
+        only = listed.refused[0].hint if len(listed.refused) == 1 else None
+        raise PreconditionError(
+            f"no table can be captured: {problems}",
+            hint=only or "`deltatide check` shows what fixes each of them",
+        )
+    nothing = f"no table matches source.tables = {config.source.tables}"
+    if newest is not None and newest.tables:
+        raise TransientError(f"{nothing} any more")  # during a RENAME, a restore, a deployment
+    raise PreconditionError(nothing, hint="name tables as namespace.table")
+
+
+def _begin(source: Source, manifest_log: ManifestLog, listed: Listed) -> tuple[Tables, DumpQueue]:
+    history = source.begin_history(fresh=False)
+    catalog_state = source.look()
+    mark = source.mark_running()
+    tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
+    _quarantine_unfit(tables, catalog_state)
+    passed_over = catalog_state.unfit.keys() | catalog_state.busy
+    for schema in (s for s in listed.schemas if s.table not in passed_over):
+        tables.add(schema)
+        tables.states[schema.table].fingerprint = catalog_state.tables.get(schema.table)
+        dumps.add(schema.table, manifest=1, reason="initial", floor=catalog_state.position, awaits=mark)
+    for problem in listed.refused:
+        tables.refuse(problem, history.position)
+    dumps.settle(source.end_of_marked)
+    manifest_log.begin(
+        source.identity().model_copy(update={"server": history.server}),
+        epoch=1,
+        position=history.position,
+        gtids=history.gtids,
+        not_yet_visible=list(history.not_yet_visible),
+        last_commit=history.last_commit,
+        tables=tables.snapshot(),
+        dumps=dumps.snapshot(),
+        last_dump_number=dumps.last_number,
+        notices=tables.take_notices(),
+    )
+    log.info("a new history begins at %s, %s tables to dump", manifest_log.newest.place, len(listed.schemas))
+    return tables, dumps
+
+
+def _resume(newest: Manifest, lander: Lander) -> tuple[Tables, DumpQueue]:
+    tables = Tables(
+        {name: state.model_copy() for name, state in newest.tables.items()},
+        {
+            name: lander.load_schema(name, state.schema_id)
+            for name, state in newest.tables.items()
+            if state.schema_id is not None
+        },
+    )
+    states = [d.model_copy(deep=True) for d in newest.dumps]
+    return tables, DumpQueue(states, epoch=newest.epoch, last_number=newest.last_dump_number)
+
+
+def take_up_tables(
+    source: Source,
+    manifest_log: ManifestLog,
+    lander: Lander,
+    tables: Tables,
+    dumps: DumpQueue,
+    config: Config,
+    names: Collection[TableName],
+) -> int:
+    """Let the log carry all tables, start capturing new ones (`names`), and repair, while no log is open.
+
+    Returns the position of its look. Durable on return: the manifest with what was queued, if anything was.
+    """
+    prepared = source.prepare()
+    listed = checked_tables(source, names) if names else Listed([], [])
+    for schema in listed.schemas:
+        lander.ensure_schema(schema)
+    catalog_state = _take_up(source, manifest_log, tables, dumps, listed, prepared, config)
+    if tables.notices or dumps.news:
+        _commit_taken(manifest_log, tables, dumps, prepared)
+    return catalog_state.position
+
+
+def leave_tables(tables: Tables, dumps: DumpQueue, names: Iterable[TableName]) -> None:
+    """Stop capturing tables: dropped ones, and those that the configuration no longer names."""
+    for name in names:
+        tables.remove(name)
+        for state in dumps.active_of(name):
+            dumps.end(state, "cancelled", "the table is no longer captured")
+
+
+def _take_up(
+    source: Source,
+    manifest_log: ManifestLog,
+    tables: Tables,
+    dumps: DumpQueue,
+    listed: Listed,
+    prepared: Prepared,
+    config: Config,
+) -> CatalogState:
+    """Queue dumps of new tables, and of those that changed without row events.
+
+    Tables that can't be captured (any more) are quarantined. A dump of a released table begins only where the
+    log has the table. A new table that others keep locked is left to a later look, because its dump relies on
+    its first fingerprint.
+
+    The look comes after `prepare`, so a dump's floor is after the moment from which the log has its table.
+    A new table may have been in the log all along, with rows as they were before the look: so its dump also
+    begins after what was running at that time.
+    """
+    catalog_state = source.look(tables.fingerprints())
+    for problem in listed.refused:
+        tables.refuse(problem, catalog_state.position)
+    _quarantine_busy(tables, catalog_state)
+    undumped = _undumped(tables, prepared)
+    passed_over = catalog_state.unfit.keys() | catalog_state.busy
+    new = [s for s in listed.schemas if tables.awaits_layout(s.table) and s.table not in passed_over]
+    mark = source.mark_running() if undumped or new else None
+    postponed = {name for name in undumped if dumps.postpone(name, catalog_state.position, mark)}
+    added = [name for name in prepared.added if name not in postponed]
+    repair_unlogged(source, tables, dumps, catalog_state, manifest_log.next_number, config, added=added)
+    for schema in new:
+        name, floor = schema.table, catalog_state.position
+        tables.add(schema)
+        tables.states[name].fingerprint = catalog_state.tables.get(name)
+        tables.notice(name, "schema", "is captured from now on")
+        dumps.add(name, manifest=manifest_log.next_number, reason="initial", floor=floor, awaits=mark)
+    dumps.settle(source.end_of_marked)
+    return catalog_state
+
+
+def _undumped(tables: Tables, prepared: Prepared) -> set[TableName]:
+    """Return the tables whose first dump must not begin before the log is certain to have them.
+
+    Those that were added to it now, and those without a fingerprint: they were released, and may have been
+    added by an earlier attempt that did not get this far.
+    """
+    return {
+        name
+        for name, state in tables.states.items()
+        if state.state == "captured"
+        and not state.dumped
+        and (name in prepared.added or state.fingerprint is None)
+    }
+
+
+def _commit_taken(manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, prepared: Prepared) -> None:
+    began = any(dump.started_in == manifest_log.next_number for dump in dumps.states)
+    bar = prepared.not_yet_visible if began else ()
+    manifest_log.commit(
+        notices=tables.take_notices(),
+        tables=tables.snapshot(),
+        dumps=dumps.snapshot(),
+        last_dump_number=dumps.last_number,
+        not_yet_visible=[*manifest_log.newest.not_yet_visible, *bar],
+    )
+
+
+def repair_unlogged(
+    source: Source,
+    tables: Tables,
+    dumps: DumpQueue,
+    catalog_state: CatalogState,
+    next_number: int,
+    config: Config,
+    *,
+    added: Collection[TableName] = (),
+) -> None:
+    """Queue a full dump of each table that changed without row events, and remember what was seen.
+
+    The dump begins when the log has been read up to the look, and to the end of what was running then: what
+    the log still says of rows that are gone must be older than the dump. Tables that the log does not carry
+    yet (`unprepared`) wait for `take_up_tables`. `added`: tables that the log lacked until now.
+    `GapError`, and nothing is remembered, if log is lost and the configuration says to stop.
+    """
+    _quarantine_unfit(tables, catalog_state)
+    seen = {
+        name: fingerprint
+        for name, fingerprint in catalog_state.tables.items()
+        if name in tables.states and name not in catalog_state.unprepared
+    }
+    found = _columns_back(tables, catalog_state, seen) | _unlogged_changes(source, tables, seen, added)
+    lost = [f"{name}: {what.reason}" for name, what in found.items() if what.lost]
+    if lost and config.source.on_gap == "stop":
+        raise GapError(
+            f"changes of these tables are not in the log: {'; '.join(lost)}",
+            hint='set source.on_gap = "repair" to dump these tables again',
+        )
+    mark = source.mark_running() if found else None  # may fail: before anything is remembered
+    for name, fingerprint in seen.items():
+        _remember(source, tables, catalog_state, name, fingerprint)
+    for name, what in found.items():
+        tables.notice(name, "gap", f"{what.reason}: it is dumped again")
+        _queue_repair(dumps, name, next_number, catalog_state.position, mark)
+    dumps.settle(source.end_of_marked)
+
+
+def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int, mark: int | None) -> None:
+    """Queue a full dump that sees all before `floor`, replacing dumps that are not repairs themselves.
+
+    A repair that has begun goes on, and the next one waits for its end; otherwise no repair would ever end
+    when changes come more often than a dump takes. One that has not begun is postponed instead.
+    """
+    active = [state for state in dumps.active_of(table) if state.kind == "full"]
+    for state in active:
+        if state.reason != "repair":
+            dumps.end(state, "cancelled", "a later dump of the table takes its place")
+    if not dumps.postpone(table, floor, mark):
+        dumps.add(table, manifest=manifest, reason="repair", floor=floor, awaits=mark)
+
+
+def _quarantine_unfit(tables: Tables, catalog_state: CatalogState) -> None:
+    for name, unfit in catalog_state.unfit.items():
+        tables.refuse(TableError(name, unfit.reason, hint=unfit.hint), catalog_state.position)
+        tables.states[name].fingerprint = None
+
+
+def _quarantine_busy(tables: Tables, catalog_state: CatalogState) -> None:
+    """Quarantine again what was released but then locked: its dump would rely on no fingerprint."""
+    for name in catalog_state.busy & tables.states.keys():
+        state = tables.states[name]
+        if state.state == "captured" and state.fingerprint is None:
+            tables.refuse(TableError(name, "others keep it locked", hint=HINT), catalog_state.position)
+
+
+def _unlogged_changes(
+    source: Source, tables: Tables, seen: Mapping[TableName, str], added: Collection[TableName]
+) -> dict[TableName, Unlogged]:
+    found = {}
+    for name, now in seen.items():
+        state = tables.states[name]
+        if state.state != "captured":
+            continue  # a dump follows on release
+        before = state.fingerprint
+        what = source.unlogged(before, now) if before not in (None, now) else None
+        if name in added:
+            what = Unlogged("it was not in the publication for a time", lost=True)
+        if what is not None:
+            found[name] = what
+    return found
+
+
+def _remember(
+    source: Source, tables: Tables, catalog_state: CatalogState, name: TableName, fingerprint: str
+) -> None:
+    state = tables.states[name]
+    if state.state != "captured":
+        state.fingerprint = None
+        return
+    state.fingerprint = source.remember(state.fingerprint, fingerprint)
+    if name in catalog_state.columns:
+        tables.note_columns(name, catalog_state.columns[name])
+
+
+def _columns_back(
+    tables: Tables, catalog_state: CatalogState, seen: Collection[TableName]
+) -> dict[TableName, Unlogged]:
+    landing = [name for name in tables.captured() if name in seen and name in catalog_state.columns]
+    back = [name for name in landing if catalog_state.columns[name].intersection(tables.states[name].dropped)]
+    return {name: Unlogged("a column came back under a name that was there before") for name in back}
+
+
+def repair_gap(
+    source: Source, manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, config: Config
+) -> bool:
+    """Check whether the log after the newest manifest is whole; if not, begin a new epoch and return True.
+
+    Durable on return: the manifest of the new epoch, with the gap and a repair dump of each table that lands;
+    after a failover, with the unfinished work going on instead.
+    `FencedError` if the log is ahead because another agent has gone on.
+    """
+    newest = manifest_log.newest
+    reason = source.gap_after(place_of(newest))
+    if reason is None:
+        return False
+    manifest_log.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
+    check_identity(newest.source, source.identity(newest))  # the address may now lead to another database
+    if isinstance(reason, Failover):
+        _go_on_elsewhere(manifest_log, tables, dumps, reason)
+        return True
+    if config.source.on_gap == "stop":
+        raise GapError(
+            f"the log after {newest.place} is lost: {reason}",
+            hint='set source.on_gap = "repair" to begin a new epoch and dump all tables again',
+        )
+    log.error("gap: the log after %s is lost: %s; all tables are dumped again", newest.place, reason)
+    history = source.begin_history(fresh=True)
+    epoch = newest.epoch + 1
+    dumps.begin_epoch(epoch)
+    for name in tables.captured():
+        dumps.add(name, manifest=manifest_log.next_number, reason="repair")
+    gap = Gap(
+        epoch=epoch,
+        after=newest.position,
+        before=history.position,
+        reason=reason,
+        found_at=datetime.now(timezone.utc),
+    )
+    tables.notice(None, "gap", reason)
+    _commit_epoch(manifest_log, tables, dumps, history, gaps=[*newest.gaps, gap])
+    return True
+
+
+def _go_on_elsewhere(manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, failover: Failover) -> None:
+    """Begin the epoch of another server's log, in which nothing is missing, or stay in the old epoch."""
+    log.warning("failover: %s", failover.reason)
+    if failover.same_positions:
+        source = manifest_log.newest.source.model_copy(update={"server": failover.history.server})
+        tables.notice(None, "failover", failover.reason)
+        manifest_log.commit(notices=tables.take_notices(), source=source)
+        return
+    dumps.change_epoch(manifest_log.newest.epoch + 1, manifest=manifest_log.next_number)
+    tables.notice(None, "failover", failover.reason)
+    _commit_epoch(manifest_log, tables, dumps, failover.history)
+
+
+def _commit_epoch(
+    manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, history: ResumePoint, **changes: Any
+) -> None:
+    tables.begin_epoch()
+    manifest_log.commit(
+        notices=tables.take_notices(),
+        source=manifest_log.newest.source.model_copy(update={"server": history.server}),
+        epoch=dumps.epoch,
+        position=history.position,
+        gtids=history.gtids,
+        gtids_needed=history.gtids_needed,
+        tables=tables.snapshot(),
+        dumps=dumps.snapshot(),
+        last_dump_number=dumps.last_number,
+        not_yet_visible=list(history.not_yet_visible),
+        last_commit=history.last_commit,
+        **changes,
+    )

@@ -1,0 +1,184 @@
+"""Landing: turns events and chunk rows into Parquet files; the schema object that a file names comes first.
+
+A reader sees nothing of this until a manifest names it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from connector.errors import FormatError
+from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.format import schema_path
+from connector.landing.manifest import LandedFile, LastCommit
+from connector.landing.parquet import FileWriter, SchemaWriter
+from connector.position import Position
+from connector.schema import TableName, TableSchema
+from connector.source import Segment
+from connector.store.protocol import Store
+
+SEGMENTS_IN_FLIGHT = 1
+"""One is landed while the next is read: more would only cost memory."""
+
+
+@dataclass
+class LandedSegment:
+    """Log whose files are in the store: what a manifest at `position` will name."""
+
+    position: int
+    committed_at: datetime | None = None
+    gtids: str | None = None
+    gtids_needed: str | None = None
+    last_commit: LastCommit | None = None
+    files: list[LandedFile] = field(default_factory=list)
+    layouts: list[tuple[TableSchema, int]] = field(default_factory=list)
+    quarantined: list[Quarantine] = field(default_factory=list)
+
+    def add(self, later: LandedSegment) -> None:
+        """Append what landed next."""
+        self.position, self.gtids, self.gtids_needed = later.position, later.gtids, later.gtids_needed
+        self.committed_at = later.committed_at or self.committed_at
+        self.last_commit = later.last_commit or self.last_commit
+        self.files += later.files
+        self.layouts += later.layouts
+        self.quarantined += later.quarantined
+
+
+class Lander:
+    """Writes landing files into a store. Every method may be called from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._schemas = SchemaWriter(store)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
+
+    def close(self) -> None:
+        """Stop the landing thread after its current work."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def ensure_schema(self, schema: TableSchema) -> None:
+        """Write a schema's object, once; durable on return."""
+        self._schemas.ensure(schema)
+
+    def load_schema(self, table: TableName, schema_id: str) -> TableSchema:
+        """Read a schema that landed before; `FormatError` if its object is gone."""
+        path = schema_path(table, schema_id)
+        data = self._store.read(path)
+        if data is None:
+            raise FormatError(
+                f"{path} is missing", hint="nothing may be deleted from the landing zone by hand"
+            )
+        return TableSchema.from_json(data)
+
+    def writer(self, schema: TableSchema, first: Position) -> FileWriter:
+        """Open a landing file of one table; its schema is durable on return."""
+        self.ensure_schema(schema)
+        return FileWriter(self._store, schema, first)
+
+    @contextmanager
+    def landings(self, position: int) -> Iterator[Landings]:
+        """Land segments after a position in order, in the landing thread; drop what is left at the end."""
+        landings = Landings(self, self._pool, position)
+        try:
+            yield landings
+        finally:
+            landings.forget()
+
+    def land(self, segment: Segment) -> LandedSegment:
+        """Decode a segment and land it, one file per table and schema; durable on return."""
+        landed = LandedSegment(
+            segment.position,
+            segment.committed_at,
+            segment.gtids,
+            segment.gtids_needed,
+            segment.last_commit,
+        )
+        writers: dict[tuple[TableName, str], FileWriter] = {}
+        newest: dict[TableName, str] = {}
+        with ExitStack() as stack:
+            for batch in segment.decode():
+                if isinstance(batch, Quarantine):
+                    landed.quarantined.append(batch)
+                    continue
+                if newest.get(batch.schema.table) != batch.schema.id:
+                    newest[batch.schema.table] = batch.schema.id
+                    landed.layouts.append((batch.schema, batch.first.lsn))
+                self._writer_of(batch, writers, stack).append_batch(batch)
+            landed.files += [file for writer in writers.values() if (file := writer.close())]
+        return landed
+
+    def _writer_of(
+        self,
+        batch: EventBatch,
+        writers: dict[tuple[TableName, str], FileWriter],
+        stack: ExitStack,
+    ) -> FileWriter:
+        name = (batch.schema.table, batch.schema.id)
+        if name not in writers:
+            writers[name] = stack.enter_context(self.writer(batch.schema, batch.first))
+        return writers[name]
+
+
+class Landings:
+    """Segments on their way into the store, in log order. Used by the capture loop's thread.
+
+    Parts of an open transaction are held back until the segment with its commit has landed too.
+    """
+
+    def __init__(self, lander: Lander, pool: ThreadPoolExecutor, position: int) -> None:
+        self.position = position
+        self._lander, self._pool = lander, pool
+        self._queue: deque[list[Future[LandedSegment]]] = deque()
+        self._open: list[Future[LandedSegment]] = []
+
+    @property
+    def in_flight(self) -> bool:
+        """Return whether whole transactions have yet to be taken by `take_landed`."""
+        return bool(self._queue)
+
+    @property
+    def holds_open(self) -> bool:
+        """Return whether parts of a transaction wait for the segment with its commit."""
+        return bool(self._open)
+
+    def submit(self, segment: Segment) -> None:
+        """Land whole transactions; they complete the parts submitted before."""
+        self._queue.append([*self._open, self._start(segment)])
+        self._open = []
+        self.position = segment.position
+
+    def submit_part(self, segment: Segment) -> None:
+        """Land a part of the transaction that is still open."""
+        self._open.append(self._start(segment))
+
+    def _start(self, segment: Segment) -> Future[LandedSegment]:
+        running = [f for group in (*self._queue, self._open) for f in group if not f.done()]
+        if len(running) >= SEGMENTS_IN_FLIGHT:
+            running[0].result()
+        return self._pool.submit(self._lander.land, segment)
+
+    def take_landed(self, *, wait: bool = False) -> LandedSegment | None:
+        """Return all that has landed since the last call, as one; None if nothing. `wait`: at least one."""
+        landed: LandedSegment | None = None
+        while self._queue and (wait or all(f.done() for f in self._queue[0])):
+            wait = False
+            for future in self._queue.popleft():
+                part = future.result()
+                if landed is None:
+                    landed = part
+                else:
+                    landed.add(part)
+        return landed
+
+    def forget(self) -> None:
+        """Drop what has not been taken; no manifest names its files."""
+        for group in (*self._queue, self._open):
+            for future in group:
+                future.cancel()
+        self._queue.clear()
+        self._open = []

@@ -1,0 +1,91 @@
+"""The layouts that a table has had, from the manifests: what `deltatide schema` shows.
+
+Each manifest records the number since which a table has had its layout; the manifest before that number names
+the previous layout. So reading the history costs one manifest and one schema object per layout, no matter how
+many manifests there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from connector.errors import PreconditionError
+from connector.landing.format import schema_path
+from connector.landing.manifest import Manifest
+from connector.landing.manifest_store import read_manifest
+from connector.schema import Column, TableName, TableSchema
+from connector.store.protocol import Store
+
+
+@dataclass(frozen=True)
+class LayoutVersion:
+    """One layout of a table: since which manifest, and what differs from the previous layout.
+
+    `changed` pairs a column's old definition with its new one. In the first version all columns are `added`.
+    """
+
+    schema: TableSchema
+    manifest: int
+    place: str
+    committed_at: datetime
+    added: list[Column] = field(default_factory=list)
+    dropped: list[Column] = field(default_factory=list)
+    changed: list[tuple[Column, Column]] = field(default_factory=list)
+    key_before: tuple[str, ...] | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether no earlier layout is known."""
+        return self.key_before is None
+
+
+def layout_history(store: Store, newest: Manifest, table: TableName) -> list[LayoutVersion]:
+    """Return a captured table's layouts, newest first.
+
+    The history ends where the table was not captured, or where manifests have been removed; it is empty if
+    the table never had a layout that can be captured.
+    Raises `PreconditionError` if a schema object is missing.
+    """
+    found = list(_layouts(store, newest, table))
+    before = [schema for schema, _ in found[1:]]
+    return [
+        _version(schema, manifest, former)
+        for (schema, manifest), former in zip(found, [*before, None], strict=False)
+    ]
+
+
+def _layouts(store: Store, newest: Manifest, table: TableName) -> Iterator[tuple[TableSchema, Manifest]]:
+    manifest: Manifest | None = newest
+    while manifest is not None and (state := manifest.tables.get(table)) is not None:
+        if state.schema_id is None:
+            return
+        since = read_manifest(store, state.schema_since)
+        yield _schema(store, table, state.schema_id), since or manifest
+        manifest = read_manifest(store, state.schema_since - 1)
+
+
+def _schema(store: Store, table: TableName, schema_id: str) -> TableSchema:
+    data = store.read(schema_path(table, schema_id))
+    if data is None:
+        raise PreconditionError(
+            f"{schema_path(table, schema_id)} is missing in {store.url}",
+            hint="nothing but deltatide may delete objects of the landing zone; restore it from a copy",
+        )
+    return TableSchema.from_json(data)
+
+
+def _version(schema: TableSchema, manifest: Manifest, former: TableSchema | None) -> LayoutVersion:
+    known = {c.name: c for c in former.columns} if former else {}
+    now = {c.name: c for c in schema.columns}
+    return LayoutVersion(
+        schema,
+        manifest.number,
+        manifest.place,
+        manifest.committed_at,
+        added=[c for c in schema.columns if c.name not in known],
+        dropped=[c for name, c in known.items() if name not in now],
+        changed=[(known[n], c) for n, c in now.items() if n in known and known[n] != c],
+        key_before=former.key if former else None,
+    )

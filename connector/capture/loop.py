@@ -1,0 +1,408 @@
+"""The capture loop: read -> batch -> land -> commit -> confirm. Read this file first.
+
+One thread reads the log and commits; another decodes and lands segments; the dump workers land chunks
+alongside; a housekeeper renews the lease and fetches requests.
+
+Invariants, in the order of durability:
+
+1. Data files and schemas are durable before the manifest that names them, and a manifest before its position
+   is confirmed to the source. A crash anywhere leaves at most files that no manifest names.
+2. Manifests are committed in log order, each at a transaction boundary. Parts of a transaction that is too
+   large for memory are landed early and named by the manifest that holds its commit.
+3. A chunk is committed by a manifest whose position is at or after its high watermark.
+4. After a lost connection everything uncommitted is discarded and read again from the newest manifest's
+   position; so are chunks, since the server may have crashed and lost what their snapshots showed.
+
+It does not order, deduplicate or resolve events (`merge` does), and knows no database (`connector.source`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connector import failpoint
+from connector.capture.catalog_watcher import CatalogWatcher
+from connector.capture.dump_workers import DumpWorkers
+from connector.capture.history import (
+    leave_tables,
+    open_history,
+    place_of,
+    repair_gap,
+    repair_unlogged,
+    take_up_tables,
+)
+from connector.capture.lander import LandedSegment, Lander, Landings
+from connector.capture.manifest_log import ManifestLog
+from connector.capture.request_intake import RequestIntake
+from connector.capture.tables import Repair
+from connector.config import Config
+from connector.errors import TableError, TransientError
+from connector.landing.manifest import LandedFile
+from connector.schema import TableName
+from connector.source import CatalogState, LogReader, Source
+from connector.store.protocol import Store
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 0.2
+"""The longest single wait, so that signals, requests and finished chunks are noticed soon."""
+
+LANDING_SECONDS = 0.02
+"""The wait while files are being landed, so that landed files are committed at once."""
+
+RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Waits before the log is opened again; the last one repeats."""
+
+SETTLE_SECONDS = 0.5
+"""How often to ask whether the transactions that dumps wait for have ended."""
+
+
+@dataclass
+class Progress:
+    """Figures of this run, for the lease's status and the final line; written by the capture loop alone."""
+
+    changes: int = 0
+    dumped_rows: int = 0
+    manifests: int = 0
+    reconnects: int = 0
+    behind_bytes: int = 0
+    position: int = 0
+
+
+class Capture:
+    """One source's capture, from start to stop. `run` blocks; `stop` may be called from a signal handler.
+
+    `refused`: tables that a check found unfit; they are quarantined, the others are captured.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        store: Store,
+        config: Config,
+        *,
+        term: int = 1,
+        refused: Sequence[TableError] = (),
+    ) -> None:
+        self.progress = Progress()
+        self._source, self._store, self._config = source, store, config
+        self._stopping = threading.Event()
+        self._refused = refused
+        self._manifest_log = ManifestLog(store, term, self._stopping)
+        self._lander = Lander(store)
+        self._failure: BaseException | None = None
+        self._last_commit = time.monotonic()
+        self._pending_since: float | None = None
+        self._new_tables: set[TableName] = set()
+        self._looked_at: int | None = None
+        self._settled = 0.0
+        self._refused_before: set[TableName] = set()
+        self._dropped: dict[TableName, int] = {}
+
+    def stop(self) -> None:
+        """Ask for a graceful end: what has been read is landed, committed and confirmed first."""
+        self._stopping.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End at once with this error and without another commit (the lease is lost)."""
+        self._failure = error
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Capture until `stop`, or until an error that does not pass by itself (raised)."""
+        try:
+            if self._open():
+                self._capture()
+        finally:
+            self._lander.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _open(self) -> bool:
+        """Begin or resume the history, retrying as long as it takes; False if asked to stop meanwhile."""
+        attempt = 0
+        while not self._stopping.is_set():
+            try:
+                self._tables, self._dumps = open_history(
+                    self._source, self._manifest_log, self._lander, self._config, self._refused
+                )
+                return True
+            except TransientError as error:
+                self._wait_before_reconnecting(error, attempt)
+                attempt += 1
+        return False
+
+    def _capture(self) -> None:
+        self._intake = RequestIntake(self._store, self._source, self._dumps, self._tables)
+        dump = self._config.dump
+        self._workers = DumpWorkers(
+            self._source,
+            self._dumps,
+            self._lander,
+            self._tables.key,
+            chunk_rows=dump.chunk_rows,
+            workers=dump.workers,
+            delay_seconds=dump.delay_seconds,
+        )
+        self._watch = CatalogWatcher(self._source, self._tables.fingerprints)
+        self._dumps.hold()
+        try:
+            self._workers.start()
+            self._intake.start()
+            self._watch.start()
+            self._follow_until_stopped()
+        finally:
+            self._watch.stop()
+            self._intake.stop()
+            self._workers.stop(timeout=5)
+
+    def _follow_until_stopped(self) -> None:
+        attempt = 0
+        while not self._stopping.is_set():
+            before = self._manifest_log.newest.number
+            try:
+                self._follow()
+            except TransientError as error:
+                if self._stopping.is_set():
+                    log.warning("%s; stopping without a last commit, nothing is lost", error)
+                    break
+                attempt = 0 if self._manifest_log.newest.number > before else attempt + 1
+                self._wait_before_reconnecting(error, attempt)
+
+    def _wait_before_reconnecting(self, error: TransientError, attempt: int) -> None:
+        seconds = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
+        self.progress.reconnects += 1
+        log.warning("%s; opening the log again in %s s", error, seconds)
+        self._stopping.wait(seconds)
+
+    def _follow(self) -> None:
+        """Follow the log over one connection, from the newest manifest's position."""
+        if repair_gap(self._source, self._manifest_log, self._tables, self._dumps, self._config):
+            self._watch.take()  # its result has a position of the former epoch; it will look again
+        self._take_up()
+        newest = self._manifest_log.newest
+        reader = self._source.open_log(newest.epoch, place_of(newest))
+        self._dumps.go()
+        self._pending_since = None
+        with self._lander.landings(newest.position) as landings:
+            try:
+                while not (self._stopping.is_set() or self._new_tables):
+                    self._turn(reader, landings)
+                self._raise_failure()
+                self._finish(reader, landings)
+            finally:
+                self._dumps.lose_log()
+                reader.close()
+
+    def _take_up(self) -> None:
+        """Look at the catalog before the log is reopened; the watcher's older looks are then void."""
+        self._dumps.hold()
+        self._looked_at = take_up_tables(
+            self._source,
+            self._manifest_log,
+            self._lander,
+            self._tables,
+            self._dumps,
+            self._config,
+            self._new_tables,
+        )
+        self._new_tables = set()
+
+    def _turn(self, reader: LogReader, landings: Landings) -> None:
+        self._raise_failure()
+        started = time.monotonic()
+        patience = self._patience(started, landings)
+        reader.read(patience, self._config.landing.flush_bytes)
+        batch_complete = time.monotonic() - started < patience - min(0.01, patience / 2)
+        if batch_complete or self._flush_due(reader, landings, started):
+            self._land(reader, landings)
+        self._commit_landed(reader, landings)
+        self._intake.serve(self._manifest_log.next_number, self._manifest_log.newest.position)
+        self._new_tables |= self._intake.take_released()
+        self._regard(self._watch.take())
+        if time.monotonic() - self._settled >= SETTLE_SECONDS:
+            self._dumps.settle(self._source.end_of_marked)
+            self._settled = time.monotonic()
+
+    def _regard(self, catalog_state: CatalogState | None) -> None:
+        """Act on what the watcher saw: dump what changed unlogged, leave tables that were dropped.
+
+        The log is reopened to capture new tables, and those that it does not carry as it should.
+        """
+        if catalog_state is None or catalog_state.position < (self._looked_at or 0):
+            return
+        self._leave_dropped(catalog_state)
+        repair_unlogged(
+            self._source,
+            self._tables,
+            self._dumps,
+            catalog_state,
+            self._manifest_log.next_number,
+            self._config,
+        )
+        new = catalog_state.tables.keys() - self._tables.states.keys()
+        fixed = {
+            n for n in self._refused_before & catalog_state.tables.keys() if self._tables.awaits_layout(n)
+        }
+        self._new_tables |= new | fixed | catalog_state.unprepared
+        self._refused_before = set(catalog_state.unfit)
+
+    def _leave_dropped(self, catalog_state: CatalogState) -> None:
+        """Leave tables that two looks did not find (a RENAME may hide one), once their log has landed."""
+        landed = self._manifest_log.newest.position
+        gone = self._tables.states.keys() - catalog_state.existing
+        leave_tables(
+            self._tables, self._dumps, {n for n in gone if self._dropped.get(n, landed + 1) <= landed}
+        )
+        self._dropped = {n: self._dropped.get(n, catalog_state.position) for n in gone}
+
+    def _patience(self, now: float, landings: Landings) -> float:
+        """Return how many seconds to read: not beyond the moment at which something is due."""
+        flush_seconds = self._config.landing.flush_seconds
+        if landings.in_flight:
+            return min(LANDING_SECONDS, flush_seconds)
+        pending = now - self._pending_since if self._pending_since is not None else 0.0
+        return min(PATIENCE_SECONDS, max(flush_seconds - pending, 0.001))
+
+    def _raise_failure(self) -> None:
+        if error := self._failure or self._workers.failure or self._intake.failure or self._watch.failure:
+            raise error
+
+    def _flush_due(self, reader: LogReader, landings: Landings, read_since: float) -> bool:
+        """Return whether to land what is buffered; its wait starts with the read that found it."""
+        large_ended = landings.holds_open and reader.position > landings.position
+        if not (reader.buffered_rows or large_ended):
+            self._pending_since = None
+        elif self._pending_since is None:
+            self._pending_since = read_since
+        if reader.buffered_bytes >= self._config.landing.flush_bytes:
+            return True
+        waited = time.monotonic() - self._pending_since if self._pending_since is not None else 0.0
+        return waited >= self._config.landing.flush_seconds or self._state_due(reader)
+
+    def _state_due(self, reader: LogReader) -> bool:
+        """Return whether the next manifest should not wait for changes: chunks, news, or a heartbeat."""
+        waited = time.monotonic() - self._last_commit
+        high = self._dumps.waiting_for()
+        chunk_ready = high is not None and high <= reader.position
+        moved_idly = reader.position > self._manifest_log.newest.position and not reader.buffered_rows
+        settings = self._config.landing
+        return (
+            ((chunk_ready or self._has_news()) and waited >= min(1.0, settings.flush_seconds))
+            or (chunk_ready and self._dumps.all_read())
+            or bool(self._tables.notices)
+            or (moved_idly and waited >= settings.heartbeat_seconds)
+        )
+
+    def _has_news(self) -> bool:
+        return self._intake.news or self._dumps.news or bool(self._workers.quarantined)
+
+    def _land(self, reader: LogReader, landings: Landings) -> None:
+        """Hand what was read to the landing thread: whole transactions, and parts of one too large."""
+        segment = reader.take()
+        self._pending_since = None
+        if segment.position > landings.position or segment.rows:
+            landings.submit(segment)
+        if reader.buffered_bytes >= self._config.landing.flush_bytes // 2 and (part := reader.take_open()):
+            landings.submit_part(part)
+
+    def _commit_landed(self, reader: LogReader, landings: Landings, *, wait: bool = False) -> None:
+        """Commit what has landed; if nothing has, commit chunks and news when they are due."""
+        landed = landings.take_landed(wait=wait)
+        if landed is None:
+            if landings.in_flight or reader.buffered_rows or not self._state_due(reader):
+                return
+            landed = self._nothing_landed()
+        self._commit(landed, reader)
+        reader.confirm(landed.position)
+
+    def _nothing_landed(self) -> LandedSegment:
+        newest = self._manifest_log.newest
+        return LandedSegment(newest.position, gtids=newest.gtids, gtids_needed=newest.gtids_needed)
+
+    def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
+        number = self._manifest_log.next_number
+        not_yet_visible = reader.not_yet_visible(
+            landed.position
+        )  # may fail: before anything is counted as committed
+        for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
+            self._tables.quarantine(found)
+        self._adopt(landed, number)
+        self._end_dumps_of_quarantined()
+        files = self._tables.landing(landed.files)
+        files += self._commit_chunks(landed.position, number)
+        failpoint.reach("files-landed")
+        self._manifest_log.commit(
+            position=landed.position,
+            gtids=landed.gtids,
+            gtids_needed=landed.gtids_needed,
+            source_committed_at=landed.committed_at or self._manifest_log.newest.source_committed_at,
+            files=files,
+            notices=self._tables.take_notices(),
+            tables=self._tables.snapshot(),
+            dumps=self._dumps.snapshot(),
+            last_dump_number=self._dumps.last_number,
+            not_yet_visible=not_yet_visible,
+            last_commit=landed.last_commit or self._manifest_log.newest.last_commit,
+        )
+        failpoint.reach("manifest-committed")
+        self._last_commit = time.monotonic()
+        self._intake.committed()
+        self._count(files, landed.position, reader)
+
+    def _adopt(self, landed: LandedSegment, number: int) -> None:
+        """Take over new layouts seen in the log, and queue what they leave to be read."""
+        for schema, changed in landed.layouts:
+            self._repair(self._tables.adopt(schema, changed), number, changed)
+
+    def _repair(self, repair: Repair | None, number: int, changed: int) -> None:
+        """Queue a dump that is certain to see the layout change: earlier rows would lack values."""
+        if repair is None:
+            return
+        if repair.columns is None:
+            self._dumps.add(repair.table, manifest=number, reason="repair", floor=changed)
+        else:
+            where = self._source.holds_any(repair.columns)
+            self._dumps.add(
+                repair.table, manifest=number, kind="where", where=where, reason="repair", floor=changed
+            )
+
+    def _commit_chunks(self, position: int, number: int) -> list[LandedFile]:
+        chunks = self._dumps.commit(position, number)
+        for chunk in sorted(chunks, key=lambda c: c.high):
+            self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)
+        self._end_dumps_of_quarantined()
+        captured = self._tables.captured()
+        for state in self._dumps.finished_in(number):
+            if state.kind == "full" and state.table in captured:
+                self._tables.states[state.table].dumped = True
+        return self._tables.landing(c.file for c in chunks if c.file is not None)
+
+    def _end_dumps_of_quarantined(self) -> None:
+        for table, quarantined in self._tables.states.items():
+            if quarantined.state == "quarantined":
+                for state in self._dumps.active_of(table):
+                    self._dumps.end(state, "failed", f"the table is quarantined: {quarantined.reason}")
+
+    def _count(self, files: list[LandedFile], position: int, reader: LogReader) -> None:
+        progress = self.progress
+        progress.manifests += 1
+        progress.changes += sum(f.rows for f in files if f.kind == "log")
+        progress.dumped_rows += sum(f.rows for f in files if f.kind == "chunk")
+        progress.position, progress.behind_bytes = position, reader.behind_bytes
+
+    def _finish(self, reader: LogReader, landings: Landings) -> None:
+        """End gracefully: land, commit and confirm every whole transaction that was read."""
+        self._land(reader, landings)
+        while landings.in_flight:
+            self._commit_landed(reader, landings, wait=True)
+        newest = self._manifest_log.newest
+        if self._has_news() or self._tables.notices or self._dumps.ready(newest.position):
+            self._commit(self._nothing_landed(), reader)
+        log.info(
+            "stopped at %s, manifest %s", self._manifest_log.newest.place, self._manifest_log.newest.number
+        )

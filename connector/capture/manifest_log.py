@@ -1,0 +1,139 @@
+"""The manifest log: the newest manifest, and the only way to write the next.
+
+Invariant: `commit` returns only when manifest N+1 is durable and is ours. A crash leaves manifest N or
+manifest N+1, and perhaps files that no manifest names.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_exponential,
+    wait_random,
+)
+
+from connector.errors import FencedError, SourceMismatchError, TransientError
+from connector.landing.manifest import Manifest, Notice, SourceIdentity
+from connector.landing.manifest_store import commit_manifest, newest_manifest, read_manifest
+from connector.store.protocol import Store
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+"""The first wait for a missing answer, and its jitter; each next wait is twice as long, up to 10 s."""
+
+
+def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying:
+    """Retry transient errors of what is `asked`, with backoff and without limit, until `stop`."""
+
+    def tell(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        hint = f" ({error.hint})" if isinstance(error, TransientError) and error.hint else ""
+        log.warning("%s did not answer, trying again: %s%s", asked, error, hint)
+
+    return Retrying(
+        retry=retry_if_exception_type(TransientError),
+        wait=wait_exponential(multiplier=RETRY_SECONDS, max=10) + wait_random(0, RETRY_SECONDS),
+        stop=stop_when_event_set(stop),
+        sleep=sleep_using_event(stop),
+        before_sleep=tell,
+        reraise=True,
+    )
+
+
+class ManifestLog:
+    """The linear history of one source, as its active agent writes it."""
+
+    def __init__(self, store: Store, term: int, stop: threading.Event | None = None) -> None:
+        self._store = store
+        self._term = term
+        self._stop = stop or threading.Event()
+        self._newest: Manifest | None = None
+
+    @property
+    def newest(self) -> Manifest:
+        """Return the last manifest committed."""
+        if self._newest is None:
+            raise LookupError("nothing is committed yet")
+        return self._newest
+
+    @property
+    def next_number(self) -> int:
+        """Return the number of the next manifest."""
+        return self._newest.number + 1 if self._newest else 1
+
+    def load(self, identify: Callable[[Manifest], SourceIdentity]) -> Manifest | None:
+        """Read the newest manifest; None in a new landing zone, `SourceMismatchError` in another source's."""
+        self._newest = retrying(self._stop)(newest_manifest, self._store)
+        if self._newest is not None:
+            check_identity(self._newest.source, identify(self._newest))
+        return self._newest
+
+    def verify(self) -> None:
+        """Check that nobody has committed after our newest manifest; `FencedError` if somebody has."""
+        later = retrying(self._stop)(read_manifest, self._store, self.next_number)
+        if later is not None:
+            raise FencedError(
+                f"manifest {later.number} was committed by another agent (its term is {later.term},"
+                f" ours {self._term})",
+                hint="run one agent for each source; a standby waits for the lease",
+            )
+
+    def begin(self, identity: SourceIdentity, **state: Any) -> Manifest:
+        """Commit the first manifest of a landing zone; `state`: epoch, position, tables, dumps and so on."""
+        return self._write(Manifest(**self._fresh(), source=identity, **state))
+
+    def commit(self, *, notices: Sequence[Notice] = (), **changes: Any) -> Manifest:
+        """Commit the next manifest: the newest one with `changes`; durable on return.
+
+        What belongs to one manifest only (files, notices) is never carried over. Raises `FencedError` if
+        another agent has written this number.
+        """
+        fresh = self._fresh() | {"files": [], "notices": list(notices)}
+        return self._write(self.newest.model_copy(update=fresh | changes))
+
+    def _fresh(self) -> dict[str, Any]:
+        return {
+            "number": self.next_number,
+            "term": self._term,
+            "write_id": uuid.uuid4().hex,
+            "committed_at": datetime.now(timezone.utc),
+        }
+
+    def _write(self, manifest: Manifest) -> Manifest:
+        date_layouts(manifest, self._newest)
+        retrying(self._stop)(commit_manifest, self._store, manifest)
+        self._newest = manifest
+        log.debug("manifest %s at %s: %s files", manifest.number, manifest.place, len(manifest.files))
+        return manifest
+
+
+def date_layouts(manifest: Manifest, before: Manifest | None) -> None:
+    """Set `schema_since` of each table: this manifest's number if the layout is new, else as before."""
+    for name, state in manifest.tables.items():
+        known = before.tables.get(name) if before else None
+        same = known is not None and known.schema_id == state.schema_id
+        state.schema_since = known.schema_since if known and same else manifest.number
+
+
+def check_identity(landed: SourceIdentity, now: SourceIdentity) -> None:
+    """Refuse to go on with the landing zone of another database."""
+    for field in ("kind", "system_id", "database"):
+        before, after = getattr(landed, field), getattr(now, field)
+        if before != after:
+            raise SourceMismatchError(
+                f"the landing zone of source {landed.name!r} was written from {field} {before!r},"
+                f" the database at hand has {after!r}",
+                hint="choose another source.name or landing.url for this database",
+            )

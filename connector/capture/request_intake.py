@@ -1,0 +1,253 @@
+"""The request intake: turns requests in the landing zone into dumps of the running capture.
+
+Flow: its thread fetches waiting requests -> `serve`, in the capture loop's thread, queues dumps or refuses ->
+the next manifest records them -> `committed` -> its thread removes the request's object.
+
+Invariants: a request's object is removed only after a manifest that holds its dumps, or the notice that it
+was refused. What a crash leaves is seen again: of the requests present at the first look, one whose dumps the
+newest manifest knows by id and content is removed; any other, and any later one, is taken, whatever its name.
+No request ends the agent: one that can't be read is refused, one that can't be removed is not looked at again
+in this run. Nor do many requests: they are read in small batches, and wait in the landing zone while much is
+queued.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from connector.capture.dump_queue import DumpQueue
+from connector.capture.tables import Tables
+from connector.errors import OperatorError, RequestError, TransientError
+from connector.landing.format import schema_path
+from connector.landing.requests import DumpRequest, Malformed, discard, pending, reject, waiting_ids
+from connector.schema import TableName
+from connector.source import Source, checked_tables
+from connector.store.protocol import Store
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 2.0
+"""Soon enough for a waiting person; on S3, 1.3 million LIST calls a month, about 6 dollars."""
+
+
+REASON_CHARACTERS = 1000
+"""Limit of the reason for a refusal in a manifest; the reason may quote the request."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A request that was served, or refused for a reason."""
+
+    request: DumpRequest | Malformed
+    refused: str | None = None
+
+    def remove(self, store: Store) -> None:
+        """Remove the request's object, or move it aside."""
+        if self.refused is None:
+            discard(store, self.request)
+        else:
+            reject(store, self.request, self.refused)
+
+
+class RequestIntake:
+    """Turns requests into dumps. `serve`, `committed`, `news` belong to the capture loop's thread.
+
+    `failure` holds the error that ended its own thread for good.
+    """
+
+    def __init__(self, store: Store, source: Source, dumps: DumpQueue, tables: Tables) -> None:
+        self.failure: BaseException | None = None
+        self._store, self._source, self._dumps, self._tables = store, source, dumps, tables
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._fetched: dict[str, DumpRequest | Malformed] = {}
+        self._served: dict[str, Outcome] = {}
+        self._done: dict[str, Outcome] = {}
+        self._before: dict[str, set[str | None]] | None = None  # taken by an earlier run, still there
+        self._told: set[str] = set()
+        self._released: set[TableName] = set()
+        self._thread = threading.Thread(target=self._run, name="requests", daemon=True)
+
+    @property
+    def news(self) -> bool:
+        """Return whether a request was served that no manifest records yet."""
+        return bool(self._served)
+
+    def start(self) -> None:
+        """Start looking for requests."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 2.0) -> None:
+        """Stop the thread, which first removes finished requests; wait up to `timeout` seconds for it."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def serve(self, next_number: int, position: int) -> None:
+        """Queue the requested dumps, to be recorded by the manifest of this number.
+
+        `position`: the newest manifest's. It is the floor of a dump that has to see what landed so far: of a
+        quarantined table, and of rows that a merge found incomplete, whose commits a snapshot may not show
+        yet. Asks the source only for a quarantined table; after a `TransientError` the request waits for the
+        next call.
+        """
+        waiting = self._take_fetched()
+        try:
+            for request_id, request in list(waiting.items()):
+                if self._dumps.full:
+                    break
+                refused = self._serve_or_refuse(request, next_number, position)
+                self._served[request_id] = Outcome(waiting.pop(request_id), refused)
+        finally:
+            if waiting:
+                with self._lock:
+                    self._fetched = waiting | self._fetched
+
+    def committed(self) -> None:
+        """Release the served requests: a manifest records them."""
+        if self._served:
+            with self._lock:
+                self._done |= self._served
+            self._served = {}
+
+    def take_released(self) -> set[TableName]:
+        """Hand over the tables released since the last call; the caller must reopen the log."""
+        released, self._released = self._released, set()
+        return released
+
+    def _take_fetched(self) -> dict[str, DumpRequest | Malformed]:
+        """Return what was fetched and is neither served nor done."""
+        if not self._fetched:
+            return {}
+        with self._lock:
+            fetched, self._fetched = self._fetched, {}
+            return {k: r for k, r in fetched.items() if k not in self._served and k not in self._done}
+
+    def _serve_or_refuse(
+        self, request: DumpRequest | Malformed, next_number: int, position: int
+    ) -> str | None:
+        """Queue what is asked for, or return the reason why not."""
+        try:
+            self._serve(request, next_number, position)
+        except RequestError as error:
+            reason = str(error)[:REASON_CHARACTERS]
+            log.error("request %s is refused: %s", request.id, reason)
+            self._tables.notice(None, "dump", f"request {request.id} is refused: {reason}")
+            return reason
+        return None
+
+    def _serve(self, request: DumpRequest | Malformed, next_number: int, position: int) -> None:
+        if isinstance(request, Malformed):
+            raise RequestError(request.problem)
+        names = list(dict.fromkeys(request.tables or self._tables.states))
+        quarantined = [name for name in names if self._check(request, name)]
+        marks, unfit = self._release(quarantined) if quarantined else ({}, {})
+        if len(unfit) == len(names):
+            raise RequestError("; ".join(unfit.values()))
+        for name, why in unfit.items():
+            log.error("request %s leaves out a table: %s", request.id, why)
+            self._tables.notice(name, "dump", f"request {request.id} leaves out {why}")
+        names = [name for name in names if name not in unfit]
+        for number, name in enumerate(names):
+            self._dumps.add(
+                name,
+                manifest=next_number,
+                kind="keys" if request.keys else "where" if request.where else "full",
+                reason=request.reason,
+                request=request.id,
+                digest=request.digest,
+                part=number if len(names) > 1 else None,
+                where=request.where,
+                keys=request.keys,
+                floor=position if name in quarantined or request.reason == "missing" else None,
+                awaits=marks.get(name),
+            )
+        log.info("request %s: %s", request.id, ", ".join(map(str, names)))
+
+    def _check(self, request: DumpRequest, name: TableName) -> bool:
+        """Return whether a table is quarantined; `RequestError` if it can't be dumped as asked."""
+        state = self._tables.states.get(name)
+        if state is None:
+            raise RequestError(f"{name} is not captured")
+        for key in request.keys or ():
+            if len(key) != len(state.key):
+                raise RequestError(f"{name}: {key} is not a value of the key ({', '.join(state.key)})")
+        quarantined = state.state == "quarantined"
+        if quarantined and (request.keys or request.where):
+            raise RequestError(f"{name} is quarantined ({state.reason}), only a full dump takes it up again")
+        return quarantined
+
+    def _release(
+        self, names: Collection[TableName]
+    ) -> tuple[dict[TableName, int | None], dict[TableName, str]]:
+        """Release quarantined tables; return a mark of the source for each one's dump.
+
+        Also return why the others can't be captured yet. All that may fail comes before the first release: a
+        released table whose dump was not queued would be dumped without a floor. No chunk of them is read
+        until `Capture` has reopened the log, which may have lacked them.
+        """
+        listed = checked_tables(self._source, names)
+        for schema in listed.schemas:
+            self._store.put(
+                schema_path(schema.table, schema.id), schema.to_json()
+            )  # before a manifest names it
+        marks = {schema.table: self._source.mark_running() for schema in listed.schemas}
+        if listed.schemas:
+            self._dumps.hold()
+        for schema in listed.schemas:
+            self._tables.release(schema.table, schema)
+            self._released.add(schema.table)
+        unfit = {problem.table: f"{problem} ({problem.hint})" for problem in listed.refused}
+        unfit |= {name: f"{name}: others keep it locked (ask again later)" for name in listed.busy}
+        gone = set(names) - listed.existing
+        return marks, unfit | {name: f"{name}: there is no such table any more" for name in gone}
+
+    def _run(self) -> None:
+        try:
+            self._poll()
+            while not self._stopping.wait(POLL_SECONDS):
+                self._poll()
+            self._remove_done()
+        except (TransientError, OperatorError) as error:
+            log.warning("requests that were carried out are still there: %s", error)
+        except BaseException as error:  # handed to the capture loop, which raises it
+            self.failure = error
+
+    def _poll(self) -> None:
+        try:
+            self._remove_done()
+            if self._before is None:
+                ids = waiting_ids(self._store)
+                self._before = {k: d for k, d in self._dumps.taken_up().items() if k in ids}
+            with self._lock:
+                known = set(self._done)
+            found = {request.id: request for request in pending(self._store, known)}
+        except (TransientError, OperatorError) as error:
+            self._tell(f"requests can't be read, trying again: {error}")
+            return
+        with self._lock:
+            for request_id, request in list(found.items()):
+                if request.digest in self._before.pop(request_id, ()):
+                    log.info("request %s was taken up before the agent ended", request_id)
+                    self._done[request_id] = Outcome(found.pop(request_id))
+            self._fetched = found
+
+    def _tell(self, text: str) -> None:
+        """Log a lasting problem once."""
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("%s", text)
+
+    def _remove_done(self) -> None:
+        for request_id, outcome in list(self._done.items()):
+            try:
+                outcome.remove(self._store)
+            except OperatorError as error:  # it stays, and is skipped
+                self._tell(f"request {request_id} can't be removed: {error}")
+                continue
+            with self._lock:
+                del self._done[request_id]
+                self._fetched.pop(request_id, None)

@@ -1,0 +1,199 @@
+"""The captured tables: their schema as last landed, and which of them are quarantined.
+
+Invariants:
+
+- A table's schema follows the log: a layout is adopted when a manifest commits the first file of it, and
+  never an older one after a newer (chunks may be committed late).
+- A quarantined table lands nothing more until a full dump of it is requested; that dump sees everything that
+  did not land meanwhile (`DumpState.floor`), and sweeps leftover older rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from connector.errors import TableError
+from connector.landing.event_batch import Quarantine
+from connector.landing.manifest import LandedFile, Notice, TableState
+from connector.schema import TableName, TableSchema
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What a layout change leaves to be read: the rows that hold a new column, or all (None)."""
+
+    table: TableName
+    columns: tuple[str, ...] | None
+
+
+@dataclass
+class Tables:
+    """All captured tables of a source. Used only by the capture loop's thread, except for `key`."""
+
+    states: dict[TableName, TableState]
+    schemas: dict[TableName, TableSchema]
+    notices: list[Notice] = field(default_factory=list)
+    _adopted_at: dict[TableName, int] = field(default_factory=dict)
+
+    def key(self, table: TableName) -> tuple[str, ...]:
+        """Return the key columns of a captured table; `TableError` once it is no longer captured."""
+        state = self.states.get(table)
+        if state is None:
+            raise TableError(table, "is no longer among the captured tables")
+        return tuple(state.key)
+
+    def add(self, schema: TableSchema) -> None:
+        """Start capturing a table."""
+        name = schema.table
+        self.states[name] = TableState(schema_id=schema.id, key=list(schema.key))
+        self.schemas[name] = schema
+
+    def remove(self, table: TableName) -> None:
+        """Stop capturing a table; if captured again, it is dumped again."""
+        del self.states[table]
+        self.schemas.pop(table, None)
+        self.notice(table, "schema", "is no longer among the captured tables")
+
+    def fingerprints(self) -> dict[TableName, str]:
+        """Return the remembered fingerprints. May be called from any thread."""
+        states = list(self.states.items())
+        return {name: state.fingerprint for name, state in states if state.fingerprint is not None}
+
+    def captured(self) -> list[TableName]:
+        """Return the tables that land."""
+        return [name for name, state in self.states.items() if state.state == "captured"]
+
+    def adopt(self, schema: TableSchema, seen_at: int) -> Repair | None:
+        """Take over the layout of a file that is about to be committed, as of the lsn `seen_at`.
+
+        Returns what must be dumped again, since the change itself wrote no row events: a column that came
+        with values (a default, a rename), a changed type, or a dropped column that is back: the lake holds
+        its old values. A changed key quarantines the table.
+        """
+        name = schema.table
+        state, known = self.states.get(name), self.schemas.get(name)
+        if state is None or state.state == "quarantined":
+            return None
+        if state.schema_id == schema.id or seen_at < self._adopted_at.get(name, 0):
+            self.schemas.setdefault(name, schema)
+            return None
+        if list(schema.key) != state.key:
+            changed = key_changed(name, state.key, schema.key)
+            self.quarantine(Quarantine(name, seen_at, changed.reason, HINT))
+            return None
+        self._adopted_at[name] = seen_at
+        state.schema_id, self.schemas[name] = schema.id, schema
+        return self._repair_after(name, known, schema)
+
+    def _repair_after(self, name: TableName, known: TableSchema | None, schema: TableSchema) -> Repair | None:
+        before = {c.name: c for c in known.columns} if known else {}
+        added = tuple(c.name for c in schema.columns if c.name not in before)
+        dropped = sorted(before.keys() - {c.name for c in schema.columns})
+        changed = [c.name for c in schema.columns if c.name in before and _rewritten(before[c.name], c)]
+        for verb, names in (("added", added), ("dropped", dropped), ("changed type", changed)):
+            if names:
+                self.notice(name, "schema", f"columns {verb}: {', '.join(names)}")
+        once = set(self.states[name].dropped)
+        self.states[name].dropped = sorted((once | set(dropped)) - set(added))
+        if known is None or changed or once & set(added):
+            return Repair(name, None)
+        return Repair(name, added) if added else None
+
+    def begin_epoch(self) -> None:
+        """Forget where layouts were seen: positions of different epochs can't be compared."""
+        self._adopted_at.clear()
+
+    def note_columns(self, table: TableName, columns: Collection[str]) -> None:
+        """Remember which columns are gone, as of a look at the catalog.
+
+        A column that is dropped and added again while no row is written leaves no layout in the log, and the
+        lake still holds its old values.
+        """
+        state, known = self.states[table], self.schemas.get(table)
+        gone = {c.name for c in known.columns} - set(columns) if known else set()
+        once = set(state.dropped)
+        state.dropped = sorted((once | gone) - set(columns))
+
+    def quarantine(self, found: Quarantine) -> None:
+        """Quarantine a table from its transaction `found.lsn` on."""
+        state = self.states.get(found.table)
+        if state is None or state.state == "quarantined":
+            return
+        hint = _until_dumped(found.table, found.hint)
+        log.error("%s is quarantined: %s (%s)", found.table, found.reason, hint)
+        state.state, state.reason, state.hint, state.since = "quarantined", found.reason, hint, found.lsn
+        self.notice(found.table, "quarantined", found.reason)
+
+    def refuse(self, problem: TableError, lsn: int) -> None:
+        """Quarantine a table, known or not, that the source can't capture as it is; seen at `lsn`."""
+        self.states.setdefault(problem.table, TableState())
+        self.quarantine(Quarantine(problem.table, lsn, problem.reason, problem.hint or "fix it"))
+
+    def awaits_layout(self, table: TableName) -> bool:
+        """Return whether a table is new, or was never in a state in which it could be captured."""
+        state = self.states.get(table)
+        return state is None or state.schema_id is None
+
+    def release(self, table: TableName, schema: TableSchema | None) -> None:
+        """Land a quarantined table again; the caller has queued a full dump of it."""
+        state = self.states[table]
+        if state.state == "captured":
+            return
+        state.state, state.reason, state.hint, state.since = "captured", None, None, None
+        state.dumped = False
+        if schema is not None:
+            self.note_columns(table, [c.name for c in schema.columns])
+            state.key, state.schema_id = list(schema.key), schema.id
+            self.schemas[table] = schema
+        self.notice(table, "released", "lands again, a full dump follows")
+
+    def landing(self, files: Iterable[LandedFile]) -> list[LandedFile]:
+        """Return the files of the tables that land."""
+        captured = set(self.captured())
+        return [file for file in files if file.table in captured]
+
+    def notice(self, table: TableName | None, kind: str, text: str) -> None:
+        """Report something to people in the next manifest."""
+        self.notices.append(Notice(table=table, kind=kind, text=text, at=datetime.now(timezone.utc)))  # type: ignore[arg-type]
+
+    def take_notices(self) -> list[Notice]:
+        """Hand over the notices for a manifest."""
+        taken, self.notices = self.notices, []
+        return taken
+
+    def snapshot(self) -> dict[TableName, TableState]:
+        """Copy the states for a manifest."""
+        return {name: state.model_copy() for name, state in self.states.items()}
+
+
+def _until_dumped(table: TableName, hint: str) -> str:
+    """Add to a hint that a dump is needed afterwards, unless it says so."""
+    told = "deltatide dump " in hint or "dump it again" in hint
+    return hint if told else f"{hint}; then: deltatide dump {shlex.quote(str(table))}"
+
+
+def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> TableError:
+    """Build the error of a table whose key has changed."""
+    return TableError(table, f"its key changed from {list(before)} to {list(now)}", hint=HINT)
+
+
+HINT = "fix the table, then ask for a full dump of it: deltatide dump TABLE"
+
+
+def _rewritten(before: object, after: object) -> bool:
+    """Return whether a type change may have changed values, or their texts; a longer varchar has not."""
+    return _bare(before) != _bare(after)
+
+
+def _bare(column: object) -> tuple[str, str]:
+    source_type, type_ = getattr(column, "source_type", ""), getattr(column, "type", "")
+    if source_type.startswith(("date", "time")):  # fewer digits of seconds round; more change a zero date
+        return source_type, type_
+    return re.sub(r"\(.*?\)", "", source_type), type_

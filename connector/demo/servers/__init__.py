@@ -1,0 +1,1 @@
+"""The servers that the demo and the tests start."""

@@ -1,0 +1,249 @@
+"""An embedded, throwaway MariaDB server for the demo and the tests.
+
+Invariants: the server listens only on 127.0.0.1 and a Unix socket, never runs as root, and ends with its
+parent: by `stop`, at interpreter exit, or, if the parent is killed, by a watchdog process that sees a pipe
+close. Only processes started here are signaled, by their process id.
+
+Its programs come from the system's package manager (Debian and Ubuntu: mariadb-server). Not for data that
+matters: nothing is flushed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import pymysql
+
+from connector.errors import OperatorError, PreconditionError
+
+USER = "deltatide"
+DEFAULT_SETTINGS: Mapping[str, str] = {
+    "server-id": "1",
+    "log-bin": "binlog",
+    "binlog-format": "ROW",
+    "binlog-row-metadata": "FULL",
+    "binlog-row-image": "FULL",
+    "bind-address": "127.0.0.1",
+    "character-set-server": "utf8mb4",
+    "innodb-flush-log-at-trx-commit": "0",
+    "innodb-buffer-pool-size": "64M",
+    "performance-schema": "OFF",
+    "max-connections": "100",
+    "skip-name-resolve": "ON",
+    "slave-net-timeout": "60",
+}
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+PORT_TRIES = 5
+INSTALL_HINT = "Debian and Ubuntu: sudo apt-get install mariadb-server"
+
+# Runs as the server's user, so it may signal the server; standard input closes when our process ends.
+_WATCHDOG = 'trap "" INT TERM HUP; read line; kill -KILL "$1"'
+
+
+def find_programs(base: Path | None = None) -> tuple[str, str] | None:
+    """Find the server and the program that creates a data folder; None if they are not installed."""
+    system = (os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin")
+    path = os.pathsep.join((f"{base}/bin", f"{base}/scripts") if base else system)
+    server, install = shutil.which("mariadbd", path=path), shutil.which("mariadb-install-db", path=path)
+    return (server, install) if server and install else None
+
+
+class MariadbServer:
+    """One server with its data in a folder; a context manager that closes it.
+
+    Attributes: `folder`, `port`, `password` (of the superuser `deltatide`), `settings`.
+    """
+
+    title = "MariaDB"
+    defaults = DEFAULT_SETTINGS
+
+    def __init__(self, folder: Path, settings: Mapping[str, str], base: Path | None = None) -> None:
+        self.folder, self.settings = folder, {**self.defaults, **settings}
+        self._base = base
+        self.port = 0
+        self.password = secrets.token_hex(16)
+        self._user = _server_user()
+        self._home = Path(tempfile.mkdtemp(prefix=f"deltatide-{self.title.lower()}-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._log = folder / f"{self.title.lower()}.log"
+
+    @classmethod
+    def start(
+        cls, folder: Path, *, settings: Mapping[str, str] | None = None, base: Path | None = None
+    ) -> MariadbServer:
+        """Start a server with its data in the folder, which is created; on return it accepts connections.
+
+        `settings` are added to DEFAULT_SETTINGS. `base`: where a release other than the system's was
+        unpacked, with its programs in `bin` and `scripts`. Raises PreconditionError if there are no programs,
+        OperatorError with the end of the server's log if it does not start; no process is left.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        server = cls(folder, settings or {}, base)
+        try:
+            server._initialize()
+            server._launch()
+            server._create_user()
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def __enter__(self) -> MariadbServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process is running."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder of the server's data and logs."""
+        return self._home / "data"
+
+    def url(self, *, user: str = USER, password: str | None = None, database: str = "") -> str:
+        """Connection url over TCP; the password is `deltatide`'s unless another one is given."""
+        secret = self.password if password is None else password
+        credentials = f"{quote(user, safe='')}:{quote(secret, safe='')}"
+        return f"mysql://{credentials}@127.0.0.1:{self.port}/{quote(database, safe='')}"
+
+    def stop(self, *, crash: bool = False) -> None:
+        """Stop the server and wait until it has ended; the data stays."""
+        process, self._process = self._process, None
+        if self._watchdog is not None:
+            self._watchdog.kill()  # before its pipe closes, so that it signals nobody
+            self._watchdog.wait()
+            if self._watchdog.stdin:
+                self._watchdog.stdin.close()
+            self._watchdog = None
+        if process is None:
+            return
+        for step in (signal.SIGKILL,) if crash else (signal.SIGTERM, signal.SIGKILL):
+            process.send_signal(step)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+                return
+        process.wait()
+
+    def restart(self, *, crash: bool = False) -> None:
+        """Stop the server, and start it on the same port and data."""
+        self.stop(crash=crash)
+        self._launch()
+
+    def close(self) -> None:
+        """Stop the server at once and remove its data; may be called repeatedly."""
+        atexit.unregister(self.close)
+        self.stop(crash=True)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _programs(self) -> tuple[str, str]:
+        """Return the server's program, and the one that creates a data folder."""
+        found = find_programs(self._base)
+        if found is None:
+            raise PreconditionError("no MariaDB server is installed", hint=INSTALL_HINT)
+        return found
+
+    def _install_arguments(self) -> list[str]:
+        """Return the arguments that create a data folder with a user root without a password."""
+        return ["--skip-test-db", "--auth-root-authentication-method=normal"]
+
+    def _initialize(self) -> None:
+        """Create the data folder, next to the socket in a folder that the server's user can reach."""
+        self._home.chmod(0o755)
+        self.data_dir.mkdir()
+        if self._user:
+            for folder in (self._home, self.data_dir):
+                shutil.chown(folder, self._user)
+        _, install = self._programs()
+        command = [install, "--no-defaults", f"--datadir={self.data_dir}"]
+        command += [f"--basedir={self._base}"] if self._base else []
+        command += [f"--user={self._user}"] if self._user else []
+        done = subprocess.run([*command, *self._install_arguments()], capture_output=True, check=False)
+        if done.returncode:
+            text = (done.stderr or done.stdout).decode(errors="replace").strip()
+            raise OperatorError(f"{Path(install).name} failed: {text[-500:]}")
+
+    def _launch(self) -> None:
+        program, _ = self._programs()
+        for _ in range(PORT_TRIES):
+            port = self.port or _free_port()
+            self._spawn(program, port)
+            if self._answers_in_time(port):
+                self.port = port
+                atexit.register(self.close)
+                return
+            self.stop(crash=True)
+        lines = self._log.read_text(errors="replace").strip().splitlines()[-8:]
+        raise OperatorError(f"{self.title} does not start:\n" + "\n".join(f"  {line}" for line in lines))
+
+    def _spawn(self, program: str, port: int) -> None:
+        account = pwd.getpwnam(self._user) if self._user else None
+        uid, gid = (account.pw_uid, account.pw_gid) if account else (None, None)
+        settings = [f"--{name}={value}" for name, value in self.settings.items()]
+        if self._base:
+            settings.insert(0, f"--basedir={self._base}")
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [program, "--no-defaults", f"--datadir={self.data_dir}", f"--port={port}",
+                 f"--socket={self._home / 'socket'}", f"--tmpdir={self._home}", *settings],
+                user=uid, group=gid, extra_groups=[] if account else None,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._process.pid)],
+            user=uid, group=gid, extra_groups=[] if account else None, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def _answers_in_time(self, port: int) -> bool:
+        limit = time.monotonic() + START_SECONDS
+        while self.running and time.monotonic() < limit:
+            try:
+                pymysql.connect(unix_socket=str(self._home / "socket"), user="root").close()
+            except pymysql.Error:
+                time.sleep(0.1)
+            else:
+                return True
+        return False
+
+    def _create_user(self) -> None:
+        with pymysql.connect(unix_socket=str(self._home / "socket"), user="root", autocommit=True) as root:
+            cursor = root.cursor()
+            cursor.execute(f"CREATE USER {USER} IDENTIFIED BY '{self.password}'")
+            cursor.execute(f"GRANT ALL PRIVILEGES ON *.* TO {USER} WITH GRANT OPTION")
+
+
+def _server_user() -> str | None:
+    """Return the user to run the server as if we are root, which must not run it; None: ourselves."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("mysql", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    raise PreconditionError("a server must not run as root, and there is no user mysql or nobody")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

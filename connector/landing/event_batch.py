@@ -1,0 +1,145 @@
+"""Events in columns: batches of one table under one schema, in the layout of a landing file.
+
+A decoder (log) or a chunk reader (dump) supplies the table's columns as Arrow arrays; `assemble` adds `_cdc`.
+Invariant: rows of a batch are in position order, and all of them have its schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from connector.errors import BugError
+from connector.landing.format import CDC
+from connector.position import Position
+from connector.schema import TableName, TableSchema, array_of, decimal_of
+
+_SCALARS: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+CDC_TYPE = pa.struct(
+    [
+        pa.field("op", pa.string()),
+        pa.field("epoch", pa.int32()),
+        pa.field("lsn", pa.int64()),
+        pa.field("seq", pa.int64()),
+        pa.field("txid", pa.string()),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("low_lsn", pa.int64()),
+        pa.field("high_lsn", pa.int64()),
+        pa.field("dump", pa.string()),
+        pa.field("chunk", pa.int32()),
+        pa.field("unchanged", pa.list_(pa.string())),
+        pa.field("raw", pa.map_(pa.string(), pa.string())),
+    ]
+)
+"""`connector.landing.format.CDC_FIELDS` as Arrow types; a test keeps the two in step."""
+
+
+def arrow_type(type_name: str) -> pa.DataType:
+    """Return the Arrow type of a Spark SQL type that a landing file may hold."""
+    if decimal := decimal_of(type_name):
+        return pa.decimal128(*decimal)
+    if element := array_of(type_name):
+        return pa.list_(arrow_type(element))
+    try:
+        return _SCALARS[type_name]
+    except KeyError:
+        raise BugError(f"no landing type {type_name!r}") from None
+
+
+def arrow_schema(schema: TableSchema) -> pa.Schema:
+    """Return the Arrow schema of a landing file of this table: its columns, then `_cdc`."""
+    fields = [pa.field(c.name, arrow_type(c.type)) for c in schema.columns]
+    return pa.schema([*fields, pa.field(CDC, CDC_TYPE)])
+
+
+@dataclass(frozen=True)
+class EventBatch:
+    """Events of one table under one schema, in position order; `table` has the landing layout.
+
+    `partial`: some event lists `unchanged` columns. `truncates`: some event is a truncate.
+    """
+
+    schema: TableSchema
+    table: pa.Table
+    first: Position
+    last: Position
+    partial: bool = False
+    truncates: bool = False
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """What a decoder returns instead of events for a table that it can't continue.
+
+    `lsn` is the transaction of the first event that is not landed.
+    """
+
+    table: TableName
+    lsn: int
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The position of each message: `lsn`, `seq` of its first row, `txid`, `committed_at`."""
+
+    lsn: npt.NDArray[np.int64]
+    seq: npt.NDArray[np.int64]
+    txid: pa.Array
+    committed_at: pa.Array
+
+
+@dataclass
+class CdcColumns:
+    """The fields of `_cdc`, each an Arrow array of the batch's length, a scalar for all rows, or None."""
+
+    op: pa.Array | str
+    epoch: int
+    lsn: pa.Array | int
+    seq: pa.Array | int
+    txid: pa.Array | None = None
+    committed_at: pa.Array | None = None
+    low_lsn: int | None = None
+    high_lsn: int | None = None
+    dump: str | None = None
+    chunk: int | None = None
+    unchanged: pa.Array | None = None
+    raw: pa.Array | None = None
+
+    def to_struct(self, rows: int) -> pa.StructArray:
+        """Build the struct column of `rows` rows."""
+        arrays = [_fill(getattr(self, f.name), f.type, rows) for f in CDC_TYPE]
+        return pa.StructArray.from_arrays(arrays, fields=list(CDC_TYPE))
+
+
+def _fill(value: object, type_: pa.DataType, rows: int) -> pa.Array:
+    if value is None:
+        return pa.nulls(rows, type_)
+    if isinstance(value, pa.Array):
+        return value if value.type == type_ else value.cast(type_)
+    return pa.repeat(pa.scalar(value, type_), rows)
+
+
+def assemble(schema: TableSchema, columns: Sequence[pa.Array], cdc: CdcColumns) -> pa.Table:
+    """Combine a table's columns and `_cdc` in the landing layout; lengths and types must agree."""
+    struct = cdc.to_struct(len(columns[0]))
+    return pa.Table.from_arrays([*columns, struct], schema=arrow_schema(schema))

@@ -1,0 +1,115 @@
+"""The landing zone's names: paths, the `_cdc` struct, operations. Pure; no I/O and no Arrow.
+
+::
+
+    <landing>/<source>/
+      manifest/<number // 1000>/<number>.json
+      data/<namespace>.<table>/<date>/<file>.parquet
+      schema/<namespace>.<table>/<id>.json
+      requests/<id>.json
+      lease.json
+
+All paths here are relative to ``<landing>/<source>/``. Characters with a special meaning in a file system, a
+URL, a glob or a partition path are percent-encoded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from connector.schema import TableName
+
+FORMAT = 1
+"""Version of manifests and landing files; a reader refuses a newer one."""
+
+CDC = "_cdc"
+"""The struct column for everything that is not the table's own."""
+
+CDC_FIELDS: tuple[tuple[str, str], ...] = (
+    ("op", "string"),
+    ("epoch", "int"),
+    ("lsn", "bigint"),
+    ("seq", "bigint"),
+    ("txid", "string"),
+    ("committed_at", "timestamp"),
+    ("low_lsn", "bigint"),
+    ("high_lsn", "bigint"),
+    ("dump", "string"),
+    ("chunk", "int"),
+    ("unchanged", "array<string>"),
+    ("raw", "map<string,string>"),
+)
+"""Fields of `_cdc` in order, with their Spark SQL types."""
+
+INSERT, UPDATE, DELETE, TRUNCATE, DUMP = "insert", "update", "delete", "truncate", "dump"
+
+LEASE = "lease.json"
+REQUESTS = "requests"
+MANIFESTS = "manifest"
+MANIFESTS_PER_FOLDER = 1000
+
+_SAFE = re.compile(r"[A-Za-z0-9_.-]")
+
+
+def encode(part: str) -> str:
+    """Percent-encode one part of a path: everything but ASCII letters, digits, ``_``, ``-`` and inner dots.
+
+    A leading ``_`` or ``.`` is encoded too, because Spark ignores such names.
+    """
+    out = "".join(c if _SAFE.match(c) else "".join(f"%{b:02X}" for b in c.encode()) for c in part)
+    return f"%{ord(out[0]):02X}{out[1:]}" if out[:1] in ("_", ".") else out
+
+
+def table_folder(table: TableName) -> str:
+    """Return a table's folder; a dot within a name is encoded, so two tables never share one."""
+    namespace, name = (encode(part).replace(".", "%2E") for part in table)
+    return f"{namespace}.{name}"
+
+
+def manifest_folder(number: int) -> str:
+    """Return the folder of 1,000 manifests that holds this number."""
+    return f"{MANIFESTS}/{number // MANIFESTS_PER_FOLDER:012d}"
+
+
+def manifest_path(number: int) -> str:
+    """Return the path of the manifest of this number."""
+    return f"{manifest_folder(number)}/{number:015d}.json"
+
+
+def manifest_number(path: str) -> int:
+    """Parse a manifest's number from its path or file name; ``ValueError`` if it is not one."""
+    match = re.fullmatch(r"(?:.*/)?(\d{15})\.json", path)
+    if match is None:
+        raise ValueError(f"{path!r} is not a manifest's name")
+    return int(match[1])
+
+
+def data_path(table: TableName, date: str, file: str) -> str:
+    """Return the path of a landing file; ``date`` is its UTC day, ``file`` a unique name without suffix."""
+    return f"data/{table_folder(table)}/{date}/{file}.parquet"
+
+
+def schema_path(table: TableName, schema_id: str) -> str:
+    """Return the path of one schema of a table."""
+    return f"schema/{table_folder(table)}/{schema_id}.json"
+
+
+def request_path(request_id: str) -> str:
+    """Return the path of one request."""
+    return f"{REQUESTS}/{encode(request_id)}.json"
+
+
+def misnamed(columns: Iterable[str]) -> str | None:
+    """Return why columns of these names can't land in one table, or None.
+
+    Delta and Spark ignore case, and `_cdc` is taken.
+    """
+    seen: dict[str, str] = {}
+    for name in columns:
+        if name.lower() == CDC:
+            return f"its column {name} has the name of our own column {CDC}"
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            return f"its columns {other} and {name} differ only by case"
+    return None

@@ -1,0 +1,281 @@
+"""The lease: who is active on a source, so that a second agent does not waste its work.
+
+The manifest is the fence, not the lease: two agents that both believe they hold it still can't commit the
+same manifest. So nothing here needs to be exact, and no clocks are compared: a lease has expired once the
+store has shown it unchanged for its own length by our monotonic clock. `until` is only for people.
+
+A crash leaves a lease that the same host's next agent takes at once, and another host's after its length. "At
+once" requires that the process is known to be gone: same boot, host name and process id namespace, and no
+process has that id, or the one that has it started at another time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from connector.errors import DeltatideError, FencedError, FormatError, TransientError
+from connector.landing.format import LEASE
+from connector.store.protocol import Store
+
+
+class Holder(BaseModel):
+    """The content of lease.json. `term` counts the holders; `until` is by the holder's clock, for people.
+
+    `renewals` makes each renewal a different object, even if the clock stands still.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    holder: str
+    term: int
+    host: str
+    pid: int
+    machine: str | None = None
+    process_start: str | None = None
+    since: datetime
+    until: datetime
+    seconds: float = Field(gt=0, le=3600)
+    renewals: int = 0
+    released: bool = False
+    status: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def active(self) -> bool:
+        """Return whether nobody has released it; only watching shows whether its holder still renews it."""
+        return not self.released
+
+
+def read_lease(store: Store) -> Holder | None:
+    """Return who holds or last held the lease, with the status they left; None if nobody ever did."""
+    found = _read(store)
+    return found and found[0]
+
+
+class Lease:
+    """An acquired lease, used by one thread. `term` is greater than that of any earlier holder."""
+
+    def __init__(self, store: Store, state: Holder, version: str) -> None:
+        self._store = store
+        self._state = state
+        self._version = version
+
+    @property
+    def term(self) -> int:
+        """Return the number of this tenure."""
+        return self._state.term
+
+    @property
+    def holder(self) -> str:
+        """Return this holder's unique id."""
+        return self._state.holder
+
+    @classmethod
+    def acquire(
+        cls,
+        store: Store,
+        seconds: float,
+        on_wait: Callable[[str], None] | None = None,
+        *,
+        holder: str | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Lease:
+        """Take the lease for `seconds` at a time; blocks at most for the length of another host's lease.
+
+        A free lease, a released one, and one whose process on this host is dead are taken at once. Another
+        host's lease is watched, and `on_wait` is called once. `FencedError` if the holder lives. After a
+        `TransientError` it can be called again with the same `holder`, a unique id.
+        """
+        found = _read(store)
+        if found is not None and found[0].holder == holder:  # the response to an earlier attempt was lost
+            return cls(store, *found)
+        if found is not None and not _is_free(found[0]):
+            found = _outlast(store, found, on_wait, sleep, clock)
+        state = _new_holder(found[0] if found else None, seconds, holder or uuid.uuid4().hex)
+        version = _take(store, state, found[1] if found else None)
+        return cls(store, state, version or _own_version(store, state))
+
+    def renew(self, status: dict[str, Any] | None = None) -> None:
+        """Hold the lease for another `seconds`, and leave a status for others to read.
+
+        `FencedError` if it is lost. After a `TransientError` it can be called again.
+        """
+        changes = {"until": _until(self._state.seconds), "renewals": self._state.renewals + 1}
+        renewed = self._state.model_copy(update=changes)
+        if status is not None:
+            renewed = renewed.model_copy(update={"status": status})
+        self._replace(renewed)
+
+    def release(self) -> None:
+        """Let the next agent take it at once. Never raises: an unreleased lease expires."""
+        with suppress(DeltatideError):
+            self._replace(self._state.model_copy(update={"released": True, "until": _now()}))
+
+    def _replace(self, state: Holder) -> None:
+        version = _take(self._store, state, self._version)
+        if version is None:  # the lease is lost, or the response to an earlier renewal was
+            version = _take(self._store, state, _own_version(self._store, state))
+        self._state, self._version = state, version or _own_version(self._store, state)
+
+
+def _take(store: Store, state: Holder, version: str | None) -> str | None:
+    """Write the lease over a version; None if the version is another now, even ours after a lost response."""
+    try:
+        return store.replace(LEASE, _to_json(state), version)
+    except TransientError:
+        return store.replace(LEASE, _to_json(state), version)
+
+
+def _own_version(store: Store, state: Holder) -> str:
+    """Return the version of the lease if this holder has it, else raise `FencedError`."""
+    found = _read(store)
+    if found is None:
+        raise FencedError(
+            f"{store.url}/{LEASE}: the lease was removed while it was held",
+            hint="start the agent again; nothing but deltatide may write under the landing zone",
+        )
+    if found[0].holder != state.holder:
+        raise _fenced(found[0])
+    return found[1]
+
+
+def _outlast(
+    store: Store,
+    found: tuple[Holder, str],
+    on_wait: Callable[[str], None] | None,
+    sleep: Callable[[float], None],
+    clock: Callable[[], float],
+) -> tuple[Holder, str] | None:
+    """Watch a lease for its length; `FencedError` if it is renewed, or its process lives on this host."""
+    holder, version = found
+    if _lives(holder):
+        raise _fenced(holder)
+    if on_wait is not None:
+        on_wait(f"waiting up to {holder.seconds:g} s whether {_described(holder)} still holds the lease")
+    end = clock() + holder.seconds
+    while (left := end - clock()) > 0:
+        sleep(min(left, max(holder.seconds / 10, 0.05), 1.0))
+        current = _read(store)
+        if current is None or current[0].released:
+            return current
+        if current[1] != version:
+            raise _fenced(current[0])
+    return found
+
+
+def _is_free(state: Holder) -> bool:
+    return state.released or _is_dead(state)
+
+
+def _is_dead(state: Holder) -> bool:
+    """Return whether its process is known to be gone: a process that can't be examined may be it."""
+    if not _is_here(state):
+        return False
+    if _process_fields(state.pid) is None:
+        return not _exists(state.pid)
+    return _process_start(state.pid) != state.process_start
+
+
+def _lives(state: Holder) -> bool:
+    start = _process_start(state.pid) if _is_here(state) else None
+    return start is not None and start == state.process_start
+
+
+def _is_here(state: Holder) -> bool:
+    return state.machine is not None and state.machine == _machine()
+
+
+def _fenced(state: Holder) -> FencedError:
+    since = f"{state.since:%Y-%m-%d %H:%M:%S} UTC"
+    return FencedError(
+        f"another agent is active on this source: {_described(state)}, since {since}",
+        hint="run one agent for each source; stop that one first, this one can then go on where it ended",
+    )
+
+
+def _described(state: Holder) -> str:
+    return f"process {state.pid} on {state.host}"
+
+
+def _new_holder(former: Holder | None, seconds: float, holder: str) -> Holder:
+    return Holder(
+        holder=holder,
+        term=former.term + 1 if former else 1,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        machine=_machine(),
+        process_start=_process_start(os.getpid()),
+        since=_now(),
+        until=_until(seconds),
+        seconds=seconds,
+        status=former.status if former else {},
+    )
+
+
+def _read(store: Store) -> tuple[Holder, str] | None:
+    found = store.read_versioned(LEASE)
+    if found is None:
+        return None
+    try:
+        return Holder.model_validate_json(found[0]), found[1]
+    except ValidationError as error:
+        raise FormatError(
+            f"{store.url}/{LEASE} is not a lease: {error.errors()[0]['msg']}",
+            hint="remove it when no agent is running",
+        ) from error
+
+
+def _to_json(state: Holder) -> bytes:
+    return state.model_dump_json(indent=1).encode()
+
+
+def _machine() -> str | None:
+    """Return the namespace of process ids: a boot of a host, a container. None: unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _process_start(pid: int) -> str | None:
+    """Return a process's start, in clock ticks since boot; None if it is gone, unreaped, or hidden."""
+    fields = _process_fields(pid)
+    return None if fields is None or fields[0] in "ZX" else fields[19]
+
+
+def _process_fields(pid: int) -> list[str] | None:
+    """Return the fields of /proc/<pid>/stat from the state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _exists(pid: int) -> bool:
+    """Return whether there is such a process, even one hidden in /proc (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _until(seconds: float) -> datetime:
+    return _now() + timedelta(seconds=seconds)

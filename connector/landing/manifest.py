@@ -1,0 +1,274 @@
+"""Manifests: the numbered JSON objects that commit what has landed, and the agent's only durable state.
+
+Invariants:
+
+- Manifest N+1 is created only if it does not exist: the history is linear, and its last element is the truth.
+- `position` is a transaction boundary: every event at or before it, of every captured table, is named by this
+  or an earlier manifest, and none after it is (except chunk rows, whose high watermark is at or before it).
+- `gtids`, if the source has them, are the transactions executed up to `position`, in its own notation: with
+  them the history can continue in another server's log. `gtids_needed` leaves out the agent's own writes at
+  their end, which that server may lack; absent if there are none.
+- `last_commit` is the last transaction of the epoch at or before `position`, in any table; None if there was
+  none yet. It distinguishes a log that was replaced under the same positions from the one that was read.
+- Each manifest carries the whole state (tables, dumps, commits not yet visible), so a start reads only the
+  newest one.
+
+This module holds the format only. It does no I/O; `connector.landing.manifest_store` creates the objects.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from connector.errors import FormatError
+from connector.landing.format import FORMAT
+from connector.position import CHUNK_SEQ, Position, spell_position
+from connector.schema import TableName
+
+KEPT_CHARACTERS = 300
+"""How much is kept of the predicate and the error of a finished dump."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class SourceIdentity(_Part):
+    """Which database this history was read from; `system_id` must never change within a landing zone.
+
+    `server`: whose log the epoch is read from, if replicas of the database have logs of their own; for
+    PostgreSQL the timeline.
+    """
+
+    name: str
+    kind: Literal["postgres", "mysql", "mariadb"]
+    system_id: str
+    database: str
+    slot: str | None = None
+    publication: str | None = None
+    version: str | None = None
+    server: str | None = None
+
+
+class LandedFile(_Part):
+    """One landing file: one table, one schema, events between `first` and `last` inclusive.
+
+    A chunk's file (`kind` chunk) has the dump's id, the chunk's number and its watermarks.
+    """
+
+    path: str
+    table: TableName
+    schema_id: str
+    kind: Literal["log", "chunk"]
+    rows: int
+    bytes: int
+    first: Position
+    last: Position
+    partial: bool = False
+    truncates: bool = False
+    dump: str | None = None
+    chunk: int | None = None
+    low: int | None = None
+    high: int | None = None
+
+
+class OpenRange(_Part):
+    """A planned, uncommitted chunk: keys after `after` (exclusive) up to `upto` (inclusive).
+
+    Key values are the source's own text, one per key column; None is the end of the key space.
+    """
+
+    chunk: int
+    after: list[str] | None = None
+    upto: list[str] | None = None
+
+
+class DumpState(_Part):
+    """One dump of one table: what is requested, and its progress.
+
+    ``kind``: full (sweeps ghosts), where (a predicate in the source's dialect), keys (given keys; the ones
+    not found land as deletes). A chunk is planned, read, and committed; `open` holds the planned ones, and
+    `planned_upto` the key after which nothing is planned yet. `low` is the lowest low watermark of the chunks
+    committed so far: the ghost sweep of a full dump deletes only rows positioned before it.
+    `floor`: log before it did not land for this table, so a chunk must see all commits before it.
+    `awaits`: a mark of the source above transactions that must end first; the floor will be their end.
+    `started_in` and `finished_in` are the numbers of the manifests between which all its chunks are.
+    `request` is the id of the request that asked for it, `digest` a hash of that request's content.
+    A finished dump keeps neither keys nor ranges, and only the beginning of its predicate.
+    """
+
+    id: str
+    number: int
+    table: TableName
+    kind: Literal["full", "where", "keys"]
+    reason: Literal["initial", "request", "repair", "missing"] = "request"
+    where: str | None = None
+    keys: list[list[str]] | None = None
+    state: Literal["waiting", "running", "complete", "cancelled", "failed"] = "waiting"
+    error: str | None = None
+    epoch: int
+    requested_at: datetime
+    finished_at: datetime | None = None
+    started_in: int
+    finished_in: int | None = None
+    next_chunk: int = 0
+    planned_upto: list[str] | None = None
+    planned_all: bool = False
+    open: list[OpenRange] = Field(default_factory=list)
+    low: int | None = None
+    rows: int = 0
+    chunks: int = 0
+    rows_estimate: int | None = None
+    floor: int | None = None
+    awaits: int | None = None
+    request: str | None = None
+    digest: str | None = None
+
+    @property
+    def active(self) -> bool:
+        """Return whether there is anything left to read."""
+        return self.state in ("waiting", "running")
+
+    def settle(self) -> None:
+        """Drop what only an unfinished dump needs: every later manifest carries this state."""
+        self.keys, self.planned_upto, self.open = None, None, []
+        self.where, self.error = _shortened(self.where), _shortened(self.error)
+
+    def position(self, low: int) -> Position:
+        """Return the position of this dump's rows for a low watermark."""
+        return Position(self.epoch, low, CHUNK_SEQ + self.number)
+
+
+def _shortened(text: str | None) -> str | None:
+    return text if text is None or len(text) <= KEPT_CHARACTERS else f"{text[:KEPT_CHARACTERS]}..."
+
+
+class TableState(_Part):
+    """What the agent knows of one table. A quarantined table lands nothing until a full dump of it.
+
+    `schema_id` is absent while the table has never had a layout that can be captured.
+    `fingerprint` is what the catalog watcher last saw of everything that the log does not show
+    (`connector.capture.catalog_watcher`). `dumped` becomes true with the manifest that commits the last chunk
+    of its first full dump. `dropped` are columns that it once had, whose old values the lake still holds.
+    `schema_since` is the number of the manifest that adopted this layout: the manifest before it names the
+    previous layout (`connector.capture.layout_history`).
+    """
+
+    schema_id: str | None = None
+    schema_since: int = 1
+    key: list[str] = Field(default_factory=list)
+    state: Literal["captured", "quarantined"] = "captured"
+    reason: str | None = None
+    hint: str | None = None
+    since: int | None = None
+    dumped: bool = False
+    fingerprint: str | None = None
+    dropped: list[str] = Field(default_factory=list)
+
+
+class Gap(_Part):
+    """Lost log: between `after` in the former epoch and `before` in the new one."""
+
+    epoch: int
+    after: int
+    before: int
+    reason: str
+    found_at: datetime
+
+
+class Notice(_Part):
+    """Something people should know about one table, or about the source (`table` None)."""
+
+    table: TableName | None = None
+    kind: Literal["schema", "quarantined", "released", "gap", "failover", "dump"]
+    text: str
+    at: datetime
+
+
+class LastCommit(_Part):
+    """The last transaction at or before the manifest's position: a log that goes on here must hold it.
+
+    `position`: the boundary after it, or in a binary log its start. `txid`: its name at the source (xid,
+    GTID). In a binary log, the start of a file stands for the last transaction until one was read there.
+    """
+
+    position: int
+    txid: str
+    committed_at: datetime
+
+
+class InvisibleCommit(_Part):
+    """A commit at or before the manifest's position that a later snapshot did not show yet.
+
+    `lsn` 0: an xid barrier. Transactions with a lower xid (64 bits here) may have committed before the epoch
+    began, or before a table was published, and chunks wait until all of them have ended.
+    """
+
+    xid: int
+    lsn: int
+
+
+class Manifest(_Part):
+    """One commit. The module's docstring lists its guarantees."""
+
+    format: int = FORMAT
+    number: int
+    term: int
+    write_id: str
+    source: SourceIdentity
+    epoch: int
+    position: int
+    gtids: str | None = None
+    gtids_needed: str | None = None
+    source_committed_at: datetime | None = None
+    committed_at: datetime
+    files: list[LandedFile] = Field(default_factory=list)
+    tables: dict[TableName, TableState] = Field(default_factory=dict)
+    dumps: list[DumpState] = Field(default_factory=list)
+    last_dump_number: int = 0
+    gaps: list[Gap] = Field(default_factory=list)
+    notices: list[Notice] = Field(default_factory=list)
+    not_yet_visible: list[InvisibleCommit] = Field(default_factory=list)
+    last_commit: LastCommit | None = None
+
+    @property
+    def place(self) -> str:
+        """Format the position as users of this kind of source know it."""
+        return spell_position(self.position, self.source.kind)
+
+    @property
+    def exact(self) -> bool:
+        """Return whether the state after this manifest is the source's at `position`, for all tables.
+
+        False while a first dump or a repair after a gap is unfinished, or a table is quarantined.
+        """
+        pending = any(d.active and d.reason in ("initial", "repair", "missing") for d in self.dumps)
+        return not pending and all(t.dumped and t.state == "captured" for t in self.tables.values())
+
+    def to_json(self) -> bytes:
+        """Serialize for the landing zone."""
+        return self.model_dump_json(exclude_none=True, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes | str, name: str = "manifest") -> Manifest:
+        """Parse a manifest; `FormatError` for a newer format or something that is not a manifest."""
+        try:
+            version = _Version.model_validate_json(data).format
+            if version > FORMAT:
+                raise FormatError(
+                    f"{name} has format {version}, this deltatide reads up to {FORMAT}",
+                    hint="upgrade deltatide where it reads this landing zone",
+                )
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            raise FormatError(
+                f"{name} is not a manifest: {error.errors()[0]['msg']}",
+                hint="nothing but deltatide may write under the landing zone",
+            ) from error
+
+
+class _Version(BaseModel):
+    format: int

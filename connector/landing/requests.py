@@ -1,0 +1,227 @@
+"""Requests: what people and jobs ask of the agent, as objects in the landing zone.
+
+A request is an object ``requests/<id>.json``, or a folder of that name, as Spark jobs write it: then its part
+files together are the request. It stays until the manifest that takes it over is committed; so a crash loses
+none, and the agent may see one again that it has carried out (recognized by id and content).
+
+Invariants: whatever is among the requests, reading it neither blocks nor fills the memory, and what can't be
+read is not an error of the store. What is not a request, or can't be carried out, is moved to ``rejected/``,
+with the reason beside it, and never looked at again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Container
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from connector.errors import OperatorError
+from connector.landing.format import REQUESTS, encode, request_path
+from connector.schema import TableName
+from connector.store.protocol import Store
+
+REJECTED = "rejected"
+
+MOST_BYTES = 8 << 20
+"""Limit of one request: some 400,000 keys. A merge asks for 2,000 at a time."""
+
+MOST_PARTS = 1000
+"""Limit of objects per request."""
+
+MOST_AT_ONCE = 100
+"""Requests read at one look, or about `MOST_BYTES` of them; the others wait where they are."""
+
+
+def _sql_text(text: str) -> str:
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError("holds a zero byte or what is no character")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_sql_text)]
+
+
+class DumpRequest(BaseModel):
+    """A request to dump tables again: all (`tables` None), some, or rows of one.
+
+    `where` is a predicate in the source's dialect; `keys` are key values as the source's text, in the order
+    of the key's columns. Both are for one table, and exclude each other.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: _Text = Field(default_factory=lambda: new_request_id(), min_length=1, max_length=100)
+    kind: Literal["dump"] = "dump"
+    tables: list[TableName] | None = Field(default=None, min_length=1)
+    where: _Text | None = Field(default=None, min_length=1, max_length=10_000)
+    keys: list[Annotated[list[_Text], Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    reason: Literal["request", "repair", "missing"] = "request"
+    requested_at: datetime = Field(default_factory=lambda: datetime.now(timezone.utc))
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of what is asked for; it distinguishes two requests of the same name."""
+        said = self.model_dump_json(exclude_unset=True, exclude={"id"})
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+    @model_validator(mode="after")
+    def _one_table_for_rows(self) -> DumpRequest:
+        if self.where is not None and self.keys is not None:
+            raise ValueError("where and keys exclude each other")
+        if (self.where is not None or self.keys is not None) and len(self.tables or ()) != 1:
+            raise ValueError("where and keys are for one table")
+        return self
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """An object among the requests that is not one, and why."""
+
+    id: str
+    problem: str
+    digest: str = ""
+
+
+def new_request_id() -> str:
+    """Return a new id; ids sort by creation time."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:12]}"
+
+
+def submit(store: Store, request: DumpRequest) -> str:
+    """Submit a request, durable on return. Returns its id."""
+    store.put(request_path(request.id), request.model_dump_json(exclude_none=True, indent=1).encode())
+    return request.id
+
+
+def pending(store: Store, known: Container[str] = ()) -> list[DumpRequest | Malformed]:
+    """Read the first waiting requests, in the order of their ids, except those `known`.
+
+    A Spark job's folder is read only when it is complete. Bounded, no matter how many wait.
+    """
+    found: list[DumpRequest | Malformed] = []
+    size = 0
+    for request_id, paths in _objects(store).items():
+        if len(found) >= MOST_AT_ONCE or size >= MOST_BYTES:
+            break
+        if request_id in known:
+            continue
+        request, length = _read_sized(store, request_id, paths)
+        if isinstance(request, Malformed) and _is_being_written(paths):
+            continue
+        if request is not None:
+            found.append(request)
+            size += length
+    return found
+
+
+def waiting_ids(store: Store) -> set[str]:
+    """Return the ids of all waiting requests, without reading any."""
+    return set(_objects(store))
+
+
+def discard(store: Store, request: DumpRequest | Malformed) -> None:
+    """Remove a request; does nothing if it is gone, or another has taken its name since."""
+    for path in _unchanged(store, request):
+        store.delete(path)
+
+
+def reject(store: Store, request: DumpRequest | Malformed, reason: str) -> None:
+    """Move a request to ``rejected/``, as much of it as can be read, with the reason beside it."""
+    paths = _unchanged(store, request)
+    if paths:
+        store.put(f"{REJECTED}/{encode(request.id)[:200]}.reason.txt", f"{reason}\n".encode(errors="replace"))
+    for path in paths:
+        try:
+            data = store.read(path, MOST_BYTES)
+        except OperatorError:
+            data = None
+        if data is not None:
+            store.put(f"{REJECTED}/{path.removeprefix(REQUESTS + '/')}", data)
+        store.delete(path)
+
+
+def _unchanged(store: Store, request: DumpRequest | Malformed) -> list[str]:
+    """Return the paths of a request that is still what was read."""
+    paths = _objects(store).get(request.id, [])
+    now = _read(store, request.id, paths)
+    return paths if now is not None and now.digest == request.digest else []
+
+
+def _objects(store: Store) -> dict[str, list[str]]:
+    """Return the paths of each request's objects by its id; a name that encodes no id is kept as a path."""
+    objects: dict[str, list[str]] = {}
+    for path in store.list(f"{REQUESTS}/"):
+        objects.setdefault(_id_of(path.split("/")[1]), []).append(path)
+    return objects
+
+
+def _id_of(name: str) -> str:
+    """Return the id that an object's name encodes, or else the path; names may hold non-text bytes."""
+    request_id = unquote(name.removesuffix(".json"))
+    try:
+        if request_path(request_id) == f"{REQUESTS}/{name}":
+            return request_id
+    except UnicodeEncodeError:
+        pass
+    return f"{REQUESTS}/{name}".encode(errors="backslashreplace").decode()
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.split("/")[1:])
+
+
+def _is_being_written(paths: list[str]) -> bool:
+    """Return whether this is a Spark job's folder without its success marker."""
+    parts = [path.split("/")[2] for path in paths if path.count("/") > 1]
+    return bool(parts) and not any(part == "_SUCCESS" or part.startswith("_committed_") for part in parts)
+
+
+def _read(store: Store, request_id: str, paths: list[str]) -> DumpRequest | Malformed | None:
+    """Read one request; None if it is gone, or nothing of it is there yet."""
+    return _read_sized(store, request_id, paths)[0]
+
+
+def _read_sized(
+    store: Store, request_id: str, paths: list[str]
+) -> tuple[DumpRequest | Malformed | None, int]:
+    """Read one request and count its bytes."""
+    shown = sorted(path for path in paths if not _is_hidden(path))
+    try:
+        content = _content(store, shown)
+    except OperatorError as error:
+        return Malformed(request_id, f"can't be read: {error}"), 0
+    return (None, 0) if content is None else (_parse(request_id, content), len(content))
+
+
+def _content(store: Store, paths: list[str]) -> bytes | None:
+    """Return a request's text; None if it was discarded meanwhile."""
+    if len(paths) > MOST_PARTS:
+        raise OperatorError(f"more than {MOST_PARTS} objects")
+    parts: list[bytes] = []
+    for path in paths:
+        part = store.read(path, MOST_BYTES - sum(map(len, parts)))
+        if part is not None:
+            parts.append(part)
+    return b"".join(parts) if parts else None
+
+
+def _parse(request_id: str, content: bytes) -> DumpRequest | Malformed:
+    try:
+        request = DumpRequest.model_validate_json(content)
+    except ValidationError as error:
+        problems = "; ".join(map(_problem, error.errors(include_url=False, include_input=False)[:5]))
+        return Malformed(request_id, problems, hashlib.sha256(content).hexdigest()[:32])
+    return request.model_copy(update={"id": request_id})
+
+
+def _problem(error: Any) -> str:
+    where = ".".join(map(str, error["loc"]))
+    message = str(error["msg"]).removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    return f"{where}: {message}" if where else message

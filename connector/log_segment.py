@@ -1,0 +1,67 @@
+"""A segment of the log with what reading it revealed about its tables, before it is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.manifest import LastCommit
+from connector.source import Segment
+
+
+@dataclass
+class LogSegment:
+    """A segment with what was found while reading the log: quarantined tables, layouts that no row shows yet.
+
+    The layouts are `announced` as batches without rows, in position order.
+    """
+
+    inner: Segment
+    quarantined: Sequence[Quarantine]
+    announced: Sequence[EventBatch] = ()
+
+    @property
+    def position(self) -> int:
+        """The boundary after the last whole transaction."""
+        return self.inner.position
+
+    @property
+    def committed_at(self) -> datetime | None:
+        """The commit time of that transaction."""
+        return self.inner.committed_at
+
+    @property
+    def gtids(self) -> str | None:
+        """The transactions executed up to `position`."""
+        return self.inner.gtids
+
+    @property
+    def gtids_needed(self) -> str | None:
+        """What a server must have executed of these."""
+        return self.inner.gtids_needed
+
+    @property
+    def last_commit(self) -> LastCommit | None:
+        """The last transaction read at or before `position`."""
+        return self.inner.last_commit
+
+    @property
+    def rows(self) -> int:
+        """The number of change messages it holds."""
+        return self.inner.rows
+
+    def decode(self) -> Iterator[EventBatch | Quarantine]:
+        """Decode into batches; the quarantined tables come first, and have no batch."""
+        quarantined = {found.table for found in self.quarantined}
+        yield from self.quarantined
+        left = [batch for batch in self.announced if batch.schema.table not in quarantined]
+        for found in self.inner.decode():
+            if isinstance(found, Quarantine):
+                yield found
+            elif found.schema.table not in quarantined:
+                while left and left[0].first < found.first:
+                    yield left.pop(0)
+                yield found
+        yield from left

@@ -1,0 +1,103 @@
+"""A table's fingerprint in the manifest, for finding changes without row events. Pure.
+
+Two fields record such changes, and trigger a dump if they differ: `noted`, what the log reader recorded
+(`connector.mysql.state_tables`), and `unlogged`, the table's InnoDB ids that were last seen to differ without
+a statement that did it, with the log position.
+
+InnoDB gives a table a new id whenever it is emptied or rebuilt. MariaDB does that before it logs the
+statement, so a crash in between leaves an empty table and a log without the statement. A logged statement
+changes the id as well, and must not trigger a dump. So `Look` reads ids between two positions, and is judged
+once the log has been read past the second: a new id is unlogged if no statement naming the table came since
+`at`, the position before the look that saw the former id.
+
+A look that leaves doubt decides nothing, and the next one decides: if a statement is between the look's own
+two positions, or the statements kept by then no longer show whether there was one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from connector.schema import TableName
+
+STATEMENTS_KEPT = 64
+"""Keep the positions of this many statements naming a table: more than come between two looks."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """See the module; `ids` is empty if unknown (without the right, and in MySQL).
+
+    They were read after position `at` of `epoch`.
+    """
+
+    noted: str = ""
+    unlogged: str = ""
+    epoch: int = 0
+    at: int = 0
+    ids: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Fingerprint:
+        """Parse what `__str__` wrote."""
+        noted, unlogged, epoch, at, ids = text.split("|")
+        return cls(noted, unlogged, int(epoch), int(at), ids)
+
+    def __str__(self) -> str:
+        return f"{self.noted}|{self.unlogged}|{self.epoch}|{self.at}|{self.ids}"
+
+    def differs(self, before: Fingerprint) -> bool:
+        """Return whether rows may have changed without row events since an earlier fingerprint."""
+        return (self.noted, self.unlogged) != (before.noted, before.unlogged)
+
+
+class Statements:
+    """Log positions of statements by the table they name. Written by the log reader, read by the watcher."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._of: dict[TableName, tuple[int, ...]] = {}
+
+    def begin(self, epoch: int) -> None:
+        """Forget what belongs to another epoch."""
+        if epoch != self._epoch:
+            self._epoch, self._of = epoch, {}
+
+    def add(self, table: TableName, lsn: int) -> None:
+        """Record one; ignore those that are read again after a lost connection."""
+        known = self._of.get(table, ())
+        if not known or lsn > known[-1]:
+            self._of[table] = (*known, lsn)[-STATEMENTS_KEPT:]
+
+    def between(self, table: TableName, after: int, upto: int) -> bool | None:
+        """Return whether one begins at or after `after` and before `upto`; None if that is forgotten."""
+        known = self._of.get(table, ())
+        if any(after <= lsn < upto for lsn in known):
+            return True
+        return None if len(known) == STATEMENTS_KEPT and known[0] >= upto else False
+
+
+@dataclass(frozen=True)
+class Look:
+    """The ids of all tables at one moment between two positions of an epoch's log."""
+
+    epoch: int
+    before: int
+    after: int
+    ids: Mapping[TableName, str] = field(default_factory=dict)
+
+    def judge(self, table: TableName, known: Fingerprint, statements: Statements) -> Fingerprint:
+        """Return the fingerprint to remember; the log has been read up to `after`."""
+        ids = self.ids.get(table, "")
+        if not ids or statements.between(table, self.before, self.after) is not False:
+            return known
+        seen = replace(known, epoch=self.epoch, at=self.before, ids=ids)
+        if not known.ids or known.epoch != self.epoch:
+            return seen  # another server assigns other ids
+        since = statements.between(table, known.at, self.before)
+        if since is None:
+            return known
+        if since:
+            return seen
+        return known if known.ids == ids else replace(seen, unlogged=f"{self.epoch}:{self.after}:{ids}")

@@ -1,0 +1,1 @@
+"""Decodes row events and result rows to Arrow. Pure."""

@@ -1,0 +1,149 @@
+"""Apply a partial update's JSON difference to the document before. Pure.
+
+Format and rules: MySQL's ``sql-common/json_diff.cc`` (`read_binary`, `apply_json_diffs`). A difference is a
+list of operations, each with a path to one element; each acts on the result of those before it.
+
+Invariant: an operation that does not fit the document is a `ValueError`, never skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from connector.mysql.codec.binary_json import Tree, json_tree, tree_text
+
+_REPLACE, _INSERT, _REMOVE = range(3)
+
+_LEG = re.compile(
+    r"""\.\s*(?P<quoted>"(?:[^"\\]|\\.)*")
+      | \.\s*(?P<name>[^\s."\[\]*]+)
+      | \[\s*(?P<last>last\s*(?:-\s*(?P<back>\d+)\s*)?)\]
+      | \[\s*(?P<index>\d+)\s*\]""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class _Leg(NamedTuple):
+    """A member's name, or an index into an array; `from_end`: counted from its last element."""
+
+    key: str | int
+    from_end: bool = False
+
+    def place(self, elements: int) -> int:
+        assert isinstance(self.key, int)
+        return elements - 1 - self.key if self.from_end else self.key
+
+
+class _Operation(NamedTuple):
+    """What to do at a path."""
+
+    kind: int
+    path: list[_Leg]
+    value: Tree
+
+
+def changed_text(before: bytes, difference: bytes) -> str:
+    """Apply a difference to the document before and return the new document's text."""
+    document = json_tree(before)
+    for operation in _operations(difference):
+        _carry_out(document, operation)
+    return tree_text(document)
+
+
+def _operations(data: bytes) -> Iterator[_Operation]:
+    place = 0
+    try:
+        while place < len(data):
+            kind = data[place]
+            path, place = _text(data, place + 1)
+            value = b""
+            if kind in (_REPLACE, _INSERT):
+                value, place = _text(data, place)
+            elif kind != _REMOVE:
+                raise ValueError(f"operation {kind} of a JSON difference is not known")
+            yield _Operation(kind, _legs(path.decode()), json_tree(value))
+    except (IndexError, KeyError, UnicodeDecodeError) as error:
+        raise ValueError(f"a JSON difference cannot be read: {error!r}") from error
+
+
+def _text(data: bytes, place: int) -> tuple[bytes, int]:
+    """Read length-prefixed bytes; return them and their end offset."""
+    length, place = data[place], place + 1
+    if length >= 251:
+        width = {252: 2, 253: 3, 254: 8}[length]
+        length, place = int.from_bytes(data[place : place + width], "little"), place + width
+    if place + length > len(data):
+        raise IndexError("a value reaches beyond its difference")
+    return data[place : place + length], place + length
+
+
+def _legs(path: str) -> list[_Leg]:
+    legs, place = [], 1
+    while place < len(path):
+        match = _LEG.match(path, place)
+        if match is None:
+            break
+        if match["quoted"] is not None:
+            legs.append(_Leg(json.loads(match["quoted"], strict=False)))
+        elif match["name"] is not None:
+            legs.append(_Leg(match["name"]))
+        elif match["last"] is not None:
+            legs.append(_Leg(int(match["back"] or 0), from_end=True))
+        else:
+            legs.append(_Leg(int(match["index"])))
+        place = match.end()
+    if path[:1] != "$" or place != len(path) or not legs:
+        raise ValueError(f"path {path!r} of a JSON difference cannot be read")
+    return legs
+
+
+def _carry_out(document: Tree, operation: _Operation) -> None:
+    parent = document
+    for leg in operation.path[:-1]:
+        parent = _step(parent, leg)
+    leg = operation.path[-1]
+    if operation.kind == _INSERT:
+        _insert(parent, leg, operation.value)
+        return
+    _step(parent, leg)  # it must exist
+    if isinstance(parent, dict):
+        name = str(leg.key)
+        if operation.kind == _REMOVE:
+            del parent[name]
+        else:
+            parent[name] = operation.value
+    elif isinstance(parent, list):
+        index = leg.place(len(parent))
+        parent[index : index + 1] = [] if operation.kind == _REMOVE else [operation.value]
+
+
+def _step(parent: Tree, leg: _Leg) -> Tree:
+    """Return the element at a leg."""
+    if isinstance(parent, dict) and isinstance(leg.key, str) and leg.key in parent:
+        return parent[leg.key]
+    if isinstance(parent, list) and isinstance(leg.key, int):
+        index = leg.place(len(parent))
+        if 0 <= index < len(parent):
+            return parent[index]
+    raise ValueError(f"a JSON difference names {leg.key!r}, which the document before does not have")
+
+
+def _insert(parent: Tree, leg: _Leg, value: Tree) -> None:
+    """Insert a new member in order, or an element before its index; beyond the end, append it."""
+    if isinstance(parent, dict) and isinstance(leg.key, str) and leg.key not in parent:
+        members = sorted([*parent.items(), (leg.key, value)], key=_order)
+        parent.clear()
+        parent.update(members)
+    elif isinstance(parent, list) and isinstance(leg.key, int):
+        parent.insert(max(0, leg.place(len(parent))), value)
+    else:
+        raise ValueError(f"a JSON difference adds {leg.key!r} where the document before has no place for it")
+
+
+def _order(member: tuple[str, Tree]) -> tuple[int, bytes]:
+    """Return the sort key of members as MySQL stores them: length, then bytes."""
+    name = member[0].encode()
+    return len(name), name

@@ -1,0 +1,187 @@
+"""Find the shapes of a table's rows events, and where each of their rows begins. Pure.
+
+A rows event holds rows without lengths, so a row's start is known only once the one before it was walked. So
+row k of every event is walked at once (numpy), and when only a few long events are left, those one by one.
+
+Formats: ``mysql/binlog/event/rows_event.h``; version 1 events (MariaDB) and version 2 (MySQL). Each event
+lists the columns in its images: MINIMAL and NOBLOB omit some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from connector.cells import Bytes
+from connector.mysql.codec.compressed import HEADER
+from connector.mysql.codec.numbers import unaligned
+from connector.mysql.codec.row_image import ImageColumns, Layout, MalformedRowError
+from connector.mysql.codec.text_values import Places
+
+INSERT, UPDATE, DELETE, TRUNCATE = range(4)
+TRUNCATE_KIND, PARTIAL_UPDATE = 255, 39
+OPERATIONS = {23: INSERT, 24: UPDATE, 25: DELETE, 30: INSERT, 31: UPDATE, 32: DELETE}
+OPERATIONS |= {PARTIAL_UPDATE: UPDATE, TRUNCATE_KIND: TRUNCATE}
+"""Event types that hold a table's rows, uncompressed; one is our own, see `truncate_event`."""
+
+_VERSION_2 = (30, 31, 32, PARTIAL_UPDATE)
+_MARIADB_UPDATE = 24
+_UPDATES = (24, 31, PARTIAL_UPDATE)
+
+_FEW_EVENTS = 32
+"""This few events are walked faster one by one than all at once."""
+
+
+def truncate_event(table_id: int) -> bytes:
+    """Make the event for a TRUNCATE TABLE, which the log has only as a statement."""
+    return bytes([0, 0, 0, 0, TRUNCATE_KIND]) + bytes(HEADER - 5) + table_id.to_bytes(6, "little") + bytes(2)
+
+
+@dataclass(frozen=True)
+class Events:
+    """Rows events of one table in one buffer: their types, and the offsets of each one's header and end.
+
+    The buffer has `text_values.PADDING` at both ends and less than 2 GiB.
+    """
+
+    data: Bytes
+    kinds: Bytes
+    starts: Places
+    ends: Places
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Events of one operation, whose images have the same columns (None: no such image).
+
+    `events` are their indexes, ascending; `starts` is the offset of each one's first row.
+    """
+
+    operation: int
+    before: ImageColumns | None
+    after: ImageColumns | None
+    events: Places
+    starts: Places
+    is_mariadbs_update: bool = False
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in log order: each one's event, ordinal within the event, shape's index, and offset."""
+
+    event: Places
+    ordinal: Places
+    shape: npt.NDArray[np.int16]
+    start: Places
+
+    def part(self, picks: slice) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.event[picks], self.ordinal[picks], self.shape[picks], self.start[picks])
+
+
+def shapes_of(events: Events, columns: int) -> list[Shape]:
+    """Group events by operation and columns present; `MalformedRowError` for another column count."""
+    data, kinds, width = events.data, events.kinds, (columns + 7) // 8
+    place = events.starts + HEADER + 8
+    if (is_second := np.isin(kinds, _VERSION_2)).any():
+        place = place + np.where(is_second, unaligned(data, "<u2")[place], 0)
+    has_rows = kinds != TRUNCATE_KIND
+    if not has_rows.all():
+        place[~has_rows] = 0
+    wide = data[place] == 252
+    counts = np.where(wide, unaligned(data, "<u2")[place + 1], data[place])
+    if (counts != columns)[has_rows].any():
+        raise MalformedRowError(f"an event of the log does not have {columns} columns")
+    place = place + np.where(wide, 3, 1)
+    is_update = np.isin(kinds, _UPDATES)
+    starts = np.where(has_rows, place + np.where(is_update, 2, 1) * width, events.ends)
+    if (starts > events.ends).any():
+        raise MalformedRowError("an event of the log ends before its rows")
+    keys = np.zeros((len(kinds), 1 + 2 * width), np.uint8)
+    keys[:, 0] = kinds
+    for byte in range(width):
+        keys[:, 1 + byte] = np.where(has_rows, data[place + byte], 0)
+        keys[:, 1 + width + byte] = np.where(is_update, data[place + is_update * width + byte], 0)
+    return [_shape(key, columns, some, starts[some]) for key, some in _groups(keys)]
+
+
+def _groups(keys: Bytes) -> Iterator[tuple[Bytes, Places]]:
+    if (keys == keys[0]).all():
+        yield keys[0], np.arange(len(keys))
+        return
+    distinct, group = np.unique(keys, axis=0, return_inverse=True)
+    for index, key in enumerate(distinct):
+        yield key, np.flatnonzero(group.reshape(-1) == index)
+
+
+def _shape(key: Bytes, columns: int, events: Places, starts: Places) -> Shape:
+    kind, operation = int(key[0]), OPERATIONS[int(key[0])]
+    first, second = (_present(bitmap, columns) for bitmap in np.split(key[1:], 2))
+    before = ImageColumns(first) if operation in (UPDATE, DELETE) else None
+    after = None
+    if operation in (INSERT, UPDATE):
+        after = ImageColumns(first if operation == INSERT else second, differences=kind == PARTIAL_UPDATE)
+    return Shape(operation, before, after, events, starts, kind == _MARIADB_UPDATE)
+
+
+def _present(bitmap: Bytes, columns: int) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(np.unpackbits(bitmap, bitorder="little")[:columns]).tolist())
+
+
+def find_rows(layout: Layout, events: Events, shapes: list[Shape]) -> Rows:
+    """Find every row of the events, in log order; `MalformedRowError` if rows do not fill their event."""
+    found = [_find(layout, events.data, shape, events.ends[shape.events]) for shape in shapes]
+    event, ordinal, start = (np.concatenate(column) for column in zip(*found, strict=True))
+    shape = np.repeat(np.arange(len(shapes), dtype=np.int16), [len(f[0]) for f in found])
+    rows = Rows(event, ordinal, shape, start)
+    if (start[1:] > start[:-1]).all():
+        return rows
+    order = np.argsort(start, kind="stable")
+    return Rows(event[order], ordinal[order], shape[order], start[order])
+
+
+def _find(layout: Layout, data: Bytes, shape: Shape, limits: Places) -> tuple[Places, Places, Places]:
+    """Return event, ordinal and start of each row, in no order."""
+    events, places = shape.events, shape.starts
+    if shape.operation == TRUNCATE:
+        return events, np.zeros(len(events), np.int64), places - 1
+    found: list[tuple[Places, Places, Places]] = []
+    while len(events) > _FEW_EVENTS:
+        found.append((events, np.full(len(events), len(found)), places))
+        places = _skip_rows(layout, data, shape, places)
+        if (places > limits).any():
+            raise MalformedRowError("a row reaches beyond its event")
+        more = places < limits
+        if not more.all():
+            events, places, limits = events[more], places[more], limits[more]
+    walked = len(found)
+    text = data.data
+    for event, place, limit in zip(events.tolist(), places.tolist(), limits.tolist(), strict=True):
+        starts = np.array(_scan(layout, text, shape, place, limit), np.int64)
+        found.append((np.full(len(starts), event), walked + np.arange(len(starts)), starts))
+    if not found:
+        return events, events, places
+    event, ordinal, start = (np.concatenate(column) for column in zip(*found, strict=True))
+    return event, ordinal, start
+
+
+def _skip_rows(layout: Layout, data: Bytes, shape: Shape, places: Places) -> Places:
+    for image in (shape.before, shape.after):
+        if image is not None:
+            places = layout.walk(data, places, image, None)
+    return places
+
+
+def _scan(layout: Layout, data: memoryview, shape: Shape, place: int, limit: int) -> list[int]:
+    starts = []
+    images = [image for image in (shape.before, shape.after) if image is not None]
+    while place < limit:
+        starts.append(place)
+        for image in images:
+            place = layout.skip(data, place, image)
+    if place != limit:
+        raise MalformedRowError("a row reaches beyond its event")
+    return starts

@@ -1,0 +1,296 @@
+"""Decode a segment of the binary log: raw rows events to event batches, by table. Pure.
+
+The log reader's output, and the hot loop that produces it::
+
+    packet = bytes of one event as the server sent them: `base` bytes (the packet's 0x00, semi-sync's two),
+             the event (19 bytes of header, body), `tail` bytes (4 with a CRC32 checksum, else 0)
+    kind = packet[base + 4]
+    if kind in ROWS_EVENTS:                     # both versions, partial updates, MariaDB's compressed ones
+        table_id = int.from_bytes(packet[base + 19 : base + 25], "little")
+        if captured[table_id]:
+            payloads.append(packet); ordinals.append(ordinal)
+        ordinal += 1                            # counts rows events of all tables; 0 at a transaction's start
+    elif kind == TABLE_MAP:                     # comes before each statement's rows, mostly the same bytes
+        body = packet[base + 19 : len(packet) - tail]
+        if body is new for its table id:
+            layouts.append(TableLayout(len(payloads), table_id, parse_table_map(body, ...), schema))
+    elif it begins a transaction (GTID event):
+        transactions.add(len(payloads), lsn, committed_micros, txid); ordinal = 0
+    elif a statement TRUNCATE TABLE:            # a transaction of its own
+        payloads.append(pad(truncate_event(table_id))); ordinals.append(ordinal)
+
+Events in a MySQL TRANSACTION_PAYLOAD have no checksum: the reader puts `base` and `tail` zero bytes around
+each. `truncate_event` needs a table id with a layout; if the log has not shown the table, the reader makes
+one up (a server never uses 2^47 or more), with a `TableLayout` of its current schema.
+
+Invariants: a row's ``seq`` depends on its event's ordinal in the transaction and on its own in the event,
+never on which tables are captured or where segments are split. Batches of one table come in position order.
+Nothing here waits, reads or keeps state between segments.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from connector.errors import BugError, DeltatideError, TableError
+from connector.landing.event_batch import EventBatch, Placement, Quarantine
+from connector.landing.manifest import LastCommit
+from connector.mysql.codec.compressed import PLAIN, uncompress_event
+from connector.mysql.codec.numbers import little_endian
+from connector.mysql.codec.row_decoder import EVENT_SEQ, decode_changes
+from connector.mysql.codec.rows_event import OPERATIONS, Events
+from connector.mysql.codec.table_map import TableMap
+from connector.mysql.codec.text_values import PADDING, Places
+from connector.schema import TableName, TableSchema
+
+TABLE_MAP = 19
+ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != 255), *PLAIN))
+"""Event types that `MysqlSegment` decodes."""
+
+WINDOW_EVENTS = 1 << 18
+WINDOW_BYTES = 4 << 20
+"""Events and bytes decoded at a time: they bound a decode's memory, whatever the segment's size."""
+
+_LEAST_BYTES = 27
+"""Header, table id and flags."""
+
+
+def pack_position(file_number: int, offset: int) -> int:
+    """Pack a binlog file's number and an offset in it into a position's `lsn`."""
+    return file_number << 32 | offset
+
+
+def unpack_position(lsn: int) -> tuple[int, int]:
+    """Return the binlog file's number and the offset of a position's `lsn`."""
+    return lsn >> 32, lsn & 0xFFFFFFFF
+
+
+@dataclass
+class Transactions:
+    """A segment's transactions, each by the index of its first event, ascending.
+
+    `lsns`: `pack_position` of the transaction's start (its GTID event). `committed`: microseconds since 1970.
+    `txids`: its GTID, or None.
+    """
+
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    lsns: array[int] = field(default_factory=lambda: array("q"))
+    committed: array[int] = field(default_factory=lambda: array("q"))
+    txids: list[str | None] = field(default_factory=list)
+
+    def add(self, start: int, lsn: int, committed: int, txid: str | None) -> None:
+        """Record that events from index `start` on belong to this transaction."""
+        self.starts.append(start)
+        self.lsns.append(lsn)
+        self.committed.append(committed)
+        self.txids.append(txid)
+
+
+class TableLayout(NamedTuple):
+    """The layout of `table_id` from event `start` on; `schema` None: the table is not captured.
+
+    `schema.columns` are exactly the table map's columns, in its order. `problem`: the layout could not be
+    read (`parse_table_map`), or the reader found another reason why the table can't go on: its first event
+    quarantines it, so `schema` still names it, by an older layout if need be.
+    """
+
+    start: int
+    table_id: int
+    table_map: TableMap | None
+    schema: TableSchema | None
+    problem: TableError | None = None
+
+
+class MysqlSegment:
+    """Rows events of consecutive transactions; implements `connector.source.Segment`.
+
+    `payloads` and `ordinals` are parallel, see the module. `transactions` covers each event; one that began
+    in an earlier segment starts at 0 here. `layouts` are in log order; each table id that occurs has one at
+    or before its first event (known ones at 0). `rows` counts events, as rows are not known before decoding.
+    `decode` may be called again. `last_commit`: see `connector.mysql.continuity`.
+    """
+
+    last_commit: LastCommit | None = None
+
+    def __init__(
+        self,
+        epoch: int,
+        position: int,
+        committed_at: datetime | None,
+        payloads: Sequence[bytes | bytearray],
+        ordinals: Sequence[int],
+        transactions: Transactions,
+        layouts: Sequence[TableLayout],
+        *,
+        base: int = 0,
+        tail: int = 0,
+        gtids: str | None = None,
+        gtids_needed: str | None = None,
+    ) -> None:
+        if len(payloads) != len(ordinals):
+            raise BugError(f"{len(payloads)} events have {len(ordinals)} ordinals")
+        self.position = position
+        self.committed_at = committed_at
+        self.gtids, self.gtids_needed = gtids, gtids_needed
+        self.rows = len(payloads)
+        self._epoch = epoch
+        self._payloads = payloads
+        self._lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        self._ordinals = np.array(ordinals, np.int64)
+        self._transactions = transactions
+        self._base, self._tail = base, tail
+        self._layouts: dict[int, list[TableLayout]] = {}
+        for layout in layouts:
+            self._layouts.setdefault(layout.table_id, []).append(layout)
+
+    def decode(self) -> Iterator[EventBatch | Quarantine]:
+        """Decode into batches, for each table in position order.
+
+        A table that can't be decoded yields one `Quarantine` instead of that batch and all later ones.
+        """
+        quarantined: set[TableName] = set()
+        for window in self._windows():
+            for part in window.parts(self._layouts):
+                table = part.schema.table
+                if table in quarantined:
+                    continue
+                lsn = int(window.placement.lsn[part.members[0]])
+                try:
+                    for batch in part.decode(window, self._epoch):
+                        yield batch
+                        lsn = batch.last.lsn
+                except MemoryError:
+                    raise
+                except Exception as error:
+                    quarantined.add(table)
+                    yield _quarantine(table, lsn, error)
+
+    def _windows(self) -> Iterator[_Window]:
+        lengths = self._lengths
+        if len(lengths) and lengths.min() < self._base + _LEAST_BYTES + self._tail:
+            raise BugError(f"a rows event has {lengths.min() - self._base - self._tail} bytes")
+        ends = np.cumsum(lengths)
+        low = 0
+        while low < len(lengths):
+            before = int(ends[low - 1]) if low else 0
+            high = int(np.searchsorted(ends, before + WINDOW_BYTES, "right"))
+            high = min(max(high, low + 1), low + WINDOW_EVENTS, len(lengths))
+            yield self._window(low, high, lengths[low:high])
+            low = high
+
+    def _window(self, low: int, high: int, lengths: Places) -> _Window:
+        payloads = self._payloads[low:high]
+        if len(payloads) == 1 and isinstance(payloads[0], bytearray):
+            events = _alone(payloads[0], lengths, self._base, self._tail)
+        else:
+            events = _join(payloads, lengths, self._base, self._tail)
+        if np.isin(events.kinds, list(PLAIN)).any():
+            sizes = lengths.tolist()
+            plain = [
+                uncompress_event(bytes(p[self._base : size - self._tail]))
+                for p, size in zip(payloads, sizes, strict=True)
+            ]
+            events = _join(plain, np.fromiter(map(len, plain), np.int64, len(plain)), 0, 0)
+        if not np.isin(events.kinds, list(OPERATIONS)).all():
+            raise BugError("an event without rows is among the rows events of a segment")
+        placement = _placement(self._transactions, low + np.arange(high - low), self._ordinals[low:high])
+        return _Window(low, events, placement)
+
+
+def _join(payloads: Sequence[bytes | bytearray], lengths: Places, base: int, tail: int) -> Events:
+    data = np.frombuffer(b"".join([PADDING, *payloads, PADDING]), np.uint8)
+    after = len(PADDING) + np.cumsum(lengths)
+    starts = after - lengths + base
+    return Events(data, data[starts + 4], starts, after - tail)
+
+
+def _alone(payload: bytearray, lengths: Places, base: int, tail: int) -> Events:
+    """View a huge event, as assembled by `stream`, in place: add padding without a copy.
+
+    The bytes before its values serve as the padding in front.
+    """
+    if len(payload) == lengths[0]:
+        payload += PADDING
+    data, starts = np.frombuffer(payload, np.uint8), np.array([base])
+    return Events(data, data[starts + 4], starts, lengths - tail)
+
+
+def _placement(transactions: Transactions, index: Places, ordinals: Places) -> Placement:
+    transaction = np.searchsorted(np.array(transactions.starts, np.int64), index, "right") - 1
+    if transaction[0] < 0:
+        raise BugError("a rows event comes before the begin of its transaction")
+    first, last = int(transaction[0]), int(transaction[-1]) + 1
+    picks = pa.array(transaction - first)
+    return Placement(
+        np.array(transactions.lsns, np.int64)[transaction],
+        ordinals * EVENT_SEQ,
+        pa.array(transactions.txids[first:last], pa.string()).take(picks),
+        pa.array(transactions.committed[first:last], pa.timestamp("us", tz="UTC")).take(picks),
+    )
+
+
+def _quarantine(table: TableName, lsn: int, error: Exception) -> Quarantine:
+    reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+    hint = error.hint if isinstance(error, DeltatideError) else None
+    return Quarantine(table, lsn, reason, hint or f"fix or exclude {table}, then dump it again")
+
+
+class _Window(NamedTuple):
+    """Consecutive events in one buffer, each with its position."""
+
+    low: int
+    events: Events
+    placement: Placement
+
+    def parts(self, layouts: dict[int, list[TableLayout]]) -> list[_Part]:
+        """Split the events by table id and layout, in log order; omit those not captured."""
+        parts: list[_Part] = []
+        for table_id, members in self._by_table():
+            known = layouts.get(table_id, [])
+            if not known or known[0].start > self.low + members[0]:
+                raise BugError(f"rows of table id {table_id} come before its layout")
+            bounds = np.searchsorted(members, [layout.start - self.low for layout in known], "left")
+            for layout, some in zip(known, np.split(members, bounds)[1:], strict=True):
+                if layout.schema is not None and len(some):
+                    parts.append(_Part(layout, layout.schema, some))
+        return sorted(parts, key=lambda part: int(part.members[0]))
+
+    def _by_table(self) -> Iterator[tuple[int, Places]]:
+        ids = little_endian(self.events.data, self.events.starts + 19, 6)
+        if (ids == ids[0]).all():
+            yield int(ids[0]), np.arange(len(ids))
+            return
+        order = np.argsort(ids, kind="stable")
+        firsts = np.flatnonzero(np.concatenate(([True], np.diff(ids[order]) != 0)))
+        for table_id, members in zip(ids[order][firsts], np.split(order, firsts[1:]), strict=True):
+            yield int(table_id), members
+
+
+class _Part(NamedTuple):
+    """Events of one table under one layout: their indexes in the window, ascending."""
+
+    layout: TableLayout
+    schema: TableSchema
+    members: Places
+
+    def decode(self, window: _Window, epoch: int) -> Iterator[EventBatch]:
+        """Decode this part of the window."""
+        if self.layout.problem is not None or self.layout.table_map is None:
+            raise self.layout.problem or BugError(f"{self.schema.table} has no layout")
+        whole, place, members = window.events, window.placement, self.members
+        events = Events(whole.data, whole.kinds[members], whole.starts[members], whole.ends[members])
+        picks = pa.array(members)
+        placement = Placement(
+            place.lsn[members],
+            place.seq[members],
+            place.txid.take(picks),
+            place.committed_at.take(picks),
+        )
+        yield from decode_changes(self.schema, self.layout.table_map, epoch, events, placement)

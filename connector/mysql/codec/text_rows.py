@@ -1,0 +1,287 @@
+"""Decode rows of the text protocol (the result of COM_QUERY) to Arrow, a column at a time. Pure.
+
+The dump feeds the bytes that the server sends after the column definitions (and their EOF packet), packet
+headers included, as they come off the socket: `RowStream.feed`. There a row is a packet in which each value
+is prefixed by its length, 0xFB for NULL (MySQL's documentation, "Text Resultset Row").
+
+The session of a dump: ``time_zone = '+00:00'``, ``character_set_results = NULL`` (each text in its column's
+character set, decoded here as in the log), a ``sql_mode`` without PAD_CHAR_TO_FULL_LENGTH, no compression,
+and for each column `types.select_expression`. Invariant: then a row has the same values as from the log.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector.cells import Bytes, Mask, gather
+from connector.errors import BugError
+from connector.landing.event_batch import arrow_type
+from connector.mysql.codec import types
+from connector.mysql.codec.charsets import decode_texts
+from connector.mysql.codec.numbers import decode_bits, unaligned
+from connector.mysql.codec.text_values import PADDING, Places, hex_texts, texts_of
+from connector.mysql.codec.types import ColumnType
+
+_HEADER = 4
+_LONGEST = 0xFFFFFF
+"""A packet of this length continues in the next one."""
+
+_EOF, _ERR = 0xFE, 0xFF
+_EOF_BYTES = 9
+"""An EOF packet is shorter; a row that begins with the same byte (a value of 16 MiB and more) is longer."""
+
+_uint32 = struct.Struct("<I").unpack_from
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Rows in one buffer of less than 2 GiB, with `PADDING` at both ends: the offsets of start and end."""
+
+    data: Bytes
+    starts: Places
+    ends: Places
+
+
+class RowStream:
+    """Cuts the bytes of a result set into rows.
+
+    A row that spans packets (16 MiB and more) is assembled as it arrives, once and in one buffer, which
+    `take` returns: its memory is its own size, and the time is linear. `wanted`: the bytes that must be in
+    `rest` before `take` can do anything. `pending`: `take` can do more with what is there.
+
+    `ended`: the server has sent all rows. `error`: the payload of the ERR packet that it sent instead (with
+    its first byte, 0xFF). Bytes after the end stay untouched in `rest`.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.error: bytes | None = None
+        self.pending = False
+        self.wanted = 0
+        self._last_packet = 0
+        self.rest = bytearray()
+        self._long: bytearray | None = None
+        self._missing = 0
+        self._goes_on = False
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Add bytes as received; keep below a few MB between two calls of `take`."""
+        self.rest += data
+
+    def take(self) -> TextRows:
+        """Take whole rows fed since the last call; an incomplete row stays for the next.
+
+        Rows before and after one that spans packets come with further calls, while `pending`.
+        """
+        self.wanted, self.pending = 0, False
+        if self._long is not None or self._begins_long(0):
+            return self._take_long()
+        starts, ends, place = self._cut()
+        data = np.frombuffer(b"".join((PADDING, memoryview(self.rest)[:place], PADDING)), np.uint8)
+        if not self.ended:
+            del self.rest[:place]
+        else:
+            del self.rest[: place + self._last_packet]
+        shift = len(PADDING)
+        return TextRows(data, np.array(starts, np.int64) + shift, np.array(ends, np.int64) + shift)
+
+    def _cut(self) -> tuple[array[int], array[int], int]:
+        starts, ends = array("q"), array("q")
+        place, limit, data = 0, len(self.rest), self.rest
+        while place + _HEADER < limit and not self.ended:
+            start = place + _HEADER
+            length = _uint32(data, place)[0] & _LONGEST
+            end = start + length
+            if length == _LONGEST:
+                self.pending = True
+                break
+            if end > limit:
+                self.wanted = end - place
+                break
+            if data[start] >= _EOF and (data[start] == _ERR or length < _EOF_BYTES):
+                self._end(start, end)
+                break
+            starts.append(start)
+            ends.append(end)
+            place = end
+        return starts, ends, place
+
+    def _end(self, start: int, end: int) -> None:
+        self.ended = True
+        self._last_packet = end - start + _HEADER
+        if self.rest[start] == _ERR:
+            self.error = bytes(self.rest[start:end])
+
+    def _begins_long(self, place: int) -> bool:
+        """Return whether a row that spans packets begins at an offset."""
+        rest = self.rest
+        return len(rest) >= place + _HEADER and _uint32(rest, place)[0] & _LONGEST == _LONGEST
+
+    def _take_long(self) -> TextRows:
+        """Take the row that spans packets, or nothing while it is incomplete."""
+        if self._long is None:
+            self._long, self._goes_on = bytearray(PADDING), True
+        if not self._lengthen(self._long):
+            nothing = np.zeros(0, np.int64)
+            return TextRows(np.zeros(0, np.uint8), nothing, nothing)
+        row, self._long = self._long, None
+        end, self.pending = len(row), len(self.rest) > 0
+        row += PADDING
+        return TextRows(np.frombuffer(row, np.uint8), np.array([len(PADDING)]), np.array([end]))
+
+    def _lengthen(self, row: bytearray) -> bool:
+        """Move what has arrived of a row out of `rest`, less packet headers; return whether it is whole."""
+        while self._missing or self._goes_on:
+            if not self._missing:
+                if len(self.rest) < _HEADER:
+                    return False
+                self._missing = _uint32(self.rest, 0)[0] & _LONGEST
+                self._goes_on = self._missing == _LONGEST
+                del self.rest[:_HEADER]
+            part = self.rest[: self._missing]
+            row += part
+            self._missing -= len(part)
+            del self.rest[: len(part)]
+            if self._missing:
+                return False
+        return True
+
+
+def split_rows(rows: TextRows, columns: int) -> list[tuple[Places, Places, Mask | None]]:
+    """Find the values of each column: starts, ends and which are not NULL (None: all).
+
+    `BugError` if a row does not have `columns` values.
+    """
+    found: list[tuple[Places, Places, Mask | None]] = []
+    place = rows.starts
+    try:
+        for _ in range(columns):
+            start, end, valid = _values(rows.data, place)
+            found.append((start, end, valid))
+            place = end
+    except IndexError:
+        raise BugError(f"a row of a result does not have {columns} columns") from None
+    if (place != rows.ends).any():
+        raise BugError(f"a row of a result does not have {columns} columns")
+    return found
+
+
+_BYTES_OF_LENGTH = np.ones(256, np.int64)
+_BYTES_OF_LENGTH[[252, 253, 254]] = 3, 4, 9
+
+
+def _values(data: Bytes, place: Places) -> tuple[Places, Places, Mask | None]:
+    first = data[place]
+    if not len(first) or first.max() < 251:
+        return place + 1, place + 1 + first, None
+    start = place + _BYTES_OF_LENGTH[first]
+    length = first.astype(np.int64)
+    for mark, mask in ((251, 0), (252, 0xFFFF), (253, 0xFFFFFF), (254, 0x7FFFFFFF)):
+        here = first == mark
+        length[here] = unaligned(data, "<u4")[place[here] + 1] & mask
+    valid = first != 251
+    return start, start + length, None if valid.all() else valid
+
+
+def decode_rows(
+    rows: TextRows, columns: Sequence[ColumnType], charset: str | None = None
+) -> tuple[list[pa.Array], list[pa.Array | None]]:
+    """Decode rows to one array per column, as `values.decode_values` does, and the `raw` texts of each.
+
+    `charset`: the one to which the session converts all texts; None: each is in its column's own.
+    """
+    arrays, raws = [], []
+    for type_, (start, end, valid) in zip(columns, split_rows(rows, len(columns)), strict=True):
+        if type_.code == types.BIT and len(start):
+            values, raw = (
+                decode_bits(
+                    rows.data,
+                    np.where(valid, start, len(PADDING)) if valid is not None else start,
+                    valid,
+                    type_,
+                ),
+                None,
+            )
+        else:
+            values, raw = decode_text(gather(rows.data, start, end, valid), type_, charset)
+        arrays.append(values)
+        raws.append(raw)
+    return arrays, raws
+
+
+def decode_text(
+    cells: pa.Array, type_: ColumnType, charset: str | None = None
+) -> tuple[pa.Array, pa.Array | None]:
+    """Decode the server's texts of one column (not a BIT's bytes); `ValueError` for other texts."""
+    target = arrow_type(type_.landing)
+    if len(cells) == cells.null_count:
+        return pa.nulls(len(cells), target), None
+    if type_.code in types.HEX_TYPES:
+        return hex_texts(cells), None
+    if type_.landing == "binary":
+        return cells, None
+    if type_.landing == "string":
+        return _decode_string(cells, type_, charset), None
+    texts = texts_of(cells)
+    if type_.landing in ("date", "timestamp", "timestamp_ntz"):
+        return _decode_moments(texts, target)
+    try:
+        if type_.code == types.FLOAT:
+            return texts.cast(pa.float64()).cast(target), None
+        return texts.cast(target), None
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"a text is not a value of {type_.spelling}: {error}") from error
+
+
+_TEXT_TYPES = types.STRINGS | types.BLOBS | {types.ENUM, types.SET}
+
+
+def _decode_string(cells: pa.Array, type_: ColumnType, charset: str | None) -> pa.Array:
+    if type_.code in _TEXT_TYPES and type_.alias is None:
+        return decode_texts(cells, charset or type_.charset or "utf8mb4")
+    texts = cells.cast(pa.string())
+    if type_.code == types.NEWDECIMAL:
+        return pc.replace_substring_regex(texts, r"^(-?)0+(\d)", r"\1\2")
+    return texts
+
+
+_MOMENT = re.compile(r"(\d{4})-(\d\d)-(\d\d)( \d\d:\d\d:\d\d(\.\d+)?)?")
+
+
+def _decode_moments(texts: pa.Array, target: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
+    raw = None
+    if pc.any(pc.starts_with(texts, "0000")).as_py() or not _casts(texts, target):
+        kept = pa.array([text is not None and _exists(text) for text in texts.to_pylist()])
+        raw = pc.if_else(kept, None, texts)
+        texts = pc.if_else(kept, texts, None)
+    naive = target if pa.types.is_date(target) else pa.timestamp("us")
+    values = texts.cast(naive)
+    return (values if naive == target else values.view(target)), raw
+
+
+def _casts(texts: pa.Array, target: pa.DataType) -> bool:
+    try:
+        texts.cast(pa.timestamp("us") if pa.types.is_timestamp(target) else target)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _exists(text: str) -> bool:
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text[:100]!r} is not a date")
+    try:
+        datetime.date(int(match[1]), int(match[2]), int(match[3]))
+    except ValueError:
+        return False
+    return True

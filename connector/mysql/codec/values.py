@@ -1,0 +1,114 @@
+"""Decode the values of one column in row events to its landing type in Arrow. Pure.
+
+Invariant: a decoded value depends only on its bytes and its type, and is what `text_rows` returns for the
+server's text of the same value: dump and log agree.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from connector.cells import Bytes, Mask, gather, offsets_of
+from connector.landing.event_batch import arrow_type
+from connector.mysql.codec import types
+from connector.mysql.codec.binary_json import json_text
+from connector.mysql.codec.charsets import decode_texts
+from connector.mysql.codec.compressed import uncompress_value
+from connector.mysql.codec.numbers import (
+    decode_bits,
+    decode_decimals,
+    decode_enums,
+    decode_floats,
+    decode_integers,
+    decode_sets,
+)
+from connector.mysql.codec.temporal import decode_dates, decode_datetimes, decode_times, decode_timestamps
+from connector.mysql.codec.text_values import Places, fixed_width, hex_texts, valid_of, values_of
+from connector.mysql.codec.types import ColumnType
+
+_INTEGERS = (types.TINY, types.SHORT, types.INT24, types.LONG, types.LONGLONG, types.YEAR)
+
+_FIXED: dict[int, Callable[[Bytes, Places, Mask | None, ColumnType], pa.Array]] = {
+    **dict.fromkeys(_INTEGERS, decode_integers),
+    types.FLOAT: decode_floats,
+    types.DOUBLE: decode_floats,
+    types.NEWDECIMAL: decode_decimals,
+    types.BIT: decode_bits,
+    types.ENUM: decode_enums,
+    types.SET: decode_sets,
+    types.TIME: decode_times,
+    types.TIME2: decode_times,
+}
+
+
+def decode_values(
+    data: Bytes, starts: Places, ends: Places, valid: Mask | None, type_: ColumnType
+) -> tuple[pa.Array, pa.Array | None]:
+    """Decode the values ``data[start:end]`` to ``arrow_type(type_.landing)``.
+
+    Offsets ascend as `cells.gather` requires; a row that is not `valid` (None: all are) has an empty range,
+    and is null. `data` has `PADDING` at both ends. The second array is None if every value fits; else it
+    holds the server's text of those that the landing type cannot hold (zero dates), whose rows are null in
+    the first. `ValueError` for bytes that are not a value of the type.
+    """
+    if not len(starts) or (valid is not None and not valid.any()):
+        return pa.nulls(len(starts), arrow_type(type_.landing)), None
+    if type_.code in (types.DATE, types.NEWDATE):
+        return decode_dates(data, starts, valid)
+    if type_.code in (types.DATETIME, types.DATETIME2):
+        return decode_datetimes(data, starts, valid, type_)
+    if type_.code in (types.TIMESTAMP, types.TIMESTAMP2):
+        return decode_timestamps(data, starts, valid, type_)
+    if fixed := _FIXED.get(type_.code):
+        return fixed(data, starts, valid, type_), None
+    return decode_strings(gather(data, starts, ends, valid), type_), None
+
+
+def decode_strings(cells: pa.Array, type_: ColumnType) -> pa.Array:
+    """Decode the bytes of strings, binaries, JSON, geometries and MariaDB's aliases."""
+    if type_.code in types.COMPRESSED:
+        cells = _each(cells, uncompress_value, pa.binary())
+    if type_.code == types.JSON:
+        return _each(cells, json_text, pa.string())
+    if type_.code in types.HEX_TYPES:
+        return hex_texts(cells)
+    if type_.alias:
+        return _each(pad(cells, type_.length), _ALIASES[type_.alias], pa.string())
+    if type_.is_binary:
+        return pad(cells, type_.length) if type_.code == types.STRING else cells
+    return decode_texts(cells, type_.charset or "utf8mb4")
+
+
+def _each(cells: pa.Array, decode: Callable[[bytes], Any], type_: pa.DataType) -> pa.Array:
+    return pa.array([None if cell is None else decode(cell) for cell in cells.to_pylist()], type_)
+
+
+def pad(cells: pa.Array, width: int) -> pa.Array:
+    """Restore the zero bytes that the log omits at the end of a BINARY(n)."""
+    offsets = offsets_of(cells)
+    lengths = np.diff(offsets)
+    valid = valid_of(cells)
+    if valid is None and (lengths == width).all():
+        return cells
+    if len(lengths) and lengths.max() > width:
+        raise ValueError(f"a value of binary({width}) has {lengths.max()} bytes")
+    matrix = np.zeros((len(lengths), width), np.uint8)
+    matrix[np.arange(width) < lengths[:, None]] = values_of(cells)
+    return fixed_width(matrix, valid)
+
+
+def _uuid_text(value: bytes) -> str:
+    digits = value.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+_ALIASES: dict[str, Callable[[bytes], str]] = {
+    types.UUID: _uuid_text,
+    types.INET6: lambda value: socket.inet_ntop(socket.AF_INET6, value),
+    types.INET4: lambda value: socket.inet_ntop(socket.AF_INET, value),
+}

@@ -1,0 +1,115 @@
+"""Check that the current log is the log that was read before, by what a manifest recorded of it.
+
+A server restored from a copy of its disk, or of its memory, reuses log files, offsets and GTIDs for other
+transactions.
+
+A manifest's `last_commit` is the last transaction read, by the position where it begins; or the file of the
+manifest's position, if no transaction of that file was read yet. So it is always in that file, and exists as
+long as the log can be read on. Its begin is read again: GTID and commit time, or the file's creation time,
+match only if it is the same one, since only the process that created a file ever writes to it, in order.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+from connector.errors import BugError, TransientError
+from connector.landing.manifest import LastCommit
+from connector.mysql.codec.segment import pack_position, unpack_position
+from connector.mysql.log import events
+from connector.mysql.log.events import Begin
+from connector.mysql.log.pending_events import BASE
+from connector.mysql.log.stream import SILENCE_SECONDS, BinlogStream, LogEndedError, UnreadableLogError
+from connector.mysql.server import format_position
+
+FILE_START = 4
+"""Offset of a file's first event."""
+
+_GARBAGE = (BugError, IndexError, ValueError, OverflowError)
+"""Errors from reading a begin where no event begins."""
+
+_ANONYMOUS, _FILE = "anonymous", "begin of the file"
+
+
+def to_datetime(micros: int) -> datetime:
+    """Turn microseconds since 1970 into a UTC datetime."""
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=micros)
+
+
+def of_transaction(lsn: int, begin: Begin) -> LastCommit:
+    """Return what to record of a transaction that begins at `lsn`."""
+    return LastCommit(position=lsn, txid=begin.txid or _ANONYMOUS, committed_at=to_datetime(begin.micros))
+
+
+def of_file(number: int, created: int) -> LastCommit:
+    """Return what to record of a file without transactions; `created` is in seconds since 1970."""
+    begun = to_datetime(created * 1_000_000)
+    return LastCommit(position=pack_position(number, FILE_START), txid=_FILE, committed_at=begun)
+
+
+def differs(stream: BinlogStream, last: LastCommit) -> str | None:
+    """Return why the log is not the one in which `last` was read, or None if it is. Closes the stream.
+
+    `stream` begins at `last.position` and ends with the log.
+    """
+    try:
+        found = _first(stream, last.position)
+    except (LogEndedError, UnreadableLogError, *_GARBAGE) as error:
+        place = format_position(last.position)
+        return f"the log can't be read at {place} any more, the server was restored or replaced: {error}"
+    finally:
+        stream.close()
+    if found == last:
+        return None
+    return (
+        f"the log has {_spell(found)} at {format_position(last.position)}, where it had {_spell(last)}:"
+        " the server was restored or replaced"
+    )
+
+
+def unreadable(stream: BinlogStream, position: int) -> str | None:
+    """Return why the transaction after `position` can't be read, or None if it can. Closes the stream.
+
+    A crash of MariaDB may leave half an event at the end of a file, which the server then never gets past.
+    `stream` begins at `position`; nobody else can end it, since a reader's other errors may look alike.
+    """
+    begun, deadline = 0, time.monotonic() + SILENCE_SECONDS
+    try:
+        while begun < 2 and time.monotonic() < deadline:
+            packets = stream.fetch(1.0)
+            deadline = time.monotonic() + SILENCE_SECONDS if packets else deadline
+            begun += sum(len(packet) > 5 and packet[5] in events.BEGINS for packet in packets)
+    except LogEndedError:
+        return None
+    except UnreadableLogError as error:
+        return f"the server can't read its log behind {format_position(position)}: {error}"
+    finally:
+        stream.close()
+    return None
+
+
+def _first(stream: BinlogStream, position: int) -> LastCommit | None:
+    """Read the file or transaction that begins at a position; None if neither does."""
+    number, offset = unpack_position(position)
+    tail, deadline = 0, time.monotonic() + SILENCE_SECONDS
+    while time.monotonic() < deadline:
+        for packet in stream.fetch(1.0):
+            kind, seconds = packet[5], int.from_bytes(packet[1:5], "little")
+            if kind == events.FORMAT:
+                tail = events.checksum_bytes(packet, BASE)
+                if offset == FILE_START:
+                    return of_file(number, seconds)
+            elif kind in events.BEGINS:
+                server_id = int.from_bytes(packet[6:10], "little")
+                body = packet[BASE + events.HEADER : len(packet) - tail]
+                return of_transaction(position, events.parse_begin(kind, seconds, server_id, body))
+            elif kind not in events.FRAMES and not packet[18] & events.ARTIFICIAL:
+                return None
+    raise TransientError(f"the server does not send its log at {format_position(position)}")
+
+
+def _spell(commit: LastCommit | None) -> str:
+    if commit is None:
+        return "no transaction"
+    return f"{commit.txid} of {commit.committed_at:%Y-%m-%d %H:%M:%S}Z"

@@ -1,0 +1,259 @@
+"""Find which transactions a server has executed, and where in its log those begin that we lack.
+
+This distinguishes a failover from a gap: another server's log continues ours if the server has executed all
+that has landed, and still has the log of everything else. Nothing here keeps state.
+
+Our own writes at the end of what has landed (`connector.mysql.gtid`) are not required: a replica usually
+lacks some when its primary dies during a dump, and they change nothing that is captured. Those it has are
+skipped with the rest; so a set never names what its server has not executed.
+
+A server whose log was reset, or that was restored, assigns the same ids again to other transactions. There
+they prove nothing, and it is a gap. The log continues only if the file was purged by the very process that
+wrote it, at a file that begins right after the set, where nothing is skipped. The oldest remaining file must
+begin there, too: after a reset to a higher number it begins after nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pymysql.connections import Connection
+
+from connector.errors import TransientError
+from connector.mysql.codec.segment import unpack_position
+from connector.mysql.connection import literal, query, row, rows
+from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
+from connector.mysql.log import events
+from connector.mysql.log.pending_events import BASE
+from connector.mysql.log.stream import BinlogStream, LogEndedError
+from connector.mysql.log.transaction_payload import size_of
+from connector.mysql.server import LogFile, Server, end_of_log, position_of, started_at
+from connector.mysql.state_tables import Birth
+from connector.source import ResumePoint
+
+_BODY = BASE + events.HEADER
+_GTIDS = frozenset((events.GTID, events.TAGGED_GTID, events.ANONYMOUS_GTID))
+
+
+def has_gtids(connection: Connection[Any], server: Server) -> bool:
+    """Return whether every transaction gets a GTID."""
+    if server.mariadb:
+        return True
+    found = row(connection, "SELECT @@global.gtid_mode")
+    return found is not None and found[0] == "ON"
+
+
+def executed_at(
+    connection: Connection[Any], server: Server, stream: Connection[Any], file: str, offset: int
+) -> str | None:
+    """Return the transactions in the log up to an offset; None if some have no GTID.
+
+    `stream`: a connection of its own, which is closed. MySQL has no function for this, and its
+    `gtid_executed` is not read atomically with the end of the log, so the file is read up to the offset.
+    """
+    if server.mariadb:
+        stream._force_close()
+        found = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
+        return None if found is None or found[0] is None else str(found[0])
+    gtids = MysqlGtids.parse(_before(connection, file))
+    for begin in _begins(BinlogStream(stream, server, file, 4, 0), offset):
+        if begin.gtid is None:
+            return None
+        gtids.add(begin.gtid)
+    return str(gtids)
+
+
+def _begins(stream: BinlogStream, upto: int) -> Iterator[events.Begin]:
+    """Read the begins of one file's transactions, from its start up to an offset.
+
+    No time limit: the stream detects a silent server, and a large row is slow to arrive.
+    """
+    place, tail = 4, 0
+    left = 0  # of a compressed transaction that arrives in pieces
+    try:
+        while place < upto:
+            for packet in stream.fetch(1.0):
+                if left:
+                    place, left = place + len(packet), left - len(packet)
+                    continue
+                if packet[5] == events.FORMAT:
+                    tail = events.checksum_bytes(packet, BASE)
+                if packet[18] & events.ARTIFICIAL or place >= upto:
+                    continue
+                place += len(packet) - BASE
+                left = size_of(packet) - (len(packet) - BASE)
+                if packet[5] in _GTIDS:
+                    yield events.parse_begin(packet[5], 0, 0, packet[_BODY : len(packet) - tail])
+    except LogEndedError:
+        pass
+    finally:
+        stream.close()
+    if place < upto:
+        raise TransientError(f"the log ended at {place}, before {upto}")
+
+
+def missing(connection: Connection[Any], server: Server, gtids: str) -> str:
+    """Return the part of a set that the server has not executed; if empty, all of it is visible."""
+    if not server.mariadb:
+        found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)")
+        return str(found[0]) if found else gtids
+    state = _state(connection)
+    ours = MariadbGtids.parse(gtids).last.values()
+    lacking = [gtid for gtid in ours if state.get((gtid.origin, gtid.server), 0) < gtid.number]
+    if not lacking:
+        _see_all(connection, server)
+    return ",".join(map(str, lacking))
+
+
+def executed_of(connection: Connection[Any], server: Server, gtids: str, needed: str) -> str:
+    """Return the part of a set that a server has executed; it has all that is needed.
+
+    In MariaDB everything between the needed one and the last one is ours. If one server assigned both, so are
+    all its numbers between them; otherwise the needed one is returned: less is also correct.
+    """
+    if not server.mariadb:
+        lacking = f"GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)"
+        found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, {lacking})")
+        return needed if found is None else str(MysqlGtids.parse(str(found[0])))
+    state, before = _state(connection), MariadbGtids.parse(needed).last
+    last = MariadbGtids.parse(gtids).last
+    reached = {domain: _reached(state, gtid, before.get(domain)) for domain, gtid in last.items()}
+    return str(MariadbGtids({domain: gtid for domain, gtid in reached.items() if gtid is not None}))
+
+
+def _reached(state: Mapping[tuple[str, int | None], int], last: Gtid, before: Gtid | None) -> Gtid | None:
+    """Return how far a server has executed our own writes of a domain, after `before` up to `last`."""
+    number = min(state.get((last.origin, last.server), 0), last.number)
+    if number == last.number:
+        return last
+    if before is None:
+        return last._replace(number=number) if number else None
+    return last._replace(number=max(number, before.number)) if before.server == last.server else before
+
+
+def _state(connection: Connection[Any]) -> dict[tuple[str, int | None], int]:
+    """Return the newest number that each server assigned in each domain."""
+    found = row(connection, "SELECT @@global.gtid_binlog_state")
+    return _newest(_listed(str(found[0]) if found else ""))
+
+
+def _see_all(connection: Connection[Any], server: Server) -> None:
+    """Raise unless a snapshot shows everything in the log: MariaDB writes its log first."""
+    end = position_of(*end_of_log(connection, server))
+    query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+    try:
+        found = rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")
+    finally:
+        query(connection, "ROLLBACK")
+    told = {name.lower(): value for name, value in found}
+    if position_of(str(told["binlog_snapshot_file"]), int(told["binlog_snapshot_position"])) < end:
+        raise TransientError("the server has transactions in its log that it does not show yet")
+
+
+def first_file_after(
+    connection: Connection[Any], server: Server, files: Mapping[int, LogFile], gtids: str
+) -> LogFile | None:
+    """Return the newest file preceded only by transactions in a set; None if that log is purged."""
+    if not server.mariadb:
+        purged = row(connection, "SELECT @@global.gtid_purged")  # with what a replica applied and did not log
+        if purged is None or not MysqlGtids.parse(gtids).contains(MysqlGtids.parse(str(purged[0]))):
+            return None
+    for number in sorted(files, reverse=True):
+        before = _before(connection, files[number].name)
+        if server.mariadb:
+            within = _lies_within(MariadbGtids.parse(gtids), _listed(before))
+        else:
+            within = MysqlGtids.parse(gtids).contains(MysqlGtids.parse(before))
+        if within:
+            return files[number]
+    return None
+
+
+def went_on(connection: Connection[Any], server: Server, position: int, birth: Birth) -> bool:
+    """Return whether the process that created a position's file, or a later one, still runs: not restored.
+
+    `birth`: the file recorded last; the record is in the database and so restored with it.
+    """
+    number, _ = unpack_position(position)
+    if birth.server != server.uuid or birth.file < number:
+        return False
+    return birth.created >= started_at(connection)
+
+
+def begins_behind(connection: Connection[Any], server: Server, file: LogFile, gtids: str) -> bool:
+    """Return whether a file is preceded by exactly a set."""
+    before = _before(connection, file.name)
+    if server.mariadb:
+        return MariadbGtids.parse(gtids).last == {gtid.origin: gtid for gtid in _listed(before)}
+    return str(MysqlGtids.parse(gtids)) == str(MysqlGtids.parse(before))
+
+
+def _lies_within(gtids: MariadbGtids, before: list[Gtid]) -> bool:
+    """Return whether each domain's last GTID is the last one before a file, or is in the file or after it.
+
+    Numbers are compared only within one server: those grow. `before` lists a domain's last GTID after others.
+    """
+    last, newest = {gtid.origin: gtid for gtid in before}, _newest(before)
+    for domain, gtid in last.items():
+        ours = gtids.last.get(domain)
+        if ours is None or (ours != gtid and newest.get((domain, ours.server), 0) >= ours.number):
+            return False
+    return True
+
+
+def _before(connection: Connection[Any], file: str) -> str:
+    """Return the GTIDs before a file, as listed by the event at its start."""
+    for found in rows(connection, f"SHOW BINLOG EVENTS IN {_plain(file)} LIMIT 4"):
+        if found[2] in ("Previous_gtids", "Gtid_list"):
+            return str(found[5]).strip("[]")
+    return ""
+
+
+def _plain(file: str) -> str:
+    """Quote a file's name (from the server) where SQL allows no character set introducer."""
+    return "'" + file.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _listed(text: str) -> list[Gtid]:
+    return [Gtid(d, int(n), int(s)) for d, s, n in re.findall(r"(\d+)-(\d+)-(\d+)", text)]
+
+
+def _newest(gtids: list[Gtid]) -> dict[tuple[str, int | None], int]:
+    newest: dict[tuple[str, int | None], int] = {}
+    for gtid in gtids:
+        of = gtid.origin, gtid.server
+        newest[of] = max(gtid.number, newest.get(of, 0))
+    return newest
+
+
+def shares_history(connection: Connection[Any], server: Server, gtids: str) -> bool:
+    """Return whether the server has executed any of these transactions, by globally unique ids.
+
+    MariaDB's ids are small numbers, which prove nothing.
+    """
+    if server.mariadb:
+        return False
+    return missing(connection, server, gtids) != str(MysqlGtids.parse(gtids))
+
+
+def gtids_at(
+    connection: Connection[Any], server: Server, history: ResumePoint, file: str, *, may_be_ahead: bool
+) -> Gtids | None:
+    """Return a resume point's set, if it has one, for the log reader that begins there.
+
+    `may_be_ahead`: the position may be before some of the set. In MariaDB the server reports which.
+    """
+    gtids, needed = history.gtids, history.gtids_needed
+    if gtids is None:
+        return None
+    if not server.mariadb:
+        return MysqlGtids.parse(gtids, needed)
+    if not may_be_ahead:
+        return MariadbGtids.parse(gtids, needed=needed)
+    offset = unpack_position(history.position)[1]
+    here = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
+    if here is None or here[0] is None:
+        raise TransientError(f"the server can't tell the GTIDs at {file} {offset}")
+    return MariadbGtids.parse(gtids, str(here[0]), needed)

@@ -1,0 +1,151 @@
+"""SQL for keys as round-trip text: how a key column is selected, ordered and compared. Pure.
+
+A key's text is the server's own (binaries: ``0x`` and hexadecimal digits; enums and sets: their members), or
+what a merge makes of the landed value: see `connector.source.TableReader.open_keys`.
+Order and comparison are the server's, by the column's own type and collation; enums, sets and bits are
+ordered and compared by number. A comparison with a composite key is written column by column, since MySQL
+uses no index for ``(a, b) > (1, 2)``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+
+from connector.mysql.codec import types
+from connector.mysql.codec.text_rows import decode_text
+from connector.mysql.codec.types import ColumnType
+from connector.mysql.connection import literal, quote
+
+_NUMBER = re.compile(r"\s*([+-]?\d+(\.\d*)?([eE][+-]?\d+)?)\s*")
+_BINARY = re.compile(r"(?:0x|\\x)((?:[0-9A-Fa-f]{2})*)")
+_UTC = re.compile(r"(\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d*)?)?)?)(?:\+00(?::?00)?|Z)?")
+_FLOATS = frozenset((types.FLOAT, types.DOUBLE))
+_NUMERIC = (types.NUMERIC | {types.YEAR, types.BIT}) - _FLOATS
+_TIMESTAMPS = frozenset((types.TIMESTAMP, types.TIMESTAMP2))
+
+MAX_EXPONENT = 330
+"""No number in a column has more digits before its decimal point, or zeros after it."""
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """A column of a key."""
+
+    name: str
+    type: ColumnType
+
+    @property
+    def text(self) -> str:
+        """Build the expression that selects the value as text."""
+        column, type_ = f"t.{quote(self.name)}", self.type
+        if type_.landing == "binary":
+            return f"CONCAT('0x', HEX({column}))"
+        if type_.code == types.BIT:
+            return f"CAST({column} + 0 AS CHAR)"
+        if type_.code in _FLOATS:
+            return f"CAST(CAST({column} AS DOUBLE) AS CHAR)"
+        if type_.code in types.STRINGS | types.BLOBS | {types.ENUM, types.SET} and type_.alias is None:
+            return f"CONVERT({column} USING utf8mb4)"
+        return f"CAST({column} AS CHAR)"
+
+    def compare(self, sign: str, text: str) -> str:
+        """Build the comparison of the column with a key's text; `ValueError` if the text is not a value."""
+        column = f"t.{quote(self.name)}"
+        if self.type.code in (types.ENUM, types.SET):
+            return f"{column} + 0 {sign} {self._number_of(text)}"
+        return f"{column} {sign} {self._value(text)}"
+
+    def array(self, text: str) -> tuple[pa.Array, pa.Array | None]:
+        """Return the landed value of a key's text, and its raw text if it has one.
+
+        `ValueError` if the text is not a value.
+        """
+        if self.type.landing == "binary":
+            return pa.array([_bytes(text)], pa.binary()), None
+        text = self._own(text)
+        if self.type.code == types.BIT:
+            return pa.array([int(text)], pa.decimal128(20, 0) if self.type.length == 64 else pa.int64()), None
+        return decode_text(pa.array([text.encode()], pa.binary()), self.type, "utf8mb4")
+
+    def _value(self, text: str) -> str:
+        code = self.type.code
+        if self.type.landing == "binary":
+            return f"X'{_bytes(text).hex()}'"
+        return self._own(text) if code in _NUMERIC | _FLOATS else literal(self._own(text))
+
+    def _own(self, text: str) -> str:
+        """Format a number or timestamp for exact comparison by the server; `ValueError` if it is neither."""
+        code = self.type.code
+        if code in _TIMESTAMPS:
+            if match := _UTC.fullmatch(text):
+                return match[1]
+            raise ValueError(f"{text!r} is not a moment in UTC, for key column {self.name}")
+        if code not in _NUMERIC | _FLOATS:
+            return text
+        match = _NUMBER.fullmatch(text)
+        spelled = _number(Decimal(match[1]), code) if match else None
+        if spelled is None:
+            raise ValueError(f"{text!r} is not a number, for key column {self.name}")
+        return spelled
+
+    def _number_of(self, text: str) -> int:
+        """Return an enum member's number, or a set's bits."""
+        values = self.type.values
+        if self.type.code == types.SET:
+            return sum(1 << _index(values, part, self.name) for part in text.split(",") if part)
+        return _index(values, text, self.name) + 1 if text or "" in values else 0
+
+
+def _number(number: Decimal, code: int) -> str | None:
+    """Format a number so that the server compares it exactly with a column; None if too large for any."""
+    if abs(number.adjusted()) > MAX_EXPONENT:
+        return None
+    if code not in _FLOATS:
+        return f"{number:f}"  # with an exponent it would be a double
+    value = float(number)
+    if code == types.FLOAT:  # the column is widened to a double, in which 1.1 is another number
+        with np.errstate(over="ignore"):
+            value = float(np.float32(value))
+    return f"{value:.16e}" if math.isfinite(value) else None
+
+
+def _index(values: Sequence[str], text: str, column: str) -> int:
+    if text in values:
+        return values.index(text)
+    raise ValueError(f"{text!r} is not a member of key column {column}")
+
+
+def _bytes(text: str) -> bytes:
+    match = _BINARY.fullmatch(text)
+    return bytes.fromhex(match[1]) if match else text.encode()
+
+
+def after(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
+    """Build the condition for keys greater than a key."""
+    return _beyond(columns, key, ">", ">")
+
+
+def upto(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
+    """Build the condition for keys less than or equal to a key."""
+    return _beyond(columns, key, "<", "<=")
+
+
+def _beyond(columns: Sequence[KeyColumn], key: Sequence[str], sign: str, last: str) -> str:
+    column, text = columns[0], key[0]
+    if len(columns) == 1:
+        return column.compare(last, text)
+    rest = _beyond(columns[1:], key[1:], sign, last)
+    # The second condition implies the first, which gives the optimizer an index range.
+    return f"{column.compare(sign + '=', text)} AND ({column.compare(sign, text)} OR ({rest}))"
+
+
+def equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
+    """Build the condition for one key."""
+    return " AND ".join(column.compare("=", text) for column, text in zip(columns, key, strict=True))

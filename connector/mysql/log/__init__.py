@@ -1,0 +1,1 @@
+"""Reads the binary log: the stream, events, transactions, statements."""

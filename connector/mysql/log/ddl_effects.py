@@ -1,0 +1,202 @@
+"""Handle what transactions do to tables without rows events: empty, reread or quarantine them.
+
+Invariant: whatever may have changed a captured table and is not in its rows events is reported: as an event
+that empties it, as `UnloggedChange`, or by quarantining it. Nothing is ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import NamedTuple
+
+from connector.landing.event_batch import Quarantine
+from connector.mysql.catalog_fingerprint import Statements
+from connector.mysql.log.ddl import Effect, changes_rows, effects_of, names_in
+from connector.mysql.log.events import Query
+from connector.mysql.log.pending_events import PendingRows
+from connector.mysql.log.schema_cache import SchemaCache
+from connector.schema import TableName, TableSchema
+
+log = logging.getLogger(__name__)
+
+_ROW_FORMAT = "SET GLOBAL binlog_format = ROW, see that no session sets another, then dump the table again"
+
+PREPARED_KEPT = 10_000
+"""Keep the tables of this many XA transactions, more than are ever prepared at once."""
+
+
+class UnloggedChange(NamedTuple):
+    """A table whose rows may have changed without row events: first at `lsn`, and why; last at `last`.
+
+    The last one is recorded: an earlier reading may have recorded the first, which may already be handled.
+    """
+
+    table: TableName
+    lsn: int
+    reason: str
+    last: int
+
+
+class DdlEffects:
+    """Effects found and not taken yet; `lsn` is always that of the transaction.
+
+    `prepared`: the tables of prepared XA transactions, by xid. Reopening the log passes it on, since the log
+    may be opened after an XA PREPARE; transactions read again are already in it.
+    """
+
+    def __init__(
+        self,
+        schema_cache: SchemaCache,
+        held: PendingRows,
+        statements: Statements | None = None,
+        prepared: dict[str, set[TableName]] | None = None,
+    ) -> None:
+        self._schema_cache, self._held = schema_cache, held
+        self._statements = statements or Statements()
+        self._unlogged: dict[TableName, UnloggedChange] = {}
+        self._quarantined: list[Quarantine] = []
+        self._announced: list[tuple[int, TableSchema]] = []
+        self._prepared = {} if prepared is None else prepared
+
+    def take_unlogged(self) -> list[UnloggedChange]:
+        """Take what must be recorded, or else passed to `quarantine_unlogged`."""
+        unlogged, self._unlogged = self._unlogged, {}
+        return list(unlogged.values())
+
+    def take_quarantined(self) -> list[Quarantine]:
+        """Take the quarantined tables."""
+        quarantined, self._quarantined = self._quarantined, []
+        return quarantined
+
+    def take_announced(self) -> list[tuple[int, TableSchema]]:
+        """Take the announced layouts, each with its transaction's lsn."""
+        announced, self._announced = self._announced, []
+        return announced
+
+    def run(self, query: Query, lsn: int, ordinal: int) -> int:
+        """Apply a statement's effects; return how many events it became."""
+        self._note(query, lsn)
+        if query.statement is None:
+            log.warning("a statement in the log can't be read: the rows of all tables are read again")
+            self._tell_all(lsn, "a statement that can't be read")
+            return 0
+        count = 0
+        for effect in effects_of(query.statement, query.database):
+            if effect.kind == "truncate" and query.temporary:
+                effect = effect._replace(
+                    kind="unlogged", reason="TRUNCATE TABLE of it or of a temporary table"
+                )
+            count += self._tell(effect, lsn, ordinal + count)
+        if changes_rows(query.statement):
+            self._tell_indirect(query, lsn)
+        return count
+
+    def _note(self, query: Query, lsn: int) -> None:
+        """Record the tables that a statement names: it may have rebuilt them."""
+        if query.statement is None:
+            named = self._schema_cache.among(None)
+        else:
+            names = names_in(query.statement, query.database)
+            named = {table for name in names if (table := self._schema_cache.named(*name)) is not None}
+        for table in named:
+            self._statements.add(table, lsn)
+
+    def tell_crash(self, lsn: int) -> None:
+        """Reread all tables: after a crash, the log or the tables may lack what the other has."""
+        log.warning("the server crashed before %s: the rows of all tables are read again", lsn)
+        self._tell_all(lsn, "the server crashed")
+
+    def _tell_all(self, lsn: int, reason: str) -> None:
+        for table in sorted(self._schema_cache.among(None)):
+            self._add_unlogged(table, lsn, reason)
+
+    def _add_unlogged(self, table: TableName, lsn: int, reason: str) -> bool:
+        """Add a change, kept as one per table; return whether it is the table's first."""
+        known = self._unlogged.get(table)
+        self._unlogged[table] = (known or UnloggedChange(table, lsn, reason, lsn))._replace(last=lsn)
+        return known is None
+
+    def _tell_indirect(self, query: Query, lsn: int) -> None:
+        """Reread all tables that a change in the statement format may have reached."""
+        databases = (None,) if query.updated is None else query.updated
+        tables = {table for database in databases for table in self._schema_cache.among(database)}
+        reason = "a change in the statement format may have led to it, by a view, a trigger or a routine"
+        for table in sorted(tables - {found.table for found in self._quarantined}):
+            if self._add_unlogged(table, lsn, reason):
+                log.warning("%s: %s; its rows are read again", table, reason)
+
+    def _tell(self, effect: Effect, lsn: int, ordinal: int) -> int:
+        """Apply one effect: a truncate becomes an event, the rest is read again, quarantined or announced."""
+        truncated = 0
+        for table in self._tables_of(effect):
+            if effect.kind == "truncate":
+                truncated += self._truncate(table, lsn, ordinal + truncated)
+            elif effect.kind == "statement":
+                self.quarantine({table}, lsn, f"{effect.reason} changed it", _ROW_FORMAT)
+            elif effect.kind == "columns":
+                self._announce(table, lsn, effect.columns)
+            else:
+                log.warning("%s: %s, its rows are read again", table, effect.reason)
+                self._add_unlogged(table, lsn, effect.reason)
+        return truncated
+
+    def _announce(self, table: TableName, lsn: int, went: tuple[str, ...]) -> None:
+        """Announce a layout that no row may ever show: first without the dropped columns, then the current.
+
+        The second is from the catalog, which may be ahead of the log; announcing twice does no harm.
+        """
+        now = self._schema_cache.now(table)
+        known = self._schema_cache.latest(table)  # read after `now`, so it has at least as many changes
+        if known is not None and known.schema is not None:
+            gone = {name.lower() for name in went}
+            left = tuple(c for c in known.schema.columns if c.name.lower() not in gone)
+            if left != known.schema.columns and gone.isdisjoint(map(str.lower, known.schema.key)):
+                self._announced.append((lsn, replace(known.schema, columns=left)))
+        if now is not None and now.schema is not None:
+            self._announced.append((lsn, now.schema))
+
+    def _tables_of(self, effect: Effect) -> set[TableName]:
+        if effect.name is None:
+            return set(self._schema_cache.among(effect.database))
+        named = self._schema_cache.named(effect.database, effect.name)
+        return set() if named is None else {named}
+
+    def _truncate(self, table: TableName, lsn: int, ordinal: int) -> bool:
+        mapped = self._schema_cache.latest(table)
+        if mapped is None or mapped.schema is None:
+            self.quarantine({table}, lsn, "it was truncated, and its layout is not known")
+            return False
+        self._held.hold_truncate(mapped, ordinal)
+        return True
+
+    def prepare(self, xid: str, touched: set[TableName], lsn: int) -> None:
+        """Handle an XA PREPARE; a later transaction decides whether its rows count."""
+        self._prepared[xid] = self._prepared.pop(xid, set()) | touched
+        if len(self._prepared) > PREPARED_KEPT:
+            del self._prepared[next(iter(self._prepared))]
+        self.quarantine(touched, lsn, f"XA transaction {xid} was prepared, which is not supported")
+
+    def end_prepared(self, statement: str, lsn: int) -> None:
+        """Handle XA COMMIT or XA ROLLBACK; one with unknown tables, prepared earlier, may concern any."""
+        if not statement.upper().startswith("XA COMMIT"):
+            return
+        xid = statement[len("XA COMMIT") :].strip()
+        touched = self._prepared.get(xid)
+        if touched is None:
+            log.warning("XA transaction %s was committed, the rows of all tables are read again", xid)
+            self._tell_all(lsn, f"XA transaction {xid} was committed, and its tables are not known")
+        else:
+            self.quarantine(touched, lsn, f"XA transaction {xid} was committed, which is not supported")
+
+    def quarantine(self, tables: set[TableName], lsn: int, reason: str, hint: str = "") -> None:
+        """Quarantine tables."""
+        for table in sorted(tables):
+            log.error("%s is quarantined: %s", table, reason)
+            told = hint or f"dump it again: deltatide dump {table}"
+            self._quarantined.append(Quarantine(table, lsn, reason, told))
+
+    def quarantine_unlogged(self, unlogged: UnloggedChange) -> None:
+        """Quarantine a table whose change could not be recorded."""
+        hint = f"dump it again: deltatide dump {unlogged.table}"
+        self._quarantined.append(Quarantine(unlogged.table, unlogged.lsn, unlogged.reason, hint))

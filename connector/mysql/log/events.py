@@ -1,0 +1,249 @@
+"""Parse the binary log's control events, which begin, end and frame transactions. Pure.
+
+Formats: MySQL's ``libs/mysql/binlog/event``, MariaDB's ``sql/log_event.h``. A body is what follows the
+header's 19 bytes, without checksum.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from typing import NamedTuple
+
+from connector.errors import BugError
+from connector.mysql.codec.charsets import BINARY, charset_of, decode_bytes, decoder_known
+from connector.mysql.gtid import Gtid
+
+HEADER = 19
+
+QUERY, STOP, ROTATE, FORMAT, XID, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 26, 27
+EXECUTE_LOAD_QUERY = 18
+"""LOAD DATA in the statement format, logged as a statement."""
+
+GTID, ANONYMOUS_GTID, XA_PREPARE, TRANSACTION_PAYLOAD, HEARTBEAT_2, TAGGED_GTID = 33, 34, 38, 40, 41, 42
+MARIADB_GTID, START_ENCRYPTION, COMPRESSED_QUERY = 162, 164, 165
+
+FRAMES = frozenset((ROTATE, FORMAT, HEARTBEAT, HEARTBEAT_2, START_ENCRYPTION))
+BEGINS = frozenset((GTID, ANONYMOUS_GTID, TAGGED_GTID, MARIADB_GTID))
+STATEMENTS = frozenset((QUERY, COMPRESSED_QUERY, EXECUTE_LOAD_QUERY))
+
+NOTHING = frozenset(
+    (
+        *(5, 13, 14, 28, 29),  # INTVAR, RAND, USER_VAR, IGNORABLE, ROWS_QUERY
+        *(9, 11, 17),  # APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD_QUERY
+        *(35, 36, 37),  # PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE
+        *(160, 161, 163),  # MariaDB: ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST
+    )
+)
+"""Events that by themselves affect no table; 5 to 17 prepare a statement, which is handled itself."""
+
+IGNORABLE = 0x80
+"""Flag of events that a reader may skip if it does not know them."""
+
+THREAD_SPECIFIC = 0x04
+"""Flag of statements that used a temporary table."""
+
+ARTIFICIAL = 0x20
+"""Flag of events that are in no file."""
+
+_STANDALONE, _COMMIT_ID, _PREPARED_XA, _COMPLETED_XA = 1, 2, 64, 128
+_CHECKSUM_CRC32 = 1
+
+
+class Begin(NamedTuple):
+    """The begin of a transaction. `gtid` None: it is anonymous.
+
+    `standalone`: its next statement is all of it (MariaDB only).
+    """
+
+    gtid: Gtid | None
+    micros: int
+    standalone: bool
+
+    @property
+    def txid(self) -> str | None:
+        """The id as text."""
+        return None if self.gtid is None else str(self.gtid)
+
+
+class Query(NamedTuple):
+    """A statement and its default database; `statement` None: its text can't be read.
+
+    `updated`: the databases whose tables it may have changed, also through views, triggers and routines, as
+    MySQL reports; None if unknown. `temporary`: a table that it names may be temporary.
+    """
+
+    database: str
+    statement: str | None
+    updated: tuple[str, ...] | None = None
+    temporary: bool = False
+
+
+def parse_begin(kind: int, header_seconds: int, server_id: int, body: bytes) -> Begin:
+    """Parse the event that begins a transaction, in either dialect."""
+    micros = header_seconds * 1_000_000
+    if kind == MARIADB_GTID:
+        sequence, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
+        return Begin(Gtid(str(domain), sequence, server_id), micros, bool(body[12] & _STANDALONE))
+    if kind == TAGGED_GTID:
+        return _parse_tagged(body)
+    if len(body) >= 42 + 7 and body[25] == 2:
+        micros = int.from_bytes(body[42:49], "little") & ((1 << 55) - 1)
+    if kind == ANONYMOUS_GTID:
+        return Begin(None, micros, False)
+    return Begin(Gtid(_uuid(body[1:17]), int.from_bytes(body[17:25], "little")), micros, False)
+
+
+@lru_cache(maxsize=100)  # a log has few
+def _uuid(data: bytes) -> str:
+    text = data.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _parse_tagged(body: bytes) -> Begin:
+    """Parse a tagged GTID, in MySQL's ``mysql/serialization``: fields in order, each after its number.
+
+    They are flags, uuid, sequence (signed), tag, two about commit order, and the commit time.
+    """
+    place = 0
+
+    def number() -> int:
+        nonlocal place
+        value, place = _varying(body, place)
+        return value
+
+    def field(expected: int) -> None:
+        if number() != expected:
+            raise BugError("a tagged GTID in the log is written in a way that is not known")
+
+    field(1)  # the format's version
+    number()  # its length
+    number()  # the last field that must be known
+    field(0)
+    number()
+    field(1)
+    uuid = bytes(number() for _ in range(16))
+    field(2)
+    sequence = number() >> 1
+    field(3)
+    length = number()
+    tag, place = body[place : place + length].decode(), place + length
+    for order in (4, 5):
+        field(order)
+        number()
+    field(6)
+    return Begin(Gtid(f"{_uuid(uuid)}:{tag}", sequence), number(), False)
+
+
+def _varying(data: bytes, place: int) -> tuple[int, int]:
+    """Read an integer whose first byte ends in as many ones as bytes follow; return it and its end offset."""
+    ones = (~data[place] & (data[place] + 1)).bit_length() - 1
+    value = int.from_bytes(data[place : place + ones + 1], "little")
+    return value >> min(ones + 1, 8), place + ones + 1
+
+
+LONGEST_STATEMENT = 1 << 20
+"""Maximum bytes of a statement that is parsed, since parsing needs a hundred times as many."""
+
+
+def parse_query(kind: int, body: bytes) -> Query:
+    """Parse a QUERY event, MariaDB's compressed one, or EXECUTE_LOAD_QUERY."""
+    database_length, status_length = body[8], int.from_bytes(body[11:13], "little")
+    start = 26 if kind == EXECUTE_LOAD_QUERY else 13  # the file's id, and the offsets of its name
+    place = start + status_length
+    database = body[place : place + database_length].decode(errors="replace")
+    text = body[place + database_length + 1 :]
+    if kind == COMPRESSED_QUERY:
+        text = _uncompress(text)
+    status = _status_of(body[start:place])
+    return Query(database, _statement(text, status), _updated_databases(status))
+
+
+def _statement(text: bytes, status: dict[int, bytes]) -> str | None:
+    """Decode a statement, which is as its client sent it; None if its text can't be determined."""
+    modes = int.from_bytes(status.get(_SQL_MODE, b""), "little")
+    if len(text) > LONGEST_STATEMENT or (modes & _NO_BACKSLASH_ESCAPES and b"\\" in text):
+        return None
+    if text.isascii():
+        return text.decode()
+    client = int.from_bytes(status.get(_CHARSETS, b"")[:2], "little")
+    charset = charset_of(client) if client else "utf8mb4"
+    charset = "utf8mb4" if charset == BINARY else charset  # names are taken as is, so as UTF-8
+    try:
+        return None if charset is None or not decoder_known(charset) else decode_bytes(text, charset)
+    except ValueError:
+        return None
+
+
+_SQL_MODE, _CHARSETS, _INVOKER, _UPDATED, _TOO_MANY = 1, 4, 11, 12, 254
+_NO_BACKSLASH_ESCAPES = 1 << 20
+_STATUS_WIDTHS = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1}
+_STATUS_TEXTS = {2: 2, 5: 1, 6: 1}
+
+
+def _status_of(status: bytes) -> dict[int, bytes]:
+    """Parse a statement's status variables, up to its databases or an unknown variable."""
+    place, found = 0, {}
+    while place < len(status):
+        code, begin = status[place], place + 1
+        if code == _UPDATED:
+            found[code] = status[begin:]
+            break
+        if code in _STATUS_WIDTHS:
+            place = begin + _STATUS_WIDTHS[code]
+        elif code in _STATUS_TEXTS:
+            place = begin + _STATUS_TEXTS[code] + status[begin]
+        elif code == _INVOKER:
+            host = begin + 1 + status[begin]
+            place = host + 1 + status[host]
+        else:
+            break
+        found[code] = status[begin:place]
+    return found
+
+
+def _updated_databases(status: dict[int, bytes]) -> tuple[str, ...] | None:
+    """Find Q_UPDATED_DB_NAMES among a statement's status variables; None if absent."""
+    listed = status.get(_UPDATED)
+    if listed is None or listed[0] == _TOO_MANY:
+        return None
+    return tuple(name.decode() for name in listed[1:].split(b"\0")[: listed[0]])
+
+
+def _uncompress(text: bytes) -> bytes:
+    if text[0] & 0x70:
+        raise BugError("a statement in the log is compressed in a way that is not known")
+    width = text[0] & 0x07
+    return zlib.decompress(text[1 + width :])
+
+
+def rotate_targets(body: bytes, tail: int) -> list[tuple[int, int]]:
+    """Return the possible numbers and first offsets of the file in which the log continues.
+
+    An artificial ROTATE comes before the FORMAT event that announces checksums: the likelier one is first.
+    """
+    offset = int.from_bytes(body[:8], "little")
+    found = []
+    for cut in (tail, 4 - tail):
+        number = body[8 : len(body) - cut].rpartition(b".")[2]
+        if number.isdigit():
+            found.append((int(number), offset))
+    return found
+
+
+def checksum_bytes(packet: bytes, base: int) -> int:
+    """Return the number of checksum bytes at the end of each event after this FORMAT event, given whole.
+
+    The checksum's algorithm is the byte before the FORMAT event's own checksum.
+    """
+    if len(packet) < base + HEADER + 57 + 5:
+        raise BugError("the log's format description is too short")
+    return 4 if packet[-5] == _CHECKSUM_CRC32 else 0
+
+
+def xid_of_xa(body: bytes) -> tuple[str, bool]:
+    """Return the id of an XA PREPARE event and whether it is a commit in one phase."""
+    one_phase = bool(body[0])
+    format_id, gtrid, bqual = (int.from_bytes(body[i : i + 4], "little") for i in (1, 5, 9))
+    data = body[13 : 13 + gtrid + bqual]
+    return f"X'{data[:gtrid].hex()}',X'{data[gtrid:].hex()}',{format_id}", one_phase

@@ -1,0 +1,144 @@
+"""Raw rows events from the log, and the layouts to decode them by: what segments are cut from. No I/O.
+
+Invariants: all events have one byte before them (the packet's status) and the same `tail` after. Each table
+id has its layout at or before its first event, also across segments.
+
+A table map is valid only within its transaction: a restarted server counts its table ids from the beginning,
+so the same id is another table's. What is kept longer, by the bytes of whole table maps and for one log file,
+only saves parsing them again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pyarrow as pa
+
+from connector.landing.event_batch import CdcColumns, EventBatch, arrow_type, assemble
+from connector.landing.format import INSERT
+from connector.mysql.codec.rows_event import truncate_event
+from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions
+from connector.mysql.gtid import Gtids
+from connector.mysql.log.schema_cache import Mapped, SchemaCache
+from connector.position import Position
+from connector.schema import TableSchema
+
+BASE = 1
+"""Bytes of a packet before the event: its status."""
+
+_TABLE_ID = slice(BASE + 19, BASE + 25)
+
+EVENT_OVERHEAD = 41
+"""Memory of a bytes object and its list slot, beside the event itself."""
+
+MAPS_KEPT = 10_000
+"""Table maps cached by their bytes. Each table, and each change or reopening of one, has its own."""
+
+_MADE_UP = 1 << 47
+"""Table ids from here on are never used by a server (they have 48 bits, counted up from 1)."""
+
+
+def announcement(schema: TableSchema, epoch: int, lsn: int) -> EventBatch:
+    """Make the batch without rows that announces a layout."""
+    columns = [pa.nulls(0, arrow_type(column.type)) for column in schema.columns]
+    place = Position(epoch, lsn, 0)
+    return EventBatch(schema, assemble(schema, columns, CdcColumns(INSERT, epoch, lsn, 0)), place, place)
+
+
+class PendingRows:
+    """Rows events not taken yet, `payloads` with their `ordinals`, and the layouts of their tables.
+
+    `current` maps a table id to its layout in the open transaction. The hot loop appends to the two lists
+    itself, and reads `current`; `bytes` is their size.
+    """
+
+    def __init__(self, schema_cache: SchemaCache) -> None:
+        self.bytes = 0
+        self.tail = 0
+        self.payloads: list[bytes] = []
+        self.ordinals: list[int] = []
+        self.current: dict[int, Mapped] = {}
+        self._schema_cache = schema_cache
+        self._maps: dict[bytes, Mapped] = {}
+        self._known: dict[int, TableLayout] = {}
+        self._layouts: list[TableLayout] = []
+        self._laid: dict[int, Mapped] = {}
+        self._made_up = 0
+
+    def hold(self, packet: bytes, ordinal: int) -> None:
+        """Add one event."""
+        self.payloads.append(packet)
+        self.ordinals.append(ordinal)
+        self.bytes += len(packet) + EVENT_OVERHEAD
+
+    def hold_truncate(self, mapped: Mapped, ordinal: int) -> None:
+        """Add a made-up event that empties a table."""
+        self._made_up += 1
+        table_id = _MADE_UP + self._made_up
+        self._add_layout(table_id, mapped)
+        self.hold(bytes(BASE) + truncate_event(table_id) + bytes(self.tail), ordinal)
+
+    def learn(self, body: bytes) -> Mapped:
+        """Record and return the layout in a TABLE_MAP event; equal bytes are the same layout."""
+        table_id = int.from_bytes(body[:6], "little")
+        mapped = self._maps.get(body)
+        if mapped is None:
+            if len(self._maps) >= MAPS_KEPT:
+                self._maps.clear()
+            mapped = self._maps[body] = self._schema_cache.resolve(body)
+        self.current[table_id] = mapped
+        if mapped.schema is not None and self._laid.get(table_id) is not mapped:
+            self._add_layout(table_id, mapped)
+        return mapped
+
+    def end_transaction(self) -> None:
+        """Forget which table each id is."""
+        self.current.clear()
+
+    def begin_file(self) -> None:
+        """Forget all table maps: the server may have started again."""
+        self._maps.clear()
+
+    def _add_layout(self, table_id: int, mapped: Mapped) -> None:
+        self._laid[table_id] = mapped
+        self._layouts.append(
+            TableLayout(len(self.payloads), table_id, mapped.table_map, mapped.schema, mapped.problem)
+        )
+
+    def change_tail(self, tail: int) -> None:
+        """Switch to events with `tail` bytes after them; pad or cut those held to match."""
+        if tail == self.tail:
+            return
+        cut, added = max(0, self.tail - tail), bytes(max(0, tail - self.tail))
+        self.payloads = [p[: len(p) - cut] + added for p in self.payloads]
+        self.tail = tail
+
+    def cut(
+        self,
+        rows: int,
+        transactions: Transactions,
+        epoch: int,
+        position: int,
+        committed_at: datetime | None,
+        gtids: Gtids | None,
+    ) -> MysqlSegment:
+        """Take the first events out, as a segment."""
+        payloads, self.payloads = self.payloads[:rows], self.payloads[rows:]
+        ordinals, self.ordinals = self.ordinals[:rows], self.ordinals[rows:]
+        layouts = [*self._known.values(), *(layout for layout in self._layouts if layout.start < rows)]
+        self._known.update((x.table_id, x._replace(start=0)) for x in self._layouts if x.start < rows)
+        self._layouts = [x._replace(start=x.start - rows) for x in self._layouts if x.start >= rows]
+        self._forget_unused()
+        self.bytes = sum(map(len, self.payloads)) + EVENT_OVERHEAD * len(self.payloads)
+        return MysqlSegment(
+            epoch, position, committed_at, payloads, ordinals, transactions, layouts,
+            base=BASE, tail=self.tail, gtids=None if gtids is None else str(gtids),
+            gtids_needed=None if gtids is None else gtids.needed,
+        )  # fmt: skip
+
+    def _forget_unused(self) -> None:
+        """Keep the layouts of the events held and of the open transaction; the log repeats others."""
+        used = {int.from_bytes(p[_TABLE_ID], "little") for p in self.payloads} | self.current.keys()
+        self._known = {table_id: known for table_id, known in self._known.items() if table_id in used}
+        kept = {*self._known, *(layout.table_id for layout in self._layouts)}
+        self._laid = {table_id: mapped for table_id, mapped in self._laid.items() if table_id in kept}

@@ -1,0 +1,184 @@
+"""The log reader: streams the binary log into the buffer, and records state at the source meanwhile.
+
+Invariants:
+
+- Nothing is confirmed to the server: it keeps its log by time or size, which `preflight` checks.
+- Unlogged changes (`connector.mysql.state_tables`) are recorded before `read` returns.
+- The creation time of each file that the log continues in is recorded, so a RESET can be detected later.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from pymysql.connections import Connection
+
+from connector.errors import TransientError
+from connector.landing.manifest import InvisibleCommit
+from connector.log_segment import LogSegment
+from connector.mysql.codec.segment import MysqlSegment, unpack_position
+from connector.mysql.connection import close, driver_errors
+from connector.mysql.log.buffer import LogBuffer
+from connector.mysql.log.stream import BinlogStream, UnreadableLogError
+from connector.mysql.server import Server, end_of_log, format_position, log_files, position_of
+from connector.mysql.state_tables import Birth, StateTables
+
+LOOK_SECONDS = 2.0
+"""How often to query the end of the log."""
+
+STALL_SECONDS = 60.0
+"""If the log's end is ahead and nothing arrives for this long, the server reads another log than we think."""
+
+STALL_BYTES = 1 << 16
+"""More than the heartbeats in that time. Within a transaction the position stays, however long it is."""
+
+
+class Landmark(NamedTuple):
+    """The position the log was read up to, the transactions executed up to there, and the log's server.
+
+    `writable`: our own tables may be written on that server.
+    """
+
+    position: int
+    gtids: str | None
+    server: str
+    writable: bool
+
+
+class MysqlLog:
+    """Reads the log after a position; implements `connector.source.LogReader`.
+
+    `side`: a connection of its own for the end of the log and the state tables. `unreadable_at`: the position
+    after which the server could not read its log, or None.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        buffer: LogBuffer,
+        stream: BinlogStream,
+        side: Connection[Any],
+        server: Server,
+        state_tables: StateTables,
+        *,
+        writable: bool,
+    ) -> None:
+        self.behind_bytes = 0
+        self.unreadable_at: int | None = None
+        self.epoch, self._buffer, self._stream, self._side = epoch, buffer, stream, side
+        self._server, self._state_tables, self._writable = server, state_tables, writable
+        self._born = buffer.file
+        self._looked = 0.0
+        self._moved = (buffer.position, stream.received, time.monotonic())
+        self._mark()
+
+    @property
+    def position(self) -> int:
+        """A transaction boundary: everything up to it has been read. It moves while idle, too."""
+        return self._buffer.position
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Raw bytes held, of whole transactions and the open one."""
+        return self._buffer.held_bytes
+
+    @property
+    def buffered_rows(self) -> int:
+        """Rows events held, of whole transactions."""
+        return self._buffer.whole_rows
+
+    def read(self, seconds: float, upto_bytes: int) -> None:
+        """Read for `seconds`, or until the buffer holds `upto_bytes`."""
+        deadline = time.monotonic() + seconds
+        self._stream.resume()
+        while self._buffer.held_bytes < upto_bytes:
+            if not self._buffer.go_on(upto_bytes - self._buffer.held_bytes):
+                packets = self._fetch(deadline - time.monotonic())
+                if packets:
+                    self._buffer.feed(packets)
+            if time.monotonic() >= deadline:
+                break
+        self._mark()
+        self._write_down()
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._look()
+
+    def _fetch(self, seconds: float) -> list[bytes]:
+        try:
+            return self._stream.fetch(seconds)
+        except UnreadableLogError:
+            self.unreadable_at = self._buffer.position
+            raise
+
+    def _mark(self) -> None:
+        """Set the landmark in one step, since dump workers read it from other threads."""
+        gtids = None if self._buffer.gtids is None else str(self._buffer.gtids)
+        self.landmark = Landmark(self._buffer.position, gtids, self._server.uuid, self._writable)
+
+    def take(self) -> LogSegment | MysqlSegment:
+        """Take all whole transactions out of the buffer."""
+        return self._buffer.take()
+
+    def take_open(self) -> LogSegment | MysqlSegment | None:
+        """Take what is held of the open transaction; only right after `take`."""
+        return self._buffer.take_open()
+
+    def confirm(self, position: int) -> None:
+        """Do nothing: the server needs no confirmation."""
+
+    def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
+        """Return none: a chunk's snapshot is proven without them."""
+        return []
+
+    def close(self) -> None:
+        """Close the connections; never raises."""
+        self._stream.close()
+        close(self._side)
+
+    def _write_down(self) -> None:
+        changes = self._buffer.take_unlogged()
+        if changes and self._writable:
+            with driver_errors("writing down what the log does not tell"):
+                self._state_tables.note_all_unlogged(self._side, self.epoch, changes)
+        elif changes:
+            for found in changes:
+                self._buffer.quarantine_unlogged(found)
+        if self._buffer.file != self._born and self._buffer.created is not None:
+            self._note_birth(self._buffer.file, self._buffer.created)
+
+    def _note_birth(self, file: int, created: int) -> None:
+        self._born = file
+        if self._writable:
+            with driver_errors("writing down the log file"):
+                self._state_tables.note_birth(self._side, Birth(self._server.uuid, file, created))
+
+    def _look(self) -> None:
+        """Query the end of the log; raise if it is before our position, or ahead while nothing arrives."""
+        with driver_errors("looking at the end of the log"):
+            name, offset = end_of_log(self._side, self._server)
+            end, position = position_of(name, offset), self.position
+            self.behind_bytes = self._distance(position, name, offset)
+        self._looked = now = time.monotonic()
+        if end < position and self._buffer.whole_rows == 0:
+            raise TransientError(
+                f"the server's log ends at {name} {offset}, before {format_position(position)}"
+            )
+        moved_from, received, since = self._moved
+        comes = self._buffer.held_bytes or self._stream.received - received > STALL_BYTES
+        if end <= position or position != moved_from or comes:
+            self._moved = position, self._stream.received, now
+        elif now - since > STALL_SECONDS:
+            raise TransientError(
+                f"nothing comes behind {format_position(position)}, the log ends at {name} {offset}"
+            )
+
+    def _distance(self, position: int, name: str, offset: int) -> int:
+        number, ours = unpack_position(position)
+        if position_of(name, offset) <= position:
+            return 0
+        if position_of(name, 0) >> 32 == number:
+            return offset - ours
+        files = log_files(self._side)
+        between = sum(f.size for f in files.values() if number <= f.number < position_of(name, 0) >> 32)
+        return max(0, between - ours + offset)

@@ -1,0 +1,173 @@
+"""Which of the log's tables are captured, and under which layout: what the buffer looks up elsewhere.
+
+Invariant: a layout comes from the log's own table map. Only what that lacks (MariaDB's uuid and inet, which
+it shows as binaries; which columns are virtual, hidden, end a row's version or have a default) is read from
+the catalog, and cached, since the catalog is current.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from connector.config import SourceConfig, TableConfig
+from connector.errors import TableError
+from connector.landing.format import misnamed
+from connector.mysql.codec.table_map import TableMap, parse_table_map, table_name_of
+from connector.schema import TableName, TableSchema
+
+OWN_DATABASE = "deltatide"
+
+WATERMARK = TableName(OWN_DATABASE, "watermark")
+"""Our table whose rows mean nothing to another server, so a failover may lose writes to it."""
+
+
+class Mapped(NamedTuple):
+    """A table's layout; `schema` None: not captured. `problem`: why its rows can't be decoded."""
+
+    table: TableName
+    table_map: TableMap | None = None
+    schema: TableSchema | None = None
+    problem: TableError | None = None
+
+
+class NotedColumn(NamedTuple):
+    """What MariaDB's catalog shows of a column, and its log does not.
+
+    `row_end`: the column holds the end of a row's version, in a table with system versioning.
+    """
+
+    type: str
+    virtual: bool
+    row_end: bool = False
+    default: bool = False
+
+
+class SchemaCache(Protocol):
+    """The interface that `connector.mysql.log.buffer` uses."""
+
+    @property
+    def mariadb(self) -> bool: ...  # noqa: D102
+
+    def resolve(self, body: bytes) -> Mapped:
+        """Return the layout in a TABLE_MAP event's body."""
+
+    def latest(self, table: TableName) -> Mapped | None:
+        """Return the layout of a table that the log showed last, or the catalog's."""
+
+    def now(self, table: TableName) -> Mapped | None:
+        """Return the catalog's layout of a table."""
+
+    def named(self, database: str, name: str) -> TableName | None:
+        """Return the captured table of this name, ignoring case if the server does."""
+
+    def among(self, database: str | None) -> set[TableName]:
+        """Return the captured tables of a database, or of all."""
+
+
+class Captured:
+    """Implements `SchemaCache` with the configuration and the catalog. Used by one thread.
+
+    `noted` reads from the catalog what the log lacks of a table's columns, `layout` its current layout.
+    """
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        settings: Mapping[TableName, TableConfig],
+        tables: Mapping[TableName, Callable[[], Mapped]] | set[TableName],
+        noted: Callable[[TableName], Mapping[str, NotedColumn]],
+        layout: Callable[[TableName], Mapped | None],
+        *,
+        mariadb: bool,
+        lower_case: bool,
+    ) -> None:
+        self.mariadb = mariadb
+        self._config, self._settings, self._noted, self._layout = config, settings, noted, layout
+        self._lower_case = lower_case
+        self._tables = set(tables)
+        self._latest: dict[TableName, Mapped] = {}
+        self._known: dict[TableName, dict[str, NotedColumn]] = {}
+
+    def resolve(self, body: bytes) -> Mapped:
+        """Return the layout in a TABLE_MAP event's body."""
+        table = table_name_of(body)
+        if not captures(self._config, table):
+            return Mapped(table)
+        self._tables.add(table)
+        try:
+            table_map = self._completed(parse_table_map(body, mariadb=self.mariadb))
+            mapped = Mapped(table, table_map, schema_of(table_map, self._settings))
+        except TableError as error:
+            mapped = Mapped(table, None, self._any_schema(table), error)
+        else:
+            self._latest[table] = mapped
+        return mapped
+
+    def latest(self, table: TableName) -> Mapped | None:
+        """Return the layout of a table that the log showed last, or the catalog's."""
+        return self._latest.get(table) or self._layout(table)
+
+    def now(self, table: TableName) -> Mapped | None:
+        """Return the catalog's layout of a table."""
+        return self._layout(table)
+
+    def named(self, database: str, name: str) -> TableName | None:
+        """Return the captured table of this name."""
+        exact = TableName(database, name)
+        if exact in self._tables:
+            return exact
+        if self._lower_case:
+            lower = (database.lower(), name.lower())
+            return next((t for t in self._tables if (t.namespace.lower(), t.name.lower()) == lower), None)
+        return None
+
+    def among(self, database: str | None) -> set[TableName]:
+        """Return the captured tables of a database, or of all."""
+        return {t for t in self._tables if database is None or t.namespace.lower() == database.lower()}
+
+    def _any_schema(self, table: TableName) -> TableSchema:
+        """Return some schema that names the table, for a layout that can't be read."""
+        known = self.latest(table)
+        return (known.schema if known else None) or TableSchema(table, (), ())
+
+    def _completed(self, table_map: TableMap) -> TableMap:
+        if not self.mariadb:
+            return table_map
+        known = self._known.setdefault(table_map.table, {})
+        noted = self._noted(table_map.table)
+        known.update(noted)
+        completed = table_map.with_aliases({name: column.type for name, column in known.items()})
+        completed = completed.with_virtual({name for name, column in known.items() if column.virtual})
+        completed = completed.with_defaults({name for name, column in known.items() if column.default})
+        return completed.with_hidden(noted, next((n for n, column in noted.items() if column.row_end), None))
+
+
+def captures(config: SourceConfig, table: TableName) -> bool:
+    """Return whether to capture a table: never our own, nor the server's."""
+    return table.namespace not in _NEVER and config.captures(table)
+
+
+_NEVER = frozenset((OWN_DATABASE, "mysql", "information_schema", "performance_schema", "sys"))
+
+
+def schema_of(table_map: TableMap, settings: Mapping[TableName, TableConfig]) -> TableSchema:
+    """Return the landing schema; `TableError` if the table has no usable key."""
+    table = table_map.table
+    setting = settings.get(table)
+    key = tuple(setting.key) if setting and setting.key else table_map.key
+    names = [column.name for column in table_map.columns]
+    if not key:
+        raise TableError(
+            table, "it has no primary key", hint=f"add a primary key, or set key in {table.section}"
+        )
+    if unknown := [column for column in key if column not in names]:
+        raise TableError(
+            table,
+            f"its configured key has no column {', '.join(unknown)}",
+            hint=f"correct key in {table.section}; columns are {', '.join(names)}",
+        )
+    schema = table_map.schema(key)
+    if problem := misnamed(column.name for column in schema.columns):
+        raise TableError(table, problem, hint="rename the column")
+    return schema

@@ -1,0 +1,246 @@
+"""Read the binary log as the server streams it to a replica: COM_BINLOG_DUMP over one connection, by packets.
+
+The protocol is implemented here, on a connection that PyMySQL opened and authenticated, not through
+mysql-replication's BinLogStreamReader: that one reopens a lost connection by itself, and waits forever for
+MariaDB without GTIDs. Here a lost connection is an error, and only a caller that knows the position resumes.
+
+Invariant: packets come in order of their sequence numbers; `fetch` returns whole events. Only a compressed
+transaction longer than a packet is returned in pieces, so it is never held whole.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from typing import Any, cast
+
+from pymysql.connections import Connection
+
+from connector.errors import TransientError
+from connector.mysql.connection import close, driver_errors, query
+from connector.mysql.log.events import TRANSACTION_PAYLOAD
+from connector.mysql.server import Server
+
+HEARTBEAT_SECONDS = 2
+"""The server's heartbeat interval while idle."""
+
+SILENCE_SECONDS = 30.0
+"""A server that is silent for longer than this while we listen is considered gone."""
+
+RECEIVE_BYTES = 1 << 18
+
+FEW_BYTES = 16 << 10
+NAP_SECONDS = 0.0005
+"""The server sends few events at a time. Letting some accumulate adds half a millisecond of delay and saves
+most of the reader's CPU, which would otherwise wake up for each."""
+
+REPLICA_HOST = "deltatide"
+"""The host that the server shows for an agent in its list of replicas."""
+
+_REGISTER, _DUMP = 0x15, 0x12
+_NON_BLOCK, _SEND_ANNOTATE_ROWS = 1, 2
+_LONGEST = 0xFFFFFF
+_UNREADABLE = 1236
+"""ER_MASTER_FATAL_ERROR_READING_BINLOG."""
+
+_CAPABILITY = 4
+"""MariaDB: we understand GTID events, so nothing is left out or replaced by dummies."""
+
+_PAYLOAD = bytes([TRANSACTION_PAYLOAD])
+
+_uint32 = struct.Struct("<I").unpack_from
+
+
+def replica_id(name: str) -> int:
+    """Return the server id for an agent of this name: unlikely to be anybody else's."""
+    return (1 << 31) + zlib.crc32(f"deltatide {name}".encode()) % ((1 << 31) - 1)
+
+
+class UnreadableLogError(TransientError):
+    """The server can't read its log where it was asked to, or from where it was."""
+
+
+class LogEndedError(TransientError):
+    """The server has sent its log to the end, and was not to wait for more."""
+
+
+class BinlogStream:
+    """The events after a position in the log. Owns the connection; used by one thread.
+
+    `server_id` 0 reads to the end of the log and no further, beside any other reader. `received` counts the
+    bytes received, including heartbeats and incomplete events.
+    """
+
+    def __init__(
+        self, connection: Connection[Any], server: Server, file: str, offset: int, server_id: int
+    ) -> None:
+        self.received = 0
+        self._connection = connection
+        self._sock = connection._sock
+        self._rest = bytearray()
+        self._sequence = 1
+        self._in_pieces = False
+        self._long: bytearray | None = None
+        self._heard = time.monotonic()
+        self._ended: TransientError | None = None
+        with driver_errors("asking for the log"):
+            self._introduce(server)
+            if server_id:
+                self._register(server_id)
+            flags = (_SEND_ANNOTATE_ROWS if server.mariadb else 0) | (0 if server_id else _NON_BLOCK)
+            body = struct.pack("<IHI", offset, flags, server_id) + file.encode()
+            connection._execute_command(_DUMP, body)
+
+    def fetch(self, seconds: float) -> list[bytes]:
+        """Wait up to `seconds` for events; return those received, each after its packet's status byte.
+
+        Pieces of a compressed transaction, from the second one on, have no status byte.
+        `TransientError` if the server ended the log, or nothing was heard for too long.
+        """
+        if self._ended is not None:
+            raise self._ended
+        with driver_errors("reading the log"):
+            self._sock.settimeout(max(seconds, 0.0001))
+            try:
+                data = self._sock.recv(RECEIVE_BYTES)
+            except TimeoutError:
+                if time.monotonic() - self._heard > SILENCE_SECONDS:
+                    raise TransientError(
+                        f"reading the log: nothing heard for {SILENCE_SECONDS:g} s"
+                    ) from None
+                return []
+        if not data:
+            raise TransientError("reading the log: the server closed the connection")
+        self._heard = time.monotonic()
+        self.received += len(data)
+        self._rest += data
+        packets = self._cut()
+        if len(data) < FEW_BYTES:
+            time.sleep(max(0.0, min(NAP_SECONDS, seconds)))
+        return packets
+
+    def resume(self) -> None:
+        """Listen again after a pause of ours, during which silence meant nothing."""
+        self._heard = time.monotonic()
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        close(self._connection)
+
+    def _introduce(self, server: Server) -> None:
+        """Announce what we support: checksums as in the files, heartbeats, MariaDB's GTID events."""
+        period = HEARTBEAT_SECONDS * 1_000_000_000
+        settings = ["@master_binlog_checksum = @@global.binlog_checksum"]
+        settings.append(f"@master_heartbeat_period = {period}")
+        if server.mariadb:
+            settings.append(f"@mariadb_slave_capability = {_CAPABILITY}")
+        else:
+            settings += [
+                "@source_binlog_checksum = @@global.binlog_checksum",
+                f"@source_heartbeat_period = {period}",
+            ]
+        query(self._connection, f"SET {', '.join(settings)}")
+
+    def _register(self, server_id: int) -> None:
+        """Register as a replica, so people see who reads."""
+        name = REPLICA_HOST.encode()
+        body = struct.pack("<IB", server_id, len(name)) + name + b"\0\0" + struct.pack("<HII", 0, 0, 0)
+        self._connection._execute_command(_REGISTER, body)
+        self._connection._read_ok_packet()
+
+    def _cut(self) -> list[bytes]:
+        """Cut received bytes into packets; an incomplete one stays."""
+        rest = self._rest
+        if self._long is not None:
+            return self._lengthen(self._long)
+        if len(rest) < 4 or len(rest) < 4 + (_uint32(rest, 0)[0] & _LONGEST):
+            return []
+        data, place, limit, sequence = bytes(rest), 0, len(rest), self._sequence
+        packets: list[bytes] = []
+        while place + 4 <= limit:
+            head = _uint32(data, place)[0]
+            length = head & _LONGEST
+            if self._in_pieces or (length == _LONGEST and _is_payload(data, place)):
+                end = place + 4 + length
+                if end > limit:
+                    break
+                if head >> 24 != sequence:
+                    raise _out_of_order(head >> 24, sequence)
+                packets.append(data[place + 4 : end])
+                self._in_pieces = length == _LONGEST
+                place, sequence = end, (sequence + 1) & 0xFF
+                continue
+            if length == _LONGEST:
+                if place + 10 <= limit:  # enough to know what it is
+                    self._long = bytearray()
+                break
+            end = place + 4 + length
+            if end > limit:
+                break
+            packet, place = data[place + 4 : end], end
+            if head >> 24 != sequence:
+                raise _out_of_order(head >> 24, sequence)
+            sequence = (sequence + 1) & 0xFF
+            if packet[0]:
+                self._ended = _end_of(packet)
+                break
+            packets.append(packet)
+        del rest[:place]
+        self._sequence = sequence
+        return packets if self._long is None else packets + self._lengthen(self._long)
+
+    def _lengthen(self, event: bytearray) -> list[bytes]:
+        """Move whole packets of an event that spans several out of `rest`; return it with what follows it.
+
+        It is assembled once, in one buffer: its memory is its own size, and the time is linear.
+        """
+        while len(self._rest) >= 4:
+            head = _uint32(self._rest, 0)[0]
+            length = head & _LONGEST
+            if len(self._rest) < 4 + length:
+                return []
+            if head >> 24 != self._sequence:
+                raise _out_of_order(head >> 24, self._sequence)
+            self._sequence = (self._sequence + 1) & 0xFF
+            with memoryview(self._rest) as rest:
+                event += rest[4 : 4 + length]
+            del self._rest[: 4 + length]
+            if length < _LONGEST:
+                self._long = None
+                return [cast("bytes", event), *self._cut()]  # read like bytes, and not copied
+        return []
+
+
+def _is_payload(data: bytes, place: int) -> bool:
+    return data[place + 4 : place + 5] == b"\0" and data[place + 9 : place + 10] == _PAYLOAD
+
+
+def _out_of_order(found: int, expected: int) -> TransientError:
+    return TransientError(f"reading the log: packet {found} came instead of {expected}")
+
+
+def _end_of(packet: bytes) -> TransientError:
+    """Return the error for a packet that is not an event."""
+    if packet[0] != 0xFF:
+        return LogEndedError("reading the log: the server ended it")
+    code, text = int.from_bytes(packet[1:3], "little"), packet[9:].decode(errors="replace")
+    family = UnreadableLogError if code == _UNREADABLE else TransientError
+    return family(f"reading the log: {text} (error {code})")
+
+
+def created_at(connection: Connection[Any], server: Server, file: str) -> int | None:
+    """Return a log file's creation time (seconds since 1970), from its first event. Closes the connection."""
+    stream = BinlogStream(connection, server, file, 4, 0)
+    try:
+        deadline = time.monotonic() + SILENCE_SECONDS
+        while time.monotonic() < deadline:
+            for packet in stream.fetch(1.0):
+                if packet[5] == _FORMAT:
+                    return int(_uint32(packet, 1)[0])
+    finally:
+        stream.close()
+    return None
+
+
+_FORMAT = 15

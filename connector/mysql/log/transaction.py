@@ -1,0 +1,48 @@
+"""The transaction being received, as the log reader's buffer keeps it. Pure.
+
+Invariant: `is_ours` only if its only table is our watermark, and nothing else is in it: no other statement,
+no second transaction, no XA. In doubt it is somebody else's, which every server needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from connector.mysql.log.events import Begin
+from connector.mysql.log.schema_cache import WATERMARK, Mapped
+from connector.schema import TableName
+
+
+@dataclass
+class OpenTransaction:
+    """Its events begin at `start`; `carried` were taken before.
+
+    `begins`: its begin; several in a file beyond 4 GiB. `landed`: landed before a failover, or cut off by a
+    crash, so it is skipped. `ended`: its end has arrived, but its position is unknown until the next file
+    begins (see the buffer). `is_ours`: see the module; None while it has no tables. `tables`: the captured
+    ones whose layouts have arrived, `mapped`: whether any table's has.
+    """
+
+    lsn: int
+    begins: list[Begin]
+    start: int
+    is_ours: bool | None = None
+    landed: bool = False
+    carried: bool = False
+    begun: bool = False
+    ended: bool = False
+    mapped: bool = False
+    tables: set[TableName] = field(default_factory=set)
+
+    def touch(self, mapped: Mapped) -> None:
+        """Record a table whose rows may follow."""
+        self.mapped = True
+        if mapped.schema is not None:
+            self.tables.add(mapped.table)
+        if self.is_ours is not False:
+            self.is_ours = mapped.schema is None and mapped.table == WATERMARK
+
+    def begin_again(self, begin: Begin, *, landed: bool) -> None:
+        """Continue with the next transaction as if it were part of this one."""
+        self.ended, self.begun, self.landed, self.is_ours = False, False, landed, False
+        self.begins.append(begin)

@@ -1,0 +1,161 @@
+"""Unpack MySQL's compressed transactions (TRANSACTION_PAYLOAD): from an event's pieces to the events in it.
+
+One event is up to a gigabyte, and its contents many times that. So its pieces are written to a temporary
+file, and its events are streamed one by one. Small ones, by far the most, stay in memory.
+
+Format: ``mysql/binlog/event/control_events.h``, Transaction_payload_event.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+import pyarrow as pa
+
+from connector.errors import BugError
+from connector.mysql.log.events import HEADER
+from connector.mysql.log.pending_events import BASE
+
+AT_ONCE_BYTES = 1 << 20
+"""A payload no larger than this, uncompressed, is uncompressed in one go."""
+
+_BLOCK_BYTES = 1 << 20
+_SIZE, _ALGORITHM, _PLAIN_SIZE = 1, 2, 3
+_ZSTD, _NONE = 0, 255
+
+_uint32 = struct.Struct("<I").unpack_from
+
+
+class Payload:
+    """The event of a compressed transaction, starting with its first packet; `end`: its end in the log file.
+
+    `whole`: all of its pieces are here, so its events may be read.
+    """
+
+    def __init__(self, packet: bytes, end: int) -> None:
+        self.end = end
+        self._missing = size_of(packet) - (len(packet) - BASE)
+        self._algorithm, self._size, self._plain_size, start = _fields(packet)
+        self._packet, self._start = packet, start
+        self._file: IO[bytes] | None = None
+        self._events: Iterator[bytes] | None = None
+        if self._missing:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115
+            self._file.write(memoryview(packet)[start:])
+            self._packet = b""
+
+    @property
+    def whole(self) -> bool:
+        """Return whether no piece is missing."""
+        return self._missing == 0
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether its events are small enough to be read at once."""
+        return self.whole and self._plain_size <= AT_ONCE_BYTES
+
+    def add(self, piece: bytes) -> None:
+        """Add the next piece of the event."""
+        if self._file is None or len(piece) > self._missing:
+            raise BugError("a compressed transaction is longer than the log announces")
+        self._file.write(piece)
+        self._missing -= len(piece)
+
+    def events(self) -> Iterator[bytes]:
+        """Return the events within, whole, without checksums; resumes where the last call stopped."""
+        if self._events is None:
+            self._events = _cut(self._blocks(), self._plain_size)
+        return self._events
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Yield the uncompressed bytes in blocks; all at once only if `is_small`."""
+        if self._file is not None:
+            self._file.seek(0)
+            raw: Any = pa.PythonFile(_Limited(self._file, self._size), mode="r")
+        else:
+            raw = pa.BufferReader(memoryview(self._packet)[self._start : self._start + self._size])
+        if self.is_small and self._algorithm == _ZSTD:
+            yield pa.decompress(raw.read(), decompressed_size=self._plain_size, codec="zstd", asbytes=True)
+            return
+        stream = raw if self._algorithm == _NONE else pa.CompressedInputStream(raw, "zstd")
+        while block := stream.read(_BLOCK_BYTES):
+            yield block
+        if self._file is not None:
+            self._file.close()
+
+
+class _Limited:
+    """The first bytes of a file; the event's checksum follows them."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file, self._left = file, size
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+    def close(self) -> None:
+        """Leave the file to its owner."""
+
+
+def size_of(packet: bytes) -> int:
+    """Return the size of an event, from its header."""
+    return int(_uint32(packet, BASE + 9)[0])
+
+
+def _fields(packet: bytes) -> tuple[int, int, int, int]:
+    """Return algorithm, size, uncompressed size, and the payload's offset in the packet."""
+    fields: dict[int, int] = {}
+    place = BASE + HEADER
+    while True:
+        field, place = _packed(packet, place)
+        if field == 0:
+            break
+        length, place = _packed(packet, place)
+        fields[field], _ = _packed(packet, place)
+        place += length
+    algorithm = fields.get(_ALGORITHM, _ZSTD)
+    if algorithm not in (_ZSTD, _NONE):
+        raise BugError(f"a transaction in the log is compressed by algorithm {algorithm}, which is not known")
+    size = fields[_SIZE]
+    return algorithm, size, size if algorithm == _NONE else fields[_PLAIN_SIZE], place
+
+
+def _packed(data: bytes, place: int) -> tuple[int, int]:
+    first = data[place]
+    if first < 251:
+        return first, place + 1
+    width = {252: 2, 253: 3, 254: 8}[first]
+    return int.from_bytes(data[place + 1 : place + 1 + width], "little"), place + 1 + width
+
+
+def _cut(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """Cut blocks, of `size` bytes in all, into events."""
+    rest, came, wanted = b"", 0, HEADER
+    waiting: list[bytes] = []
+    for block in blocks:
+        came += len(block)
+        waiting.append(block)
+        if len(rest) + sum(map(len, waiting)) < wanted:
+            continue
+        data = b"".join([rest, *waiting])
+        waiting.clear()
+        place = 0
+        while place + HEADER <= len(data):
+            wanted = _uint32(data, place + 9)[0]
+            if wanted < HEADER:
+                raise BugError(f"an event within a compressed transaction has {wanted} bytes")
+            if place + wanted > len(data):
+                break
+            yield data[place : place + wanted]
+            place += wanted
+            wanted = HEADER
+        rest = data[place:]
+    if rest or waiting or came != size:
+        raise BugError(f"a compressed transaction holds {came} bytes, {size} are announced")

@@ -1,0 +1,215 @@
+"""Check for what prevents exact capture of single tables, each with the statement that fixes it. Read-only.
+
+Rights are tested by use (`refusals`), not read from SHOW GRANTS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from connector.config import SourceConfig, TableConfig
+from connector.errors import PreconditionError
+from connector.mysql.catalog import (
+    LOCKED,
+    TRANSACTIONAL,
+    TableFacts,
+    cascades_of,
+    cascades_silently,
+    cascading,
+    is_there,
+    layout_of,
+    noted_columns,
+    primary_key,
+    qualified,
+)
+from connector.mysql.connection import code_of, quote, rows, text_of
+from connector.mysql.log.schema_cache import captures
+from connector.mysql.server import Server
+from connector.mysql.state_tables import StateTables
+from connector.schema import TableName
+from connector.source import Finding
+
+
+@dataclass(frozen=True)
+class Place:
+    """What every check needs."""
+
+    connection: Connection[Any]
+    connect: Callable[[], Connection[Any]]
+    server: Server
+    config: SourceConfig
+    tables: Mapping[TableName, TableConfig]
+    state_tables: StateTables
+    found: Sequence[TableFacts]
+    variables: Mapping[str, str]
+    user: str
+
+    def variable(self, name: str) -> str | None:
+        """Return a global variable; None if this server has none of that name."""
+        return self.variables.get(name)
+
+
+def check_tables(place: Place) -> Iterator[Finding]:
+    """Check the captured tables, and configured names without a table."""
+    yield from _patterns(place)
+    yield from _views(place)
+    for facts in place.found:
+        looks = (_readable, lambda _, facts: _kept(facts), _key, _virtual, _cascades)
+        try:
+            problems = [problem for look in looks if (problem := look(place, facts))]
+        except pymysql.Error as error:
+            if code_of(error) in LOCKED:
+                yield Finding(f"table {facts.table}", "warning", "others keep it locked: not looked at")
+            elif is_there(place.connection, facts.table):
+                raise
+            continue
+        if problems and not is_there(place.connection, facts.table):
+            continue  # dropped since
+        yield from (replace(problem, table=facts.table) for problem in problems)
+        if not problems:
+            yield Finding(f"table {facts.table}", "ok", "can be captured")
+
+
+def _patterns(place: Place) -> Iterator[Finding]:
+    """Report names and patterns that match no table, and settings for tables that are not captured."""
+    for pattern in place.config.tables:
+        one = place.config.model_copy(update={"tables": [pattern], "exclude": []})
+        if not any(one.captures(facts.table) for facts in place.found):
+            yield Finding(
+                f"tables {pattern}", "failed", f"no table matches that {place.user} may see",
+                "correct source.tables, create the table, or GRANT SELECT on it", dropped=bool(place.found),
+            )  # fmt: skip
+    names = {facts.table for facts in place.found}
+    for name in sorted(place.tables.keys() - names):
+        yield Finding(f'[tables."{name}"]', "warning", "is not among the captured tables", "correct its name")
+
+
+def _views(place: Place) -> Iterator[Finding]:
+    found = rows(
+        place.connection,
+        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'VIEW'",
+    )
+    for namespace, name in found:
+        table = TableName(namespace, name)
+        if captures(place.config, table):
+            named = str(table) in place.config.tables
+            yield Finding(
+                f"table {table}", "failed" if named else "warning", "is a view, never in the log",
+                "add it to source.exclude",
+            )  # fmt: skip
+
+
+def _readable(place: Place, facts: TableFacts) -> Finding | None:
+    with refusals() as denied:
+        rows(place.connection, f"SELECT * FROM {qualified(facts.table)} LIMIT 0")
+    if not denied:
+        return None
+    grant = f"GRANT SELECT ON {qualified(facts.table)} TO {place.user};"
+    return Finding(f"table {facts.table}", "failed", denied[0], grant)
+
+
+def _kept(facts: TableFacts) -> Finding | None:
+    """Check what stores the rows: only a transactional engine has snapshots."""
+    name, spelled = f"table {facts.table}", qualified(facts.table)
+    if facts.kind == "SYSTEM VERSIONED":
+        return Finding(
+            name, "failed", "is system-versioned: its log carries rows of the past too",
+            f"ALTER TABLE {spelled} DROP SYSTEM VERSIONING; or add it to source.exclude",
+        )  # fmt: skip
+    if facts.engine not in TRANSACTIONAL:
+        return Finding(
+            name, "failed", f"is kept by {facts.engine}, which has no snapshots",
+            f"ALTER TABLE {spelled} ENGINE = InnoDB; or add it to source.exclude",
+        )  # fmt: skip
+    return None
+
+
+def _key(place: Place, facts: TableFacts) -> Finding | None:
+    name = f"table {facts.table}"
+    layout = layout_of(place.connection, facts.table, place.tables)
+    if layout is None or layout.schema is None:
+        problem = layout.problem if layout else None
+        reason = problem.reason if problem else "it is gone"
+        return Finding(name, "failed", reason, problem.hint if problem else None)
+    key = layout.schema.key
+    if key == primary_key(place.connection, facts.table):
+        return None
+    indexes = _unique_indexes(place.connection, facts.table)
+    fitting = [nullable for columns, nullable in indexes if sorted(columns) == sorted(key)]
+    listed = ", ".join(map(quote, key))
+    if not fitting:
+        return Finding(
+            name, "failed", f"its configured key ({', '.join(key)}) has no unique index",
+            f"ALTER TABLE {qualified(facts.table)} ADD UNIQUE ({listed});",
+        )  # fmt: skip
+    if all(fitting):
+        return Finding(
+            name, "failed", f"a column of its configured key ({', '.join(key)}) may be null",
+            f"ALTER TABLE {qualified(facts.table)} MODIFY each of {listed} with NOT NULL",
+        )  # fmt: skip
+    return None
+
+
+def _virtual(place: Place, facts: TableFacts) -> Finding | None:
+    """Check for virtual columns, which MariaDB's partial row images omit even if they changed."""
+    image = place.variable("binlog_row_image")
+    if not place.server.mariadb or image == "FULL":
+        return None
+    noted = noted_columns(place.connection, facts.table)
+    names = ", ".join(name for name, column in noted.items() if column.virtual)
+    if not names:
+        return None
+    return Finding(
+        f"table {facts.table}", "failed",
+        f"has virtual columns ({names}), which a log with binlog_row_image = {image} leaves out",
+        "SET GLOBAL binlog_row_image = FULL;",
+    )  # fmt: skip
+
+
+def _cascades(place: Place, facts: TableFacts) -> Finding | None:
+    """Check for foreign keys that change rows by themselves: InnoDB does so without logging.
+
+    MySQL logs such changes since 9.6, unless configured otherwise.
+    """
+    if not cascades_silently(place.connection, place.server):
+        return None
+    names = cascades_of(place.connection, facts.table)
+    if not names:
+        return None
+    return Finding(
+        f"table {facts.table}", "failed",
+        cascading(names),
+        f"ALTER TABLE {qualified(facts.table)} DROP FOREIGN KEY `{names[0]}`; and add it again with ON DELETE"
+        " RESTRICT ON UPDATE RESTRICT; or add the table to source.exclude",
+    )  # fmt: skip
+
+
+def _unique_indexes(connection: Connection[Any], table: TableName) -> list[tuple[list[str], bool]]:
+    """Return the columns of each unique index, and whether one of them may be null."""
+    found = rows(connection, f"SHOW INDEX FROM {qualified(table)} WHERE Non_unique = 0")
+    indexes: dict[str, tuple[list[str], bool]] = {}
+    for _, _, name, _, column, _, _, _, _, nullable, *_ in found:
+        columns, some = indexes.get(name, ([], False))
+        indexes[name] = [*columns, column], some or nullable == "YES"
+    return list(indexes.values())
+
+
+class refusals:  # noqa: N801
+    """Try something: collects the server's refusals instead of raising them; raises for locks."""
+
+    def __enter__(self) -> list[str]:
+        self._reasons: list[str] = []
+        return self._reasons
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is not None and code_of(error) in LOCKED:
+            return False
+        if isinstance(error, (pymysql.OperationalError, pymysql.ProgrammingError, PreconditionError)):
+            self._reasons.append(text_of(error))
+            return True
+        return False

@@ -1,0 +1,202 @@
+"""Our own two small tables at the source: unlogged changes, and proof of where the log began.
+
+``deltatide.watermark``: one row per source name: the barrier that a chunk's low watermark rests on, an id
+that replicas share, and the log file last read with its creation time, which reveals a RESET or another
+server. ``deltatide.unlogged_change``: tables whose rows changed without row events, and the log position.
+
+Invariants:
+
+- The file is recorded only when a log is opened or continues in the next file, so after a manifest.
+- An unlogged change is recorded before the log that showed it is taken, so a crash loses none. Recording is
+  idempotent. After a failover, which may have lost the write, it is recorded again.
+- Nobody needs the watermark's last writes: a failover that lost them is not a gap. One that lost a write of
+  ``unlogged_change`` is, since an agent that was stopped meanwhile would never learn of that change.
+
+If they are missing or not writable, everything still works, except that an unlogged change quarantines its
+table, and MySQL's low watermarks need GTIDs instead of the barrier.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from connector.mysql.connection import code_of, is_transient, literal, query, row, rows
+from connector.mysql.log.ddl_effects import UnloggedChange
+from connector.mysql.log.schema_cache import OWN_DATABASE, WATERMARK
+from connector.mysql.server import is_replica
+from connector.schema import TableName
+
+_WATERMARK = str(WATERMARK)
+_UNLOGGED_CHANGE = f"{OWN_DATABASE}.unlogged_change"
+
+GRANT = f"GRANT CREATE, SELECT, INSERT, UPDATE ON {OWN_DATABASE}.*"
+
+_CREATE = (
+    f"CREATE DATABASE IF NOT EXISTS {OWN_DATABASE}",
+    f"CREATE TABLE IF NOT EXISTS {_WATERMARK} (source VARCHAR(64) CHARACTER SET ascii PRIMARY KEY,"
+    " id CHAR(36) CHARACTER SET ascii NOT NULL, barrier BIGINT UNSIGNED NOT NULL DEFAULT 0,"
+    " log_server VARCHAR(80) CHARACTER SET ascii, log_file BIGINT UNSIGNED, log_created BIGINT UNSIGNED)"
+    " ENGINE = InnoDB",
+    f"CREATE TABLE IF NOT EXISTS {_UNLOGGED_CHANGE} (source VARCHAR(64) CHARACTER SET ascii,"
+    " namespace VARBINARY(256), name VARBINARY(256), epoch INT NOT NULL, lsn BIGINT UNSIGNED NOT NULL,"
+    " reason VARBINARY(500) NOT NULL, PRIMARY KEY (source, namespace, name)) ENGINE = InnoDB",
+)
+
+
+@dataclass(frozen=True)
+class Birth:
+    """A log file that was read: its server, number and creation time (seconds since 1970)."""
+
+    server: str
+    file: int
+    created: int
+
+
+class StateTables:
+    """The two tables for one source name; every method takes the connection to use."""
+
+    def __init__(self, source: str) -> None:
+        self._is_ours = f"source = {literal(source)}"
+        self._source = literal(source)
+        self._noted: dict[TableName, tuple[int, int, str]] = {}
+
+    def create(self, connection: Connection[Any]) -> bool:
+        """Create what is missing; return False if not allowed (a replica, or missing rights)."""
+        try:
+            if _is_read_only(connection):
+                return False
+            if not self.is_there(connection):
+                for statement in _CREATE:
+                    query(connection, statement)
+            if self.identity(connection) is None:
+                query(
+                    connection,
+                    f"INSERT INTO {_WATERMARK} (source, id) VALUES ({self._source}, '{uuid.uuid4()}')",
+                )
+        except pymysql.Error as error:
+            if is_transient(code_of(error)) and code_of(error) != _READ_ONLY:
+                raise
+            return False
+        return True
+
+    def is_writable(self, connection: Connection[Any]) -> bool:
+        """Return whether our row exists and may be written: never on a replica, whatever the rights.
+
+        A write there would be a transaction of its own, which the other servers never get.
+        """
+        try:
+            if _is_read_only(connection) or self.identity(connection) is None:
+                return False
+            self.try_writing(connection)
+        except pymysql.Error as error:
+            if is_transient(code_of(error)) and code_of(error) != _READ_ONLY:
+                raise
+            return False
+        return True
+
+    def is_there(self, connection: Connection[Any]) -> bool:
+        """Return whether both tables exist and are readable."""
+        found = rows(
+            connection,
+            f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{OWN_DATABASE}'"
+            " AND table_name IN ('watermark', 'unlogged_change')",
+        )
+        return len(found) == 2
+
+    def try_writing(self, connection: Connection[Any]) -> None:
+        """Run a no-op write of each kind; raise the driver's error if one is refused."""
+        query(connection, f"UPDATE {_WATERMARK} SET barrier = barrier WHERE 1 = 0")
+        query(connection, f"INSERT INTO {_UNLOGGED_CHANGE} SELECT * FROM {_UNLOGGED_CHANGE} WHERE 1 = 0")
+
+    def identity(self, connection: Connection[Any]) -> str | None:
+        """Return the id that this database and its replicas share; None without one."""
+        if not self.is_there(connection):
+            return None
+        found = row(connection, f"SELECT id FROM {_WATERMARK} WHERE {self._is_ours}")
+        return str(found[0]) if found else None
+
+    def raise_barrier(self, connection: Connection[Any]) -> bool:
+        """Commit a write: on return, everything before it in the log is visible. False without a row."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {_WATERMARK} SET barrier = barrier + 1 WHERE {self._is_ours}")
+            return bool(cursor.rowcount == 1)
+
+    def birth(self, connection: Connection[Any]) -> Birth | None:
+        """Return the log file recorded last."""
+        if not self.is_there(connection):
+            return None
+        found = row(
+            connection,
+            f"SELECT log_server, log_file, log_created FROM {_WATERMARK} WHERE {self._is_ours}"
+            " AND log_file IS NOT NULL",
+        )
+        return Birth(str(found[0]), int(found[1]), int(found[2])) if found else None
+
+    def note_birth(self, connection: Connection[Any], birth: Birth) -> None:
+        """Record a log file."""
+        query(
+            connection,
+            f"UPDATE {_WATERMARK} SET log_server = {literal(birth.server)}, log_file = {birth.file},"
+            f" log_created = {birth.created} WHERE {self._is_ours}",
+        )
+
+    def note_unlogged(
+        self, connection: Connection[Any], table: TableName, epoch: int, lsn: int, reason: str
+    ) -> None:
+        """Record that a table's rows changed at a log position without row events."""
+        self._noted[table] = epoch, lsn, reason
+        namespace, name = (f"X'{part.encode().hex()}'" for part in table)
+        told = f"X'{reason.encode()[:500].hex()}'"
+        query(
+            connection,
+            f"INSERT INTO {_UNLOGGED_CHANGE} VALUES"
+            f" ({self._source}, {namespace}, {name}, {epoch}, {lsn}, {told})"
+            f" ON DUPLICATE KEY UPDATE reason = {told}, epoch = {epoch}, lsn = {lsn}",
+        )
+
+    def note_all_unlogged(
+        self, connection: Connection[Any], epoch: int, changes: Sequence[UnloggedChange]
+    ) -> None:
+        """Record such changes in one transaction, so with one flush of the log."""
+        query(connection, "START TRANSACTION")
+        for table, _, reason, lsn in changes:
+            self.note_unlogged(connection, table, epoch, lsn, reason)
+        query(connection, "COMMIT")
+
+    def note_again(self, connection: Connection[Any]) -> None:
+        """Record again earlier changes that are missing: a failover may have lost them."""
+        known = self.unlogged(connection)
+        for table, (epoch, lsn, reason) in list(self._noted.items()):
+            if known.get(table) != _fingerprint(epoch, lsn):
+                self.note_unlogged(connection, table, epoch, lsn, reason)
+
+    def unlogged(self, connection: Connection[Any]) -> dict[TableName, str]:
+        """Return each recorded table's fingerprint: the position of its last change."""
+        if not self.is_there(connection):
+            return {}
+        found = rows(
+            connection, f"SELECT namespace, name, epoch, lsn FROM {_UNLOGGED_CHANGE} WHERE {self._is_ours}"
+        )
+        return {TableName(_text(s), _text(n)): _fingerprint(epoch, lsn) for s, n, epoch, lsn in found}
+
+
+_READ_ONLY = 1836
+
+
+def _is_read_only(connection: Connection[Any]) -> bool:
+    found = row(connection, "SELECT @@global.read_only")
+    return (found is not None and str(found[0]) not in ("0", "OFF")) or is_replica(connection)
+
+
+def _fingerprint(epoch: int, lsn: int) -> str:
+    return f"{epoch}:{lsn}"
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,318 @@
+"""Catalog fingerprint: detects row changes and publication gaps that leave no row events.
+
+One query looks at all tables. A fingerprint is a list of words separated by spaces; the first character of
+each is its kind:
+
+- ``r``: the relation's oid. Changed: another table has replaced it under the same name.
+- ``n``: owner and xmin of its row type, which a RENAME or SET SCHEMA writes. Changed xmin: for a time the log
+  may have carried its changes under another name. If the owner changed too, that alone may be the reason.
+- ``p``: the publication's oid and xmin (any ALTER of its options writes that), and the table's entries in it
+  (oid and xmin): its own, an ancestor's, or its schema's; ``+`` if it has its own. Changed: the log may have
+  missed changes. An edit that was reverted counts: the changes in between are lost.
+- ``@``: each column's name (the beginning of its MD5), number and type; ``g`` for a generated one, which the
+  log lacks, ``v`` if older rows (a partition's, too) hold a default that was never written. Another number or
+  type under the same name: no row has its old value. A new name with ``v``, or under an old number (a
+  RENAME): it has values. Type modifiers are left out: if they change a value, the table is rewritten.
+- ``-``: the numbers of dropped columns. ``!``: names of columns dropped since the table was first seen,
+  carried from look to look (`remember`), ``?`` if one came and went unseen. The log may not show that a
+  column of that name comes back, and older rows in the lake hold its old values.
+- ``~``: the labels of enums in its columns, ``%``: the attributes of composite types; through domains, arrays
+  and ranges. They determine the text of untouched rows. A label includes its xmin: while it was renamed, rows
+  in the log had the other text.
+- ``x``: the xmins of its columns, which every ALTER that rewrites values writes.
+- ``<leaf>:<file>:<e when new and empty>``: the table, or each of its partitions. A new file of a partition
+  may mean a TRUNCATE of it alone, which the log does not carry. A partition's file is hashed with the
+  transactions that attached it: while detached, it changed outside the log. For a table that is not a
+  partition root, a TRUNCATE is in the log, and it can't be UNLOGGED for a time while it has its own entry in
+  the publication (``+``). So there a new file without a new ``x`` is a TRUNCATE, VACUUM FULL or CLUSTER,
+  and no reason for a dump. Partitions then get one dump more than needed, never one less.
+
+Row security is left out because no session of ours reads under it; inheritance, because each table is read
+alone. A new column that is null everywhere, a new label, or a new, empty partition leaves nothing to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from psycopg2.errors import LockNotAvailable
+from psycopg2.extensions import connection as Connection
+
+from connector.config import SourceConfig, TableConfig
+from connector.position import parse_lsn
+from connector.postgres.catalog import PARTS, Catalog, Layout, TableFacts, find_tables, layouts_of
+from connector.postgres.connection import all_rows, one_row, one_snapshot
+from connector.postgres.publication import Publication, find_publication, uncarried
+from connector.postgres.wal import round_to_record_end
+from connector.schema import TableName
+from connector.source import CatalogState, Unfit, Unlogged
+
+LABELS = 64
+"""An enum with more labels is kept as one hash, so even a new label triggers a dump."""
+
+LOCK_SECONDS = 1
+"""How long to wait for a lock on a new partition to read its size."""
+
+_FINGERPRINTS = f"""
+    WITH RECURSIVE {PARTS.format(roots="c.oid = ANY (%(tables)s::oid[])")},
+    leaves AS (
+        SELECT p.root, string_agg(concat(l.oid, ':', left(md5(concat(l.relfilenode, p.attached)), 8), ':',
+            CASE WHEN NOT %(sized)s OR l.oid IN (SELECT unnest(%(known)s::oid[])) THEN NULL
+                 WHEN pg_relation_size(l.oid) = 0 THEN 'e' END), ' ' ORDER BY l.oid) AS files
+        FROM parts p JOIN pg_class l ON l.oid = p.relid AND l.relkind <> 'p' GROUP BY p.root),
+    missing AS (
+        SELECT DISTINCT p.root, a.attname
+        FROM parts p JOIN pg_attribute a ON a.attrelid = p.relid AND a.atthasmissing),
+    used(relid, typid) AS (
+        SELECT attrelid, atttypid FROM pg_attribute
+        WHERE attrelid = ANY (%(tables)s::oid[]) AND attnum > 0 AND NOT attisdropped AND atttypid >= 16384
+        UNION
+        SELECT u.relid, inner_.typid FROM used u JOIN pg_type t ON t.oid = u.typid CROSS JOIN LATERAL (
+            SELECT t.typbasetype
+            UNION ALL SELECT t.typelem
+            UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.typtype IN ('r', 'm')
+                AND t.oid = ANY (ARRAY[r.rngtypid, r.rngmultitypid])
+            UNION ALL SELECT a.atttypid FROM pg_attribute a
+                WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        ) inner_(typid) WHERE inner_.typid >= 16384),
+    enums AS (
+        SELECT u.relid, CASE WHEN count(*) > %(labels)s
+            THEN '#' || left(md5(string_agg(concat(e.oid, ':', e.xmin, e.enumlabel), ',' ORDER BY e.oid)), 8)
+            ELSE string_agg(left(md5(concat(e.oid, ':', e.xmin, e.enumlabel)), 8), ',' ORDER BY e.oid)
+            END AS labels
+        FROM used u JOIN pg_enum e ON e.enumtypid = u.typid GROUP BY u.relid, u.typid),
+    composites AS (
+        SELECT u.relid, left(md5(string_agg(
+            concat(a.attrelid, ':', a.attnum, ':', a.atttypid, ':', a.atttypmod, ':', a.attisdropped), ','
+            ORDER BY a.attrelid, a.attnum)), 8) AS attributes
+        FROM used u JOIN pg_type t ON t.oid = u.typid AND t.typtype = 'c'
+        JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 GROUP BY u.relid)
+    SELECT c.oid::bigint, concat_ws(' ',
+        'r' || c.oid,
+        'n' || (SELECT concat(t.typowner, '.', t.xmin) FROM pg_type t WHERE t.oid = c.reltype),
+        'p' || coalesce((SELECT left(md5(concat_ws(' ', p.oid, p.xmin, entries.all_of_them, {{schemas}})), 8)
+                                || CASE WHEN entries.own THEN '+' ELSE '' END
+                         FROM pg_publication p, LATERAL (
+                             SELECT string_agg(concat(r.oid, ':', r.xmin), ',' ORDER BY r.oid),
+                                    bool_or(r.prrelid = c.oid)
+                             FROM pg_publication_rel r WHERE r.prpubid = p.oid AND (r.prrelid = c.oid
+                                 OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
+                         ) entries(all_of_them, own)
+                         WHERE p.pubname = %(publication)s), '0'),
+        (SELECT '@' || string_agg(concat(left(md5(a.attname), 8), '=', a.attnum, '.', a.atttypid,
+                                         CASE WHEN a.attgenerated <> '' THEN 'g' END,
+                                         CASE WHEN a.atthasmissing OR EXISTS (SELECT FROM missing m
+                                              WHERE m.root = c.oid AND m.attname = a.attname)
+                                              THEN 'v' END), ',' ORDER BY a.attnum)
+         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+        (SELECT '-' || string_agg(a.attnum::text, ',' ORDER BY a.attnum)
+         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attisdropped),
+        (SELECT 'x' || left(md5(string_agg(concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)), 8)
+         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+        (SELECT '~' || string_agg(labels, ',' ORDER BY labels) FROM enums WHERE enums.relid = c.oid),
+        (SELECT '%%' || attributes FROM composites WHERE composites.relid = c.oid),
+        CASE WHEN c.relkind = 'r' THEN concat(c.oid, ':', c.relfilenode, ':')
+             ELSE (SELECT files FROM leaves WHERE leaves.root = c.oid) END)
+    FROM pg_class c WHERE c.oid = ANY (%(tables)s::oid[])"""
+
+_SCHEMAS = """(SELECT string_agg(concat(s.oid, ':', s.xmin), ',' ORDER BY s.oid)
+                FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
+
+
+def look(
+    connection: Connection,
+    config: SourceConfig,
+    tables: Mapping[TableName, TableConfig],
+    known: Mapping[TableName, str] | None = None,
+    locked: Collection[TableName] = (),
+) -> CatalogState:
+    """Look at all configured tables; every change seen here is before the returned position.
+
+    All is as of one moment: between two queries a table may be replaced, or lose a column and regain it.
+    `locked`: tables that can't be published now; those that should be are unfit.
+    Sizes are read only for partitions not in the fingerprints `known`, since that waits for locks; if another
+    session holds one, none of them counts as empty.
+    """
+    leaves = {int(leaf) for fingerprint in (known or {}).values() for leaf in _parse(fingerprint).leaves}
+    try:
+        with one_snapshot(connection):
+            one_row(connection, f"SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', true)")
+            return _look(connection, config, tables, sorted(leaves), locked)
+    except LockNotAvailable:
+        with one_snapshot(connection):
+            return _look(connection, config, tables, None, locked)
+
+
+def _look(
+    connection: Connection,
+    config: SourceConfig,
+    tables: Mapping[TableName, TableConfig],
+    leaves: Sequence[int] | None,
+    locked: Collection[TableName],
+) -> CatalogState:
+    facts = find_tables(connection, config)
+    layouts = dict(layouts_of(Catalog(connection, tables), facts))
+    found = find_publication(connection, config.publication)
+    capturable = [t for t in facts if layouts[t.table].schema is not None]
+    unfit = _unfit(found, capturable, layouts, locked)
+    fit = {t.oid: t.table for t in capturable if t.table not in unfit}
+    fingerprints = _fingerprints(connection, config.publication, list(fit), leaves)
+    row = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
+    assert row is not None
+    return CatalogState(
+        {table: fingerprints[oid] for oid, table in fit.items() if oid in fingerprints},
+        round_to_record_end(parse_lsn(row[0])),
+        frozenset(t.table for t in facts),
+        unfit,
+        frozenset(_unprepared(found, capturable) - unfit.keys()),
+        {t: _columns(layouts[t]) for t in fit.values()},
+    )
+
+
+def _columns(layout: Layout) -> frozenset[str]:
+    return frozenset(c.name for c in layout.schema.columns) if layout.schema else frozenset()
+
+
+def _fingerprints(
+    connection: Connection, publication: str, oids: Sequence[int], leaves: Sequence[int] | None
+) -> dict[int, str]:
+    """Return fingerprints by oid. `leaves`: partitions whose size is not read; None: all."""
+    schemas = _SCHEMAS if connection.server_version >= 150000 else "NULL"
+    given: dict[str, Any] = {"publication": publication, "tables": list(oids), "labels": LABELS}
+    given |= {"sized": leaves is not None, "known": leaves or []}
+    return dict(all_rows(connection, _FINGERPRINTS.format(schemas=schemas), given))
+
+
+def _unfit(
+    found: Publication | None,
+    capturable: Sequence[TableFacts],
+    layouts: Mapping[TableName, Layout],
+    locked: Collection[TableName],
+) -> dict[TableName, Unfit]:
+    unfit = {t: Unfit(layout.reason, layout.hint) for t, layout in layouts.items() if layout.schema is None}
+    if found is not None:
+        for table, statement in uncarried(found, [t.table for t in capturable]).items():
+            hint = f"{statement} then dump it again: deltatide dump {table}"
+            unfit[table] = Unfit(found.lacks(table), hint)
+        for table in (t.table for t in capturable if t.table in locked and not found.carries(t.table)):
+            reason = f"it is not in publication {found.name}, and can't be added while somebody locks it"
+            hint = f"wait until that ends (pg_locks), then dump it again: deltatide dump {table}"
+            unfit.setdefault(table, Unfit(reason, hint))
+    return unfit
+
+
+def _unprepared(found: Publication | None, capturable: Sequence[TableFacts]) -> set[TableName]:
+    """Return the tables that the log does not carry whole, for `prepare` to fix."""
+    partitioned = any(t.partitioned for t in capturable)
+    if found is None or any(found.shortcomings(partitioned=partitioned)):
+        return {t.table for t in capturable}
+    return {t.table for t in capturable if not found.carries(t.table) and found.may_fix(t.table)}
+
+
+def unlogged(before: str, now: str) -> Unlogged | None:
+    """Compare two fingerprints of a table: return what may have changed rows without row events."""
+    old, new = _parse(before), _parse(now)
+    changed = {word for word in "rnpx%" if old.words.get(word) != new.words.get(word)}
+    if "p" in changed:
+        return Unlogged("it was not in the publication for a time, or not all of it", lost=True)
+    if "n" in changed and "r" not in changed:
+        return Unlogged("it had another name for a time, or has another owner", lost=_same_owner(old, new))
+    reasons = {
+        "it was replaced by another table of its name": "r" in changed,
+        "a column came, or was replaced, without row events": _columns_changed(old.columns, new.columns),
+        "a column came back under a name that was there before": _came_back(old, new),
+        "the labels of an enum changed": not old.labels <= new.labels,
+        "a composite type of a column changed": "%" in changed,
+        "it was rewritten, or a partition truncated, attached or detached": _files_changed(
+            old, new, altered="x" in changed
+        ),
+    }
+    return next((Unlogged(reason) for reason, holds in reasons.items() if holds), None)
+
+
+def remember(before: str | None, now: str) -> str:
+    """Return the current fingerprint with the names of dropped columns added.
+
+    A full dump leaves null in a dropped column, so one that came and went unseen counts until the next dump.
+    """
+    if before is None:
+        return now
+    new = _parse(now)
+    gone = _gone(_parse(before), new) - new.columns.keys()
+    if unlogged(before, now) is not None:
+        gone -= {"?"}
+    words = [word for word in now.split(" ") if not word.startswith("!")]
+    return " ".join([*words, *(["!" + ",".join(sorted(gone))] if gone else [])])
+
+
+class _Parsed(NamedTuple):
+    """A fingerprint's words without their first character, and the lists in some of them."""
+
+    words: dict[str, str]
+    columns: dict[str, str]
+    labels: frozenset[str]
+    leaves: dict[str, tuple[str, str]]
+
+    def listed(self, word: str) -> set[str]:
+        """Return the list in a word."""
+        return set(filter(None, self.words.get(word, "").split(",")))
+
+
+def _parse(fingerprint: str) -> _Parsed:
+    parts = fingerprint.split(" ")
+    words = {part[:1]: part[1:] for part in parts if ":" not in part}
+    listed = [column.partition("=") for column in words.get("@", "").split(",") if column]
+    columns = {name: what for name, _, what in listed}
+    leaves = (part.split(":") for part in parts if ":" in part)
+    return _Parsed(
+        words,
+        columns,
+        frozenset(words["~"].split(",")) if "~" in words else frozenset(),
+        {leaf: (file, empty) for leaf, file, empty in leaves},
+    )
+
+
+def _same_owner(old: _Parsed, new: _Parsed) -> bool:
+    return old.words.get("n", "").split(".")[0] == new.words.get("n", "").split(".")[0]
+
+
+def _gone(old: _Parsed, new: _Parsed) -> set[str]:
+    """Return the names of all earlier columns, and ``?`` if one came and went unseen."""
+    seen = {what.split(".")[0] for what in old.columns.values()} | old.listed("-")
+    same = old.words.get("r") == new.words.get("r")
+    unseen = new.listed("-") - (seen if same else set())
+    return old.columns.keys() | old.listed("!") | ({"?"} if unseen else set())
+
+
+def _came_back(old: _Parsed, new: _Parsed) -> bool:
+    gone = _gone(old, new) - old.columns.keys()
+    came = {name for name, what in new.columns.items() if name not in old.columns and "g" not in what}
+    return bool(came) and ("?" in gone or bool(came & gone))
+
+
+def _columns_changed(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+    """Return whether a current column holds values that no row event carried."""
+    before = {name: what.rstrip("v") for name, what in old.items() if "g" not in what}
+    numbers = {what.split(".")[0] for what in old.values()}
+    for name, what in new.items():
+        if "g" in what:
+            continue
+        if name in before:
+            if before[name] != what.rstrip("v"):
+                return True
+        elif name in old or what.endswith("v") or what.split(".")[0] in numbers:
+            return True
+    return False
+
+
+def _files_changed(old: _Parsed, new: _Parsed, *, altered: bool) -> bool:
+    """Return whether rows may have come or gone with a file."""
+    alone = new.words["p"].endswith("+") and list(old.leaves) == list(new.leaves) == [new.words["r"]]
+    if alone and not altered:
+        return False
+    gone_or_rewritten = any(
+        new.leaves.get(leaf, ("", ""))[0] != file for leaf, (file, _) in old.leaves.items()
+    )
+    came_filled = any(leaf not in old.leaves and empty != "e" for leaf, (_, empty) in new.leaves.items())
+    return gone_or_rewritten or came_filled

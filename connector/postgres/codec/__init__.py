@@ -1,0 +1,1 @@
+"""Decodes PostgreSQL's messages and text values to Arrow. Pure."""

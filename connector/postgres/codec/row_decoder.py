@@ -1,0 +1,190 @@
+"""Decode change messages of one table into a batch of its events. Pure.
+
+Rules: an update that changes the key becomes a delete of the old key and an insert of the new one
+(``seq + 1``). A delete carries only its key. A value that an update does not send (unchanged TOAST) is taken
+from the old tuple if that has it; else its column is listed in `unchanged` and null. Events keep the order of
+the messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector.cells import Mask, combine_raw, gather
+from connector.errors import TableError
+from connector.landing import format
+from connector.landing.event_batch import CdcColumns, EventBatch, Placement, assemble
+from connector.position import Position
+from connector.postgres.codec.pgoutput import Relation
+from connector.postgres.codec.text_values import decode_column
+from connector.postgres.codec.tuples import (
+    ABSENT,
+    DELETE,
+    INSERT,
+    KEY,
+    OLD,
+    TEXT,
+    TRUNCATE,
+    UNCHANGED,
+    Messages,
+    MessageTuples,
+    Places,
+    Tuples,
+    walk_messages,
+)
+from connector.schema import TableSchema
+
+_OPS = (format.INSERT, format.UPDATE, format.DELETE, format.TRUNCATE)
+_INSERT, _UPDATE, _DELETE, _TRUNCATE = range(4)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of messages: each row's message (None: one row per message), op and seq."""
+
+    message: Places | None
+    op: npt.NDArray[np.int8]
+    is_delete: Mask
+    seq: Places
+
+
+def decode_changes(
+    schema: TableSchema, relation: Relation, epoch: int, messages: Messages, placement: Placement
+) -> EventBatch:
+    """Decode messages of one relation under one schema, whose columns are exactly the relation's, in order.
+
+    `TableError` or `ValueError` if a message or value can't be decoded, or if a row's key is not known.
+    """
+    names = [column.name for column in schema.columns]
+    if names != [column.name for column in relation.columns]:
+        raise TableError(schema.table, f"the log has columns {[c.name for c in relation.columns]}")
+    tuples = walk_messages(messages, len(names))
+    is_key = np.array([name in schema.key for name in names], np.bool_)
+    _fill_unchanged(tuples, np.array([c.is_key for c in relation.columns], np.bool_))
+    rows = _rows_of(messages, placement, tuples, _key_changes(messages, tuples, is_key))
+    columns, raws, unchanged = [], {}, {}
+    for index, column in enumerate(schema.columns):
+        kind, start, end = _ranges(tuples, rows, index, bool(is_key[index]))
+        cells = gather(messages.data, start, end, None if (kind == TEXT).all() else kind == TEXT)
+        values, raws[column.name] = decode_column(cells, column.type)
+        if is_key[index]:
+            _check_key(schema, column.name, values, kind, rows, raws[column.name])
+        if (is_unchanged := kind == UNCHANGED).any():
+            unchanged[column.name] = is_unchanged
+        columns.append(values)
+    cdc = _cdc(epoch, rows, placement)
+    cdc.raw, cdc.unchanged = combine_raw(raws), _unchanged_lists(unchanged)
+    return EventBatch(
+        schema,
+        assemble(schema, columns, cdc),
+        first=Position(epoch, int(placement.lsn[0]), int(rows.seq[0])),
+        last=Position(epoch, int(placement.lsn[-1]), int(rows.seq[-1])),
+        partial=bool(unchanged),
+        truncates=bool((rows.op == _TRUNCATE).any()),
+    )
+
+
+def _fill_unchanged(tuples: MessageTuples, is_identity: Mask) -> None:
+    """Take values that the new tuple lacks from the old one; a key tuple has only those of the identity.
+
+    A value that did not change and was not sent is large, so a null in the old tuple does not count: a
+    partition that logs only the key, under a root that logs whole rows, sends such a tuple.
+    """
+    old, new = tuples.old, tuples.new
+    if old is None:
+        return
+    has_value = (tuples.tags == OLD)[None, :] | ((tuples.tags == KEY)[None, :] & is_identity[:, None])
+    fill = (new.kinds == UNCHANGED) & has_value & (old.kinds == TEXT)
+    new.kinds[fill], new.starts[fill], new.ends[fill] = old.kinds[fill], old.starts[fill], old.ends[fill]
+
+
+def _key_changes(messages: Messages, tuples: MessageTuples, is_key: Mask) -> Mask:
+    """Mark the updates whose old and new tuples differ in a key column."""
+    changed = np.zeros(len(messages.kinds), np.bool_)
+    old, new = tuples.old, tuples.new
+    both = np.flatnonzero(tuples.has_old & (messages.kinds != DELETE))
+    if old is None or not len(both):
+        return changed
+    for index in np.flatnonzero(is_key).tolist():
+        changed[both] |= old.kinds[index][both] != new.kinds[index][both]
+        before, after = (_texts(messages, t, index, both) for t in (old, new))
+        changed[both] |= pc.not_equal(before, after).to_numpy(zero_copy_only=False)
+    return changed
+
+
+def _texts(messages: Messages, tuples: Tuples, column: int, rows: Places) -> pa.Array:
+    return gather(messages.data, tuples.starts[column][rows], tuples.ends[column][rows])
+
+
+def _rows_of(messages: Messages, placement: Placement, tuples: MessageTuples, key_changed: Mask) -> _Rows:
+    kinds = messages.kinds
+    op = np.full(len(kinds), _UPDATE, np.int8)
+    for kind, code in ((INSERT, _INSERT), (DELETE, _DELETE), (TRUNCATE, _TRUNCATE)):
+        op[kinds == kind] = code
+    if tuples.old is None:
+        return _Rows(None, op, np.zeros(len(kinds), np.bool_), placement.seq)
+    message = np.repeat(np.arange(len(kinds)), 1 + key_changed)
+    first = np.concatenate(([True], np.diff(message) != 0))
+    op, split = op[message], key_changed[message]
+    op[split] = np.where(first[split], _DELETE, _INSERT)
+    seq = placement.seq[message] + (split & ~first)
+    return _Rows(message, op, op == _DELETE, seq)
+
+
+def _ranges(tuples: MessageTuples, rows: _Rows, column: int, is_key: bool) -> tuple[Any, Any, Any]:
+    """Return kind, start and end of one column's value in each row; ranges ascend."""
+    new, old, message = tuples.new, tuples.old, rows.message
+    if old is None or message is None:
+        return new.kinds[column], new.starts[column], new.ends[column]
+    kind, start, end = new.kinds[column][message], new.starts[column][message], new.ends[column][message]
+    deletes, deleted = rows.is_delete, message[rows.is_delete]
+    start[deletes] = old.starts[column][deleted]
+    end[deletes] = (old.ends if is_key else old.starts)[column][deleted]
+    kind[deletes] = old.kinds[column][deleted] if is_key else ABSENT
+    return kind, start, end
+
+
+def _check_key(
+    schema: TableSchema, name: str, values: pa.Array, kind: Any, rows: _Rows, raw: pa.Array | None
+) -> None:
+    """Refuse a row without its key: its row in the target could not be identified."""
+    if values.null_count == 0:
+        return
+    lacking = values.is_null().to_numpy(zero_copy_only=False) & (rows.op != _TRUNCATE)
+    if raw is not None:  # infinity, NaN: its text is the key
+        lacking &= raw.is_null().to_numpy(zero_copy_only=False)
+    if not lacking.any():
+        return
+    row = int(np.argmax(lacking))
+    op = _OPS[rows.op[row]]
+    what = "does not carry" if kind[row] == UNCHANGED else "has null for"
+    hint = f"make the log carry the key: ALTER TABLE {schema.table} REPLICA IDENTITY FULL, then dump it again"
+    raise TableError(schema.table, f"the log of a row's {op} {what} key column {name}", hint=hint)
+
+
+def _unchanged_lists(unchanged: dict[str, Mask]) -> pa.Array | None:
+    """List the unchanged columns of each row, or null if none."""
+    if not unchanged:
+        return None
+    table = np.stack(list(unchanged.values()), axis=1)
+    sizes = table.sum(axis=1)
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    names = pa.array(list(unchanged), pa.string()).take(pa.array(np.nonzero(table)[1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), names, mask=pa.array(sizes == 0))
+
+
+def _cdc(epoch: int, rows: _Rows, placement: Placement) -> CdcColumns:
+    lsn, txid, committed_at = placement.lsn, placement.txid, placement.committed_at
+    if rows.message is not None:
+        picks = pa.array(rows.message)
+        lsn, txid, committed_at = lsn[rows.message], txid.take(picks), committed_at.take(picks)
+    op: pa.Array | str = _OPS[rows.op[0]]
+    if (rows.op != rows.op[0]).any():
+        op = pa.array(_OPS, pa.string()).take(pa.array(rows.op))
+    return CdcColumns(op, epoch, pa.array(lsn), pa.array(rows.seq), txid, committed_at)

@@ -1,0 +1,310 @@
+"""Decode a segment of PostgreSQL's logical log (pgoutput): raw messages to event batches, by table. Pure.
+
+The log reader's hot loop is cheap: it checks one byte of each message and appends the payload of a change::
+
+    kind = payload[base]
+    if kind in CHANGES:                                  # I, U, D, T
+        payloads.append(payload)
+    elif kind == ord("B"):
+        transactions.add(len(payloads), parse_begin(payload, base))
+    elif kind == ord("R"):                               # once per layout, see `Layout`
+        layouts.append(Layout(len(payloads), parse_relation(payload, base), schema))
+
+Decoding joins the payloads of a window into one buffer and then works by column. Invariants: every change
+message has an ordinal in its transaction, whichever tables are captured, and ``seq`` is twice that; batches
+of one table come in position order. Nothing here waits, reads or keeps state between segments.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from connector.errors import BugError, DeltatideError
+from connector.landing.event_batch import EventBatch, Placement, Quarantine
+from connector.landing.manifest import LastCommit
+from connector.postgres.codec.pgoutput import (
+    CHANGES,
+    COPY_BASE,
+    Begin,
+    Commit,
+    Origin,
+    Relation,
+    RelationColumn,
+    Truncate,
+    Type,
+    parse_begin,
+    parse_commit,
+    parse_origin,
+    parse_relation,
+    parse_truncate,
+    parse_type,
+    to_datetime,
+)
+from connector.postgres.codec.row_decoder import decode_changes
+from connector.postgres.codec.tuples import PADDING, TRUNCATE, Messages, Places
+from connector.schema import TableName, TableSchema
+
+__all__ = [
+    "CHANGES",
+    "COPY_BASE",
+    "Begin",
+    "Commit",
+    "Layout",
+    "Origin",
+    "PgSegment",
+    "Relation",
+    "RelationColumn",
+    "Transactions",
+    "Truncate",
+    "Type",
+    "parse_begin",
+    "parse_commit",
+    "parse_origin",
+    "parse_relation",
+    "parse_truncate",
+    "parse_type",
+    "to_datetime",
+]
+
+WINDOW_MESSAGES = 1 << 16
+WINDOW_BYTES = 32 << 20
+"""Messages and bytes decoded at a time: they bound a decode's memory, whatever the segment's size."""
+
+BATCH_VALUES = 2_500_000
+"""Maximum values (rows times columns) in a batch, so wide tables need no more memory than others."""
+
+
+@dataclass
+class Transactions:
+    """A segment's transactions, each by the index of its first message, ascending."""
+
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    lsns: array[int] = field(default_factory=lambda: array("q"))
+    committed: array[int] = field(default_factory=lambda: array("q"))
+    xids: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, start: int, begin: Begin) -> None:
+        """Record that messages from index `start` on belong to this transaction."""
+        self.starts.append(start)
+        self.lsns.append(begin.commit_lsn)
+        self.committed.append(begin.committed_micros)
+        self.xids.append(begin.xid)
+
+
+class Layout(NamedTuple):
+    """The layout of `relation.relid` from message `start` on; `schema` None: the table is not captured.
+
+    `schema.columns` are exactly the relation's columns, in its order.
+    """
+
+    start: int
+    relation: Relation
+    schema: TableSchema | None
+
+
+class PgSegment:
+    """Change messages of consecutive transactions; implements `connector.source.Segment`.
+
+    `payloads` holds every change message (I, U, D, T) in log order, each with `base` bytes before its kind.
+    `transactions` covers each message; one that began in an earlier segment starts at 0 here, and
+    `first_ordinal` is the number of its change messages that came before. `layouts` are in log order; each
+    relid that occurs has one at or before its first message (known ones at 0). `decode` may be called again.
+    """
+
+    gtids: str | None = None
+    gtids_needed: str | None = None
+
+    def __init__(
+        self,
+        epoch: int,
+        position: int,
+        committed_at: datetime | None,
+        payloads: Sequence[bytes],
+        transactions: Transactions,
+        layouts: Sequence[Layout],
+        *,
+        base: int = 0,
+        first_ordinal: int = 0,
+        last_commit: LastCommit | None = None,
+    ) -> None:
+        self.last_commit = last_commit
+        self.position = position
+        self.committed_at = committed_at
+        self.rows = len(payloads)
+        self._epoch = epoch
+        self._payloads = list(payloads)
+        self._padded: set[int] = set()
+        self._base = base
+        self._transactions = _NumberedTransactions(transactions, first_ordinal)
+        self._layouts: dict[int, list[Layout]] = {}
+        for layout in layouts:
+            self._layouts.setdefault(layout.relation.relid, []).append(layout)
+
+    def decode(self) -> Iterator[EventBatch | Quarantine]:
+        """Decode into batches, for each table in position order.
+
+        A table that can't be decoded yields one `Quarantine` instead of that batch and all later ones.
+        """
+        quarantined: set[TableName] = set()
+        for window in self._windows():
+            for part in window.parts(self._layouts):
+                table = part.schema.table
+                if table in quarantined:
+                    continue
+                try:
+                    event_batch = part.decode(window, self._epoch)
+                except MemoryError:
+                    raise
+                except Exception as error:
+                    quarantined.add(table)
+                    yield _quarantine(table, int(window.lsns[part.members[0]]), error)
+                else:
+                    yield event_batch
+
+    def _windows(self) -> Iterator[_Window]:
+        lengths = np.fromiter(map(len, self._payloads), np.int64, len(self._payloads))
+        lengths[list(self._padded)] -= len(PADDING)
+        if len(lengths) and lengths.min() < self._base + 5:
+            raise BugError(f"a change message has {lengths.min() - self._base} bytes")
+        ends = np.cumsum(lengths)
+        low = 0
+        while low < len(lengths):
+            before = int(ends[low - 1]) if low else 0
+            high = int(np.searchsorted(ends, before + WINDOW_BYTES, "right"))
+            high = min(max(high, low + 1), low + WINDOW_MESSAGES, len(lengths))
+            yield self._window(low, lengths[low:high])
+            low = high
+
+    def _joined(self, low: int, count: int) -> bytes:
+        """Join payloads, then pad. A single large message is kept padded instead of held twice."""
+        if count > 1 or len(self._payloads[low]) < WINDOW_BYTES:
+            return b"".join([*self._payloads[low : low + count], PADDING])
+        if low not in self._padded:
+            self._payloads[low] += PADDING
+            self._padded.add(low)
+        return self._payloads[low]
+
+    def _window(self, low: int, lengths: Places) -> _Window:
+        data = np.frombuffer(self._joined(low, len(lengths)), np.uint8)
+        ends = np.cumsum(lengths)
+        starts = ends - lengths + self._base
+        kinds = data[starts]
+        if not np.isin(kinds, np.frombuffer(CHANGES, np.uint8)).all():
+            raise BugError("a message that is no change is among the changes of a segment")
+        return _Window(low, Messages(data, kinds, starts, ends), self._transactions)
+
+
+def _quarantine(table: TableName, lsn: int, error: Exception) -> Quarantine:
+    reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+    hint = error.hint if isinstance(error, DeltatideError) else None
+    return Quarantine(table, lsn, reason, hint or f"fix or exclude {table}, then dump it again")
+
+
+class _NumberedTransactions:
+    """Transactions as arrays, with the ordinal of each one's first message."""
+
+    def __init__(self, transactions: Transactions, first_ordinal: int) -> None:
+        self.starts, self.lsns, self.committed, self.xids = (
+            np.array(column, np.int64)
+            for column in (transactions.starts, transactions.lsns, transactions.committed, transactions.xids)
+        )
+        self.first_ordinals = np.zeros(len(self.starts), np.int64)
+        self.first_ordinals[:1] = first_ordinal
+
+
+class _Window:
+    """Consecutive messages in one buffer, each with its position."""
+
+    def __init__(self, low: int, messages: Messages, transactions: _NumberedTransactions) -> None:
+        self.low = low
+        self.messages = messages
+        index = low + np.arange(len(messages.kinds))
+        transaction = np.searchsorted(transactions.starts, index, "right") - 1
+        if transaction[0] < 0:
+            raise BugError("a change message comes before the begin of its transaction")
+        self.lsns = transactions.lsns[transaction]
+        self.seqs = 2 * (index - transactions.starts[transaction] + transactions.first_ordinals[transaction])
+        self._first = int(transaction[0])
+        present = slice(self._first, int(transaction[-1]) + 1)
+        self._transaction = transaction - self._first
+        self._txids = pa.array(transactions.xids[present]).cast(pa.string())
+        self._committed = pa.array(transactions.committed[present], pa.timestamp("us", tz="UTC"))
+
+    def placement(self, members: Places) -> Placement:
+        """Return the positions of some of the messages."""
+        picks = pa.array(self._transaction[members])
+        return Placement(
+            self.lsns[members], self.seqs[members], self._txids.take(picks), self._committed.take(picks)
+        )
+
+    def parts(self, layouts: dict[int, list[Layout]]) -> list[_Part]:
+        """Split the messages by relation and layout, in log order; omit those not captured."""
+        parts: list[_Part] = []
+        for relid, members in self._by_relation():
+            known = layouts.get(relid, [])
+            if not known or known[0].start > self.low + members[0]:
+                raise BugError(f"a change of relation {relid} comes before its layout")
+            bounds = np.searchsorted(members, [layout.start - self.low for layout in known], "left")
+            for layout, some in zip(known, np.split(members, bounds)[1:], strict=True):
+                if layout.schema is not None:
+                    parts.extend(_bounded_parts(layout.relation, layout.schema, some))
+        return sorted(parts, key=lambda part: int(part.members[0]))
+
+    def _by_relation(self) -> Iterator[tuple[int, Places]]:
+        relids, members = self._relations()
+        if not len(relids) or relids.min() == relids.max():
+            if len(relids):
+                yield int(relids[0]), members
+            return
+        order = np.argsort(relids, kind="stable")
+        relids, members = relids[order], members[order]
+        firsts = np.flatnonzero(np.concatenate(([True], np.diff(relids) != 0)))
+        for relid, some in zip(relids[firsts], np.split(members, firsts[1:]), strict=True):
+            yield int(relid), some
+
+    def _relations(self) -> tuple[Places, Places]:
+        """Pair relations and messages in log order; a truncate appears once per table."""
+        data, kinds, starts = self.messages.data, self.messages.kinds, self.messages.starts
+        members = np.flatnonzero(kinds != TRUNCATE)
+        relids = np.zeros(len(members), np.int64)
+        for byte in range(1, 5):
+            relids = relids << 8 | data[starts[members] + byte]
+        truncates = np.flatnonzero(kinds == TRUNCATE)
+        if not len(truncates):
+            return relids, members
+        truncated = [(relid, m) for m in truncates.tolist() for relid in self._truncated(m)]
+        relids = np.concatenate((relids, np.array([relid for relid, _ in truncated], np.int64)))
+        members = np.concatenate((members, np.array([m for _, m in truncated], np.int64)))
+        order = np.argsort(members, kind="stable")
+        return relids[order], members[order]
+
+    def _truncated(self, member: int) -> set[int]:
+        place, end = self.messages.starts[member], self.messages.ends[member]
+        return set(parse_truncate(self.messages.data[place:end].tobytes()).relids)
+
+
+class _Part(NamedTuple):
+    """Messages of one relation under one layout: their indexes in the window, ascending."""
+
+    relation: Relation
+    schema: TableSchema
+    members: Places
+
+    def decode(self, window: _Window, epoch: int) -> EventBatch:
+        """Decode this part of the window."""
+        whole, members = window.messages, self.members
+        messages = Messages(whole.data, whole.kinds[members], whole.starts[members], whole.ends[members])
+        return decode_changes(self.schema, self.relation, epoch, messages, window.placement(members))
+
+
+def _bounded_parts(relation: Relation, schema: TableSchema, members: Places) -> list[_Part]:
+    rows = max(1, BATCH_VALUES // max(1, len(schema.columns)))
+    pieces = (members[low : low + rows] for low in range(0, len(members), rows))
+    return [_Part(relation, schema, piece) for piece in pieces]

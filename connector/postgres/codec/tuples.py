@@ -1,0 +1,144 @@
+"""Walk the tuples of pgoutput's change messages, for all messages of one table at once. Pure.
+
+A tuple is a 16-bit column count and, for each column, a kind: ``n`` (null), ``u`` (unchanged TOAST, not
+sent), or ``t``, a 32-bit length and a text. The walk goes column by column over all rows, so numpy does the
+work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from connector.cells import Bytes, Mask
+
+INSERT, UPDATE, DELETE, TRUNCATE = b"IUDT"
+KEY, OLD, NEW = b"KON"
+TEXT, NULL, UNCHANGED, ABSENT = *b"tnu", 0
+"""Kinds of a value; `ABSENT`: the message has no such tuple at all."""
+
+PADDING = bytes(8)
+"""Bytes after the last message, so the walk may read past a short one before it is refused."""
+
+Places = npt.NDArray[np.int64]
+
+_WALKED_ROWS = 1 << 15
+"""Rows walked through all columns in one pass: few enough that their bytes stay in the CPU cache."""
+
+
+class MalformedTupleError(ValueError):
+    """a message does not have the layout that its relation announced."""
+
+
+@dataclass(frozen=True)
+class Tuples:
+    """The offsets of tuples' values: arrays of (columns, messages); text is ``data[start:end]``."""
+
+    kinds: Bytes
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+    @classmethod
+    def absent(cls, columns: int, places: Places) -> Tuples:
+        """Return tuples absent from every message; their empty ranges are at the offsets `places`."""
+        starts = np.broadcast_to(places.astype(np.int32), (columns, len(places))).copy()
+        return cls(np.zeros((columns, len(places)), np.uint8), starts, starts.copy())
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Change messages of one table in one buffer: their kinds, and the offsets of each one's kind and end.
+
+    The buffer ends in `PADDING` and has less than 2 GiB.
+    """
+
+    data: Bytes
+    kinds: Bytes
+    starts: Places
+    ends: Places
+
+
+@dataclass(frozen=True)
+class MessageTuples:
+    """The tuples of messages: `old` if sent (None: no message sends one), and `new`.
+
+    `tags` is the kind of the old tuple: `KEY`, the replica identity's columns, or `OLD`, the whole row.
+    """
+
+    tags: Bytes
+    has_old: Mask
+    old: Tuples | None
+    new: Tuples
+
+
+def walk_messages(messages: Messages, columns: int) -> MessageTuples:
+    """Walk all tuples of the messages; `MalformedTupleError` if one does not fit its message exactly."""
+    data, kinds, starts, ends = messages.data, messages.kinds, messages.starts, messages.ends
+    tags = data[starts + 5]
+    has_old = ((tags == KEY) | (tags == OLD)) & ((kinds == UPDATE) | (kinds == DELETE))
+    if not has_old.any() and ((kinds == INSERT) | (kinds == UPDATE)).all():
+        _expect(tags, NEW)
+        new = Tuples.absent(columns, starts)
+        _expect_end(_walk(data, starts + 6, new, None), ends)
+        return MessageTuples(tags, has_old, None, new)
+    old, after = Tuples.absent(columns, starts), starts + 5
+    with_old = np.flatnonzero(has_old)
+    after[with_old] = _walk(data, starts[with_old] + 6, old, with_old)
+    deletes = kinds == DELETE
+    if (deletes & ~has_old).any():
+        raise MalformedTupleError("a delete has no old tuple")
+    _expect_end(after[deletes], ends[deletes])
+    new = Tuples.absent(columns, starts)
+    with_new = np.flatnonzero((kinds == INSERT) | (kinds == UPDATE))
+    places = after[with_new]
+    if (places >= ends[with_new]).any():
+        raise MalformedTupleError("a message ends before its new tuple")
+    _expect(data[places], NEW)
+    _expect_end(_walk(data, places + 1, new, with_new), ends[with_new])
+    return MessageTuples(tags, has_old, old, new)
+
+
+def _expect(found: Bytes, tag: int) -> None:
+    if (found != tag).any():
+        raise MalformedTupleError("a message has no new tuple where one must be")
+
+
+def _expect_end(after: Places, ends: Places) -> None:
+    if (after != ends).any():
+        raise MalformedTupleError("a tuple does not end where its message does")
+
+
+def _walk(data: Bytes, places: Places, into: Tuples, rows: Places | None) -> Places:
+    """Walk the tuples at offsets `places` into the given rows (None: all); return the offset after each."""
+    after = np.empty(len(places), np.int64)
+    try:
+        for low in range(0, len(places), _WALKED_ROWS):
+            part = slice(low, low + _WALKED_ROWS)
+            after[part] = _walk_part(data, places[part], into, part if rows is None else rows[part])
+    except IndexError:
+        raise MalformedTupleError("a tuple reaches beyond its message") from None
+    return after
+
+
+def _walk_part(data: Bytes, places: Places, into: Tuples, rows: slice | Places) -> Places:
+    # Lengths are read at any byte; unsigned, so a walk through garbage only ever moves forward.
+    lengths = np.ndarray((len(data) - 3,), ">u4", buffer=data.data, strides=(1,))
+    columns = len(into.kinds)
+    if ((data[places].astype(np.int32) << 8 | data[places + 1]) != columns).any():
+        raise MalformedTupleError(f"a tuple does not have {columns} columns")
+    place = places + 2
+    for kinds, starts, ends in zip(into.kinds, into.starts, into.ends, strict=True):
+        kind = data[place]
+        is_text = kind == TEXT
+        if is_text.all():
+            start = place + 5
+            place = start + lengths[place + 1]
+        else:
+            if not (is_text | (kind == NULL) | (kind == UNCHANGED)).all():
+                raise MalformedTupleError("a value is neither text, null nor unchanged")
+            start = place + 1 + 4 * is_text
+            place = start + np.where(is_text, lengths[place + 1], 0)
+        kinds[rows], starts[rows], ends[rows] = kind, start, place
+    return place

@@ -1,0 +1,1 @@
+"""Reads PostgreSQL's log: replication stream, bulk reading, transactions."""

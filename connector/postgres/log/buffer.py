@@ -1,0 +1,205 @@
+"""The log reader's buffer: raw changes of whole transactions and of the open one. Does no I/O of its own.
+
+Invariants:
+
+- `Visibility` learns of a commit before it learns the position after it, even if all its rows are dropped:
+  the dump that captures such a table must see it.
+- `feed` is the hot loop: one check of a message's kind, one append. Everything else happens once per
+  transaction or layout.
+- All messages in the buffer have the same `base`; it changes only while the buffer is empty.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from connector.errors import BugError
+from connector.landing.event_batch import Quarantine
+from connector.landing.manifest import LastCommit
+from connector.log_segment import LogSegment
+from connector.postgres.catalog import Layout as TableLayout
+from connector.postgres.codec.segment import (
+    CHANGES,
+    Begin,
+    Layout,
+    PgSegment,
+    Relation,
+    Transactions,
+    parse_begin,
+    parse_commit,
+    parse_relation,
+    to_datetime,
+)
+from connector.postgres.visibility import Visibility
+from connector.schema import TableName
+
+log = logging.getLogger(__name__)
+
+_BEGIN, _COMMIT, _RELATION, _TRUNCATE = b"BCRT"
+_IGNORED = b"YOM"
+"""Type, Origin, Message: nothing that a table's state depends on."""
+
+MESSAGE_OVERHEAD = 41
+"""Memory of a bytes object and its list slot, beside the message itself."""
+
+Resolve = Callable[[Relation], "TableLayout | None"]
+"""Returns a relation's layout, or None if it is not configured."""
+
+
+class _Open(NamedTuple):
+    """The transaction being received: its messages begin at `start`; `carried` were taken before."""
+
+    begin: Begin
+    start: int
+    carried: int
+
+
+class LogBuffer:
+    """Change messages read and not taken yet. One thread at a time."""
+
+    def __init__(self, epoch: int, visibility: Visibility, resolve: Resolve) -> None:
+        self.bytes = 0
+        self.whole_rows = 0
+        self._epoch = epoch
+        self._visibility = visibility
+        self._resolve = resolve
+        self._position = visibility.position
+        self._committed_at: int | None = None
+        self._last_commit: tuple[int, int] | None = None
+        self._payloads: list[bytes] = []
+        self._base = 0
+        self._transactions = Transactions()
+        self._first_carried = 0
+        self._open: _Open | None = None
+        self._known: dict[int, Layout] = {}
+        self._layouts: list[Layout] = []
+        self._dropped: set[bytes] = set()
+        self._dropped_some = False
+        self._quarantined: list[Quarantine] = []
+
+    @property
+    def empty(self) -> bool:
+        """Return whether nothing is held, not even part of a transaction."""
+        return not self._payloads and self._open is None
+
+    @property
+    def in_transaction(self) -> bool:
+        """Return whether a transaction has begun and its commit has not arrived."""
+        return self._open is not None
+
+    def feed(self, messages: Sequence[bytes], base: int) -> None:
+        """Add messages, each with `base` bytes before its kind; move to the end of the last commit."""
+        payloads, dropped = self._payloads, self._dropped
+        if base != self._base:
+            self._change_base(base)
+        commits: list[tuple[int, int]] = []
+        size = sum(map(len, messages))
+        for message in messages:
+            kind = message[base]
+            if kind in CHANGES:
+                if dropped and kind != _TRUNCATE and message[base + 1 : base + 5] in dropped:
+                    self._dropped_some = True
+                    size -= len(message) + MESSAGE_OVERHEAD
+                    continue
+                payloads.append(message)
+            elif kind == _COMMIT:
+                self._commit(message, base, commits)
+            elif kind == _BEGIN:
+                self._open = _Open(parse_begin(message, base), len(payloads), 0)
+                self._dropped_some = False
+            elif kind == _RELATION:
+                self._relation(parse_relation(message, base))
+            elif kind not in _IGNORED:
+                raise BugError(f"unknown log message {chr(kind)!r}")
+        self.bytes += size + MESSAGE_OVERHEAD * len(messages)
+        self._visibility.publish(self._position, commits)
+
+    def idle(self, position: int) -> None:
+        """Advance to a position before which the source has nothing for us; ignored within a transaction."""
+        if self._open is None and position > self._position:
+            self._position = position
+            self._visibility.publish(position)
+
+    def take(self) -> LogSegment | PgSegment:
+        """Take all whole transactions."""
+        rows, carried = self.whole_rows, self._first_carried
+        transactions, self._transactions = self._transactions, Transactions()
+        self.whole_rows = self._first_carried = 0
+        if self._open is not None:
+            self._open = self._open._replace(start=self._open.start - rows)
+        return self._cut(rows, transactions, carried)
+
+    def take_open(self) -> LogSegment | PgSegment | None:
+        """Take what is held of the open transaction; only right after `take`."""
+        if self._open is None or not self._payloads:
+            return None
+        begin, _, carried = self._open
+        rows = len(self._payloads)
+        transactions = Transactions()
+        transactions.add(0, begin)
+        self._open = _Open(begin, 0, carried + rows)
+        return self._cut(rows, transactions, carried)
+
+    def _cut(self, rows: int, transactions: Transactions, carried: int) -> LogSegment | PgSegment:
+        payloads, self._payloads = self._payloads[:rows], self._payloads[rows:]
+        layouts = [*self._known.values(), *(layout for layout in self._layouts if layout.start < rows)]
+        for layout in layouts:
+            self._known[layout.relation.relid] = layout._replace(start=0)
+        self._layouts = [
+            layout._replace(start=layout.start - rows) for layout in self._layouts if layout.start >= rows
+        ]
+        self.bytes = sum(map(len, self._payloads)) + MESSAGE_OVERHEAD * len(self._payloads)
+        committed_at = None if self._committed_at is None else to_datetime(self._committed_at)
+        last_commit = None
+        if self._last_commit is not None and committed_at is not None:
+            end, xid = self._last_commit
+            last_commit = LastCommit(position=end, txid=str(xid), committed_at=committed_at)
+        segment = PgSegment(
+            self._epoch, self._position, committed_at, payloads, transactions, layouts,
+            base=self._base, first_ordinal=carried, last_commit=last_commit,
+        )  # fmt: skip
+        quarantined, self._quarantined = self._quarantined, []
+        return LogSegment(segment, quarantined) if quarantined else segment
+
+    def _change_base(self, base: int) -> None:
+        if not self.empty:
+            raise BugError("the log is read in another way while some of it is in the buffer")
+        self._base = base
+
+    def _commit(self, message: bytes, base: int, commits: list[tuple[int, int]]) -> None:
+        if self._open is None:
+            raise BugError("a commit without a begin in the log")
+        begin, start, carried = self._open
+        commit = parse_commit(message, base)
+        if commit.commit_lsn != begin.commit_lsn:
+            raise BugError(f"commit {commit.commit_lsn} ends transaction {begin.commit_lsn} in the log")
+        rows = len(self._payloads)
+        if rows > start:
+            if start == 0:
+                self._first_carried = carried
+            self._transactions.add(start, begin)
+        if rows > start or carried or self._dropped_some:
+            commits.append((begin.commit_lsn, begin.xid))
+        self.whole_rows = rows
+        self._open = None
+        self._position = commit.end_lsn
+        self._committed_at = commit.committed_micros
+        self._last_commit = (commit.end_lsn, begin.xid)
+
+    def _relation(self, relation: Relation) -> None:
+        """Record a layout; from here on, messages of tables that are not captured are dropped."""
+        found = self._resolve(relation)
+        schema = found.schema if found else None
+        self._layouts.append(Layout(len(self._payloads), relation, schema))
+        relid = relation.relid.to_bytes(4, "big")
+        if schema is not None:
+            self._dropped.discard(relid)
+            return
+        self._dropped.add(relid)
+        if found is not None:
+            lsn = self._open.begin.commit_lsn if self._open else self._position
+            table = TableName(relation.namespace, relation.name)
+            log.error("%s is quarantined: %s", table, found.reason)
+            self._quarantined.append(Quarantine(table, lsn, found.reason, found.hint))

@@ -1,0 +1,187 @@
+"""The log reader: in bulk while far behind, as a stream otherwise, both into one buffer.
+
+Invariants:
+
+- The buffer is empty whenever the reader switches between the two, so its messages are all of one kind.
+- The log counts as read over one connection while the side connection lives, which a crash of the server
+  ends.
+- Only `confirm` lets the server discard log. In bulk the slot moves by `pg_replication_slot_advance`, in the
+  stream by a status message.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from psycopg2.extensions import connection as Connection
+
+from connector.errors import PreconditionError, TransientError
+from connector.landing.manifest import InvisibleCommit
+from connector.log_segment import LogSegment
+from connector.position import parse_lsn
+from connector.postgres.codec.segment import PgSegment
+from connector.postgres.connection import close, driver_errors, one_row
+from connector.postgres.log.buffer import LogBuffer
+from connector.postgres.log.bulk import BacklogReader
+from connector.postgres.log.stream import StreamReader
+from connector.postgres.slot import advance_slot
+from connector.postgres.visibility import Snapshot, Visibility
+
+log = logging.getLogger(__name__)
+
+BULK_BYTES = 64 << 20
+"""Read in bulk if the end of the log is farther ahead than this: setup costs about 0.1 s."""
+
+CAUGHT_UP_BYTES = 8 << 20
+"""Switch to the stream when less than this is left."""
+
+LOOK_SECONDS = 2.0
+"""How often to query the end of the log, and a snapshot to settle commits with."""
+
+SETTLE_COMMITS = 20_000
+"""Settle earlier if this many commits are recorded: about 3 MB."""
+
+UNDEFINED_OBJECT = "42704"
+"""pgoutput looks up the publication as of each change: changes older than it can't be decoded."""
+
+ADVANCE_BYTES = 256 << 20
+"""In bulk, advance the slot only this often: each time the server rereads the log up to there."""
+
+
+class PostgresLog:
+    """Reads the log after a position; implements `connector.source.LogReader`.
+
+    `side`: a connection of its own for the catalog, snapshots and the end of the log. `connect` opens one for
+    bulk reading, or (true) one for the stream.
+    """
+
+    def __init__(
+        self,
+        buffer: LogBuffer,
+        visibility: Visibility,
+        side: Connection,
+        connect: Callable[[bool], Connection],
+        slot: str,
+        publication: str,
+        bulk_bytes: int = BULK_BYTES,
+    ) -> None:
+        self.behind_bytes = 0
+        self.unreadable: str | None = None
+        self._buffer, self._visibility, self._side, self._connect = buffer, visibility, side, connect
+        self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes
+        self._way: StreamReader | BacklogReader | None = None
+        self._confirmed = self._advanced = visibility.position
+        self._looked = 0.0
+        self._choose()
+
+    @property
+    def position(self) -> int:
+        """A transaction boundary: everything up to it has been read. It moves while idle, too."""
+        return self._visibility.position
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Raw bytes held, of whole transactions and the open one."""
+        return self._buffer.bytes
+
+    @property
+    def buffered_rows(self) -> int:
+        """Messages held, of whole transactions."""
+        return self._buffer.whole_rows
+
+    def read(self, seconds: float, upto_bytes: int) -> None:
+        """Read for `seconds`, or until the buffer holds `upto_bytes`.
+
+        Returns early once the backlog is read, if the buffer must be taken before the stream can go on. Sets
+        `unreadable` and raises `TransientError` if the server can't decode what comes next.
+        """
+        try:
+            self._read(seconds, upto_bytes)
+        except PreconditionError as error:
+            if getattr(error.__cause__, "sqlstate", None) != UNDEFINED_OBJECT:
+                raise
+            self.unreadable = str(error)
+            raise TransientError(str(error)) from error
+
+    def _read(self, seconds: float, upto_bytes: int) -> None:
+        if isinstance(self._way, BacklogReader):
+            self._way.read(seconds, upto_bytes)
+            if self._way.done and self._buffer.empty:
+                self._choose()
+        elif isinstance(self._way, StreamReader):
+            self._way.read(seconds, upto_bytes, lambda: self._visibility.position)
+        if time.monotonic() - self._looked > LOOK_SECONDS or self._visibility.size > SETTLE_COMMITS:
+            self._look()
+
+    def take(self) -> LogSegment | PgSegment:
+        """Take all whole transactions out of the buffer."""
+        return self._buffer.take()
+
+    def take_open(self) -> LogSegment | PgSegment | None:
+        """Take what is held of the open transaction; only right after `take`."""
+        return self._buffer.take_open()
+
+    def confirm(self, position: int) -> None:
+        """Report to the source that everything up to `position` is durable here."""
+        self._confirmed = max(self._confirmed, position)
+        if isinstance(self._way, StreamReader):
+            self._way.confirm(self._confirmed)
+        elif self._confirmed - self._advanced > ADVANCE_BYTES:
+            self._advance()
+
+    def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
+        """Return the commits at or before `position` that a fresh snapshot does not show yet."""
+        if self._visibility.size:
+            self._look()
+        return self._visibility.not_yet_visible(position)
+
+    def close(self) -> None:
+        """Close the connections; never raises."""
+        if self._way is not None:
+            self._way.close()
+        close(self._side)
+
+    def _choose(self) -> None:
+        """Open the bulk or the stream reader, by the distance to the end of the log."""
+        if isinstance(self._way, BacklogReader):
+            self._way.close()
+            self._way = None
+        self._advance()
+        self._look()
+        if self.behind_bytes > self._bulk_bytes and self._open_backlog():
+            return
+        self._way = StreamReader(
+            self._connect(True), self._buffer, self._slot, self._publication, self._visibility.position
+        )
+        self._look()  # the side connection spans both readers: while it lives, the server has not crashed
+
+    def _open_backlog(self) -> bool:
+        backlog = BacklogReader.open(
+            self._connect(False),
+            self._buffer,
+            self._slot,
+            self._publication,
+            self._visibility,
+            CAUGHT_UP_BYTES,
+        )
+        if backlog is None:
+            return False
+        log.info("reading %s MiB of log in bulk", self.behind_bytes >> 20)
+        self._way = backlog
+        return True
+
+    def _advance(self) -> None:
+        with driver_errors("moving the slot"):
+            advance_slot(self._side, self._slot, self._confirmed)
+        self._advanced = self._confirmed
+
+    def _look(self) -> None:
+        """Query a fresh snapshot and the end of the log; settle what the snapshot shows."""
+        with driver_errors("looking at the end of the log"):
+            row = one_row(self._side, "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn()::text")
+        assert row is not None
+        self._visibility.settle(Snapshot.parse(row[0]))
+        self.behind_bytes = max(0, parse_lsn(row[1]) - self._visibility.position)
+        self._looked = time.monotonic()

@@ -1,0 +1,149 @@
+"""Stream the log: START_REPLICATION with pgoutput, message by message, over one replication connection.
+
+Invariants:
+
+- The position moves to the end of each commit received, and on a keepalive to where the server had read its
+  log, since messages come in order.
+- As flushed, only the position given to `confirm` is reported to the server, however far the stream has come.
+
+While nobody calls `read`, a heartbeat thread keeps the server from dropping the connection
+(wal_sender_timeout).
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+from psycopg2.extensions import connection as Connection
+
+from connector.position import format_lsn
+from connector.postgres.connection import close, driver_errors, literal, quote
+from connector.postgres.libpq import CopyError, CopyStream
+from connector.postgres.log.buffer import LogBuffer
+
+STREAM_BASE = 25
+"""Kind 'w', start and end of the log data, send time: the header before each payload in the stream."""
+
+_KEEPALIVE_BYTES = 18
+"""Shorter than any log data message; the shortest is a commit: 25 + 26 bytes."""
+
+_POSTGRES_EPOCH = 946_684_800.0
+
+STATUS_SECONDS = 5.0
+"""Well within any sensible wal_sender_timeout (60 s by default)."""
+
+NAP_SECONDS = 0.0005
+"""The server sends each message by itself. Letting some accumulate adds half a millisecond of delay and saves
+two thirds of the reader's CPU, which would otherwise wake up for each."""
+
+FEW = 30
+"""Fewer messages in one read mean that the socket was nearly empty."""
+
+
+class StreamReader:
+    """Feeds a buffer from the stream. `read` from one thread; `close` ends the heartbeat too."""
+
+    def __init__(
+        self, connection: Connection, buffer: LogBuffer, slot: str, publication: str, position: int
+    ) -> None:
+        self._connection = connection
+        self._buffer = buffer
+        self._received = self._confirmed = position
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._failure: CopyError | None = None
+        self._last_status = 0.0
+        with driver_errors(f"reading the log from slot {slot}"):
+            self._stream = CopyStream(connection)
+            self._stream.start(
+                f"START_REPLICATION SLOT {quote(slot)} LOGICAL {format_lsn(position)} "
+                f"(proto_version '1', publication_names {literal(quote(publication))})"
+            )
+            self._send_status()
+        self._heartbeat = threading.Thread(target=self._beat, name="replication-status", daemon=True)
+        self._heartbeat.start()
+
+    def read(self, seconds: float, upto_bytes: int, position: Callable[[], int]) -> None:
+        """Read for `seconds`, or until the buffer holds `upto_bytes`."""
+        deadline = time.monotonic() + seconds
+        with self._lock, driver_errors("reading the log"):
+            if self._failure:
+                raise self._failure
+            while self._buffer.bytes < upto_bytes:
+                self._stream.pull()
+                count = self._receive()
+                self._received = max(self._received, position())
+                now = time.monotonic()
+                if now - self._last_status > STATUS_SECONDS:
+                    self._send_status()
+                if now >= deadline:
+                    return
+                if count < FEW:
+                    if count:
+                        time.sleep(NAP_SECONDS)
+                    self._stream.wait(deadline - now)
+
+    def confirm(self, position: int) -> None:
+        """Report to the server that everything up to a position is durable."""
+        with self._lock, driver_errors("confirming the log"):
+            if position > self._confirmed:
+                self._confirmed = position
+                self._send_status()
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        self._closed.set()
+        with self._lock:
+            close(self._connection)
+        self._heartbeat.join()
+
+    def _receive(self) -> int:
+        messages = self._stream.fetch()
+        if self._stream.done:
+            raise CopyError("the server ended the stream", None)
+        if not messages:
+            return 0
+        if min(map(len, messages)) > _KEEPALIVE_BYTES:
+            self._buffer.feed(messages, STREAM_BASE)
+        else:
+            self._receive_with_keepalives(messages)
+        return len(messages)
+
+    def _receive_with_keepalives(self, messages: list[bytes]) -> None:
+        data: list[bytes] = []
+        for message in messages:
+            if len(message) != _KEEPALIVE_BYTES:
+                data.append(message)
+                continue
+            if data:
+                self._buffer.feed(data, STREAM_BASE)
+                data = []
+            _, wal_end, _, reply_wanted = struct.unpack(">cQqB", message)
+            self._buffer.idle(wal_end)
+            if reply_wanted:
+                self._send_status()
+        if data:
+            self._buffer.feed(data, STREAM_BASE)
+
+    def _send_status(self) -> None:
+        """Send written, flushed and applied positions. Only the flushed one lets the server discard log."""
+        micros = int((time.time() - _POSTGRES_EPOCH) * 1_000_000)
+        confirmed = self._confirmed
+        written = max(self._received, confirmed)
+        self._stream.send(struct.pack(">cQQQqB", b"r", written, confirmed, confirmed, micros, 0))
+        self._last_status = time.monotonic()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(STATUS_SECONDS / 2):
+            with self._lock:
+                if self._closed.is_set() or self._failure:
+                    return
+                if time.monotonic() - self._last_status < STATUS_SECONDS:
+                    continue
+                try:
+                    self._send_status()
+                except CopyError as error:
+                    self._failure = error

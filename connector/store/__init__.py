@@ -1,0 +1,1 @@
+"""Object stores: the interface, a folder, S3."""

@@ -1,0 +1,19 @@
+"""Opens the store that the configuration names. S3's client is imported only for ``s3://``."""
+
+from __future__ import annotations
+
+from connector.config import LandingConfig
+from connector.store.local import LocalStore
+from connector.store.protocol import Store
+
+
+def open_store(config: LandingConfig, source: str, *, patient: bool = True) -> Store:
+    """Open a source's part of the landing zone (`source`: its name); reads and writes nothing yet.
+
+    `patient`: wait for a slow store as long as an agent may; otherwise as long as a person would.
+    """
+    if config.folder is not None:
+        return LocalStore(config.folder / source)
+    from connector.store.s3 import S3Store
+
+    return S3Store.open(config, source, patient=patient)

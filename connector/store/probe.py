@@ -1,0 +1,59 @@
+"""Tests whether a store does what a commit relies on: conditional creates and replaces."""
+
+from __future__ import annotations
+
+import uuid
+
+from connector.errors import PreconditionError
+from connector.store.protocol import Store
+
+PROBE = "probe"
+_PROBE_TRIES = 3
+
+
+def probe(store: Store) -> None:
+    """Try everything that a commit relies on, with objects of its own, and remove them.
+
+    `PreconditionError` if the store can't be written to, or ignores conditions (some do, silently). Removes
+    what a killed probe left: what was there before this one and still is afterwards. That may fail a slower
+    concurrent probe, or one whose response was lost; so a failed probe is repeated.
+    """
+    left = list(store.list(f"{PROBE}/"))
+    for attempt in range(_PROBE_TRIES, 0, -1):
+        try:
+            _probe_once(store, f"{PROBE}/{uuid.uuid4().hex}.json")
+            break
+        except _UnfitError:
+            if attempt == 1:
+                raise
+    for path in left:
+        store.delete(path)
+
+
+class _UnfitError(PreconditionError):
+    """the store does not do what a commit relies on."""
+
+
+def _probe_once(store: Store, path: str) -> None:
+    try:
+        if not store.create(path, b"first"):
+            raise _UnfitError(f"{store.url}: refuses to create {path}, which does not exist")
+        second = store.create(path, b"second")
+        if second or store.read(path) != b"first":
+            raise _unfit(store, "conditional creates")
+        current = store.read_versioned(path)
+        if current is None or store.replace(path, b"third", current[1]) is None:
+            raise _UnfitError(f"{store.url}: does not read back what was written")
+        if store.replace(path, b"fourth", current[1]) is not None or store.read(path) != b"third":
+            raise _unfit(store, "conditional replaces")
+        if path not in store.list(f"{PROBE}/"):
+            raise _UnfitError(f"{store.url}: does not list what was written")
+    finally:
+        store.delete(path)
+
+
+def _unfit(store: Store, what: str) -> _UnfitError:
+    return _UnfitError(
+        f"{store.url}: the store ignores {what}, so two agents could both commit",
+        hint="use a store that honours If-None-Match and If-Match on PUT: AWS S3, MinIO, versitygw, Ceph 19+",
+    )

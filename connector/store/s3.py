@@ -1,0 +1,248 @@
+"""The landing zone on S3, or on a store that speaks its protocol and honors conditional puts.
+
+Invariants: an object exists whole or not at all, and is durable once S3 has answered; a create is
+``If-None-Match: *``, a replace ``If-Match``. botocore repeats a request whose response was lost, so a refused
+condition may be our own success: `create` leaves that to its caller, `replace` checks.
+
+Multipart uploads that a crash interrupts are left behind, invisible; a lifecycle rule of the bucket removes
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config as ClientConfig
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
+from botocore.exceptions import ConnectionError as NetworkError
+
+from connector.config import LandingConfig
+from connector.errors import DeltatideError, PreconditionError, TransientError
+from connector.store.local import drop_stale
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_MIB = 1 << 20
+_TRANSFER = TransferConfig(multipart_threshold=32 * _MIB, multipart_chunksize=16 * _MIB, max_concurrency=4)
+
+_ABSENT = {"NoSuchKey", "404", "NotFound"}
+_REFUSED = {"PreconditionFailed", "412"}
+_CONFLICTS = {"ConditionalRequestConflict", "OperationAborted"}
+_CONFLICT_TRIES = 8
+
+_PASSING = (HTTPClientError, NetworkError, IncompleteReadError, OSError)
+
+_HINTS = {
+    "NoSuchBucket": "create the bucket, or fix landing.url",
+    "AccessDenied": "allow s3:GetObject, PutObject, DeleteObject on the objects and ListBucket on the bucket",
+    "403": "allow s3:GetObject, PutObject, DeleteObject on the objects and ListBucket on the bucket",
+    "InvalidAccessKeyId": "check the credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE, or the machine's role)",
+    "SignatureDoesNotMatch": "check the secret key (AWS_SECRET_ACCESS_KEY)",
+    "ExpiredToken": "renew the session's credentials",
+    "PermanentRedirect": "set landing.region to the bucket's region",
+    "AuthorizationHeaderMalformed": "set landing.region to the bucket's region",
+    "RequestTimeTooSkewed": "set this machine's clock",
+    "NotImplemented": "the store lacks conditional puts, which a commit needs; use another",
+}
+_USUAL_HINT = "check landing.url, endpoint and region, and the credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE)"
+_UNREACHABLE_HINT = "check that the store runs, landing.url and landing.endpoint, and the network"
+_CREDENTIALS_HINT = "give credentials by AWS_ACCESS_KEY_ID, AWS_PROFILE, or the machine's role"
+
+
+class S3Store:
+    """A store in a bucket, under a prefix; safe for threads. See `connector.store.protocol.Store`."""
+
+    def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._scratch: Path | None = None
+
+    @classmethod
+    def open(cls, config: LandingConfig, source: str, *, patient: bool = True) -> S3Store:
+        """Create a client from the settings and the usual chain of credentials."""
+        if config.bucket is None:
+            raise ValueError(f"{config.url} is not on S3")
+        bucket, prefix = config.bucket
+        with _errors(config.url):
+            client = boto3.session.Session().client(
+                "s3",
+                endpoint_url=config.endpoint,
+                region_name=config.region,
+                config=_client_config(config, patient),
+            )
+        return cls(client, bucket, f"{prefix}/{source}" if prefix else source)
+
+    @property
+    def scratch(self) -> Path:
+        """Return this user's folder for unfinished files, under TMPDIR; deletes forgotten ones."""
+        if self._scratch is None:
+            folder = Path(tempfile.gettempdir()) / f"deltatide-{os.getuid()}"
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                raise PreconditionError(f"{folder}: belongs to another user", hint="set TMPDIR")
+            drop_stale(folder)
+            self._scratch = folder
+        return self._scratch
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object, overwriting an existing one."""
+        with self._errors(path):
+            self._put(path, data)
+
+    def put_file(self, path: str, local: Path) -> int:
+        """Upload a finished local file, a big one in parts, then delete it here."""
+        with self._errors(path):
+            size = local.stat().st_size
+            with local.open("rb") as file:
+                self._client.upload_fileobj(file, self._bucket, self._prefix + path, Config=_TRANSFER)
+            local.unlink()
+        return size
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object that must not exist; False if it does, even if by our own lost write."""
+        with self._errors(path):
+            return self._put_if(path, data, IfNoneMatch="*") is not None
+
+    def read(self, path: str, limit: int | None = None) -> bytes | None:
+        """Return an object's content; None if there is none."""
+        found = self._get(path, limit)
+        return found and found[0]
+
+    def read_versioned(self, path: str) -> tuple[bytes, str] | None:
+        """Return an object's content and its ETag."""
+        return self._get(path)
+
+    def _get(self, path: str, limit: int | None = None) -> tuple[bytes, str] | None:
+        with self._errors(path):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + path)
+                if limit is not None and answer["ContentLength"] > limit:
+                    answer["Body"].close()
+                    raise PreconditionError(f"{self.url}/{path}: holds more than {limit:,} bytes")
+                return answer["Body"].read(), answer["ETag"]
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return None
+                raise
+
+    def replace(self, path: str, data: bytes, version: str | None) -> str | None:
+        """Overwrite exactly this version; an object that already holds this very data counts as written."""
+        condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
+        with self._errors(path):
+            written = self._put_if(path, data, **condition)
+        if written is not None:
+            return written
+        found = self.read_versioned(path)
+        return found[1] if found is not None and found[0] == data else None
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Return the paths that begin with a prefix, in order; one request per 1,000."""
+        for page in self._pages(prefix):
+            for item in page.get("Contents", ()):
+                yield item["Key"].removeprefix(self._prefix)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names of the folders directly under a folder; one request per 1,000."""
+        pages = self._pages(f"{prefix}/", Delimiter="/")
+        paths = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", ())]
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+    def delete(self, path: str) -> None:
+        """Remove an object; does nothing if there is none."""
+        with self._errors(path):
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + path)
+
+    def _put(self, path: str, data: bytes, **condition: str) -> str:
+        arguments: Any = {"Bucket": self._bucket, "Key": self._prefix + path, "Body": data, **condition}
+        return self._client.put_object(**arguments)["ETag"]
+
+    def _put_if(self, path: str, data: bytes, **condition: str) -> str | None:
+        """Put under a condition; None if it does not hold. S3 answers 409 during another such put."""
+        for attempt in range(_CONFLICT_TRIES):
+            try:
+                return self._put(path, data, **condition)
+            except ClientError as error:
+                if _code(error) in _REFUSED or ("IfMatch" in condition and _code(error) in _ABSENT):
+                    return None
+                if _code(error) not in _CONFLICTS:
+                    raise
+            time.sleep(0.02 * 2**attempt)
+        raise TransientError(f"{self.url}/{path}: another conditional write does not end")
+
+    def _pages(self, prefix: str, **arguments: str) -> Iterator[Any]:
+        with self._errors(prefix):
+            paginator: Any = self._client.get_paginator("list_objects_v2")
+            yield from paginator.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **arguments)
+
+    def _errors(self, path: str) -> Any:
+        return _errors(f"{self.url}/{path}")
+
+
+def _client_config(config: LandingConfig, patient: bool) -> ClientConfig:
+    path_style = config.endpoint is not None if config.path_style is None else config.path_style
+    checksums: Literal["when_required", "when_supported"] = (
+        "when_required" if config.endpoint else "when_supported"
+    )  # other stores may not know CRC trailers
+    return ClientConfig(
+        connect_timeout=5,
+        read_timeout=30 if patient else 8,
+        retries={"mode": "standard", "total_max_attempts": 4 if patient else 2},
+        tcp_keepalive=True,
+        max_pool_connections=16,
+        request_checksum_calculation=checksums,
+        response_checksum_validation=checksums,
+        s3={"addressing_style": "path" if path_style else "auto"},
+    )
+
+
+@contextmanager
+def _errors(url: str) -> Iterator[None]:
+    try:
+        yield
+    except DeltatideError:
+        raise
+    except ClientError as error:
+        raise _refusal(url, error) from error
+    except _PASSING as error:
+        raise TransientError(f"{url}: {_lower(error)}", hint=_UNREACHABLE_HINT) from error
+    except (BotoCoreError, ValueError) as error:
+        raise PreconditionError(f"{url}: {_lower(error)}", hint=_hint(error)) from error
+
+
+def _refusal(url: str, error: ClientError) -> DeltatideError:
+    """Distinguish what may pass (throttling, the server's own trouble) from what needs fixing."""
+    code = _code(error)
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    message = f"{url}: {code}: {error.response.get('Error', {}).get('Message', 'refused')}".rstrip(".")
+    if code not in _HINTS and (
+        status >= 500 or status in (408, 409, 429) or code in ("SlowDown", "RequestTimeout")
+    ):
+        return TransientError(message)
+    return PreconditionError(message, hint=_HINTS.get(code, _USUAL_HINT))
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _lower(error: BaseException) -> str:
+    text = str(error).rstrip(".") or type(error).__name__
+    return text[0].lower() + text[1:]
+
+
+def _hint(error: BaseException) -> str:
+    name = type(error).__name__
+    if any(word in name for word in ("Credential", "Profile", "Token", "SSO")):
+        return _CREDENTIALS_HINT
+    return "check landing.url, landing.endpoint and landing.region"

@@ -1,0 +1,1 @@
+"""A database and a store in memory, for tests."""

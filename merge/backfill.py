@@ -1,0 +1,180 @@
+"""Asks the agent for columns that no event has carried yet: a dump of just those rows' keys.
+
+The request is an object in the landing zone, so a Spark job needs no connection to the agent. It is written
+before the merge that leaves the columns missing; a crash in between leaves a request too many, never too few.
+Each request is a separate object: two jobs that ask for the same rows don't write to the same path.
+
+Rows that are still incomplete when no request is waiting and no dump is running are requested again, so a
+dump that missed them does not leave them incomplete forever.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from connector.landing.format import request_path
+from connector.schema import TableName, array_of
+from merge.apply import KEEPS, NEWER
+from merge.keys import Layout, same_rows
+from merge.landing_zone import LandingZone
+from merge.plan import TablePlan
+from merge.sql import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+KEYS_PER_REQUEST = 2_000
+MOST_KEYS = 50_000
+"""Beyond this many keys, a dump of the whole table costs the source less than one of keys."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How many rows, at most, a merge leaves without a column, and how many of them it requests."""
+
+    left: int = 0
+    asked: int = 0
+
+
+WAITING = "size(_cdc.missing) > 0 AND _cdc.op <> 'delete'"
+"""Rows of a target that still lack a column."""
+
+
+def request_missing(
+    spark: SparkSession,
+    landing: LandingZone,
+    plan: TablePlan,
+    source: DataFrame,
+    layout: Layout,
+    target: DataFrame | None,
+) -> Waiting:
+    """Request a dump of the keys that `source` will leave with missing columns.
+
+    Skips rows that the running dump will bring anyway or that were incomplete before, and all rows of a
+    quarantined table, which only a full dump releases.
+    """
+    left = incomplete(source, layout, target, plan.dumping).orderBy("asked", ascending=False)
+    found = left.limit(MOST_KEYS + 1).collect()
+    asked = [row for row in found if row["asked"]] if plan.state.state == "captured" else []
+    _request_keys(spark, landing, plan.table, asked, layout)
+    return Waiting(len(found), len(asked))
+
+
+def request_waiting(
+    spark: SparkSession, landing: LandingZone, table: TableName, target: DataFrame, layout: Layout
+) -> int:
+    """Request again all rows of a target that wait for a column; return their number."""
+    keys = _keys("", layout)
+    found = target.where(WAITING).select(*keys).limit(MOST_KEYS + 1).collect()
+    _request_keys(spark, landing, table, found, layout)
+    return len(found)
+
+
+def count_waiting(target: DataFrame) -> int:
+    """Count the rows of a target that wait for a column."""
+    return target.where(WAITING).count()
+
+
+def _request_keys(
+    spark: SparkSession, landing: LandingZone, table: TableName, found: Sequence[Row], layout: Layout
+) -> None:
+    if len(found) > MOST_KEYS:
+        write_request(spark, landing, table, None)
+        return
+    keys = sorted([row[f"k{n}"] for n in range(len(layout.key))] for row in found)
+    for first in range(0, len(keys), KEYS_PER_REQUEST):
+        write_request(spark, landing, table, keys[first : first + KEYS_PER_REQUEST])
+
+
+def incomplete(source: DataFrame, layout: Layout, target: DataFrame | None, dumping: bool) -> DataFrame:
+    """Return the keys that `source` leaves incomplete, as the source's text in columns ``k0``, ``k1``….
+
+    `asked`: whether to request the row. Rows left incomplete before were requested then, and the running dump
+    will bring all others except rows recreated without a column.
+    """
+    lacking = source.where("size(_cdc.missing) > 0 AND _cdc.op <> 'delete'").alias("source")
+    anew = "source._cdc.since IS NOT NULL" if dumping else "true"
+    if target is None:
+        return lacking.select(*_keys("source.", layout), F.expr(anew).alias("asked"))
+    known = target.alias("target").select(
+        *[F.col(f"target.{quoted(name)}") for name in layout.key], F.col("target._cdc").alias("_cdc")
+    )
+    joined = lacking.join(known.alias("target"), same_rows(layout), "left")
+    still = "size(array_intersect(source._cdc.missing, coalesce(target._cdc.missing, array()))) > 0"
+    before = "coalesce(size(target._cdc.missing), 0) > 0 AND target._cdc.op <> 'delete'"
+    left = (
+        f"CASE WHEN target._cdc IS NULL THEN true WHEN NOT {NEWER} THEN {before}"
+        f" WHEN {KEEPS} THEN {still} ELSE true END"
+    )
+    asked = (
+        f"CASE WHEN target._cdc IS NULL THEN {anew} WHEN NOT {NEWER} THEN false"
+        f" WHEN {KEEPS} THEN false ELSE {anew} END"
+    )
+    return joined.where(left).select(*_keys("source.", layout), F.expr(asked).alias("asked"))
+
+
+def _keys(prefix: str, layout: Layout) -> list[Column]:
+    return [
+        F.coalesce(
+            F.col(f"{prefix}_cdc.raw")[n], key_text(F.col(f"{prefix}{quoted(n)}"), layout.columns[n])
+        ).alias(f"k{i}")
+        for i, n in enumerate(layout.key)
+    ]
+
+
+def missing_is_asked(landing: LandingZone) -> bool:
+    """Return whether a request of this kind is waiting for the agent."""
+    return landing.exists(request_path("missing-*").replace("%2A", "*"))
+
+
+def key_text(value: Column, type_: str) -> Column:
+    """Format a key value as `connector.source.TableReader.open_keys` reads it.
+
+    The session's time zone and settings must not matter: text that matches no row leaves the row incomplete.
+    """
+    if type_ == "binary":
+        return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
+    if type_ == "timestamp":
+        micros = F.unix_micros(value).cast("decimal(18,0)")
+        seconds = (micros * F.lit(Decimal("0.000001"))).cast("decimal(18,6)")
+        since_1970 = F.make_dt_interval(F.lit(0), F.lit(0), F.lit(0), seconds)
+        return F.concat((F.expr("TIMESTAMP_NTZ'1970-01-01'") + since_1970).cast("string"), F.lit("+00"))
+    if element := array_of(type_):
+        return _array_text(value, element)
+    return value.cast("string")
+
+
+def _array_text(value: Column, element: str) -> Column:
+    def spelled(item: Column) -> Column:
+        escaped = F.regexp_replace(key_text(item, element), r'(["\\])', r"\\$1")
+        return F.coalesce(F.concat(F.lit('"'), escaped, F.lit('"')), F.lit("NULL"))
+
+    return F.concat(F.lit("{"), F.array_join(F.transform(value, spelled), ","), F.lit("}"))
+
+
+def write_request(
+    spark: SparkSession, landing: LandingZone, table: TableName, keys: Sequence[Sequence[str]] | None
+) -> str:
+    """Write one request (`keys` None: for the whole table) and return its id."""
+    request_id = f"missing-{uuid.uuid4().hex[:16]}"
+    body: dict[str, Any] = {
+        "id": request_id,
+        "kind": "dump",
+        "tables": [str(table)],
+        "reason": "missing",
+        "requested_at": datetime.now(timezone.utc).isoformat(),
+    }
+    if keys is not None:
+        body["keys"] = [list(key) for key in keys]
+    frame = spark.range(1, numPartitions=1).select(F.lit(json.dumps(body)).alias("value"))
+    # The agent reads plain text; a cluster may compress unless told not to.
+    frame.write.option("compression", "none").text(f"{landing.root}/{request_path(request_id)}")
+    return request_id

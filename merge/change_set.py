@@ -1,0 +1,110 @@
+"""Reduces a plan's events to one row per key, with sweeps and truncates. Writes nothing.
+
+Truncates and ghosts become delete events, computed from the target's keys, so that everything a merge does to
+a table is one set of rows with one rule: the greatest position wins.
+
+Invariant: the result is the same whether the events arrive in one merge or in many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from connector.landing.format import CDC, CDC_FIELDS, DELETE, TRUNCATE
+from connector.position import Position
+from connector.schema import TableSchema
+from merge.keys import Layout, raw_of_key, same_keys, with_raw
+from merge.landing_zone import LandingZone
+from merge.plan import Sweep, TablePlan
+from merge.reconcile import position_of, reconcile
+from merge.sql import data_type, position_literal, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def changes(
+    landing: LandingZone,
+    plan: TablePlan,
+    schemas: Mapping[str, TableSchema],
+    layout: Layout,
+    target: DataFrame | None,
+) -> DataFrame:
+    """Return a plan's changes to `target` (None: it is empty): key, columns, `_cdc` (`merge.reconcile`).
+
+    Some rows may be stale, since log is read again; the caller must compare positions.
+    """
+    events = landing.events(plan.files, schemas, layout.columns)
+    if plan.again:
+        again = landing.events(plan.again, schemas, layout.columns)
+        events = events.unionByName(again.where(f"(_cdc.epoch, _cdc.lsn) > ({plan.low[0]}, {plan.low[1]}L)"))
+    if plan.truncates:
+        events = _truncate(landing, plan, schemas, layout, events, target)
+    for sweep in plan.sweeps:
+        events = _sweep(landing, sweep, plan, schemas, layout, events, target)
+    return reconcile(events, layout.key, layout.values, partial=plan.partial, raw_keys=layout.raw_keys)
+
+
+def _truncate(
+    landing: LandingZone,
+    plan: TablePlan,
+    schemas: Mapping[str, TableSchema],
+    layout: Layout,
+    events: DataFrame,
+    target: DataFrame | None,
+) -> DataFrame:
+    """Drop events before the last truncate, and delete the target's rows from before it."""
+    truncates = landing.events(plan.truncates, schemas, {}).where(F.col(CDC)["op"] == TRUNCATE)
+    last = truncates.agg(F.max(position_of(F.col(CDC))).alias("at")).collect()[0]["at"]
+    if last is None:
+        return events
+    position = Position(*last)
+    after = events.where((F.col(CDC)["op"] != TRUNCATE) & ~_before(position))
+    if target is None:
+        return after
+    return after.unionByName(_deletes(_older(target, layout, position), layout, position))
+
+
+def _sweep(
+    landing: LandingZone,
+    sweep: Sweep,
+    plan: TablePlan,
+    schemas: Mapping[str, TableSchema],
+    layout: Layout,
+    events: DataFrame,
+    target: DataFrame | None,
+) -> DataFrame:
+    """Delete the ghosts of a full dump, both in the target and among the events."""
+    older = [] if target is None else [_older(target, layout, sweep.position)]
+    if plan.starts_before(sweep.position):
+        older.append(_older(events, layout, sweep.position))
+    if not older:
+        return events
+    keys = {name: layout.columns[name] for name in layout.key}
+    dumped = landing.events(sweep.chunks, schemas, keys).select(*with_raw(layout.key, layout.raw_keys))
+    suspects = older[0] if len(older) == 1 else older[0].union(older[1]).distinct()
+    ghosts = suspects.alias("source").join(dumped.alias("target"), same_keys(layout), "left_anti")
+    return events.unionByName(_deletes(ghosts, layout, sweep.position))
+
+
+def _older(frame: DataFrame, layout: Layout, position: Position) -> DataFrame:
+    """Return the keys of undeleted rows positioned before `position`."""
+    older = frame.where((F.col(CDC)["op"] != DELETE) & _before(position))
+    return older.select(*with_raw(layout.key, layout.raw_keys))
+
+
+def _before(position: Position) -> Column:
+    return F.expr(f"(_cdc.epoch, _cdc.lsn, _cdc.seq) < {position_literal(position)}")
+
+
+def _deletes(keys: DataFrame, layout: Layout, position: Position) -> DataFrame:
+    """Return a delete event at `position` for each key."""
+    known = {"op": DELETE, "epoch": position.epoch, "lsn": position.lsn, "seq": position.seq}
+    fields = {name: F.lit(known.get(name)).cast(data_type(type_)) for name, type_ in CDC_FIELDS}
+    fields["raw"] = raw_of_key(layout.raw_keys)
+    cdc = F.struct(*[value.alias(name) for name, value in fields.items()])
+    values = [F.lit(None).cast(data_type(layout.columns[name])).alias(name) for name in layout.values]
+    return keys.select(*[F.col(quoted(name)) for name in layout.key], *values, cdc.alias(CDC))

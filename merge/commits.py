@@ -1,0 +1,188 @@
+"""Reads a Delta table's history: how far we merged it, and whether anyone else changed its rows.
+
+Invariants:
+
+- A frontier in a Delta table is a table id and a version. It *continues* as long as the id is the same and
+  only our own commits have changed rows since that version. A table that was restored, replaced, or written
+  to by others does not continue, whatever its version is.
+- A rebuild rewrites all rows: what happened before it no longer matters.
+- A table whose history was cleaned up does not continue, nor does one that now has another commit at that
+  version: its files were restored from an older copy.
+
+On a platform that keeps no user metadata, our commits can't be told from other WRITEs and MERGEs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from connector.errors import GapError
+from merge.plan import Manifests
+from merge.target import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+KEEPS_ROWS = frozenset(
+    {
+        "ADD COLUMNS",
+        "ADD CONSTRAINT",
+        "ADD DELETION VECTORS TOMBSTONES",
+        "CHANGE COLUMN",
+        "CHANGE COLUMNS",
+        "CLUSTER BY",
+        "COMPUTE STATS",
+        "CREATE TABLE",
+        "DOMAIN METADATA",
+        "DROP CONSTRAINT",
+        "DROP FEATURE",
+        "OPTIMIZE",
+        "REORG",
+        "ROW TRACKING BACKFILL",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "UPGRADE PROTOCOL",
+        "VACUUM END",
+        "VACUUM START",
+    }
+)
+"""Delta's names for operations that keep a table's rows; any other may have changed them."""
+
+OURS_PERHAPS = frozenset({"MERGE", "WRITE"})
+"""Delta's names for the operations that a merge uses to write."""
+
+FENCES = 1000
+"""Delta transaction versions reserved per manifest: one for the merge, the others for rebuilds."""
+
+COMMITS_READ = 100
+"""Enough for the commits since the last cut, including OPTIMIZE and the like."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The user metadata of our commits: this commit brings the table to the state after `manifest`.
+
+    `rebuilt`: how many times all rows were rewritten from the landing zone alone; 0: this was not a rebuild.
+    `write_id`: the manifest's, since another landing zone has a manifest with the same number.
+    """
+
+    source: str
+    manifest: int
+    rebuilt: int = 0
+    write_id: str | None = None
+
+    @property
+    def fence(self) -> int:
+        """Return Delta's transaction version of the commit.
+
+        A rebuild must pass a merge of the same manifest, and earlier rebuilds, which someone may have
+        written to right away.
+        """
+        return FENCES * self.manifest + min(self.rebuilt, FENCES - 1)
+
+    def rebuild_after(self, last: Mark | None) -> Mark:
+        """Return the mark of a rebuild up to the same manifest; `last` is the greatest mark so far."""
+        before = last.rebuilt if last is not None and last.manifest == self.manifest else 0
+        return replace(self, rebuilt=before + 1)
+
+    def to_json(self) -> str:
+        """Serialize."""
+        return json.dumps({"deltatide": asdict(self)})
+
+    @classmethod
+    def parse(cls, user_metadata: str | None, source: str) -> Mark | None:
+        """Parse a commit's user metadata; None if the commit isn't ours, or is another source's."""
+        try:
+            mark = json.loads(user_metadata or "null")
+        except ValueError:
+            return None
+        ours = mark.get("deltatide") if isinstance(mark, dict) else None
+        if not isinstance(ours, dict) or ours.get("source") != source:
+            return None
+        return cls(source, int(ours["manifest"]), int(ours.get("rebuilt", 0)), ours.get("write_id"))
+
+
+def is_of(landing: Manifests, mark: Mark | None) -> bool:
+    """Return whether a table with this greatest mark (None: it has none) was merged from this landing zone.
+
+    Another zone's manifests have the same numbers: with its marks in the table, the fence would skip our
+    manifests and they would count as merged.
+    """
+    try:
+        return mark is None or landing.get(mark.manifest).write_id == mark.write_id
+    except GapError:
+        return False
+
+
+@dataclass(frozen=True)
+class Commits:
+    """A table's history since some version.
+
+    `version`: that of our newest commit, or the newest of all if none is ours. `manifest`: the one that our
+    newest commit names. `newest`: the table's version. `breach`: why the table does not continue, or None.
+    `last`: our greatest mark, which the next commit has to exceed.
+    """
+
+    version: int
+    manifest: int | None
+    newest: int
+    breach: str | None
+    last: Mark | None = None
+
+
+def read_commits(spark: SparkSession, target: Target, source: str, since: int | None) -> Commits:
+    """Read a table's history after version `since`; None: all of it."""
+    first = 0 if since is None else since + 1
+    rows = _history(spark, target, f" LIMIT {COMMITS_READ}")
+    if rows[-1]["version"] > first and len(rows) == COMMITS_READ:
+        rows = _history(spark, target)
+    return commits_of(rows, source, since)
+
+
+def _history(spark: SparkSession, target: Target, limit: str = "") -> list[Row]:
+    history = spark.sql(f"DESCRIBE HISTORY {target.name}{limit}")
+    return (
+        history.select("version", "operation", "userMetadata").orderBy("version", ascending=False).collect()
+    )
+
+
+def commits_of(rows: Sequence[Row], source: str, since: int | None) -> Commits:
+    """Judge a history, newest commit first. Pure."""
+    newest, first = rows[0]["version"], 0 if since is None else since + 1
+    marks = {row["version"]: mark for row in rows if (mark := Mark.parse(row["userMetadata"], source))}
+    version = max(marks, default=newest)
+    manifest = marks[version].manifest if marks else None
+    last = max(marks.values(), key=lambda mark: mark.fence, default=None)
+    return Commits(version, manifest, newest, _breach(rows, marks, first), last)
+
+
+def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], first: int) -> str | None:
+    newest, oldest = rows[0]["version"], rows[-1]["version"]
+    if newest < first - 1:
+        return f"its newest version is {newest}, it was at {first - 1}"
+    rebuilt = max((version for version, mark in marks.items() if mark.rebuilt), default=-1)
+    if rebuilt < first and _is_another(rows, marks, first - 1):
+        return f"version {first - 1} is not the commit that it was"
+    if max(first, rebuilt) < oldest:
+        return f"its history before version {oldest} is gone"
+    after = [row for row in reversed(rows) if row["version"] >= max(first, rebuilt)]
+    harmless = KEEPS_ROWS if marks else KEEPS_ROWS | OURS_PERHAPS
+    for row in after:
+        if row["version"] not in marks and row["operation"] not in harmless:
+            return f"version {row['version']} is a {row['operation']} of someone else"
+    ours = [marks[row["version"]].manifest for row in after if row["version"] in marks]
+    if ours != sorted(ours):
+        return "a commit of a merge that was overtaken got through"
+    return None
+
+
+def _is_another(rows: Sequence[Row], marks: Mapping[int, Mark], place: int) -> bool:
+    """Return whether the commit at a frontier's version is somebody else's: older files were put back.
+
+    A frontier is at one of our commits as soon as there is one.
+    """
+    there = any(row["version"] == place for row in rows)
+    return there and place not in marks and any(version < place for version in marks)

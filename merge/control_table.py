@@ -1,0 +1,177 @@
+"""The control table: one row per cut, with each table's frontier.
+
+Invariants:
+
+- Rows are only appended. A row names all tables captured at its manifest, each with the manifest it is at and
+  the Delta table's id and version of that state. A table that is no longer captured is left out of later
+  rows.
+- A row is written after the tables it names. A crash in between leaves tables ahead of their frontier; the
+  next run applies the same events again, which changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+
+from connector.config import Config
+from connector.errors import SourceMismatchError
+from connector.landing.manifest import Manifest
+from connector.schema import TableName
+from merge.landing_zone import is_missing
+from merge.sql import text, timestamp
+from merge.target import lake_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+COLUMNS = {
+    "source": "string",
+    "manifest": "bigint",
+    "epoch": "int",
+    "position": "bigint",
+    "source_committed_at": "timestamp",
+    "merged_at": "timestamp",
+    "exact": "boolean",
+    "tables": "map<string, "
+    "struct<version: bigint, manifest: bigint, id: string, missing: bigint, error: string>>",
+}
+
+ROWS_READ = 20
+"""Every row names all tables, so one would do; but each of several concurrent jobs may be one ahead."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table's frontier: the last manifest applied, and the version of that state in the Delta table `id`.
+
+    `version` and `id` None: there is no table yet. `missing`: how many of its rows wait for a column (None:
+    unknown). `error`: why the last merge did not advance it.
+    """
+
+    manifest: int
+    version: int | None = None
+    id: str | None = None
+    missing: int | None = None
+    error: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """How far a source has been merged. A table that no row names was created after `newest`."""
+
+    newest: int = 0
+    epoch: int = 0
+    position: int = 0
+    exact: bool = True
+    places: Mapping[TableName, Place] = field(default_factory=dict)
+
+    def of(self, table: TableName) -> Place:
+        """Return a table's frontier."""
+        return self.places.get(table, Place(self.newest))
+
+    def check(self, manifest: Manifest) -> None:
+        """Refuse a landing zone whose manifest `newest` isn't the one that was merged."""
+        if (manifest.epoch, manifest.position) != (self.epoch, self.position):
+            raise SourceMismatchError(
+                f"manifest {self.newest} of source {manifest.source.name!r} is at"
+                f" {manifest.epoch}/{manifest.position}, the lake has merged {self.epoch}/{self.position}",
+                hint="the landing zone was replaced; choose another lake.url or source.name for it",
+            )
+
+
+def cuts_table(config: Config) -> str:
+    """Format the control table in SQL."""
+    return lake_table(config, "_deltatide/cuts", "_deltatide_cuts")
+
+
+def read_frontier(spark: SparkSession, config: Config) -> Frontier:
+    """Read how far the configured source has been merged."""
+    try:
+        rows = spark.sql(
+            f"SELECT * FROM {cuts_table(config)} WHERE source = {text(config.source.name)} "
+            f"ORDER BY manifest DESC, merged_at DESC LIMIT {ROWS_READ}"
+        ).collect()
+    except AnalysisException as error:
+        if is_missing(error):
+            return Frontier()
+        raise
+    return frontier_of(rows)
+
+
+def frontier_of(rows: list[Row]) -> Frontier:
+    """Combine rows, newest manifest first: each table gets the greatest manifest of the rows that name it."""
+    if not rows:
+        return Frontier()
+    places: dict[TableName, Place] = {}
+    for row in rows:
+        for name, place in row["tables"].items():
+            table = TableName.parse(name)
+            known = places.get(table)
+            if known is None or place["manifest"] > known.manifest:
+                places[table] = Place(**place.asDict())
+    newest = rows[0]
+    return Frontier(newest["manifest"], newest["epoch"], newest["position"], newest["exact"], places)
+
+
+def append_cut(
+    spark: SparkSession, config: Config, manifest: Manifest, places: Mapping[TableName, Place], *, exact: bool
+) -> None:
+    """Record a cut in the control table, which must exist; durable on return."""
+    entries = ", ".join(
+        f"{text(str(table))}, named_struct('version', {_bigint(at.version)}, "
+        f"'manifest', {_bigint(at.manifest)}, 'id', {_string(at.id)}, "
+        f"'missing', {_bigint(at.missing)}, 'error', {_string(at.error)})"
+        for table, at in sorted(places.items())
+    )
+    values = {
+        "source": text(config.source.name),
+        "manifest": f"{manifest.number}L",
+        "epoch": str(manifest.epoch),
+        "position": f"{manifest.position}L",
+        "source_committed_at": timestamp(manifest.source_committed_at),
+        "merged_at": timestamp(datetime.now(timezone.utc)),
+        "exact": str(exact).lower(),
+        "tables": f"CAST(map({entries}) AS {COLUMNS['tables']})",
+    }
+    insert = f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
+    spark.sql(insert)
+
+
+def create_cuts(spark: SparkSession, config: Config) -> None:
+    """Create the control table if it does not exist; Delta compacts its many small files automatically."""
+    columns = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {cuts_table(config)} ({columns}) USING DELTA "
+        "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
+    )
+
+
+def cuts(spark: SparkSession, config: Config) -> DataFrame:
+    """Return all cuts of the configured source, newest first; columns as `COLUMNS`.
+
+    A row with `exact` is the state of all tables at one position of the source: read each table with
+    ``VERSION AS OF tables[name].version``, as long as its id is still ``tables[name].id`` (DESCRIBE DETAIL);
+    `merge.as_of` checks that.
+    """
+    try:
+        frame = spark.table(cuts_table(config))
+        return frame.where(f"source = {text(config.source.name)}").orderBy(
+            "manifest", "merged_at", ascending=False
+        )
+    except AnalysisException as error:
+        if is_missing(error):
+            return spark.createDataFrame([], ", ".join(f"{n} {t}" for n, t in COLUMNS.items()))
+        raise
+
+
+def _bigint(number: int | None) -> str:
+    return "CAST(NULL AS BIGINT)" if number is None else f"{number}L"
+
+
+def _string(value: str | None) -> str:
+    return "CAST(NULL AS STRING)" if value is None else text(value)

@@ -1,0 +1,237 @@
+"""Reads the landing zone with Spark: manifests, schemas, and the events of exactly named files.
+
+Invariants:
+
+- The manifests it returns form a chain without holes; none has a newer format.
+- Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
+  names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from connector.errors import GapError, TableError
+from connector.landing.format import (
+    CDC,
+    CDC_FIELDS,
+    MANIFESTS_PER_FOLDER,
+    manifest_folder,
+    manifest_path,
+    schema_path,
+)
+from connector.landing.manifest import LandedFile, Manifest
+from connector.schema import TableName, TableSchema
+from merge.sql import data_type, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in CDC_FIELDS) + ">"
+
+BLOCK = 100
+"""Manifests read at once when older ones are needed again; a merge with chunks rarely needs more."""
+
+WHOLE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+"""A file that a manifest names is read, or it is an error, whatever the session's settings."""
+
+LANDED = {**WHOLE, "datetimeRebaseMode": "CORRECTED"}
+"""Dates are the source's, not shifted to the Julian calendar of Spark 2."""
+
+Columns = Mapping[str, str]
+"""Names of a table's columns in order, with their Spark SQL types."""
+
+
+def spark_url(url: str) -> str:
+    """Format a url for Spark's file systems: S3 is ``s3a``."""
+    return "s3a://" + url.removeprefix("s3://") if url.startswith("s3://") else url
+
+
+class LandingZone:
+    """One source's folder in the landing zone. Caches what it has read, since none of it ever changes."""
+
+    def __init__(self, spark: SparkSession, url: str, source: str) -> None:
+        self.root = f"{spark_url(url).rstrip('/')}/{source}"
+        self._spark = spark
+        self._manifests: dict[int, Manifest] = {}
+        self._schemas: dict[str, TableSchema] = {}
+
+    def newest(self, after: int, until: int | None = None) -> int:
+        """Read the manifests after number `after`, up to `until` at most, and return the last one's number.
+
+        Returns `after` if there is none. `GapError` if one is missing, `FormatError` for a newer format.
+        """
+        found = self._read(max(after, 1), until)
+        if _hole(found, max(after, 1)):
+            # Listing a local folder while two manifests are added may show only the later one.
+            found = self._read(max(after, 1), until)
+        if (hole := _hole(found, max(after, 1))) is not None:
+            raise GapError(
+                f"manifest {hole} is missing in {self.root}",
+                hint="bring it back; nothing is merged past it, as what it names can't be known",
+            )
+        self._manifests.update(found)
+        return max(found, default=after)
+
+    def get(self, number: int) -> Manifest:
+        """Return one manifest that is known to exist; reads its block, since plans go forward and back."""
+        if number not in self._manifests:
+            first = number // BLOCK * BLOCK
+            self._manifests.update(self._read(max(1, first), first + BLOCK - 1))
+        try:
+            return self._manifests[number]
+        except KeyError:
+            raise GapError(
+                f"manifest {number} is missing in {self.root}",
+                hint="bring it back, as its log is needed again; or dump the tables concerned in full:"
+                " once that has ended, they go on from there",
+            ) from None
+
+    def load(self, first: int, last: int) -> None:
+        """Read manifests that will be needed, folder by folder, unless they are cached."""
+        unknown = [number for number in range(first, last + 1) if number not in self._manifests]
+        if unknown:
+            self._manifests.update(self._read(unknown[0], unknown[-1]))
+
+    def forget(self, before: int) -> None:
+        """Drop manifests that are rarely needed again from memory."""
+        self._manifests = {n: m for n, m in self._manifests.items() if n >= before}
+
+    def _read(self, first: int, last: int | None) -> dict[int, Manifest]:
+        found: dict[int, Manifest] = {}
+        folder = first // MANIFESTS_PER_FOLDER
+        while last is None or folder * MANIFESTS_PER_FOLDER <= last:
+            found.update(self._read_folder(folder, first, last))
+            if max(found, default=first - 1) < (folder + 1) * MANIFESTS_PER_FOLDER - 2:
+                break  # if only its last one is missing, the next folder shows whether that is a hole
+            folder += 1
+        return found
+
+    def _read_folder(self, folder: int, first: int, last: int | None) -> dict[int, Manifest]:
+        """Read the wanted manifests of one folder, selected by name so that the others are not opened."""
+        name = F.col("_metadata.file_name")
+        wanted = (name >= _file_name(first)) & name.rlike(r"^\d{15}\.json$")
+        if last is not None:
+            wanted &= name <= _file_name(last)
+        path = f"{self.root}/{manifest_folder(folder * MANIFESTS_PER_FOLDER)}"
+        texts = self._texts([path], wanted)
+        read = (Manifest.from_json(text, f"manifest {file}") for file, text in texts)
+        return {manifest.number: manifest for manifest in read}
+
+    def _texts(self, paths: Sequence[str], wanted: Column | None = None) -> list[tuple[str, str]]:
+        """Return file names and contents of whole files; nothing if the folder does not exist."""
+        try:
+            frame = self._spark.read.options(**WHOLE).text(list(paths), wholetext=True)
+            frame = frame.select(F.col("_metadata.file_name").alias("file"), "value", "_metadata")
+            frame = frame if wanted is None else frame.where(wanted)
+            return [(row["file"], row["value"]) for row in frame.select("file", "value").collect()]
+        except AnalysisException as error:
+            if is_missing(error):
+                return []
+            raise
+
+    def exists(self, pattern: str) -> bool:
+        """Return whether an object, or a folder with objects, matches a name with ``*`` in it.
+
+        Opens none of them: they may be gone the next moment.
+        """
+        try:
+            return bool(self._spark.read.text(f"{self.root}/{pattern}").inputFiles())
+        except AnalysisException as error:
+            if is_missing(error):
+                return False
+            raise
+
+    def schemas(self, wanted: Iterable[tuple[TableName, str]]) -> dict[str, TableSchema]:
+        """Read the schema objects of ``(table, schema id)`` all at once; return them by id."""
+        ids = dict.fromkeys(wanted)
+        new = [pair for pair in ids if pair[1] not in self._schemas]
+        if new:
+            paths = [f"{self.root}/{schema_path(table, id_)}" for table, id_ in new]
+            for file, text in self._texts(paths):
+                self._schemas[file.removesuffix(".json")] = TableSchema.from_json(text)
+        for table, id_ in ids:
+            if id_ not in self._schemas:
+                raise TableError(table, f"schema {id_} is missing in {self.root}")
+        return {id_: self._schemas[id_] for _, id_ in ids}
+
+    def events(
+        self, files: Sequence[LandedFile], schemas: Mapping[str, TableSchema], columns: Columns
+    ) -> DataFrame:
+        """Read events as `columns` and the landed `_cdc`; a column that a file lacks is null.
+
+        Rows are in no particular order. Without files the frame is empty.
+        """
+        groups: dict[str, list[str]] = {}
+        for file in files:
+            groups.setdefault(file.schema_id, []).append(f"{self.root}/{file.path}")
+        if not groups:
+            nulls = (
+                f"CAST(NULL AS {data_type(type_)}) AS {quoted(name)}"
+                for name, type_ in {**columns, CDC: CDC_TYPE}.items()
+            )
+            return self._spark.sql(f"SELECT {', '.join(nulls)} WHERE false")
+        frames = [self._group(paths, schemas[id_], columns) for id_, paths in groups.items()]
+        joined = frames[0]
+        for frame in frames[1:]:
+            joined = joined.unionByName(frame)
+        return joined
+
+    def _group(self, paths: list[str], schema: TableSchema, columns: Columns) -> DataFrame:
+        landed = {column.name: column.type for column in schema.columns}
+        frame = self._spark.read.options(**LANDED).schema(ddl({**landed, CDC: CDC_TYPE})).parquet(*paths)
+        by_case = {name.lower(): name for name in columns}
+        renamed = {name: new for name in landed if (new := by_case.get(name.lower(), name)) != name}
+        return frame.select(*_selected(landed, columns), _renamed(renamed) if renamed else CDC)
+
+
+def _selected(landed: Columns, columns: Columns) -> Iterator[Column]:
+    """Select the wanted columns of a file, whatever the case of their names in it."""
+    by_case = {name.lower(): name for name in landed}
+    for name, type_ in columns.items():
+        known = by_case.get(name.lower())
+        if known == name and landed[known] == type_:
+            yield F.col(quoted(name))
+        else:
+            value = F.lit(None) if known is None else F.col(quoted(known))
+            yield value.cast(data_type(type_)).alias(name)
+
+
+def _renamed(names: Mapping[str, str]) -> Column:
+    """Return `_cdc` with these columns under their names in the target."""
+    pairs = F.create_map(*[F.lit(name) for pair in names.items() for name in pair])
+
+    def new(name: Column) -> Column:
+        return F.coalesce(F.element_at(pairs, name), name)
+
+    unchanged = F.transform(F.col(CDC)["unchanged"], new)
+    raw = F.transform_keys(F.col(CDC)["raw"], lambda name, _: new(name))
+    return F.col(CDC).withField("unchanged", unchanged).withField("raw", raw).alias(CDC)
+
+
+def ddl(columns: Columns) -> str:
+    """Format columns as the schema of a frame."""
+    return ", ".join(f"{quoted(name)} {data_type(type_)}" for name, type_ in columns.items())
+
+
+def is_missing(error: AnalysisException) -> bool:
+    """Return whether Spark reports that a path or table does not exist."""
+    return (error.getCondition() or "") in (
+        "PATH_NOT_FOUND",
+        "TABLE_OR_VIEW_NOT_FOUND",
+        "DELTA_MISSING_DELTA_TABLE",
+        "DELTA_PATH_DOES_NOT_EXIST",
+        "DELTA_TABLE_NOT_FOUND",
+    )
+
+
+def _file_name(number: int) -> str:
+    return manifest_path(number).rpartition("/")[2]
+
+
+def _hole(found: Mapping[int, object], first: int) -> int | None:
+    return next((n for n in range(first, max(found, default=first - 1) + 1) if n not in found), None)

@@ -1,0 +1,182 @@
+"""Reads tables without waiting for a merge, and all tables together as of one cut. Writes nothing.
+
+`live` is the Delta table plus what has landed since, reconciled by the rules of a merge.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from connector.config import Config
+from connector.errors import ConfigurationError
+from connector.landing.format import CDC
+from connector.landing.manifest import Manifest
+from connector.schema import TableName, TableSchema
+from merge.apply import KEPT, Rules, effective, fresh_cdc, new_values
+from merge.change_set import changes
+from merge.commits import is_of, read_commits
+from merge.control_table import Place, cuts, read_frontier
+from merge.keys import Layout, same_rows
+from merge.landing_zone import Columns, LandingZone
+from merge.plan import TablePlan, plan_past_holes
+from merge.schema import CDC_TYPE, wanted_columns, wider
+from merge.session_settings import check_strict, plain
+from merge.sql import data_type, quoted
+from merge.target import Target, check_rival, not_landed, table_id, table_name, targets_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
+    """Return a table as of the newest manifest: its columns and `_cdc`, without deleted rows.
+
+    The frame keeps showing that state, from that manifest's files and the Delta table's current version,
+    until VACUUM removes that version. Costs a join of the Delta table with what has landed since its last
+    merge; a Delta table that does not continue (`merge.commits`) is ignored, and everything that landed is
+    read. `ConfigurationError` if no such table has landed, or the session skips files that it can't read.
+    """
+    check_strict(spark)
+    with plain(spark):
+        return _live(spark, config, table)
+
+
+def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
+    landing = LandingZone(spark, config.landing.url, config.source.name)
+    # This order keeps frontier <= state of the Delta table <= newest manifest, whatever merges run meanwhile.
+    name = table_name(table)
+    place = read_frontier(spark, config).of(name)
+    known = _captured(landing, name, place.manifest)
+    target = targets_of(config, known.tables)[name]
+    check_rival(spark, target)
+    frame = _continuing(spark, config, landing, target, place)
+    newest = _captured(landing, name, known.number).number
+    after = place.manifest if frame is not None else 0
+    plan = plan_past_holes(name, landing, after, newest) if newest > after else None
+    if frame is not None and (plan is None or plan.idle):
+        return _alive(frame)
+    assert plan is not None
+    return _with_changes(landing, config, plan, frame)
+
+
+def _captured(landing: LandingZone, table: TableName, after: int) -> Manifest:
+    """Return the newest manifest, which must name the table; those before `after` need not be read."""
+    number = landing.newest(after)
+    manifest = landing.get(number) if number else None
+    if manifest is None or table not in manifest.tables or manifest.tables[table].schema_id is None:
+        raise not_landed(table, manifest)
+    return manifest
+
+
+def _continuing(
+    spark: SparkSession, config: Config, landing: LandingZone, target: Target, place: Place
+) -> DataFrame | None:
+    """Return the Delta table in its current version; None if none continues from `place`."""
+    found = table_id(spark, target)
+    if found is None or (place.version is not None and place.id != found):
+        return None
+    commits = read_commits(spark, target, config.source.name, place.version)
+    if commits.breach is not None or (place.version is None and not is_of(landing, commits.last)):
+        return None
+    return target.at(spark, commits.newest)
+
+
+def _with_changes(
+    landing: LandingZone, config: Config, plan: TablePlan, frame: DataFrame | None
+) -> DataFrame:
+    schemas = landing.schemas((plan.table, id_) for id_ in plan.all_schema_ids)
+    plan = plan.of_key(schemas)
+    known = {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != CDC} if frame else {}
+    wanted = _columns(plan, known, [schemas[id_] for id_ in plan.schema_ids])
+    layout = Layout.of(wanted, plan.state.key, schemas[plan.schema_ids[0]])
+    if frame is None:
+        source = changes(landing, plan, schemas, layout, None).alias("source")
+        return source.where(KEPT).select(
+            *[F.col(quoted(c)) for c in layout.columns], F.expr(fresh_cdc()).alias(CDC)
+        )
+    target = _as_wide(frame, known, layout)
+    source = changes(landing, plan, schemas, layout, target)
+    rules = Rules(plan.partial, plan.chunks, soft=config.table(plan.table).deletes == "soft")
+    return overlay(target, source, layout, rules)
+
+
+def overlay(target: DataFrame, source: DataFrame, layout: Layout, rules: Rules) -> DataFrame:
+    """Return `target` as merging the reconciled rows `source` would leave it, without deleted rows. Pure."""
+    source, target, same = source.alias("source"), target.alias("target"), same_rows(layout)
+    untouched = _alive(target.join(source, same, "left_anti")).select(*_names(layout))
+    touched = target.join(source, same, "left_semi").alias("target")
+    both = source.join(touched, same, "left")
+    absent, wins = "target._cdc IS NULL", f"({effective(layout, rules)}) AND {KEPT}"
+    gone = f"({effective(layout, rules)}) AND NOT {KEPT}"
+    stays = (
+        f"CASE WHEN {absent} THEN {KEPT} WHEN {gone} THEN false WHEN {wins} THEN true"
+        " ELSE target._cdc.op <> 'delete' END"
+    )
+    fresh = {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
+    columns: list[Column] = [
+        F.expr(
+            f"CASE WHEN {absent} THEN {fresh[name]} WHEN {wins} THEN {value} ELSE target.{quoted(name)} END"
+        ).alias(name)
+        for name, value in new_values(layout, rules).items()
+    ]
+    return untouched.unionByName(both.where(stays).select(*columns))
+
+
+def _alive(frame: DataFrame) -> DataFrame:
+    return frame.where("_cdc.op <> 'delete'")
+
+
+def _names(layout: Layout) -> list[Column]:
+    return [F.col(quoted(name)) for name in (*layout.columns, CDC)]
+
+
+def _columns(plan: TablePlan, known: Columns, schemas: list[TableSchema]) -> dict[str, str]:
+    """Return the columns that the target will have after a merge."""
+    by_case = {name.lower(): name for name in known}
+    columns = dict(known)
+    for wanted in wanted_columns(plan.table, schemas).values():
+        name = by_case.get(wanted.name.lower(), wanted.name)
+        columns[name] = wider(known.get(name, wanted.type), wanted.type) or wanted.type
+    return columns
+
+
+def _as_wide(frame: DataFrame, known: Columns, layout: Layout) -> DataFrame:
+    """Cast a target to the columns and types that it will have after a merge."""
+    columns = [
+        (F.col(quoted(name)) if name in known else F.lit(None)).cast(data_type(type_)).alias(name)
+        for name, type_ in layout.columns.items()
+    ]
+    return frame.select(*columns, F.col(CDC).cast(data_type(CDC_TYPE)).alias(CDC))
+
+
+def as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataFrame]:
+    """Return all tables as of one cut, by name: the source at one position if the cut is exact.
+
+    Soft-deleted rows are included. `ConfigurationError` if no cut of this manifest was recorded, if one of
+    its Delta tables was dropped or replaced since (its versions are another table's now), or if the session
+    skips files that it can't read.
+    """
+    check_strict(spark)
+    with plain(spark):
+        return _as_of(spark, config, manifest)
+
+
+def _as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataFrame]:
+    row = cuts(spark, config).where(f"manifest = {int(manifest)}").first()
+    if row is None:
+        raise ConfigurationError(f"manifest {manifest} is no cut", hint="list them: deltatide cuts")
+    places = {TableName.parse(table): place for table, place in row["tables"].items()}
+    targets = targets_of(config, places)
+    frames: dict[str, DataFrame] = {}
+    for table, place in places.items():
+        if place["version"] is None:
+            continue
+        if table_id(spark, targets[table]) != place["id"]:
+            raise ConfigurationError(
+                f"{targets[table].name} was dropped or replaced after the cut of manifest {manifest}",
+                hint="choose a cut that was merged after that: deltatide cuts",
+            )
+        frames[str(table)] = targets[table].at(spark, place["version"])
+    return frames

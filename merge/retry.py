@@ -1,0 +1,55 @@
+"""Retries commits that lost to another job's, and interprets Spark's errors."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from pyspark.errors import PySparkException
+
+from connector.errors import FencedError
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
+try:  # a local session raises Java's own errors if it has no Python class for them
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    SPARK_ERRORS += (Py4JJavaError,)
+except ImportError:
+    pass
+
+ATTEMPTS = 6
+"""Two jobs on one table settle after one or two; more means that somebody else keeps writing there."""
+
+CONFLICTS = re.compile(
+    "DELTA_CONCURRENT|Concurrent[A-Za-z]*Exception|(METADATA|PROTOCOL)_CHANGED|(Metadata|Protocol)ChangedException"
+)
+
+
+def is_conflict(error: Exception) -> bool:
+    """Return whether Delta refused a commit because another one came first."""
+    return isinstance(error, SPARK_ERRORS) and CONFLICTS.search(f"{type(error).__name__} {error}") is not None
+
+
+def first_line(error: Exception) -> str:
+    """Return an error's first line, without Java's stack trace."""
+    java = getattr(error, "java_exception", None)
+    lines = [line for line in str(java or error).splitlines() if line.strip()]
+    return lines[0] if lines else repr(error)
+
+
+def attempts(do: Callable[[], T], what: str) -> T:
+    """Retry after commit conflicts; `FencedError` after the last attempt."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return do()
+        except SPARK_ERRORS as error:
+            if not is_conflict(error):
+                raise
+            log.debug("%s: another job came first, attempt %s", what, attempt)
+    raise FencedError(f"{what}: another job keeps writing there", hint="let one merge job run at a time")

@@ -1,0 +1,135 @@
+"""A merge's own Spark session, and its settings; those that a platform refuses are skipped.
+
+Delta takes what a commit carries (manifest, fence) from the session's settings: in a shared session, other
+commits would carry them too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from connector.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""For few rows: compiling Java code for each query costs more than the rest of a small merge."""
+
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+"""For many rows: Spark's own defaults."""
+
+
+STRICT = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
+"""A file that can't be read is an error, whatever the caller's session does: no row is missed."""
+
+PLAIN = {
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+}
+"""SQL is taken literally, and values stay as landed, whatever the caller's session sets.
+
+Substitution, on by default in Spark, would turn ``${env:AWS_SECRET_ACCESS_KEY}`` in a name or key of the
+source into the driver's secret, in the lake, and other such texts into empty ones.
+"""
+
+UNMARKED: Mapping[str, str | None] = {
+    "spark.databricks.delta.write.txnAppId": None,
+    "spark.databricks.delta.write.txnVersion": None,
+}
+"""A caller's own marks: Delta would take our second cut for one that it already has, and skip it."""
+
+NOT_COPIED = "spark.databricks.delta.lastCommitVersionInSession"
+
+
+@contextmanager
+def own_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """Return a session with the same settings and current catalog, whose changes nobody else sees.
+
+    If the platform has no second session, it is `spark` itself, whose settings are changed and restored.
+    """
+    if hasattr(spark, "newSession"):
+        yield _sibling(spark)
+    elif hasattr(spark, "cloneSession"):  # Spark Connect
+        clone: Any = spark.cloneSession()
+        try:
+            yield clone
+        finally:
+            with suppress(Exception):
+                clone.client.release_session()
+                clone.client.close()
+    else:
+        yield spark
+
+
+def _sibling(spark: SparkSession) -> SparkSession:
+    own = spark.newSession()
+    known = own.conf.getAll
+    for name, value in spark.conf.getAll.items():
+        if known.get(name) != value and name != NOT_COPIED:
+            _set(own, name, value)
+    catalog = spark.catalog.currentCatalog()
+    if own.catalog.currentCatalog() != catalog:
+        own.catalog.setCurrentCatalog(catalog)
+    return own
+
+
+@contextmanager
+def held(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[None]:
+    """Apply settings to a session during the block; None: unset."""
+    before = {name: _get(spark, name) for name in settings}
+    try:
+        for name, value in settings.items():
+            _set(spark, name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            _set(spark, name, old)
+
+
+_plainly = threading.RLock()
+
+
+@contextmanager
+def plain(spark: SparkSession) -> Iterator[None]:
+    """Apply `PLAIN` to a caller's session while frames are built in it, in one thread at a time."""
+    with _plainly, held(spark, {name: value for name, value in PLAIN.items() if _get(spark, name) != value}):
+        yield
+
+
+def check_strict(spark: SparkSession) -> None:
+    """Refuse a caller's session that would silently skip files that can't be read."""
+    for name, value in STRICT.items():
+        if (_get(spark, name) or value).lower() != value:
+            raise ConfigurationError(
+                f"{name} is true in this session: rows could be missing without an error",
+                hint=f'spark.conf.set("{name}", "{value}")',
+            )
+
+
+def _get(spark: SparkSession, name: str) -> str | None:
+    try:
+        return spark.conf.get(name, None)
+    except PySparkException:
+        return None
+
+
+def _set(spark: SparkSession, name: str, value: str | None) -> None:
+    with suppress(PySparkException):
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)

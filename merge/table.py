@@ -1,0 +1,150 @@
+"""Merges one table: turns its plan into changes, one commit, and a frontier that is known to continue.
+
+Reads the table's history after the commit, not before it: that one query shows what became of the commit, and
+whether somebody else has changed the table since the frontier at which the merge started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from connector.config import Config
+from connector.errors import TableError
+from connector.schema import TableSchema
+from merge.apply import LARGE_BYTES, Rules, Written, apply
+from merge.backfill import Waiting, count_waiting, request_missing, request_waiting
+from merge.change_set import changes
+from merge.commits import Commits, Mark, is_of, read_commits
+from merge.control_table import Place
+from merge.keys import Layout
+from merge.landing_zone import LandingZone
+from merge.plan import TablePlan
+from merge.report import TableReport
+from merge.schema import prepare
+from merge.session_settings import COMPILED, held
+from merge.target import DROP, Target, TargetState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW_ROWS = 20_000
+"""With up to this many events, on a small table, queries are interpreted."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The result of merging one table; `breach`: why it can't be relied on, or None.
+
+    `last`: the greatest mark among the table's commits.
+    """
+
+    report: TableReport
+    breach: str | None
+    last: Mark | None = None
+
+
+def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> None:
+    """Refuse a Delta table whose greatest mark shows that it was merged from another landing zone."""
+    if last is not None and not is_of(landing, last):
+        raise TableError(
+            target.table,
+            f"{target.name} was merged up to manifest {last.manifest} of another landing zone,"
+            f" or that manifest is missing in {landing.root}",
+            hint=DROP,
+        )
+
+
+@dataclass(frozen=True)
+class TableJob:
+    """The merge of one table by one plan, into a Delta table in the given `state`."""
+
+    spark: SparkSession
+    config: Config
+    landing: LandingZone
+    target: Target
+    plan: TablePlan
+    schemas: Mapping[str, TableSchema]
+    state: TargetState
+
+    @classmethod
+    def prepared(
+        cls,
+        spark: SparkSession,
+        config: Config,
+        landing: LandingZone,
+        target: Target,
+        plan: TablePlan,
+        schemas: Mapping[str, TableSchema],
+        state: TargetState | None,
+    ) -> TableJob:
+        """Create the Delta table (`state` None), or evolve its columns to the plan's."""
+        newest, *others = (schemas[id_] for id_ in plan.schema_ids)
+        ready = prepare(spark, target, state, config.source.name, newest, others)
+        return cls(spark, config, landing, target, plan, schemas, ready)
+
+    @property
+    def layout(self) -> Layout:
+        """Return the Delta table's layout."""
+        newest = self.schemas[self.plan.schema_ids[0]]
+        return Layout.of(self.state.columns, self.plan.state.key, newest)
+
+    @property
+    def mark(self) -> Mark:
+        """Return the mark of a merge by this plan."""
+        write_id = self.landing.get(self.plan.upto).write_id
+        return Mark(self.config.source.name, self.plan.upto, write_id=write_id)
+
+    def merge(self, place: Place, mark: Mark | None = None) -> Merged:
+        """Apply the plan, which begins at `place`; or, with a rebuild's mark, at 0, and rewrite all rows."""
+        rebuild, mark = mark is not None, mark or self.mark
+        written, waiting = Written(), Waiting()
+        whole = rebuild or (self.state.empty and place.version is None)
+        if self.plan.files or self.plan.sweeps or rebuild:
+            small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
+            with held(self.spark, {} if small else COMPILED):
+                written, waiting = self._apply(mark, whole)
+        since = None if rebuild else place.version
+        commits = read_commits(self.spark, self.target, mark.source, since)
+        if commits.last is not None and commits.last.manifest >= self.plan.upto:
+            check_origin(self.landing, self.target, commits.last)
+        manifest = max(self.plan.upto, commits.manifest or 0)
+        known = manifest == self.plan.upto and waiting.left == 0 and (whole or place.missing == 0)
+        report = TableReport(
+            self.plan.table,
+            manifest,
+            commits.version,
+            rows=self.plan.rows,
+            inserted=written.inserted,
+            updated=written.updated,
+            deleted=written.deleted,
+            id=self.state.id,
+            missing=0 if known or commits.breach else self._count_missing(commits),
+            requested=waiting.asked,
+        )
+        return Merged(report, commits.breach, commits.last)
+
+    def _apply(self, mark: Mark, whole: bool) -> tuple[Written, Waiting]:
+        """Write the changes; return what was written, and how many of the rows lack a column.
+
+        `whole`: they hold all rows of the table, and overwrite it. Changes since a later frontier are merged
+        even into an empty table, since another job may have rebuilt that meanwhile.
+        """
+        frame = None if whole else self.target.frame(self.spark)
+        source = changes(self.landing, self.plan, self.schemas, self.layout, frame)
+        waiting = Waiting()
+        if self.plan.partial:
+            waiting = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
+        soft = self.config.table(self.plan.table).deletes == "soft"
+        anywhere = bool(self.plan.truncates or self.plan.sweeps)
+        rules = Rules(self.plan.partial, self.plan.chunks, soft, anywhere, whole)
+        return apply(self.spark, self.target, self.state, source, self.layout, rules, mark), waiting
+
+    def ask_again(self) -> int:
+        """Request all rows that wait for a column; return their number."""
+        frame = self.target.frame(self.spark)
+        return request_waiting(self.spark, self.landing, self.plan.table, frame, self.layout)
+
+    def _count_missing(self, commits: Commits) -> int:
+        return count_waiting(self.target.at(self.spark, commits.version))

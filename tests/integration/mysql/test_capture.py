@@ -1,0 +1,338 @@
+"""Capture of a real MariaDB from end to end: dumps and log, kills and DDL, compared with the table."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.capture import catalog_watcher, dump_workers, loop
+from connector.capture.loop import Capture
+from connector.config import Config
+from connector.landing.manifest_store import newest_manifest
+from connector.mysql.source import MysqlSource
+from connector.schema import TableName
+from connector.store.local import LocalStore
+from tests.support.cuts import Table, add_manifest, manifests_in
+from tests.support.servers.lossy_proxy import LossyProxy
+from tests.support.servers.mariadb import MariaDatabase, end_of_log, reader_of
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.2)
+
+
+@contextmanager
+def agent(mariadb: MariaDatabase, folder: Path, url: str | None = None, **dump: Any) -> Iterator[LocalStore]:
+    """A capture in a thread of its own; ends gracefully."""
+    config = Config.model_validate(
+        {
+            "source": {
+                "name": "t" + mariadb.name.replace("_", "-")[-40:],
+                "kind": "mysql",
+                "url": url or mariadb.url,
+                "tables": [f"{mariadb.name}.*"],
+            },
+            "landing": {"url": str(folder), "flush_seconds": 0.1, "heartbeat_seconds": 0.2},
+            "dump": {"chunk_rows": 100, "workers": 2, **dump},
+        }
+    )
+    store = LocalStore(folder / "t")
+    source = MysqlSource(config.source, config.tables)
+    running = Capture(source, store, config)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            running.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield store
+    finally:
+        running.stop()
+        thread.join(60)
+        source.close()
+        if errors:  # before whatever the test waited for in vain
+            raise errors[0]
+    assert not thread.is_alive()
+
+
+def wait_caught_up(mariadb: MariaDatabase, store: LocalStore) -> None:
+    def caught_up() -> bool:
+        newest = newest_manifest(store)
+        return (
+            newest is not None
+            and newest.position >= end
+            and not any(dump.active for dump in newest.dumps)
+            and all(table.dumped for table in newest.tables.values() if table.state == "captured")
+        )
+
+    end = end_of_log(mariadb)
+    wait_until(caught_up, "the newest manifest is at the end of the log, all tables dumped", seconds=60)
+
+
+def assert_equal(mariadb: MariaDatabase, store: LocalStore, name: str) -> None:
+    """What landed, resolved, is the table: every row, every column."""
+    tables: dict[TableName, Table] = defaultdict(Table)
+    for manifest in manifests_in(store):
+        add_manifest(store, manifest, tables)
+    columns = [c for (c,) in mariadb.execute(
+        "SELECT column_name FROM information_schema.columns"
+        f" WHERE table_schema = '{mariadb.name}' AND table_name = '{name}' ORDER BY ordinal_position"
+    )]  # fmt: skip
+    expected = {
+        row[0]: dict(zip(columns, row, strict=True)) for row in mariadb.execute(f"SELECT * FROM `{name}`")
+    }
+    table = tables[TableName(mariadb.name, name)]
+    found = {}
+    for key in table.events:
+        row, _ = table.row(key)
+        if row is not None:
+            found[key[0]] = {c: row.get(c) for c in columns}
+    assert found == expected
+
+
+class Load:
+    """A writer that inserts, updates, deletes, moves keys and truncates, in transactions."""
+
+    def __init__(self, mariadb: MariaDatabase, seed: int) -> None:
+        self._mariadb, self._random = mariadb, random.Random(seed)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pick = self._random
+        with self._mariadb.connect() as connection, connection.cursor() as cursor:
+            while not self._stopping.wait(0.001):
+                cursor.execute("BEGIN")
+                for _ in range(pick.randint(1, 4)):
+                    key = pick.randint(0, 1200)
+                    cursor.execute(
+                        pick.choice(
+                            [
+                                f"REPLACE INTO t (id, v) VALUES ({key}, 'v{pick.random()}')",
+                                f"UPDATE t SET v = concat(v, 'u') WHERE id = {key}",
+                                f"UPDATE t SET n = ifnull(n, 0) + 1 WHERE id BETWEEN {key} AND {key + 5}",
+                                f"DELETE FROM t WHERE id = {key}",
+                                f"UPDATE IGNORE t SET id = {pick.randint(0, 1200)} WHERE id = {key}",
+                            ]
+                        )
+                    )
+                cursor.execute(pick.choice(["COMMIT", "COMMIT", "COMMIT", "ROLLBACK"]))
+                if pick.random() < 0.01:
+                    cursor.execute("TRUNCATE TABLE small")
+                cursor.execute(f"REPLACE INTO small VALUES ({pick.randint(0, 50)})")
+
+
+def fill(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, v text)", "CREATE TABLE small (id int PRIMARY KEY)",
+        "INSERT INTO t SELECT seq, NULL, concat('row ', seq) FROM seq_1_to_1000",
+        "INSERT INTO small SELECT seq FROM seq_1_to_50",
+    )  # fmt: skip
+
+
+@pytest.mark.every_release
+def test_dumps_and_log_beside_a_writer_equal_the_tables_after_every_restart(
+    mariadb: MariaDatabase, tmp_path: Path
+) -> None:
+    fill(mariadb)
+    for seed in range(3):
+        with Load(mariadb, seed), agent(mariadb, tmp_path, delay_seconds=0.01) as store:
+            wait_caught_up(mariadb, store)
+        with agent(mariadb, tmp_path) as store:
+            wait_caught_up(mariadb, store)
+        for name in ("t", "small"):
+            assert_equal(mariadb, store, name)
+    newest = newest_manifest(store)
+    assert newest is not None
+    kind = "mysql" if mariadb.is_mysql else "mariadb"
+    assert (newest.epoch, newest.gaps, newest.source.kind) == (1, [], kind)
+
+
+def test_a_user_who_may_only_read_captures_the_same(mariadb: MariaDatabase, tmp_path: Path) -> None:
+    fill(mariadb)
+    url = reader_of(mariadb)
+    for seed in range(2):
+        with Load(mariadb, seed), agent(mariadb, tmp_path, url=url, delay_seconds=0.01) as store:
+            wait_caught_up(mariadb, store)
+        with agent(mariadb, tmp_path, url=url) as store:
+            wait_caught_up(mariadb, store)
+        for name in ("t", "small"):
+            assert_equal(mariadb, store, name)
+    with agent(mariadb, tmp_path) as store:  # the same database, also when it may write
+        mariadb.execute("DELETE FROM t WHERE id < 50")
+        wait_caught_up(mariadb, store)
+    assert_equal(mariadb, store, "t")
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert (newest.epoch, newest.gaps, bool(newest.gtids)) == (1, [], True)
+
+
+def test_lost_connections_under_load_change_nothing(mariadb: MariaDatabase, tmp_path: Path) -> None:
+    fill(mariadb)
+    with LossyProxy(mariadb.server.port) as proxy:
+        url = mariadb.url.replace(f":{mariadb.server.port}/", f":{proxy.port}/")
+        with agent(mariadb, tmp_path, url=url, delay_seconds=0.02) as store:
+            with Load(mariadb, 7):
+                for number in range(8):
+                    size = len(manifests_in(store)) + 3
+                    wait_until(lambda size=size: len(manifests_in(store)) >= size, f"it goes on, {number}")
+                    proxy.cut(0.7)
+            wait_caught_up(mariadb, store)
+    assert proxy.cuts > 5
+    for name in ("t", "small"):
+        assert_equal(mariadb, store, name)
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert newest.epoch == 1
+
+
+@pytest.mark.every_release
+def test_layouts_and_tables_change_under_load(mariadb: MariaDatabase, tmp_path: Path) -> None:
+    fill(mariadb)
+    with agent(mariadb, tmp_path, delay_seconds=0.01) as store:
+        with Load(mariadb, 11):
+            wait_until(lambda: newest_manifest(store), "a manifest is there")
+            mariadb.execute("ALTER TABLE t ADD extra int NOT NULL DEFAULT 5, ALGORITHM = INSTANT")
+            mariadb.execute("ALTER TABLE t ADD first varchar(9) DEFAULT 'é' FIRST, ALGORITHM = COPY")
+            mariadb.execute("ALTER TABLE t DROP extra, RENAME COLUMN first TO renamed")
+            mariadb.execute("ALTER TABLE t MODIFY renamed varchar(9) AFTER v")
+        wait_caught_up(mariadb, store)
+        mariadb.execute("CREATE TABLE ghost LIKE t", "INSERT INTO ghost SELECT * FROM t WHERE id % 2")
+        mariadb.execute("ALTER TABLE ghost ADD swapped int DEFAULT 9")
+        ghost = TableName(mariadb.name, "ghost")  # a table that goes before its first dump stays undumped
+        wait_until(
+            lambda: ghost in (tables := manifests_in(store)[-1].tables) and tables[ghost].dumped,
+            "the ghost is dumped",
+        )
+        dumps = len(manifests_in(store)[-1].dumps)
+        mariadb.execute("RENAME TABLE t TO gone, ghost TO t", "DROP TABLE gone")
+        wait_until(
+            lambda: len((newest_manifest(store) or manifests_in(store)[-1]).dumps) > dumps,
+            "it is dumped again",
+        )
+        wait_caught_up(mariadb, store)
+    assert_equal(mariadb, store, "t")
+    assert_equal(mariadb, store, "small")
+
+
+def test_a_purged_log_is_a_gap_and_repaired(mariadb: MariaDatabase, tmp_path: Path) -> None:
+    fill(mariadb)
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+    mariadb.execute("DELETE FROM t WHERE id < 300", "FLUSH BINARY LOGS", "UPDATE t SET n = 1", "RESET MASTER")
+    with agent(mariadb, tmp_path) as store:
+        wait_until(lambda: newest_manifest(store).epoch == 2, "a new epoch begins")  # type: ignore[union-attr]
+        mariadb.execute("UPDATE t SET n = 2 WHERE id = 400")
+        wait_caught_up(mariadb, store)
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert len(newest.gaps) == 1
+    assert_equal(mariadb, store, "t")
+
+
+def with_old_values(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v int, a int, b int)",
+        "INSERT INTO t SELECT seq, seq, seq + 1000, seq + 2000 FROM seq_1_to_250",
+    )
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param(["ALTER TABLE t DROP a", "ALTER TABLE t ADD a int"], id="without rows between"),
+        pytest.param(
+            ["ALTER TABLE t DROP a", "UPDATE t SET v = 0 WHERE id % 7 = 0", "ALTER TABLE t ADD a int"],
+            id="with rows between",
+        ),
+        pytest.param(
+            ["UPDATE t SET v = 0 WHERE id = 9", "ALTER TABLE t DROP a", "INSERT INTO t VALUES (900, 1, 2)",
+             "ALTER TABLE t ADD a int AFTER v", "INSERT INTO t VALUES (901, 1, NULL, 2)"],
+            id="with rows before, between and after",
+        ),
+        pytest.param(["ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a"], id="swapped names"),
+        pytest.param(
+            ["ALTER TABLE t RENAME COLUMN a TO old", "UPDATE t SET v = 1 WHERE id = 3",
+             "ALTER TABLE t ADD a int", "UPDATE t SET v = 2 WHERE id = 3"],
+            id="renamed away",
+        ),
+        pytest.param(
+            ["ALTER TABLE t MODIFY a int AFTER b", "INSERT INTO t VALUES (900, 1, 2, 3)",
+             "ALTER TABLE t MODIFY b int AFTER id", "INSERT INTO t VALUES (901, 1, 2, 3)"],
+            id="reordered",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("restart", [False, True])
+def test_old_values_never_show_in_a_column_of_the_same_name(
+    mariadb: MariaDatabase, tmp_path: Path, statements: list[str], restart: bool
+) -> None:
+    with_old_values(mariadb)
+    if restart:  # between any two statements
+        for statement in ["SELECT 1", *statements]:
+            mariadb.execute(statement)
+            with agent(mariadb, tmp_path) as store:
+                wait_caught_up(mariadb, store)
+    else:
+        with agent(mariadb, tmp_path) as store:
+            wait_caught_up(mariadb, store)
+            mariadb.execute(*statements)
+            wait_caught_up(mariadb, store)
+    with agent(mariadb, tmp_path) as store:
+        wait_until(lambda: is_equal(mariadb, store, "t"), "no old value shows", seconds=30)
+    assert_equal(mariadb, store, "t")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_tables_swapped_as_gh_ost_does_keep_their_rows_apart(
+    mariadb: MariaDatabase, tmp_path: Path, restart: bool
+) -> None:
+    with_old_values(mariadb)
+    mariadb.execute(
+        "CREATE TABLE _t_gho (id int PRIMARY KEY, v int, b int, a int)",
+        "INSERT INTO _t_gho SELECT id, v, b, NULL FROM t WHERE id % 3",
+    )
+    with agent(mariadb, tmp_path, delay_seconds=0.01) as store:
+        if restart:
+            wait_caught_up(mariadb, store)
+        else:
+            wait_until(lambda: newest_manifest(store), "a manifest is there")
+    with agent(mariadb, tmp_path, delay_seconds=0.01) as store:
+        mariadb.execute(
+            "UPDATE t SET v = -1 WHERE id = 5", "RENAME TABLE t TO _t_del, _t_gho TO t",
+            "UPDATE t SET v = -2 WHERE id = 7", "INSERT INTO _t_del VALUES (3000, 0, 0, 0)",
+            "DROP TABLE _t_del",
+        )  # fmt: skip
+        wait_until(lambda: is_equal(mariadb, store, "t"), "the tables are told apart", seconds=30)
+
+
+def is_equal(mariadb: MariaDatabase, store: LocalStore, name: str) -> bool:
+    try:
+        assert_equal(mariadb, store, name)
+    except AssertionError:
+        return False
+    return True

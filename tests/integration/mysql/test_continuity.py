@@ -1,0 +1,157 @@
+"""Servers that come back from a copy of their disk, or without the end of what they wrote."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from connector.capture.history import place_of
+from connector.demo.servers.mariadb import MariadbServer
+from connector.landing.manifest_store import newest_manifest
+from connector.mysql.codec.segment import unpack_position
+from connector.source import ResumePoint
+from tests.integration.mysql.test_capture import (
+    agent,
+    assert_equal,
+    fill,
+    is_equal,
+    short_waits,
+    wait_caught_up,
+)
+from tests.support.cuts import manifests_in
+from tests.support.replication import own_server
+from tests.support.servers.mariadb import MariaDatabase, end_of_log, source_of
+from tests.support.servers.mysql_server import MysqlServer
+from tests.support.waiting import wait_until
+
+__all__ = ["short_waits"]
+
+Server = MariadbServer | MysqlServer
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def restored(request: pytest.FixtureRequest, servers_folder: Path, tmp_path: Path) -> Iterator[MariaDatabase]:
+    """A server of the test's own, since it is to lose what it wrote."""
+    with own_server(request.param, servers_folder / tmp_path.name, 1) as server:
+        database = MariaDatabase(server, "restored")
+        MariaDatabase(server, "").execute("CREATE DATABASE restored CHARACTER SET utf8mb4")
+        yield database
+
+
+def copy_disk(server: Server, source: Path, target: Path) -> None:
+    """Stop the server, copy its disk, and start it again."""
+    server.stop()
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)
+    server.restart()
+
+
+def put_back(server: Server, copy: Path) -> None:
+    server.stop()
+    subprocess.run(["rm", "-rf", str(server.data_dir)], check=True)
+    subprocess.run(["cp", "-a", str(copy), str(server.data_dir)], check=True)
+    server.restart()
+
+
+def write_as_many(database: MariaDatabase, gtids: str) -> None:
+    """Return the rest of some GTIDs to other transactions, and begin a log file right behind them."""
+    executed = "gtid_executed" if database.is_mysql else "gtid_binlog_pos"
+    for n in range(1000):
+        if database.execute(f"SELECT @@global.{executed}")[0][0] == gtids:
+            break
+        database.execute(f"UPDATE t SET n = {5000 + n} WHERE id = 7")
+    else:
+        pytest.fail(f"the server never was at {gtids}")
+    database.execute("FLUSH LOCAL BINARY LOGS")
+
+
+def assert_no_failover(database: MariaDatabase, place: ResumePoint) -> None:
+    """The file of the place is shorter now; or not there yet; or purged: others may have its GTIDs."""
+    source = source_of(database)
+    last = database.execute("SHOW BINARY LOGS")[-1][0]
+    assert unpack_position(end_of_log(database))[0] == unpack_position(place.position)[0] + 1
+    found = source.gap_after(place)
+    assert isinstance(found, str)
+    assert "reset" in found
+    later = replace(place, position=place.position + (5 << 32), last_commit=None)
+    assert isinstance(source.gap_after(later), str)
+    database.execute(f"PURGE BINARY LOGS TO '{last}'")
+    assert isinstance(source.gap_after(place), str)
+    source.close()
+
+
+def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
+    restored: MariaDatabase, tmp_path: Path
+) -> None:
+    """Its log file has the number that was read, and goes on at the very place: in a transaction or idle."""
+    server, copy = restored.server, tmp_path / "copy"
+    fill(restored)
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+    copy_disk(server, server.data_dir, copy)
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+        idle = newest_manifest(store)
+        restored.execute("UPDATE t SET v = 'lost' WHERE id < 100", "DELETE FROM t WHERE id > 900")
+        wait_caught_up(restored, store)
+    landed = newest_manifest(store)
+    assert idle is not None
+    assert landed is not None
+    assert landed.gaps == []
+    put_back(server, copy)
+    write_as_many(restored, landed.gtids or "")
+    assert_no_failover(restored, place_of(landed))
+    put_back(server, copy)
+    for n in range(20):
+        restored.execute(f"UPDATE t SET v = 'kept {n}' WHERE id > 400")
+    assert unpack_position(end_of_log(restored))[0] == unpack_position(landed.position)[0]
+    assert end_of_log(restored) > landed.position > idle.position
+    source = source_of(restored)
+    for place in (place_of(idle), place_of(landed)):
+        assert "restored" in str(source.gap_after(place))
+        assert source.gap_after(replace(place, last_commit=None)) is None  # nothing else tells
+    source.close()
+    with agent(restored, tmp_path) as store:
+        wait_until(lambda: manifests_in(store)[-1].epoch == 2, "the gap is found", seconds=60)
+        wait_caught_up(restored, store)
+        assert_equal(restored, store, "t")
+    (gap,) = manifests_in(store)[-1].gaps
+    assert "restored" in gap.reason
+    with agent(restored, tmp_path) as store:  # and it goes on there
+        restored.execute("UPDATE t SET n = 5")
+        wait_caught_up(restored, store)
+        assert_equal(restored, store, "t")
+    assert len(manifests_in(store)[-1].gaps) == 1
+    landed = newest_manifest(store)
+    assert landed is not None
+    restored.execute(f"RESET {'BINARY LOGS AND GTIDS' if restored.is_mysql else 'MASTER'} TO 1000")
+    write_as_many(restored, landed.gtids or "")  # by the process that still runs
+    source = source_of(restored)
+    assert isinstance(source.gap_after(place_of(landed)), str)
+    source.close()
+
+
+@pytest.mark.parametrize("restored", ["mariadb"], indirect=True)  # MySQL cuts off the rest by itself
+@pytest.mark.parametrize("within", ["a transaction", "an event"])
+def test_a_log_file_that_a_crash_cut_off_is_followed_by_the_next(
+    restored: MariaDatabase, tmp_path: Path, within: str
+) -> None:
+    """Within a transaction it is passed over; within an event, nobody can read on, which is a gap."""
+    fill(restored)
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+    restored.execute("UPDATE t SET v = 'kept' WHERE id < 100", "DELETE FROM t WHERE id > 500")
+    name = restored.execute("SHOW MASTER STATUS")[0][0]
+    commit = restored.execute(f"SHOW BINLOG EVENTS IN '{name}'")[-1][1]
+    restored.server.stop(crash=True)
+    os.truncate(restored.server.data_dir / name, commit - (0 if within == "a transaction" else 500))
+    restored.server.restart()
+    restored.execute("INSERT INTO t VALUES (2000, 1, 'after')")
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+        wait_until(lambda: is_equal(restored, store, "t"), "the table is equal", seconds=60)
+    assert len(manifests_in(store)[-1].gaps) == (0 if within == "a transaction" else 1)

@@ -1,0 +1,569 @@
+"""Chunks of a real MariaDB: what a snapshot provably sees, keys of every type, the values of the log."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pymysql
+import pytest
+from pymysql.connections import Connection
+
+from connector.errors import RequestError, TableError, TransientError
+from connector.mysql import dump
+from connector.mysql.dump import MysqlTables
+from connector.schema import TableName
+from connector.source import KeyRange
+from tests.support.servers.mariadb import (
+    MariaDatabase,
+    Row,
+    chunk_rows,
+    end_of_log,
+    events,
+    following,
+    read_all,
+    read_rows,
+    read_to,
+    reader_of,
+    source_of,
+)
+from tests.support.waiting import wait_until
+
+
+def of(mariadb: MariaDatabase, name: str = "t") -> TableName:
+    return TableName(mariadb.name, name)
+
+
+def test_a_chunks_watermarks_are_around_its_snapshot(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
+    source = source_of(mariadb)
+    with following(source) as log:
+        tables = source.open_tables()
+        mariadb.execute("UPDATE t SET v = 'seen'")
+        read_to(log, end_of_log(mariadb))
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            mariadb.execute("UPDATE t SET v = 'later'")
+            (rows,) = [some.columns[1].to_pylist() for some in chunk.rows()]
+        seen, later = events(read_rows(log, 2))
+        assert rows == ["seen"]
+        assert seen["_cdc"]["lsn"] <= chunk.low < chunk.high <= later["_cdc"]["lsn"]
+        read_to(log, chunk.high)
+        tables.close()
+
+
+def test_a_commit_between_log_and_engine_is_seen_or_after_the_low_watermark(mariadb: MariaDatabase) -> None:
+    """Many writers commit in groups, so that some are always in the log and not yet visible."""
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_40"
+    )
+    source = source_of(mariadb)
+    stop = threading.Event()
+
+    def write(first: int) -> None:
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute(f"UPDATE t SET n = n + 1 WHERE id BETWEEN {first} AND {first + 9}")
+
+    writers = [threading.Thread(target=write, args=(first,)) for first in (1, 11, 21, 31)]
+    chunks: list[tuple[int, int, dict[int, int]]] = []
+    found: list[Row] = []
+    with following(source) as log:
+        for writer in writers:
+            writer.start()
+        tables = source.open_tables()
+        try:
+            for _ in range(60):
+                log.read(0.01, 1 << 24)
+                found += events(log.take())
+                with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+                    parts = [some.columns for some in chunk.rows()]
+                rows = {k.as_py(): n.as_py() for keys, ns in parts for k, n in zip(keys, ns, strict=True)}
+                chunks.append((chunk.low, chunk.high, rows))
+        finally:
+            stop.set()
+            for writer in writers:
+                writer.join()
+        tables.close()
+        found += read_all(mariadb, log)
+    for low, high, rows in chunks:
+        at_low, at_high = counts(found, low + 1), counts(found, high)
+        assert all(at_low[key] <= n <= at_high[key] for key, n in rows.items())
+        if not mariadb.is_mysql:  # there the snapshot's place is known exactly
+            assert rows == at_low == at_high
+    assert chunks[-1][0] > chunks[0][0]
+
+
+def counts(found: list[Row], upto: int) -> dict[int, int]:
+    """The counters after all transactions that began before a position."""
+    state = dict.fromkeys(range(1, 41), 0)
+    return state | {row["id"]: row["n"] for row in found if row["_cdc"]["lsn"] < upto}
+
+
+@pytest.mark.every_release
+def test_chunks_with_the_log_after_them_equal_the_table(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_500"
+    )
+    source = source_of(mariadb)
+    stop = threading.Event()
+
+    def write() -> None:
+        with mariadb.connect() as connection, connection.cursor() as cursor:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                key = number * 7919 % 600
+                cursor.execute(f"REPLACE INTO t VALUES ({key}, {number})")
+                cursor.execute(f"DELETE FROM t WHERE id = {number * 104729 % 600}")
+                cursor.execute(
+                    f"UPDATE IGNORE t SET id = id + 1000 WHERE id = {number * 31 % 600} AND id < 100"
+                )
+
+    writer = threading.Thread(target=write)
+    placed: dict[int, tuple[int, int, int | None]] = {}
+
+    def place(key: int, lsn: int, seq: int, value: int | None) -> None:
+        if key not in placed or placed[key][:2] < (lsn, seq):
+            placed[key] = (lsn, seq, value)
+
+    with following(source) as log:
+        writer.start()
+        tables = source.open_tables()
+        after, ended = None, False
+        try:
+            while not ended:
+                upto = tables.next_boundary(of(mariadb), ["id"], after, 50, None)
+                with tables.open_chunk(of(mariadb), KeyRange(after, upto)) as chunk:
+                    for some in chunk.rows():
+                        for key, n in zip(*(c.to_pylist() for c in some.columns), strict=True):
+                            place(key, chunk.low, 1 << 62, n)
+                after, ended = upto, upto is None
+        finally:
+            stop.set()
+            writer.join()
+        tables.close()
+        for row in read_all(mariadb, log):
+            gone = row["_cdc"]["op"] == "delete"
+            place(row["id"], row["_cdc"]["lsn"], row["_cdc"]["seq"], None if gone else row["n"])
+    state = {key: value for key, (_, _, value) in placed.items() if value is not None}
+    assert state == dict(mariadb.execute("SELECT id, n FROM t"))  # type: ignore[arg-type]
+
+
+def test_columns_change_between_two_chunks(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, a text)", "INSERT INTO t VALUES (1, 'x')")
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        name = str(of(mariadb))
+        assert chunk_rows(tables, name) == [{"id": 1, "a": "x"}]
+        mariadb.execute("ALTER TABLE t ADD b int DEFAULT 7", "ALTER TABLE t DROP a")
+        assert chunk_rows(tables, name) == [{"id": 1, "b": 7}]
+        mariadb.execute("DROP TABLE t")
+        with pytest.raises(TableError, match=name):
+            chunk_rows(tables, name)
+        tables.close()
+
+
+@pytest.fixture
+def altering(mariadb: MariaDatabase) -> Iterator[Connection]:  # type: ignore[type-arg]
+    connection = mariadb.connect()
+    yield connection
+    connection.close()
+
+
+def waiting_for_lock(mariadb: MariaDatabase) -> bool:
+    query = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock'"
+    return bool(mariadb.execute(query))
+
+
+def test_a_rewriting_alter_never_makes_a_chunk_empty(
+    mariadb: MariaDatabase,
+    altering: Connection,  # type: ignore[type-arg]
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t SELECT seq, seq FROM seq_1_to_9"
+    )
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        with altering.cursor() as cursor:
+            cursor.execute("LOCK TABLES t WRITE")
+            found: list[Row] = []
+            reading = threading.Thread(target=lambda: found.extend(chunk_rows(tables, str(of(mariadb)))))
+            reading.start()
+            wait_until(lambda: waiting_for_lock(mariadb), "the chunk waits for the lock")
+            cursor.execute("ALTER TABLE t MODIFY a bigint, ALGORITHM = COPY")
+            cursor.execute("UNLOCK TABLES")
+        reading.join(30)
+        assert len(found) == 9
+        tables.close()
+
+
+def test_an_alter_waits_for_an_open_chunk_and_rows_do_not(
+    mariadb: MariaDatabase,
+    altering: Connection,  # type: ignore[type-arg]
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_9")
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        ddl = threading.Thread(target=lambda: altering.query("TRUNCATE TABLE t"))
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            mariadb.execute("INSERT INTO t VALUES (100)")
+            ddl.start()
+            wait_until(lambda: waiting_for_lock(mariadb), "the statement waits for the chunk")
+            assert sum(len(some.columns[0]) for some in chunk.rows()) == 9
+        ddl.join(30)
+        assert chunk_rows(tables, str(of(mariadb))) == []
+        tables.close()
+
+
+def test_a_lock_that_is_held_too_long_is_transient(
+    mariadb: MariaDatabase,
+    altering: Connection,
+    monkeypatch: pytest.MonkeyPatch,  # type: ignore[type-arg]
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        for session in (tables._connection, tables._guard):
+            with session.cursor() as cursor:
+                cursor.execute("SET lock_wait_timeout = 1")
+        with altering.cursor() as cursor:
+            cursor.execute("LOCK TABLES t WRITE")
+            with pytest.raises(TransientError, match=r"[Ll]ock wait timeout"):
+                chunk_rows(tables, str(of(mariadb)))
+        tables.close()
+
+
+KEYS = {
+    "bigint": ("id bigint", "cast(seq AS signed) * 10 - 300", "id"),
+    "bigint_unsigned": ("id bigint unsigned", "18446744073709551615 - seq", "id"),
+    "decimal": ("id decimal(20,3)", "seq * 1.1 - 30", "id"),
+    "decimal_wide": ("id decimal(65,30)", "seq * 1.000000000000000000000000000001 - 30", "id"),
+    "double": ("id double", "(cast(seq AS signed) - 30) / 3", "id"),
+    "float": ("id float", "(cast(seq AS signed) - 30) / 7", "id"),
+    "year": ("id year", "1950 + seq", "id"),
+    "bit": ("id bit(64)", "18446744073709551000 + seq", "id"),
+    "date": ("id date", "'2020-01-01' + interval seq day", "id"),
+    "zero_date": ("id date", "if(seq = 1, '0000-00-00', '2020-01-01' + interval seq day)", "id"),
+    "datetime6": ("id datetime(6)", "'2020-03-28 23:59:59.999999' + interval seq hour", "id"),
+    "timestamp3": ("id timestamp(3)", "timestamp'2020-10-25 00:30:00.5' + interval seq minute", "id"),
+    "time": ("id time(2)", "sec_to_time(seq * 100 - 3000.25)", "id"),
+    "varchar_ci": ("id varchar(9) COLLATE utf8mb4_general_ci", "concat(char(64 + seq), seq)", "id"),
+    "varchar_bin": ("id varchar(20) COLLATE utf8mb4_bin", "concat(char(64 + seq % 60), seq)", "id"),
+    "latin1": ("id varchar(20) CHARACTER SET latin1", "concat('ä', char(64 + seq % 40), seq, '€')", "id"),
+    "swedish": ("id varchar(9) COLLATE utf8mb4_swedish_ci", "concat(elt(seq % 2 + 1, 'å', 'Z'), seq)", "id"),
+    "char": ("id char(9)", "concat('c', seq)", "id"),
+    "text_prefix": ("id text", "concat(repeat('k', 50), seq)", "id(60)"),
+    "binary": ("id binary(16)", "unhex(lpad(hex(seq * 7919 % 65536), 32, 'F0'))", "id"),
+    "varbinary": ("id varbinary(20)", "concat(unhex(hex(seq)), x'00FF27')", "id"),
+    "blob_prefix": ("id blob", "unhex(lpad(hex(seq * 7919 % 65536), 32, 'F0'))", "id(16)"),
+    "uuid": ("id uuid", "concat(lpad(seq * 99, 8, '0'), '-e89b-12d3-a456-426655440000')", "id"),
+    "inet6": ("id inet6", "concat('2001:db8::', hex(seq * 1000))", "id"),
+    "inet4": ("id inet4", "concat('10.0.', seq * 4, '.1')", "id"),
+    "enum_and_int": ("a enum('z', 'ü', 'b''c', ''), id int", "1 + seq % 4, seq", "a, id"),
+    "set_and_int": ("a set('z', 'm', 'b'), id int", "seq % 8, seq", "a, id"),
+    "composite": (
+        "b varchar(9) COLLATE utf8mb4_general_ci, a bigint, id binary(4)",
+        "concat(if(seq % 2, 'x', 'X'), seq % 3), seq % 4, unhex(lpad(hex(seq), 8, '0'))", "b, a, id",
+    ),
+    "quoted": ('`a ``"B.` int', "seq", '`a ``"B.`'),
+}  # fmt: skip
+
+
+ONLY_MARIADB = ("uuid", "inet6", "inet4")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.only_mariadb) if n in ONLY_MARIADB else n for n in KEYS]
+)
+def test_chunks_by_any_key_hold_every_row_once(name: str, mariadb: MariaDatabase) -> None:
+    columns, values, key = KEYS[name]
+    mariadb.execute(
+        f"CREATE TABLE t ({columns}, n int, PRIMARY KEY ({key})) CHARACTER SET utf8mb4",
+        f"INSERT INTO t SELECT {values}, seq FROM seq_1_to_60",
+    )
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        (schema,) = source.tables().schemas
+        after, found, sizes = None, [], []
+        while True:
+            upto = tables.next_boundary(of(mariadb), schema.key, after, 7, None)
+            rows = chunk_rows(tables, str(of(mariadb)), KeyRange(after, upto))
+            if upto is not None:
+                with tables.open_keys(of(mariadb), [upto]) as chunk:  # a boundary is a key
+                    (some,) = chunk.rows()
+                assert some.absent.to_pylist() == [False]
+                picked = {
+                    c.name: v[0].as_py() for c, v in zip(chunk.schema.columns, some.columns, strict=True)
+                }
+                assert picked in rows
+            found += rows
+            sizes.append(len(rows))
+            if upto is None:
+                break
+            after = upto
+        tables.close()
+    assert sorted(row["n"] for row in found) == list(range(1, 61))
+    assert sizes == [7] * 8 + [4]
+
+
+def test_a_predicate_limits_boundaries_and_rows(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_100")
+    source, name = source_of(mariadb), str(of(mariadb))
+    with following(source):
+        tables = source.open_tables()
+        where = "id % 10 = 0 OR id = 1 -- the ends"
+        assert tables.next_boundary(of(mariadb), ["id"], None, 3, where) == ("20",)
+        rows = chunk_rows(tables, name, KeyRange(("20",), ("40",)), where)
+        assert [r["id"] for r in rows] == [30, 40]
+        with pytest.raises(RequestError, match="nope"):
+            chunk_rows(tables, name, where="nope = 1")
+        with pytest.raises(RequestError, match="syntax"):
+            tables.next_boundary(of(mariadb), ["id"], None, 3, "id = ")
+        assert len(chunk_rows(tables, name)) == 100  # and the reader goes on
+        tables.close()
+
+
+def keyed(tables: MysqlTables, table: TableName, keys: list[list[str]]) -> list[tuple[object, ...]]:
+    with tables.open_keys(table, keys) as chunk:
+        return [
+            row
+            for some in chunk.rows()
+            for row in zip(*(c.to_pylist() for c in (*some.columns, some.absent)), strict=True)
+        ]
+
+
+def test_keys_without_a_row_come_back_as_absent_in_the_columns_spelling(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (a decimal(8,2), b varchar(4), c date, d binary(2), v int, PRIMARY KEY (a, b, c, d))",
+        "INSERT INTO t VALUES (1.5, 'x', '2020-01-02', x'00FF', 7)",
+    )
+    source = source_of(mariadb)
+    with following(source):
+        tables, table = source.open_tables(), of(mariadb)
+        found = keyed(
+            tables, table, [["1.5", "X", "2020-01-02", "0x00FF"], ["2.5", "y", "2020-01-03", "0x0001"]]
+        )
+        with pytest.raises(RequestError, match="is not a key"):
+            keyed(tables, table, [["1"]])
+        with pytest.raises(RequestError, match="not a number"):
+            keyed(tables, table, [["1; DROP TABLE t", "x", "2020-01-02", "0x00"]])
+        assert len(chunk_rows(tables, str(table))) == 1
+        tables.close()
+    assert [tuple(map(str, row)) for row in found] == [
+        ("1.50", "x", "2020-01-02", r"b'\x00\xff'", "7", "False"),
+        ("2.50", "y", "2020-01-03", r"b'\x00\x01'", "None", "True"),
+    ]
+
+
+def test_many_keys_are_looked_up_together_and_each_is_found_or_absent(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int, name varchar(20), v text, PRIMARY KEY (id, name)) CHARACTER SET utf8mb4",
+        "INSERT INTO t SELECT seq, concat('N', seq), repeat('x', seq % 7) FROM seq_1_to_1000",
+    )
+    wanted = [[str(n), f"{'nN'[n % 2]}{n}"] for n in range(501, 1501)]  # the latter half is not there
+    wanted += [["7", "n7"], ["7", "N7"], ["8", "n7"], ["7", "n7"]]  # the same row, another, the first again
+    source = source_of(mariadb)
+    with following(source):
+        tables, table = source.open_tables(), of(mariadb)
+        sent: list[object] = []
+        send = tables._connection._execute_command
+        tables._connection._execute_command = lambda *a: (sent.append(a[1]), send(*a))[1]  # type: ignore[method-assign]
+        found = keyed(tables, table, wanted)
+        assert keyed(tables, table, []) == []
+        assert keyed(tables, table, [["0", "none"]]) == [(0, "none", None, True)]
+        tables.close()
+    assert len(sent) < 150
+    rows = [row for row in found if not row[3]]
+    assert sorted(rows) == sorted(
+        [(n, f"N{n}", "x" * (n % 7), False) for n in range(501, 1001)] + 3 * [(7, "N7", "", False)]
+    )
+    absent = [row for row in found if row[3]]
+    assert sorted(absent) == sorted(
+        [(n, f"{'nN'[n % 2]}{n}", None, True) for n in range(1001, 1501)] + [(8, "n7", None, True)]
+    )
+
+
+def test_an_abandoned_chunk_does_not_harm_the_next(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT seq, repeat('x', 500) FROM seq_1_to_50000",
+    )
+    source, name = source_of(mariadb), str(of(mariadb))
+    with following(source):
+        tables = source.open_tables()
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            next(iter(chunk.rows()))
+        with pytest.raises(TransientError):  # the connection was let go, and is opened anew by the worker
+            chunk_rows(tables, name)
+        tables.close()
+        tables = source.open_tables()
+        assert len(chunk_rows(tables, name, KeyRange(None, ("10",)))) == 10
+        tables.close()
+
+
+def test_a_killed_select_is_transient(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT seq, repeat('x', 500) FROM seq_1_to_50000",
+    )
+    source = source_of(mariadb)
+    with following(source):
+        for kill in ("KILL QUERY", "KILL"):
+            tables = source.open_tables()
+            with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+                rows = chunk.rows()
+                next(rows)
+                mariadb.execute(f"{kill} {tables._connection.thread_id()}")
+                with pytest.raises(TransientError):
+                    list(rows)
+            tables.close()
+
+
+def test_rows_are_read_within_bounded_batches(mariadb: MariaDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT seq, repeat('x', 400) FROM seq_1_to_45000",
+    )
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            sizes = [len(some.columns[0]) for some in chunk.rows()]
+        assert sum(sizes) == 45000
+        assert max(sizes) * 400 < dump.BATCH_BYTES + dump.RECEIVE_BYTES
+        tables.close()
+
+
+@contextlib.contextmanager
+def unanswered(mariadb: MariaDatabase) -> Iterator[None]:
+    """A server whose commits wait, between log and engine, for a replica that does not exist."""
+    role = "source" if mariadb.is_mysql else "master"
+    replica = "replica" if mariadb.is_mysql else "slave"
+    if mariadb.is_mysql:
+        try:
+            mariadb.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+        except pymysql.Error as error:
+            pytest.skip(f"semi-synchronous replication cannot be had: {error}")
+    off = f"SET GLOBAL rpl_semi_sync_{role}_enabled = OFF"
+    mariadb.execute(
+        f"SET GLOBAL rpl_semi_sync_{role}_timeout = 1000000",
+        f"SET GLOBAL rpl_semi_sync_{role}_wait_point = AFTER_SYNC",
+        f"SET GLOBAL rpl_semi_sync_{role}_wait_no_{replica} = ON",
+        f"SET GLOBAL rpl_semi_sync_{role}_enabled = ON",
+    )
+    try:
+        yield
+    finally:
+        mariadb.execute(off)
+        if mariadb.is_mysql:
+            mariadb.execute("UNINSTALL PLUGIN rpl_semi_sync_source")
+
+
+@pytest.mark.parametrize("may_write", [True, False])
+def test_a_commit_that_is_read_and_not_visible_is_after_the_low_watermark(
+    mariadb: MariaDatabase, may_write: bool
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
+    source = source_of(mariadb, url=None if may_write else reader_of(mariadb))
+    chunks: list[tuple[int, int, list[str]]] = []
+
+    def read() -> None:
+        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+            chunks.append(
+                (chunk.low, chunk.high, [v for r in chunk.rows() for v in r.columns[1].to_pylist()])
+            )
+
+    with following(source) as log:
+        tables = source.open_tables()
+        reading = threading.Thread(target=read)
+        hanging = threading.Thread(target=lambda: mariadb.execute("UPDATE t SET v = 'new'"))
+        with unanswered(mariadb):
+            hanging.start()
+            (update,) = events(read_rows(log, 1))  # the log has it ...
+            assert mariadb.execute("SELECT v FROM t") == [("old",)]  # ... and nobody sees it
+            reading.start()
+            reading.join(1.0)
+            opened_meanwhile = list(chunks)
+        hanging.join(30)
+        reading.join(30)
+        ((low, high, rows),) = chunks
+        lsn = update["_cdc"]["lsn"]
+        if rows == ["old"]:
+            assert low < lsn
+            assert high <= lsn
+        else:
+            assert rows == ["new"]
+            assert not opened_meanwhile
+            assert high > lsn
+        tables.close()
+
+
+def test_a_commit_that_stays_invisible_is_waited_for_no_longer_than_the_limit(
+    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not mariadb.is_mysql:
+        pytest.skip("MariaDB tells the snapshot's place")
+    monkeypatch.setattr(dump, "VISIBLE_SECONDS", 0.2)
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
+    source = source_of(mariadb, url=reader_of(mariadb))
+    with following(source) as log:
+        tables = source.open_tables()
+        hanging = threading.Thread(target=lambda: mariadb.execute("UPDATE t SET v = 'new'"))
+        with unanswered(mariadb):
+            hanging.start()
+            read_rows(log, 1)
+            with pytest.raises(TransientError, match="not visible"):
+                chunk_rows(tables, str(of(mariadb)))
+        hanging.join(30)
+        assert chunk_rows(tables, str(of(mariadb))) == [{"id": 1, "v": "new"}]
+        tables.close()
+
+
+def test_the_snapshot_is_opened_after_the_barrier(
+    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not mariadb.is_mysql:
+        pytest.skip("MariaDB needs no barrier")
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
+    source = source_of(mariadb)
+    with following(source):
+        tables = source.open_tables()
+        raise_barrier = tables._state_tables.raise_barrier
+
+        def late(connection: object) -> bool:
+            mariadb.execute("UPDATE t SET v = 'new'")
+            return raise_barrier(connection)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(tables._state_tables, "raise_barrier", late)
+        assert chunk_rows(tables, str(of(mariadb))) == [{"id": 1, "v": "new"}]
+        tables.close()
+
+
+@pytest.mark.only_mysql
+def test_without_an_order_of_commits_the_barrier_proves_nothing_and_is_not_used(
+    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    source = source_of(mariadb)
+    with following(source) as log:
+        tables, raised = source.open_tables(), []
+        raise_barrier = tables._state_tables.raise_barrier
+        monkeypatch.setattr(
+            tables._state_tables, "raise_barrier", lambda c: raised.append(raise_barrier(c)) or True
+        )
+        try:
+            for order in ("OFF", "ON"):
+                mariadb.execute(f"SET GLOBAL binlog_order_commits = {order}")
+                read_to(log, end_of_log(mariadb))
+                with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
+                    assert [some.columns[0].to_pylist() for some in chunk.rows()] == [[1]]
+                assert len(raised) == (order == "ON")
+        finally:
+            mariadb.execute("SET GLOBAL binlog_order_commits = ON")
+        tables.close()

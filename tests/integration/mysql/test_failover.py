@@ -1,0 +1,386 @@
+"""Failover to a replica by GTID, as the agent lives through it: without a gap where nothing is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connector.errors import SourceMismatchError
+from connector.landing.manifest import Manifest
+from connector.landing.manifest_store import newest_manifest
+from connector.landing.requests import DumpRequest, submit
+from connector.mysql import source
+from connector.store.local import LocalStore
+from tests.integration.mysql.test_capture import Load, agent, assert_equal, fill, short_waits, wait_caught_up
+from tests.support.cuts import manifests_in
+from tests.support.replication import Replicated, replicated
+from tests.support.servers.lossy_proxy import LossyProxy
+from tests.support.servers.mariadb import MariaDatabase, reader_of, source_of
+from tests.support.waiting import wait_until
+
+__all__ = ["short_waits"]
+
+NAME = "failover"
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def servers(request: pytest.FixtureRequest, servers_folder: Path, tmp_path: Path) -> Iterator[Replicated]:
+    """Two servers of the test's own, since one of them comes to an end."""
+    with replicated(request.param, servers_folder / tmp_path.name, NAME) as pair:
+        yield pair
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "APPLY_SECONDS", 1.0)
+
+
+def newest_of(store: LocalStore) -> Manifest:
+    newest = newest_manifest(store)
+    assert newest is not None
+    return newest
+
+
+def wait_for_epoch(store: LocalStore, epoch: int) -> None:
+    wait_until(lambda: newest_of(store).epoch == epoch, f"epoch {epoch} has begun", seconds=60)
+
+
+def assert_failed_over(store: LocalStore, *, epoch: int = 2, asked: bool = False) -> None:
+    """No gap, no repair, and the notice; the set of GTIDs grew all the time. `asked`: for dumps, too."""
+    newest = newest_of(store)
+    assert (newest.epoch, newest.gaps) == (epoch, [])
+    assert newest.exact
+    manifests = manifests_in(store)
+    reasons = {dump.reason for manifest in manifests for dump in manifest.dumps}
+    assert reasons == ({"initial", "request"} if asked else {"initial"})
+    notices = [notice for manifest in manifests for notice in manifest.notices if notice.kind == "failover"]
+    assert len(notices) == epoch - 1
+    assert all(manifest.gtids for manifest in manifests)
+
+
+class OtherDomain:
+    """A second writer; in MariaDB in a domain of its own, which replicas may commit in any order."""
+
+    def __init__(self, database: MariaDatabase) -> None:
+        self._database = database
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> OtherDomain:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._database.connect() as connection, connection.cursor() as cursor:
+            if not self._database.is_mysql:
+                cursor.execute("SET SESSION gtid_domain_id = 7")
+            while not self._stopping.wait(0.001):
+                cursor.execute("UPDATE side SET n = n + 1 WHERE id <= 3")
+                cursor.execute("REPLACE INTO side VALUES (floor(10 + rand() * 30), floor(rand() * 1000))")
+
+
+def fill_both(servers: Replicated) -> None:
+    fill(servers.primary)
+    servers.primary.execute(
+        "CREATE TABLE side (id int PRIMARY KEY, n int)", "INSERT INTO side VALUES (1, 0), (2, 0)"
+    )
+
+
+@pytest.mark.parametrize("chunks_take", [0.0, 0.1])
+def test_the_agent_goes_on_at_the_replica_under_load(
+    servers: Replicated, tmp_path: Path, chunks_take: float
+) -> None:
+    """With slow chunks the first dumps are still running when the server changes.
+
+    Nothing of the tables is lost, as nobody else writes once the replica has all. The agent does, on and on,
+    for its chunks and for each log file: of that the replica never gets what comes last.
+    """
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with LossyProxy(primary.server.port) as proxy:
+        url = primary.url.replace(f":{primary.server.port}/", f":{proxy.port}/")
+        with agent(primary, tmp_path, url=url, delay_seconds=chunks_take) as store:
+            with Load(primary, 3), OtherDomain(primary):
+                wait_until(lambda: len(manifests_in(store)) > 5, "it captures", seconds=60)
+            servers.wait_applied()
+            servers.stop()
+            primary.server.stop(crash=True)
+            with Load(replica, 4), OtherDomain(replica):
+                proxy.lead_to(replica.server.port)
+                wait_for_epoch(store, 2)
+                size = len(manifests_in(store)) + 5
+                wait_until(lambda: len(manifests_in(store)) > size, "it captures there", seconds=60)
+            wait_caught_up(replica, store)
+    assert_failed_over(store)
+    for table in ("t", "small", "side"):
+        assert_equal(replica, store, table)
+
+
+def test_an_agent_that_was_stopped_goes_on_at_the_replica_and_back(
+    servers: Replicated, tmp_path: Path
+) -> None:
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+    with Load(primary, 5), OtherDomain(primary):
+        servers.wait_applied()
+        with agent(primary, tmp_path) as store:
+            size = len(manifests_in(store)) + 3
+            wait_until(lambda: len(manifests_in(store)) > size, "it captures some", seconds=60)
+    servers.wait_applied()
+    with agent(replica, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+        assert_equal(replica, store, "t")
+    with Load(primary, 6), OtherDomain(primary):
+        servers.wait_applied()
+    servers.wait_applied()
+    with agent(primary, tmp_path) as store:
+        wait_for_epoch(store, 3)
+        wait_caught_up(primary, store)
+    assert_failed_over(store, epoch=3)
+    for table in ("t", "small", "side"):
+        assert_equal(primary, store, table)
+
+
+def have_agent_write(database: MariaDatabase, store: LocalStore) -> None:
+    """Have the agent write its own table, for a new log file and in a dump; on return that has landed."""
+    noted = "SELECT sum(log_file) FROM deltatide.watermark"
+    before = database.execute(noted)
+    database.execute("FLUSH LOCAL BINARY LOGS")
+    wait_until(lambda: database.execute(noted) != before, "the agent has written down the log file")
+    request = submit(store, DumpRequest(tables=[f"{database.name}.small"]))
+
+    def dumped() -> bool:
+        return any(dump.id.startswith(request) and not dump.active for dump in newest_of(store).dumps)
+
+    wait_until(dumped, "the dump that was asked for is complete", seconds=60)
+    wait_caught_up(database, store)
+
+
+def executed(database: MariaDatabase) -> str:
+    name = "gtid_executed" if database.is_mysql else "gtid_binlog_state"
+    return str(database.execute(f"SELECT @@global.{name}")[0][0])
+
+
+def write_as_much(replica: MariaDatabase) -> None:
+    """Promote a replica and write, in MariaDB under numbers that its primary has given too."""
+    replica.execute("RESET REPLICA ALL" if replica.is_mysql else "RESET SLAVE ALL")
+    replica.execute(*(f"UPDATE t SET n = {n} WHERE id < 50 + {n}" for n in range(12)))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_own_writes_that_the_replica_never_got_are_no_gap(
+    servers: Replicated, tmp_path: Path, restarted: bool
+) -> None:
+    """Not at the failover, and not at a restart after it."""
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with LossyProxy(primary.server.port) as proxy:
+        url = primary.url.replace(f":{primary.server.port}/", f":{proxy.port}/")
+        with contextlib.ExitStack() as running:
+            store = running.enter_context(agent(primary, tmp_path, url=url))
+            wait_caught_up(primary, store)
+            primary.execute("UPDATE t SET v = 'kept' WHERE id > 900")
+            have_agent_write(primary, store)
+            servers.wait_applied()
+            servers.stop()
+            there = executed(replica)
+            have_agent_write(primary, store)
+            have_agent_write(primary, store)
+            assert newest_of(store).gtids_needed is not None
+            assert executed(replica) == there
+            if restarted:
+                running.close()
+            primary.server.stop(crash=True)
+            write_as_much(replica)
+            proxy.lead_to(replica.server.port)
+            if restarted:
+                running.enter_context(agent(primary, tmp_path, url=url))
+            wait_for_epoch(store, 2)
+            wait_caught_up(replica, store)
+            assert_equal(replica, store, "t")
+            have_agent_write(replica, store)
+    with agent(replica, tmp_path) as store:
+        replica.execute("DELETE FROM t WHERE id < 30")
+        have_agent_write(replica, store)
+    assert_failed_over(store, asked=True)
+    for table in ("t", "small", "side"):
+        assert_equal(replica, store, table)
+
+
+@pytest.mark.parametrize("foreign_last", [False, True])
+def test_a_foreign_write_among_own_ones_that_the_replica_never_got_is_a_gap(
+    servers: Replicated, tmp_path: Path, foreign_last: bool
+) -> None:
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+        servers.wait_applied()
+        servers.stop()
+        have_agent_write(primary, store)
+        primary.execute("DELETE FROM t WHERE id = 7")
+        wait_caught_up(primary, store)
+        if not foreign_last:
+            have_agent_write(primary, store)
+            assert newest_of(store).gtids_needed is not None
+    primary.server.stop(crash=True)
+    write_as_much(replica)
+    with agent(replica, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    (gap,) = newest_of(store).gaps
+    assert "never executed" in gap.reason
+    assert_equal(replica, store, "t")
+
+
+def test_a_reset_server_that_gives_the_same_gtids_again_is_a_gap(servers: Replicated, tmp_path: Path) -> None:
+    fill_both(servers)
+    primary = servers.primary
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+    servers.wait_applied()
+    servers.stop()
+    landed = newest_of(store).gtids or ""
+    second = "SELECT UNIX_TIMESTAMP()"
+    before = primary.execute(second)
+    wait_until(lambda: primary.execute(second) > before, "another second begins")
+    primary.execute("RESET MASTER")
+    for n in range(int(re.split("[-:]", landed)[-1]) + 5):
+        primary.execute(f"UPDATE t SET n = {n} WHERE id <= {n}")
+    with agent(primary, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(primary, store)
+    (gap,) = newest_of(store).gaps
+    assert "reset" in gap.reason
+    assert_equal(primary, store, "t")
+
+
+def test_a_purge_of_just_what_has_landed_loses_nothing(servers: Replicated, tmp_path: Path) -> None:
+    fill_both(servers)
+    primary = servers.primary
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+    servers.wait_applied()
+    primary.execute("FLUSH LOCAL BINARY LOGS")
+
+    def purged() -> bool:
+        files = [row[0] for row in primary.execute("SHOW BINARY LOGS")]
+        primary.execute(f"PURGE BINARY LOGS TO '{files[-1]}'")
+        return len(primary.execute("SHOW BINARY LOGS")) == 1
+
+    wait_until(purged, "its log is purged")
+    primary.execute("DELETE FROM t WHERE id < 100")
+    with agent(primary, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(primary, store)
+    assert_failed_over(store)
+    assert_equal(primary, store, "t")
+
+
+def test_a_tail_that_the_replica_never_got_is_a_gap_and_repaired(servers: Replicated, tmp_path: Path) -> None:
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)  # so that the agent's tables are there too
+        servers.wait_applied()
+        servers.stop()
+        primary.execute("UPDATE t SET v = 'lost' WHERE id < 100", "DELETE FROM t WHERE id > 900")
+        wait_caught_up(primary, store)
+    replica.execute("UPDATE t SET v = 'kept' WHERE id < 50", "INSERT INTO t VALUES (2000, 1, 'new')")
+    with agent(replica, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    (gap,) = newest_of(store).gaps
+    assert "never executed" in gap.reason
+    assert_equal(replica, store, "t")
+
+
+def test_a_replica_that_has_purged_what_follows_is_a_gap(servers: Replicated, tmp_path: Path) -> None:
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+    servers.wait_applied()
+    servers.stop()
+
+    def purged() -> bool:
+        replica.execute("UPDATE t SET n = 5 WHERE id < 50", "FLUSH BINARY LOGS")
+        files = [row[0] for row in replica.execute("SHOW BINARY LOGS")]
+        replica.execute(f"PURGE BINARY LOGS TO '{files[-1]}'")
+        return len(replica.execute("SHOW BINARY LOGS")) == 1
+
+    wait_until(purged, "its log is purged")
+    with agent(replica, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    (gap,) = newest_of(store).gaps
+    assert "purged" in gap.reason
+    assert_equal(replica, store, "t")
+
+
+def test_a_replica_that_is_still_applying_is_waited_for(
+    servers: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "APPLY_SECONDS", 60.0)
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+        servers.wait_applied()
+        servers.stop()
+        primary.execute("UPDATE t SET v = 'late' WHERE id < 100")
+        wait_caught_up(primary, store)
+    number = newest_of(store).number
+    with agent(replica, tmp_path) as store:
+        wait_until(lambda: newest_of(store).number > number, "it has begun to look")
+        assert newest_of(store).epoch == 1
+        servers.start()
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    assert_failed_over(store)
+    assert_equal(replica, store, "t")
+
+
+def test_check_accepts_a_replica_and_says_that_it_is_not_written_to(servers: Replicated) -> None:
+    fill_both(servers)
+    servers.wait_applied()
+    reading = source_of(servers.replica)
+    found = {finding.name: finding for finding in reading.check()}
+    reading.close()
+    assert {name for name, finding in found.items() if finding.state != "ok"} == {"own tables", "durability"}
+    assert found["own tables"].state == "warning"
+    assert "a replica" in found["own tables"].detail
+
+
+def test_a_replica_is_known_without_a_right_to_write(servers: Replicated, tmp_path: Path) -> None:
+    """MySQL's GTIDs prove it; MariaDB's prove nothing, and another server is refused."""
+    fill_both(servers)
+    primary, replica = servers.primary, servers.replica
+    there = reader_of(primary)
+    urls = [there, there.replace(f":{primary.server.port}/", f":{replica.server.port}/")]
+    with agent(primary, tmp_path, url=urls[0]) as store, Load(primary, 8):
+        wait_until(lambda: len(manifests_in(store)) > 5, "it captures", seconds=60)
+    servers.wait_applied()
+    servers.stop()
+    replica.execute("UPDATE t SET v = 'there' WHERE id < 100")
+    if not primary.is_mysql:
+        with pytest.raises(SourceMismatchError), agent(replica, tmp_path, url=urls[1]) as store:
+            pass
+        return
+    with agent(replica, tmp_path, url=urls[1]) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+    assert_failed_over(store)
+    assert_equal(replica, store, "t")

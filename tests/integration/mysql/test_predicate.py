@@ -1,0 +1,157 @@
+"""Conditions of requests on real MariaDB and MySQL servers: they choose rows, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from connector.errors import RequestError
+from connector.mysql.dump import MysqlTables
+from connector.schema import TableName
+from connector.source import KeyRange
+from tests.support.servers.mariadb import MariaDatabase, chunk_rows, following, source_of
+
+ESCAPES = [
+    "id < 0) LIMIT 1; CREATE TABLE evil (id int); DELETE FROM canary WHERE (true",
+    "true; DELETE FROM canary",
+    "true; DELETE FROM canary #",
+    "true); COMMIT; DELETE FROM canary; -- ",
+    "false) UNION SELECT 7, secret FROM canary -- ",
+    "false) UNION SELECT 7, secret FROM canary #",
+    "false) UNION SELECT 7, secret FROM canary /*",
+    "false) UNION (SELECT 7, secret FROM canary WHERE true",
+    "false UNION SELECT 7, secret FROM canary",
+    "true LIMIT 1",
+    "true FOR UPDATE",
+    "true INTO OUTFILE '/tmp/deltatide-evil'",
+    "true INTO @x",
+    "true /* unclosed",
+    "true /*! OR true",
+    "true OR v = 'unclosed",
+    "true OR v = `unclosed",
+    "SELECT true",
+    "true\0; DELETE FROM canary",
+    "? = 1",
+]
+EFFECTS = [
+    "write_canary(id) = 1",
+    "write_loose(id) = 1",
+    "sleep(60) = 0",
+    "`sleep`/* */ /*!(60)*/ = 0",
+    "GET_LOCK ('a', 1) = 1",
+    "load_file('/etc/passwd') IS NULL",
+    "benchmark(1000000000, 1) = 0",
+    "/*!50000get_lock('a', 1)*/ = 1",
+    "id IN (SELECT id FROM canary FOR UPDATE)",
+    "id IN (SELECT id FROM canary FOR SHARE)",
+    "id IN (SELECT id FROM canary LOCK IN SHARE MODE)",
+    "id IN (SELECT id FROM canary lock/* */in -- so\n share #\n mode)",
+    "id IN (SELECT id FROM canary WHERE id < 1.5LOCK IN SHARE MODE)",
+    "id IN (SELECT id FROM canary /*!50000LOCK IN SHARE MODE*/)",
+    "id IN (SELECT id FROM canary LOCK /*!99999 x*/ IN SHARE MODE)",
+]
+
+
+@pytest.fixture
+def tables(mariadb: MariaDatabase) -> Iterator[MysqlTables]:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT seq, concat('v', seq) FROM seq_1_to_10",
+        "CREATE TABLE canary (id int PRIMARY KEY, secret text)",
+        "INSERT INTO canary VALUES (1, 's3cret')",
+        "CREATE TABLE loose (id int PRIMARY KEY) ENGINE=MyISAM",
+        "INSERT INTO loose VALUES (1)",
+        "CREATE FUNCTION write_loose(n int) RETURNS int NO SQL BEGIN DELETE FROM loose; RETURN 1; END",
+        "CREATE FUNCTION write_canary(n int) RETURNS int NO SQL BEGIN DELETE FROM canary; RETURN 1; END",
+    )
+    source = source_of(mariadb)
+    with following(source):
+        opened = source.open_tables()
+        yield opened
+        opened.close()
+
+
+def traces(mariadb: MariaDatabase) -> list[object]:
+    return [
+        mariadb.execute("SELECT * FROM canary"),
+        mariadb.execute("SELECT * FROM loose"),
+        mariadb.execute("SHOW TABLES"),
+    ]
+
+
+def refuses(use: Callable[[], object]) -> bool:
+    try:
+        use()
+    except RequestError:
+        return True
+    return False
+
+
+def ids(tables: MysqlTables, mariadb: MariaDatabase, where: str) -> list[int]:
+    rows = chunk_rows(tables, f"{mariadb.name}.t", KeyRange(("2",), ("9",)), where)
+    assert all(row["v"] == f"v{row['id']}" for row in rows)
+    return sorted(row["id"] for row in rows)
+
+
+# fmt: off
+PIECES = st.sampled_from([
+    "(", ")", "'", '"', ";", "`", "\\", "\n", "#", " ", "-- ", "/*", "*/", "/*!", "\\'", "''", "true",
+    "false", "id", "v", "--\n", ",", "?", " AND ", " OR ", " UNION SELECT 7, 'x' ",
+    "; DELETE FROM canary ", "DROP TABLE canary;", "COMMIT;", "=", "1", "SELECT ", " FROM canary",
+    "CASE WHEN ", " THEN ", " END ", "@a := 1", "0x27", "_binary", " IN ", "LIMIT 1",
+    " INTO OUTFILE '/tmp/deltatide-evil'", "sleep(9)", "\u2028", "\x01",
+])
+# fmt: on
+
+
+def test_a_condition_is_one_expression_and_leaves_no_trace(
+    mariadb: MariaDatabase, tables: MysqlTables
+) -> None:
+    table, before = TableName(mariadb.name, "t"), traces(mariadb)
+    texts = [*ESCAPES, *EFFECTS]
+    assert [where for where in texts if not refuses(lambda w=where: ids(tables, mariadb, w))] == []
+    boundary = tables.next_boundary
+    assert [w for w in texts if not refuses(lambda w=w: boundary(table, ["id"], None, 3, w))] == []
+    assert traces(mariadb) == before
+    assert ids(tables, mariadb, "id % 2 = 0 -- even") == [4, 6, 8]
+
+    tables._predicate_seconds = 0.2
+    numbers = " CROSS JOIN ".join(f"information_schema.columns c{n}" for n in range(4))
+    slow = f"(SELECT count(*) FROM {numbers} WHERE c1.ordinal_position % 7 = t.id) >= 0"
+    with pytest.raises(RequestError, match=r"max_statement_time|maximum statement execution time"):
+        ids(tables, mariadb, slow)
+    with pytest.raises(RequestError, match=r"max_statement_time|maximum statement execution time"):
+        tables.next_boundary(table, ["id"], None, 3, slow)
+    assert ids(tables, mariadb, "id = 3") == [3]
+    assert len(chunk_rows(tables, str(table))) == 10
+
+
+@pytest.mark.parametrize("mariadb", ["mariadb", "mysql"], indirect=True)
+def test_no_text_leaves_a_trace_or_a_foreign_row(mariadb: MariaDatabase, tables: MysqlTables) -> None:
+    table, before = TableName(mariadb.name, "t"), traces(mariadb)
+    told = {"refused": 0, "taken": 0}
+
+    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(st.sampled_from(["", "id > 3 "]), st.lists(PIECES, min_size=1, max_size=7).map("".join))
+    def attack(begin: str, end: str) -> None:
+        try:
+            found = tables.next_boundary(table, ["id"], ("2",), 1, begin + end)
+            assert found is None or int(found[0]) in range(3, 11)
+            told["taken"] += 1
+        except RequestError:
+            told["refused"] += 1
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(st.lists(PIECES, min_size=1, max_size=5).map("".join))
+    def attack_by_key(key: str) -> None:
+        with suppress(RequestError), tables.open_keys(table, [[key], ["1"]]) as chunk:
+            assert sum(map(len, (some.absent for some in chunk.rows()))) <= 2
+
+    attack()
+    attack_by_key()
+    assert min(told.values()) > 0, told
+    assert traces(mariadb) == before

@@ -1,0 +1,268 @@
+"""Every precondition on real servers: found when it does not hold, and fixed by the statement told."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+
+from connector.demo.servers.mariadb import MariadbServer
+from connector.schema import TableName
+from connector.source import Finding
+from tests.support.servers.mariadb import MariaDatabase, following, read_all, source_of
+
+
+def findings(
+    mariadb: MariaDatabase,
+    tables: Sequence[str] = (),
+    keys: Mapping[str, Sequence[str]] | None = None,
+    url: str | None = None,
+) -> dict[str, Finding]:
+    source = source_of(mariadb, tables, keys, url=url)
+    try:
+        return {finding.name: finding for finding in source.check()}
+    finally:
+        source.close()
+
+
+def fixed(found: Finding) -> str:
+    assert found.fix is not None
+    return found.fix.split(";")[0]
+
+
+@pytest.fixture
+def agent(mariadb: MariaDatabase) -> Iterator[str]:
+    """The url of a user without any right but to connect."""
+    name = mariadb.name[-30:]
+    mariadb.execute(f"CREATE USER `{name}` IDENTIFIED BY 'secret'")
+    yield mariadb.server.url(user=name, password="secret")
+    mariadb.execute(f"DROP USER `{name}`")
+
+
+@pytest.mark.every_release
+def test_a_fit_server_has_nothing_to_mend(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    found = findings(mariadb)
+    assert found.pop("durability").state == "warning"  # the tests' servers flush little
+    assert {f.state for f in found.values()} == {"ok"}
+    assert found["version"].detail.startswith("MySQL " if mariadb.is_mysql else "MariaDB ")
+    assert found[f"table {mariadb.name}.t"].detail == "can be captured"
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "state"),
+    [
+        ("binlog_format", "MIXED", "failed"),
+        ("binlog_row_metadata", "MINIMAL", "failed"),
+        pytest.param("binlog_order_commits", "OFF", "failed", marks=pytest.mark.only_mysql),
+        ("binlog_row_image", "MINIMAL", "warning"),
+        ("binlog_expire_logs_seconds", "3600", "warning"),
+        ("innodb_flush_log_at_trx_commit", "0", "warning"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_told_with_what_mends_it(
+    mariadb: MariaDatabase, name: str, bad: str, state: str
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    (before,) = mariadb.execute(f"SELECT @@GLOBAL.{name}")
+    findings_of = {"binlog_expire_logs_seconds": "retention", "innodb_flush_log_at_trx_commit": "durability"}
+    told = findings_of.get(name, name)
+    try:
+        mariadb.execute(f"SET GLOBAL {name} = {bad}")
+        found = findings(mariadb)[told]
+        assert found.state == state
+        mariadb.execute(fixed(found))
+        assert findings(mariadb)[told].state == "ok"
+    finally:
+        value = before[0] if isinstance(before[0], int) else f"'{before[0]}'"
+        mariadb.execute(f"SET GLOBAL {name} = {value}")
+
+
+def test_a_replica_under_the_agents_own_server_id_is_told(mariadb: MariaDatabase) -> None:
+    ours = int(findings(mariadb)["server_id"].detail.rpartition(" ")[2])
+    with following(source_of(mariadb)) as log:  # another agent of this name gives way, and is no mistake
+        log.read(0.1, 1 << 20)
+        assert findings(mariadb)["server_id"].state == "ok"
+    with mariadb.connect() as other:
+        body = struct.pack("<IB", ours, 5) + b"elses" + b"\0\0" + struct.pack("<HII", 3306, 0, 0)
+        other._execute_command(0x15, body)
+        other._read_ok_packet()
+        found = findings(mariadb)["server_id"]
+        assert (found.state, "replica elses" in found.detail) == ("failed", True)
+        assert "another source.name" in fixed(found)
+    assert findings(mariadb)["server_id"].state == "ok"
+
+
+@pytest.mark.only_mariadb
+def test_virtual_columns_that_the_row_image_leaves_out_are_told(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, g int AS (id + 1) VIRTUAL)", "CREATE TABLE u LIKE t")
+    mariadb.execute("ALTER TABLE u DROP g, ADD g int AS (id + 1) STORED")
+    name = f"table {mariadb.name}.t"
+    assert findings(mariadb)[name].state == "ok"
+    try:
+        mariadb.execute("SET GLOBAL binlog_row_image = NOBLOB")
+        found = findings(mariadb)
+        assert (found[name].state, "virtual columns (g)" in found[name].detail) == ("failed", True)
+        assert found[f"table {mariadb.name}.u"].state == "ok"
+        mariadb.execute(fixed(found[name]))
+        assert findings(mariadb)[name].state == "ok"
+    finally:
+        mariadb.execute("SET GLOBAL binlog_row_image = FULL")
+
+
+@pytest.mark.only_mysql
+def test_partial_json_without_the_document_before_is_told(mariadb: MariaDatabase) -> None:
+    name = "binlog_row_value_options"
+    assert findings(mariadb)[name].detail == "is empty"
+    try:
+        mariadb.execute(f"SET GLOBAL {name} = PARTIAL_JSON")
+        assert (findings(mariadb)[name].state, findings(mariadb)[name].detail[:15]) == (
+            "ok",
+            "is PARTIAL_JSON",
+        )
+        mariadb.execute("SET GLOBAL binlog_row_image = MINIMAL")
+        found = findings(mariadb)[name]
+        assert (found.state, "binlog_row_image is MINIMAL" in found.detail) == ("failed", True)
+        mariadb.execute(fixed(found))
+        assert findings(mariadb)[name].state == "ok"
+    finally:
+        mariadb.execute(f"SET GLOBAL {name} = ''", "SET GLOBAL binlog_row_image = FULL")
+
+
+def test_tables_that_others_drop_and_rename_meanwhile_hinder_nothing(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE kept (id int PRIMARY KEY)")
+    source, done = source_of(mariadb), threading.Event()
+
+    def drop_and_rename() -> None:
+        while not done.is_set():
+            mariadb.execute(
+                "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b LIKE a", "RENAME TABLE a TO c",
+                "DROP TABLE b, c",
+            )  # fmt: skip
+
+    thread = threading.Thread(target=drop_and_rename)
+    thread.start()
+    try:
+        for _ in range(15):
+            assert all(f.state != "failed" for f in source.check())
+            listed = source.tables()
+            assert not listed.refused
+            assert TableName(mariadb.name, "kept") in listed.existing
+            assert not source.look().unfit
+    finally:
+        done.set()
+        thread.join()
+        source.close()
+
+
+@pytest.mark.every_release
+def test_each_missing_right_is_told_with_its_grant(mariadb: MariaDatabase, agent: str) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    name, spelled = f"{mariadb.name}.t", f"`{mariadb.name}`.`t`"
+    found = findings(mariadb, url=agent)
+    assert found["rights"].state == "failed"
+    assert ("REPLICATION CLIENT" if mariadb.is_mysql else "BINLOG MONITOR") in fixed(found["rights"])
+    assert found["own tables"].state == "warning"
+    assert ("gtid_executed" in found["own tables"].detail) == mariadb.is_mysql
+    assert found[f"tables {mariadb.name}.*"].state == "failed"  # nothing can be seen
+    mariadb.execute(fixed(found["rights"]), fixed(found["own tables"]))
+    user = agent.partition("//")[2].partition(":")[0]
+    mariadb.execute(f"GRANT INSERT ON {spelled} TO `{user}`")  # it can be seen now, and not be read
+    found = findings(mariadb, url=agent)
+    assert found["rights"].state == found["own tables"].state == "ok"
+    mariadb.execute(fixed(found[f"table {name}"]))
+    if not mariadb.is_mysql:
+        mariadb.execute(fixed(found["process"]))
+    found = findings(mariadb, url=agent)
+    del found["durability"]
+    assert {f.state for f in found.values()} == {"ok"}
+    with following(source_of(mariadb, url=agent)) as log:  # and it is enough to read the log
+        log.read(0.1, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason", "fix"),
+    [
+        ("(id int)", "no primary key", None),
+        ("(id int PRIMARY KEY) ENGINE = MyISAM", "which has no snapshots", "ENGINE = InnoDB"),
+        pytest.param(
+            "(id int PRIMARY KEY) WITH SYSTEM VERSIONING",
+            "system-versioned",
+            "DROP SYSTEM VERSIONING",
+            marks=pytest.mark.only_mariadb,
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_captured_is_told(
+    mariadb: MariaDatabase, definition: str, reason: str, fix: str | None
+) -> None:
+    mariadb.execute(f"CREATE TABLE t {definition}", "CREATE TABLE u (id int PRIMARY KEY)")
+    found = findings(mariadb)[f"table {mariadb.name}.t"]
+    assert (found.state, reason in found.detail) == ("failed", True)
+    if fix:
+        assert fix in fixed(found)
+        mariadb.execute(fixed(found).partition("; or")[0])
+        assert findings(mariadb)[f"table {mariadb.name}.t"].state == "ok"
+    assert findings(mariadb)[f"table {mariadb.name}.u"].state == "ok"
+
+
+def test_a_configured_key_needs_a_unique_index_that_is_never_null(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (a int NOT NULL, b int)")
+    name = f"{mariadb.name}.t"
+    assert "no column nope" in findings(mariadb, keys={name: ["nope"]})[f"table {name}"].detail
+    found = findings(mariadb, keys={name: ["a", "b"]})[f"table {name}"]
+    assert "no unique index" in found.detail
+    mariadb.execute(fixed(found))
+    found = findings(mariadb, keys={name: ["b", "a"]})[f"table {name}"]
+    assert "may be null" in found.detail
+    mariadb.execute("ALTER TABLE t MODIFY b int NOT NULL")
+    assert findings(mariadb, keys={name: ["b", "a"]})[f"table {name}"].state == "ok"
+
+
+def test_foreign_keys_that_change_rows_below_the_log_are_told(mariadb: MariaDatabase) -> None:
+    reference = "FOREIGN KEY (p) REFERENCES parent (id)"
+    mariadb.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        f"CREATE TABLE plain (id int PRIMARY KEY, p int, CONSTRAINT a {reference})",
+        f"CREATE TABLE gone (id int PRIMARY KEY, p int, CONSTRAINT `b c` {reference} ON DELETE CASCADE)",
+        f"CREATE TABLE nulled (id int PRIMARY KEY, p int, CONSTRAINT d {reference} ON UPDATE SET NULL)",
+        "INSERT INTO parent VALUES (1), (2)", "INSERT INTO gone VALUES (1, 1)",
+    )  # fmt: skip
+    found = findings(mariadb)
+    states = {
+        name: found[f"table {mariadb.name}.{name}"].state for name in ("parent", "plain", "gone", "nulled")
+    }
+    with following(source_of(mariadb)) as log:  # what the log says of it decides whether it matters
+        mariadb.execute("DELETE FROM parent WHERE id = 1")
+        tables = {row["_table"].rpartition(".")[2] for row in read_all(mariadb, log)}
+    wanted = "ok" if "gone" in tables else "failed"
+    assert states == {"parent": "ok", "plain": "ok", "gone": wanted, "nulled": wanted}
+    if wanted == "failed":
+        told = found[f"table {mariadb.name}.gone"]
+        assert "(b c)" in told.detail
+        mariadb.execute(fixed(told))
+        assert findings(mariadb)[f"table {mariadb.name}.gone"].state == "ok"
+
+
+def test_names_that_match_nothing_and_views_are_told(mariadb: MariaDatabase) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM t")
+    name = mariadb.name
+    found = findings(mariadb, [f"{name}.t", f"{name}.nope", f"{name}.v"], {f"{name}.other": ["id"]})
+    assert found[f"tables {name}.nope"].state == "failed"
+    assert found[f"table {name}.v"].state == "failed"
+    assert found[f'[tables."{name}.other"]'].state == "warning"
+    assert found[f"table {name}.t"].state == "ok"
+
+
+def test_a_server_without_a_log_is_told(mariadb_server: MariadbServer, servers_folder: object) -> None:
+    from pathlib import Path
+
+    settings = {**mariadb_server.settings}
+    del settings["log-bin"]
+    with MariadbServer.start(Path(str(servers_folder)) / "no-log", settings={"skip-log-bin": ""}) as server:
+        database = MariaDatabase(server, "mysql")
+        found = findings(database, ["mysql.*"])
+        assert found["log_bin"].state == "failed"
+        assert found["rights"].state == "failed"

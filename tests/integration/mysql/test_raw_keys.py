@@ -1,0 +1,37 @@
+"""Keys that no Spark type holds (zero dates, days that do not exist): the same from dump and log."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.schema import TableName
+from tests.support.raw_keys import assert_the_same
+from tests.support.servers.mariadb import MariaDatabase, end_of_log, events, following, read_to, source_of
+
+KEYS = {
+    "date": ("0000-00-00", "2026-00-10", "2026-02-31", "2026-02-28"),
+    "datetime(3)": ("0000-00-00 00:00:00.000", "2026-00-10 00:00:00.000", "2026-02-28 01:02:03.500"),
+    "timestamp": ("0000-00-00 00:00:00", "2026-02-28 01:02:03"),
+    "double": ("-1.5", "-0", "2"),
+}
+
+
+@pytest.mark.parametrize("type_", KEYS)
+def test_rows_by_such_keys_are_the_same_from_dump_and_log_in_any_chunks(
+    mariadb: MariaDatabase, type_: str
+) -> None:
+    texts, table = KEYS[type_], TableName(mariadb.name, "t")
+    mariadb.execute(f"CREATE TABLE t (id int, k {type_} DEFAULT 0, v int, PRIMARY KEY (id, k))")
+    source = source_of(mariadb)
+    with following(source) as log:
+        rows = ", ".join(f"({n}, '{k}', 0)" for n in (1, 2) for k in texts)
+        mariadb.execute("SET sql_mode = 'ALLOW_INVALID_DATES'", f"INSERT INTO t VALUES {rows}")
+        mariadb.execute("UPDATE t SET v = 1")
+        mariadb.execute(
+            "SET sql_mode = 'ALLOW_INVALID_DATES'",
+            f"UPDATE t SET k = '{texts[1]}', id = 3 WHERE k = '{texts[0]}' AND id = 1",
+        )
+        read_to(log, end_of_log(mariadb))
+        tables = source.open_tables()
+        assert_the_same(tables, table, events(log.take()), texts)
+        tables.close()

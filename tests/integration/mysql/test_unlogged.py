@@ -1,0 +1,154 @@
+"""What changes rows of MySQL and MariaDB and is in no log: seen in the catalog, or by how a log file ends."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from connector.landing.manifest import DumpState
+from connector.landing.manifest_store import newest_manifest
+from connector.mysql import catalog, connection
+from connector.mysql.catalog_fingerprint import Fingerprint
+from connector.schema import TableName
+from connector.store.local import LocalStore
+from tests.integration.mysql.test_capture import agent, assert_equal, is_equal, short_waits, wait_caught_up
+from tests.support.servers.mariadb import MariaDatabase, opened, source_of
+from tests.support.waiting import wait_until
+
+__all__ = ["short_waits"]
+
+TABLES = (
+    "CREATE TABLE t (id int PRIMARY KEY, v text)",
+    "CREATE TABLE `p-é.#P#` (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)"
+    " (PARTITION a VALUES LESS THAN (10), PARTITION `b#` VALUES LESS THAN (99))",
+    "INSERT INTO t SELECT seq, 'x' FROM seq_1_to_30",
+    "INSERT INTO `p-é.#P#` SELECT seq, 'x' FROM seq_1_to_30",
+)
+
+
+def repairs(store: LocalStore) -> list[DumpState]:
+    newest = newest_manifest(store)
+    return [dump for dump in newest.dumps if dump.reason == "repair"] if newest else []
+
+
+def wait_looked(mariadb: MariaDatabase, store: LocalStore, *names: str) -> None:
+    """Wait until the ids of tables that the newest manifest remembers are those of now."""
+    now = source_of(mariadb)
+
+    def looked() -> bool:
+        mariadb.execute("UPDATE t SET v = concat(v, 'x') WHERE id = 7")  # something to write a manifest for
+        seen, newest = now.look().tables, newest_manifest(store)
+        tables = [TableName(mariadb.name, name) for name in names]
+        assert newest is not None
+        known = {t: newest.tables[t].fingerprint for t in tables}
+        return all(
+            k is not None and Fingerprint.parse(k).ids == Fingerprint.parse(seen[t]).ids != ""
+            for t, k in known.items()
+        )
+
+    try:
+        wait_until(looked, "the ids of now are remembered")
+    finally:
+        now.close()
+
+
+@pytest.mark.every_release
+@pytest.mark.only_mariadb
+def test_a_table_that_is_emptied_without_a_trace_is_dumped_again_and_no_other_is(
+    mariadb: MariaDatabase, tmp_path: Path
+) -> None:
+    """As a crash leaves it: InnoDB has emptied the table, the log has no TRUNCATE."""
+    mariadb.execute(*TABLES)
+    names = ("t", "p-é.#P#")
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        for number in range(3):
+            mariadb.execute("TRUNCATE t", f"INSERT INTO t VALUES (7, 'kept'), ({10 + number}, 'new')")
+            wait_looked(mariadb, store, *names)
+        mariadb.execute("ALTER TABLE t FORCE", "OPTIMIZE TABLE `p-é.#P#`")
+        wait_looked(mariadb, store, *names)
+        wait_caught_up(mariadb, store)
+        assert repairs(store) == []
+        mariadb.changed_unseen("TRUNCATE t; ALTER TABLE `p-é.#P#` TRUNCATE PARTITION `b#`")
+        mariadb.execute("INSERT INTO t VALUES (500, 'after')")
+        wait_until(lambda: all(is_equal(mariadb, store, n) for n in names), "both are equal", seconds=20)
+        assert sorted(str(dump.table.name) for dump in repairs(store)) == sorted(names)
+    mariadb.changed_unseen("DELETE FROM t; TRUNCATE t")  # while nobody looks
+    with agent(mariadb, tmp_path) as store:
+        wait_until(lambda: is_equal(mariadb, store, "t"), "it is equal", seconds=20)
+
+
+@pytest.mark.every_release
+def test_a_crash_after_which_log_and_tables_may_differ_has_all_tables_dumped_again_a_stop_none(
+    mariadb: MariaDatabase, tmp_path: Path
+) -> None:
+    mariadb.execute(*TABLES)
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        mariadb.server.restart()
+        mariadb.execute("INSERT INTO t VALUES (400, 'after a stop')")
+        wait_caught_up(mariadb, store)
+        assert repairs(store) == []
+        mariadb.server.restart(crash=True)
+        mariadb.execute("INSERT INTO t VALUES (401, 'after a crash')")
+        wait_until(lambda: len(repairs(store)) == 2, "both tables are dumped again")
+        wait_caught_up(mariadb, store)
+        assert_equal(mariadb, store, "t")
+
+
+@pytest.mark.parametrize("name", ["sync_binlog", "innodb_flush_log_at_trx_commit"])
+def test_a_server_that_was_not_durable_for_a_time_may_lose_rows_in_a_crash(
+    mariadb: MariaDatabase, name: str
+) -> None:
+    """Such a setting, for a bulk load, is gone after a crash."""
+    names = ("sync_binlog", "innodb_flush_log_at_trx_commit")
+    before = [mariadb.execute(f"SELECT @@global.{each}")[0][0] for each in names]
+    source = source_of(mariadb)
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", *(f"SET GLOBAL {each} = 1" for each in names))
+    try:
+        source.prepare()
+        place = source.begin_history(fresh=True)
+        source.look()
+        with opened(source, place) as log:
+            assert log._buffer._survives_crashes
+        mariadb.execute(f"SET GLOBAL {name} = 0")
+        source.look()
+        mariadb.execute(f"SET GLOBAL {name} = 1")
+        source.look()
+        with opened(source, place) as log:
+            assert not log._buffer._survives_crashes
+    finally:
+        mariadb.execute(*(f"SET GLOBAL {each} = {was}" for each, was in zip(names, before, strict=True)))
+        source.close()
+
+
+@pytest.mark.only_mariadb
+def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_broken_one(
+    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB's catalog shows what it can't open without engine and columns."""
+    monkeypatch.setattr(connection, "_SESSION", (*connection._SESSION, "lock_wait_timeout = 0"))
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source, session = source_of(mariadb), connection.connect(mariadb.url, "test")
+    making = "CREATE TABLE slow (id int PRIMARY KEY) AS SELECT 1 AS id, SLEEP(3) AS s"
+    thread, before = threading.Thread(target=mariadb.execute, args=(making,)), source.look()
+    thread.start()
+    there = "SELECT 1 FROM information_schema.processlist WHERE state = 'User sleep'"
+    wait_until(lambda: mariadb.execute(there), "the table is locked")
+    slow, seen = TableName(mariadb.name, "slow"), source.look()
+    assert (seen.busy, source.tables({slow})) == ({slow}, ([], [], {slow}))
+    source._listed.add(slow)  # as when the log was opened meanwhile
+    assert source.look().busy == {slow}
+    assert [found.state for found in source.check() if found.name == f"table {slow}"] == ["warning"]
+    with pytest.raises(pymysql.OperationalError, match="Lock wait"):
+        catalog.noted_columns(session, slow)
+    assert thread.is_alive()
+    assert seen.tables.keys() == before.tables.keys()
+    assert (seen.existing - before.existing, seen.unfit) == ({slow}, {})
+    thread.join()
+    assert source.look().tables.keys() - before.tables.keys() == {slow}
+    connection.close(session)
+    source.close()

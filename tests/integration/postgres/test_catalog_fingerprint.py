@@ -1,0 +1,292 @@
+"""What PostgreSQL's log does not tell, seen in the catalog of a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Timer
+from typing import Any
+
+import pytest
+
+from connector.errors import TransientError
+from connector.postgres import catalog, catalog_fingerprint, publication
+from connector.schema import TableName
+from connector.source import Unlogged, refused_tables
+from tests.support.postgres_source import source_of
+from tests.support.servers.postgres import Database, postgres_versions
+
+PARTITIONED = """
+    CREATE TABLE t (id int, day int, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+    CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10);
+    CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (10) TO (20);
+    INSERT INTO t SELECT g, g % 20 FROM generate_series(1, 100) g"""
+
+
+TABLE = TableName("public", "t")
+
+
+def is_unlogged(database: Database, *statements: str) -> bool:
+    """Whether statements leave table t changed without row events, as its fingerprints have it."""
+    return bool(unlogged_after(database, statements)[0])
+
+
+def unlogged_after(database: Database, *steps: Sequence[str]) -> list[Unlogged | None]:
+    """What each step leaves of table t changed without row events."""
+    source = source_of(database)
+    source.prepare()
+    found = []
+    try:
+        before = source.look().tables[TABLE]
+        position = 0
+        for statements in steps:
+            for statement in statements:
+                database.execute(statement)
+            now = source.look()
+            assert now.position >= position
+            found.append(source.unlogged(before, now.tables[TABLE]))
+            before, position = source.remember(before, now.tables[TABLE]), now.position
+        return found
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("TRUNCATE t1",),
+        ("ALTER TABLE t DETACH PARTITION t2",),
+        (
+            "ALTER TABLE t DETACH PARTITION t2",
+            "UPDATE t2 SET note = 'unseen'",
+            "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (10) TO (20)",
+        ),
+        ("DROP TABLE t2",),
+        (
+            "CREATE TABLE t3 (id int, day int NOT NULL, note text, PRIMARY KEY (id, day))",
+            "INSERT INTO t3 VALUES (1, 25)",
+            "ALTER TABLE t ATTACH PARTITION t3 FOR VALUES FROM (20) TO (30)",
+        ),
+        ("ALTER PUBLICATION it DROP TABLE t", "ALTER PUBLICATION it ADD TABLE t"),
+        ("ALTER TABLE t DROP COLUMN note", "ALTER TABLE t ADD COLUMN note text"),
+        ("ALTER TABLE t RENAME COLUMN note TO remark",),
+        ("ALTER TABLE t ALTER note TYPE text USING note || '!'",),
+    ],
+)
+def test_what_changes_rows_or_capture_unlogged_is_seen(
+    database: Database, statements: tuple[str, ...]
+) -> None:
+    database.execute(PARTITIONED)
+    assert is_unlogged(database, *statements)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (
+            "INSERT INTO t VALUES (1000, 1)",
+            "UPDATE t SET day = 11 WHERE id = 1",
+            "DELETE FROM t WHERE id = 2",
+        ),
+        ("CREATE TABLE t3 PARTITION OF t FOR VALUES FROM (20) TO (30)",),
+        ("VACUUM t", "ANALYZE t"),
+        ("ALTER TABLE t ADD COLUMN more text",),
+        ("ALTER TABLE t DROP COLUMN note",),
+    ],
+)
+def test_what_the_log_tells_is_no_reason_for_a_dump(database: Database, statements: tuple[str, ...]) -> None:
+    database.execute(PARTITIONED)
+    assert not is_unlogged(database, *statements)
+
+
+def test_a_new_table_without_a_key_is_left_out_of_the_publication(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE keyless (id int)")
+    source = source_of(database)
+    source.prepare()
+    seen = source.look()
+    assert set(seen.tables) == {TABLE}
+    assert set(seen.unfit) == {TableName("public", "keyless")}
+    database.execute("INSERT INTO keyless VALUES (1)")
+    database.execute("UPDATE keyless SET id = 2")  # fails for a table that is published without an identity
+    source.close()
+
+
+PLAIN = """
+    CREATE TYPE mood AS ENUM ('low', 'high'); CREATE DOMAIN feeling AS mood;
+    CREATE TYPE pair AS (a int, b feeling[]);
+    CREATE TABLE t (id int PRIMARY KEY, at timestamp, c char(4), n numeric, f feeling[], p pair,
+                    doubled int GENERATED ALWAYS AS (id * 2) STORED);
+    INSERT INTO t VALUES (1, now(), 'a', 1.234, '{low}', '(1,{high})')"""
+
+LOST = [
+    ["ALTER PUBLICATION it DROP TABLE t", "ALTER PUBLICATION it ADD TABLE t"],
+    [
+        "ALTER PUBLICATION it SET (publish = 'insert')",
+        "ALTER PUBLICATION it SET (publish = 'insert, update')",
+    ],
+    ["DROP PUBLICATION it", "CREATE PUBLICATION it FOR TABLE t"],
+    ["ALTER TABLE t RENAME TO u", "ALTER TABLE u RENAME TO t"],
+    ["CREATE SCHEMA s", "ALTER TABLE t SET SCHEMA s", "ALTER TABLE s.t SET SCHEMA public"],
+    ["DROP TABLE t", PLAIN[PLAIN.index("CREATE TABLE") : PLAIN.index("INSERT")]],
+]
+REWRITTEN = [
+    ["ALTER TYPE mood RENAME VALUE 'low' TO 'poor'"],
+    ["ALTER TYPE mood RENAME VALUE 'high' TO 'top'", "ALTER TYPE mood RENAME VALUE 'top' TO 'high'"],
+    ["ALTER TYPE pair ADD ATTRIBUTE c int"],
+    ["ALTER TABLE t ALTER at TYPE timestamp(0)"],
+    ["ALTER TABLE t ALTER c TYPE char(8)"],
+    ["ALTER TABLE t ALTER n TYPE numeric(50,2)"],
+    ["ALTER TABLE t ALTER n TYPE numeric(50,2) USING n + 1"],
+    ["ALTER TABLE t ADD COLUMN d int DEFAULT 5"],
+    ["ALTER TABLE t ADD COLUMN e float DEFAULT random()"],
+    ["ALTER TABLE t ALTER doubled DROP EXPRESSION"],
+    ["ALTER TABLE t RENAME n TO m"],
+    ["ALTER TABLE t OWNER TO pg_monitor"],
+    ["ALTER TABLE t ADD COLUMN less text"],
+]
+TOLD = [
+    ["ALTER TABLE t ADD COLUMN less text", "ALTER TABLE t ADD COLUMN last text"],
+    ["ALTER TABLE t DROP COLUMN less"],
+    ["ALTER TABLE t ADD COLUMN more text"],
+    ["ALTER TYPE mood ADD VALUE 'middle' BEFORE 'high'"],
+    ["VACUUM FULL t", "CLUSTER t USING t_pkey"],
+    ["TRUNCATE t"],
+    ["CREATE INDEX ON t (at)", "ANALYZE t", "GRANT SELECT ON t TO public", "COMMENT ON TABLE t IS 'c'"],
+    ["ALTER TABLE t SET (fillfactor = 50)", "ALTER TABLE t ALTER at SET DEFAULT now()"],
+    ["CREATE TABLE other (id int PRIMARY KEY)", "ALTER PUBLICATION it ADD TABLE other"],
+]
+
+
+@pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
+def test_rewrites_and_lost_log_are_told_from_what_changes_nothing(database: Database) -> None:
+    database.execute(PLAIN)
+    found = unlogged_after(database, *TOLD, *REWRITTEN, *LOST)
+    told, rewritten = found[: len(TOLD)], found[len(TOLD) : len(TOLD) + len(REWRITTEN)]
+    assert told == [None] * len(TOLD)
+    assert [what and what.lost for what in rewritten] == [False] * len(REWRITTEN)
+    assert [what and what.lost for what in found[-len(LOST) :]] == [True] * len(LOST)
+
+
+def test_a_publication_of_all_tables_or_of_a_schema_is_looked_at_too(database: Database) -> None:
+    """A table that is not in it by itself may be unlogged for a time, so that another file counts."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION it FOR TABLES IN SCHEMA public")
+    leave = [
+        "ALTER PUBLICATION it DROP TABLES IN SCHEMA public",
+        "ALTER PUBLICATION it ADD TABLES IN SCHEMA public",
+    ]
+    unlog = ["ALTER TABLE t SET UNLOGGED", "ALTER TABLE t SET LOGGED"]
+    left, unlogged = unlogged_after(database, leave, unlog)
+    assert left is not None
+    assert left.lost
+    assert unlogged is not None
+
+
+def test_a_look_takes_as_many_queries_for_many_tables_as_for_one(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for tables in (1, 30):
+        for n in range(tables):
+            database.execute(f"CREATE TYPE e{tables}_{n} AS ENUM ('a')")
+            database.execute(f"CREATE TABLE t{tables}_{n} (id int PRIMARY KEY, v e{tables}_{n})")
+        queries: list[str] = []
+        for module in (catalog, catalog_fingerprint, publication):
+            for name in ("all_rows", "one_row"):
+                if run := getattr(module, name, None):
+                    monkeypatch.setattr(module, name, partial(_noted, queries, run))
+        source = source_of(database)
+        source.prepare()
+        queries.clear()
+        assert len(source.look().tables) >= tables
+        counts.append(len(queries))
+        source.close()
+        monkeypatch.undo()
+    assert counts[0] == counts[1]
+
+
+def test_a_partition_that_somebody_locks_stops_no_look_at_the_others(database: Database) -> None:
+    database.execute(PARTITIONED)
+    source = source_of(database)
+    source.prepare()
+    known = source.look().tables
+    database.execute("CREATE TABLE t3 PARTITION OF t FOR VALUES FROM (20) TO (30)")
+    holder = database.connect(autocommit=False)
+    with holder.cursor() as cursor:
+        cursor.execute("TRUNCATE t2, t3")
+    end = "SELECT pg_terminate_backend(%s)", (holder.info.backend_pid,)
+    release = Timer(5, database.execute, end)
+    release.start()
+    source.prepare()
+    assert not [f for f in source.check() if f.state == "failed"]
+    assert source.tables().existing == {TABLE}
+    seen = source.look(known).tables[TABLE]
+    assert source.unlogged(known[TABLE], seen) is not None, "nobody can tell that a new partition is empty"
+    assert source.unlogged(seen, source.look({TABLE: seen}).tables[TABLE]) is None
+    assert release.is_alive(), "something waited for the lock"
+    release.cancel()
+    holder.close()
+    source.close()
+
+
+def _noted(queries: list[str], run: Callable[..., Any], connection: Any, query: str, *rest: Any) -> Any:
+    queries.append(query)
+    return run(connection, query, *rest)
+
+
+def test_a_table_that_is_replaced_during_a_look_is_seen_as_it_was_when_the_look_began(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source = source_of(database)
+    source.prepare()
+    before = source.look()
+    find = catalog_fingerprint.find_publication
+
+    def drop_and_find(*arguments: Any) -> Any:
+        database.execute("DROP TABLE t")
+        return find(*arguments)
+
+    monkeypatch.setattr(catalog_fingerprint, "find_publication", drop_and_find)
+    now = source.look()
+    assert (now.tables, now.unfit, now.unprepared) == (before.tables, {}, frozenset())
+    assert now.position > before.position
+    source.close()
+
+
+def test_a_table_that_is_dropped_while_the_publication_is_made_hinders_one_attempt_only(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    source = source_of(database)
+    find = publication.find_publication
+
+    def find_and_drop(*arguments: Any) -> Any:
+        found = find(*arguments)
+        database.execute("DROP TABLE IF EXISTS t")
+        return found
+
+    monkeypatch.setattr(publication, "find_publication", find_and_drop)
+    with pytest.raises(TransientError):
+        source.prepare()
+    source.prepare()
+    assert source.look().unprepared == frozenset()
+    source.close()
+
+
+@pytest.mark.parametrize("own", ["", ", t1"])
+def test_a_partition_whose_rows_are_published_as_those_of_its_root_is_unfit(
+    database: Database, own: str
+) -> None:
+    database.execute(PARTITIONED)
+    database.execute(f"CREATE PUBLICATION it FOR TABLE t{own} WITH (publish_via_partition_root = true)")
+    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    source, part = source_of(database, exclude=["public.t"]), TableName("public", "t1")
+    assert source.prepare().added == (TableName("public", "u"),)
+    unfit = source.look().unfit
+    assert set(unfit) == {part, TableName("public", "t2")}
+    assert {p.table for p in refused_tables(source.check())} == set(unfit)
+    assert "as those of public.t" in unfit[part].reason
+    database.execute(unfit[part].hint.split("or: ")[1].split("; then")[0].split("; ")[0])
+    source.prepare()
+    assert source.look().unfit == {}
+    source.close()

@@ -1,0 +1,232 @@
+"""Servers that crash, come back from a copy of their disk, or are promoted, and what becomes of their log."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow.parquet as pq
+import pytest
+
+from connector.capture.loop import Capture
+from connector.config import Config
+from connector.demo.servers.postgres import PostgresServer
+from connector.errors import GapError
+from connector.landing.manifest import Manifest
+from connector.landing.manifest_store import newest_manifest
+from connector.landing.requests import DumpRequest, submit
+from connector.postgres.source import PostgresSource
+from connector.testing.memory_store import MemoryStore
+from tests.support.cuts import manifests_in
+from tests.support.waiting import wait_until
+
+SETTINGS = {
+    # Nothing but a checkpoint or a commit that waits flushes the log.
+    "wal_writer_delay": "10s",
+    "wal_writer_flush_after": "1GB",
+    "wal_buffers": "16MB",
+    "autovacuum": "off",
+    "restore_command": "false",
+}
+
+
+@pytest.fixture
+def server(servers_folder: Path, request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    folder = servers_folder / request.node.name[:30]
+    with PostgresServer.start(folder, settings=SETTINGS) as server:
+        yield server
+    shutil.rmtree(folder)
+
+
+def execute(server: PostgresServer, *statements: str) -> Any:
+    connection = psycopg2.connect(server.url())
+    connection.autocommit = True
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchone()[0] if cursor.description else None
+
+
+class Agent:
+    """A capture of the server's table in a thread of its own; a context manager that ends it well."""
+
+    def __init__(self, server: PostgresServer, store: MemoryStore, on_gap: str = "repair") -> None:
+        config = Config.model_validate(
+            {
+                "source": {
+                    "name": "it",
+                    "kind": "postgres",
+                    "url": server.url(),
+                    "tables": ["public.t"],
+                    "slot": "it",
+                    "publication": "it",
+                    "on_gap": on_gap,
+                },
+                "landing": {"url": "/nowhere", "flush_seconds": 0.05, "heartbeat_seconds": 0.2},
+            }
+        )
+        self.store, self.error = store, None
+        self._source = PostgresSource(config.source, config.tables)
+        self.capture = Capture(self._source, store, config)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Agent:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self.capture.stop()
+        self._thread.join(30)
+        self._source.close()
+        if kind is None and self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            self.capture.run()
+        except BaseException as error:
+            self.error: BaseException | None = error
+
+    def wait(self, condition: Callable[[Manifest], bool], what: str) -> Manifest:
+        def found() -> Manifest | None:
+            if self.error is not None:
+                raise self.error
+            manifest = newest_manifest(self.store)
+            return manifest if manifest is not None and condition(manifest) else None
+
+        return wait_until(found, what, seconds=60)
+
+    def wait_landed(self, key: int) -> Manifest:
+        return self.wait(lambda _: key in landed(self.store, "log"), f"row {key} has landed")
+
+    def wait_exact(self) -> Manifest:
+        return self.wait(lambda m: m.exact and not any(d.active for d in m.dumps), "all is dumped")
+
+
+def landed(store: MemoryStore, kind: str, epoch: int = 0) -> list[int]:
+    """The ids of the rows that manifests name, from an epoch on."""
+    files = [f for m in manifests_in(store) if m.epoch >= epoch for f in m.files if f.kind == kind]
+    return [row["id"] for f in files for row in pq.read_table(io.BytesIO(store.read(f.path))).to_pylist()]
+
+
+def copy(data: Path, to: Path) -> None:
+    """Copy a stopped server's disk, with its owners."""
+    shutil.rmtree(to, ignore_errors=True)
+    subprocess.run(["cp", "-a", str(data), str(to)], check=True)
+
+
+def end_of_log(server: PostgresServer) -> int:
+    return int(execute(server, "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn"))
+
+
+def test_a_disk_that_was_restored_is_a_gap_though_its_log_has_grown_past_ours(server: PostgresServer) -> None:
+    store, backup = MemoryStore(), server.folder / "backup"
+    execute(server, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with Agent(server, store) as agent:
+        agent.wait_exact()
+        execute(server, "INSERT INTO t VALUES (2)")
+        agent.wait_landed(2)
+    server.stop()
+    copy(server.data_dir, backup)
+    server.restart()
+    with Agent(server, store) as agent:  # an ordinary restart is none
+        execute(server, "INSERT INTO t VALUES (3)")
+        before = agent.wait_landed(3)
+        assert (before.epoch, before.gaps, before.source.server) == (1, [], "1")
+    server.stop()
+    copy(backup, server.data_dir)
+    server.restart()
+    execute(server, "INSERT INTO t VALUES (4)")
+    while end_of_log(server) <= before.position:
+        execute(server, "CREATE TABLE other (id int)", "DROP TABLE other")
+    with pytest.raises(GapError, match="restored or replaced"), Agent(server, store, on_gap="stop") as agent:
+        agent.wait(lambda _: False, "it ends")
+    with Agent(server, store) as agent:
+        after = agent.wait(lambda m: m.epoch == 2 and m.exact, "all is dumped again")
+    assert [gap.after for gap in after.gaps] == [before.position]
+    assert "ends with" in after.gaps[0].reason
+    assert sorted(landed(store, "chunk", epoch=2)) == [1, 2, 4]
+
+
+def test_a_promoted_server_goes_on_only_where_its_log_was_read_to(server: PostgresServer) -> None:
+    store, backup = MemoryStore(), server.folder / "backup"
+    execute(server, "CREATE TABLE t (id int PRIMARY KEY)")
+    with Agent(server, store) as agent:
+        agent.wait_exact()
+        execute(server, "INSERT INTO t VALUES (1)")
+        agent.wait_landed(1)
+    server.stop()
+    copy(server.data_dir, backup)
+    promote(server)
+    with Agent(server, store) as agent:
+        execute(server, "INSERT INTO t VALUES (2)")
+        agent.wait_landed(2)
+        later = agent.wait(lambda m: m.source.server == "2", "the timeline is known")
+    assert (later.epoch, later.gaps) == (1, [])
+    assert any("goes on" in n.text for m in manifests_in(store) for n in m.notices if n.kind == "failover")
+    server.stop()
+    copy(backup, server.data_dir)
+    promote(server)
+    promote(server)  # timeline 3, which left timeline 1 and not 2
+    execute(server, "INSERT INTO t VALUES (3)", "SELECT pg_switch_wal()", "CREATE TABLE other (id int)")
+    with Agent(server, store) as agent:
+        after = agent.wait(lambda m: m.epoch == 2 and m.exact, "all is dumped again")
+    assert "timeline" in after.gaps[0].reason
+    assert sorted(landed(store, "chunk", epoch=2)) == [1, 3]
+
+
+def test_a_standby_without_the_slot_is_waited_for_and_no_gap(server: PostgresServer) -> None:
+    store, slot = MemoryStore(), server.data_dir / "pg_replslot" / "it"
+    execute(server, "CREATE TABLE t (id int PRIMARY KEY)")
+    with Agent(server, store) as agent:
+        agent.wait_exact()
+    server.stop()
+    shutil.move(slot, server.folder / "slot")
+    (server.data_dir / "standby.signal").touch()
+    server.restart()
+    with Agent(server, store, on_gap="stop") as agent:
+        agent.wait(lambda _: agent.capture.progress.reconnects > 0, "it is tried again")
+        server.stop()
+        (server.data_dir / "standby.signal").unlink()
+        shutil.move(server.folder / "slot", slot)
+        server.restart()
+        execute(server, "INSERT INTO t VALUES (1)")
+        after = agent.wait_landed(1)
+    assert (after.epoch, after.gaps) == (1, [])
+
+
+def promote(server: PostgresServer) -> None:
+    """Let the server recover as from an archive, which ends in a timeline of its own."""
+    server.stop()
+    signal = server.data_dir / "recovery.signal"
+    signal.touch()
+    server.restart()
+    wait_until(lambda: not execute(server, "SELECT pg_is_in_recovery()"), "the server is promoted")
+    execute(server, "CHECKPOINT")
+
+
+def test_a_crash_after_asynchronous_commits_leaves_nothing_in_the_lake_that_it_took_back(
+    server: PostgresServer,
+) -> None:
+    store = MemoryStore()
+    execute(server, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with Agent(server, store) as agent:
+        agent.wait_exact()
+        execute(server, "SET synchronous_commit = off", "INSERT INTO t VALUES (2)")
+        submit(store, DumpRequest(tables=["public.t"]))
+        wait_until(lambda: agent.capture._dumps.waiting_for(), "a chunk waits for the log to be flushed")
+        server.stop("immediate")
+        server.restart()
+        execute(server, *(f"INSERT INTO t VALUES ({key})" for key in range(3, 30)))
+        agent.wait_landed(29)
+        after = agent.wait_exact()
+    assert after.gaps == []
+    assert execute(server, "SELECT count(*) FROM t WHERE id = 2") == 0, "the crash took nothing back"
+    assert 2 not in landed(store, "chunk") + landed(store, "log")

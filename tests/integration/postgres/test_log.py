@@ -1,0 +1,345 @@
+"""The log of a real PostgreSQL: every operation, exact resumption, nothing confirmed but what we say."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from connector.errors import FencedError, TransientError
+from connector.postgres import slot
+from connector.postgres.log.bulk import BacklogReader
+from connector.postgres.log.reader import PostgresLog
+from connector.postgres.log.stream import StreamReader
+from connector.schema import TableName
+from connector.source import ResumePoint
+from tests.support.postgres_source import (
+    confirmed,
+    end_of_log,
+    events,
+    following,
+    opened,
+    ops,
+    quarantines,
+    read_rows,
+    read_to,
+    source_of,
+)
+from tests.support.servers.postgres import Database, postgres_versions
+from tests.support.waiting import wait_until
+
+
+@pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
+def test_every_operation_comes_in_order_on_every_version(database: Database) -> None:
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+    with following(source_of(database)) as log:
+        database.execute(
+            "BEGIN; INSERT INTO t VALUES (1, 'a'), (2, 'b'); UPDATE t SET v = 'c' WHERE id = 1;"
+            " UPDATE t SET id = 3 WHERE id = 2; DELETE FROM t WHERE id = 1; COMMIT"
+        )
+        database.execute("TRUNCATE t")
+        found = events(read_rows(log, 6))
+    assert ops(found, "id", "v") == [
+        ("insert", 1, "a"),
+        ("insert", 2, "b"),
+        ("update", 1, "c"),
+        ("delete", 2, None),
+        ("insert", 3, "b"),
+        ("delete", 1, None),
+        ("truncate", None, None),
+    ]
+    assert [row["_cdc"]["seq"] for row in found] == [0, 2, 4, 6, 7, 8, 0]
+
+
+def test_a_savepoint_that_was_rolled_back_leaves_nothing(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with following(source_of(database)) as log:
+        database.execute(
+            "BEGIN; INSERT INTO t VALUES (1); SAVEPOINT s; INSERT INTO t VALUES (2);"
+            " ROLLBACK TO s; INSERT INTO t VALUES (3); COMMIT"
+        )
+        assert ops(events(read_rows(log, 2)), "id") == [("insert", 1), ("insert", 3)]
+
+
+def test_keys_swapped_in_one_transaction_keep_their_rows(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    with following(source_of(database)) as log:
+        database.execute(
+            "BEGIN; UPDATE t SET id = 0 WHERE id = 1; UPDATE t SET id = 1 WHERE id = 2;"
+            " UPDATE t SET id = 2 WHERE id = 0; COMMIT"
+        )
+        state: dict[int, str] = {1: "a", 2: "b"}
+        for op, key, value in ops(events(read_rows(log, 3)), "id", "v"):
+            if op == "delete":
+                del state[key]
+            else:
+                state[key] = value
+    assert state == {1: "b", 2: "a"}
+
+
+def test_unchanged_toast_is_marked(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)")
+    database.execute(
+        "ALTER TABLE t ALTER v SET STORAGE EXTERNAL; INSERT INTO t VALUES (1, 1, repeat('x', 9000))"
+    )
+    with following(source_of(database)) as log:
+        database.execute("UPDATE t SET n = 2")
+        (row,) = events(read_rows(log, 1))
+    assert (row["n"], row["v"], row["_cdc"]["unchanged"]) == (2, None, ["v"])
+
+
+def test_partitions_come_under_their_root(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)"
+    )
+    source = source_of(database)
+    assert [str(schema.table) for schema in source.tables().schemas] == ["public.p"]
+    with following(source) as log:
+        database.execute("INSERT INTO p VALUES (1, 'a'); UPDATE p SET id = 11")
+        found = events(read_rows(log, 3))
+    assert {row["_table"] for row in found} == {"public.p"}
+    assert ops(found, "id") == [("insert", 1), ("delete", 1), ("insert", 11)]
+
+
+def test_reading_again_gives_the_same_events_and_none_twice(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    with following(source) as log:
+        database.execute("INSERT INTO t VALUES (1)")
+        first = read_rows(log, 1)
+        log.confirm(first.position)
+        database.execute("INSERT INTO t VALUES (2)")
+        lost = events(read_rows(log, 1))
+    with opened(source, ResumePoint(first.position, ())) as log:
+        database.execute("INSERT INTO t VALUES (3)")
+        again = events(read_rows(log, 2))
+    assert again[:1] == lost
+    assert ops(again, "id") == [("insert", 2), ("insert", 3)]
+
+
+def test_a_huge_transaction_can_be_taken_in_parts(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    parts = []
+    with following(source_of(database)) as log:
+        database.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 5000) i")
+
+        def all_read() -> bool:
+            log.read(0.05, 50_000)
+            parts.append(log.take())
+            if part := log.take_open():
+                parts.append(part)
+            return sum(p.rows for p in parts) == 5000 and parts[-1].position > parts[0].position
+
+        wait_until(all_read, "the transaction is read")
+    found = [row for part in parts for row in events(part)]
+    assert [row["id"] for row in found] == list(range(1, 5001))
+    assert [row["_cdc"]["seq"] for row in found] == list(range(0, 10000, 2))
+    assert len({row["_cdc"]["lsn"] for row in found}) == 1
+    assert sum(1 for part in parts if part.rows) > 5
+
+
+def told(database: Database, log: PostgresLog, position: int) -> None:
+    """Read on until a status message has told the server that we received the position."""
+    query = (
+        "SELECT write_lsn - '0/0'::pg_lsn FROM pg_stat_replication r"
+        " JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE slot_name = %s"
+    )
+
+    def written() -> bool:
+        log.read(0.1, 1 << 20)
+        return int(database.execute(query, (database.name,))[0][0]) >= position
+
+    wait_until(written, f"the server is told of {position}")
+
+
+def test_the_slot_never_passes_what_was_confirmed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connector.postgres.log.stream.STATUS_SECONDS", 0.05)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE busy (id serial PRIMARY KEY)")
+    source = source_of(database, ["public.t"])
+    with following(source) as log:
+        start = confirmed(database)
+        database.execute("INSERT INTO busy SELECT FROM generate_series(1, 1000)")
+        read_to(log, end_of_log(database) - 8)  # idle for us, and yet it moves by itself
+        told(database, log, log.position)
+        assert confirmed(database) == start
+        database.execute("INSERT INTO t VALUES (1)")
+        segment = read_rows(log, 1)
+        log.confirm(segment.position)
+        wait_until(lambda: confirmed(database) == segment.position, "the confirmation arrives")
+        database.execute("INSERT INTO busy SELECT FROM generate_series(1, 1000)")
+        read_to(log, end_of_log(database) - 8)
+        idle = log.position
+        assert idle > segment.position
+        told(database, log, idle)
+        assert confirmed(database) == segment.position
+        log.confirm(idle)
+        wait_until(lambda: confirmed(database) == idle, "the idle stretch is confirmed")
+    assert confirmed(database) == idle
+
+
+def test_a_server_that_asks_for_an_answer_gets_one_while_nobody_reads(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connector.postgres.log.stream.STATUS_SECONDS", 0.2)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '1s'")
+    with following(source_of(database)) as log:
+        answered = (
+            "SELECT reply_time - backend_start > '2.5s' FROM pg_stat_replication r"
+            " JOIN pg_replication_slots s"
+            " ON s.active_pid = r.pid WHERE slot_name = %s"
+        )
+        wait_until(
+            lambda: database.execute(answered, (database.name,))[0][0], "the server's patience is over twice"
+        )
+        database.execute("INSERT INTO t VALUES (1)")
+        assert ops(events(read_rows(log, 1)), "id") == [("insert", 1)]
+
+
+def test_a_terminated_walsender_is_transient_and_resumed_exactly(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    with following(source) as log:
+        database.execute("INSERT INTO t VALUES (1)")
+        first = read_rows(log, 1)
+        database.execute("INSERT INTO t VALUES (2)")
+        database.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
+            (database.name,),
+        )
+        with pytest.raises(TransientError):
+            wait_until(lambda: log.read(0.05, 1 << 20), "the connection is lost")
+    with opened(source, ResumePoint(first.position, ())) as log:
+        assert ops(events(read_rows(log, 1)), "id") == [("insert", 2)]
+
+
+def test_the_backlog_in_bulk_equals_the_stream(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connector.postgres.log.bulk.BATCH_CHANGES", 700)
+    monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY)")
+    streaming = source_of(database)
+    streaming.prepare()
+    history = streaming.begin_history(fresh=False)
+    for start in range(0, 3000, 300):
+        database.execute(
+            f"INSERT INTO t SELECT i, i::text FROM generate_series({start}, {start + 299}) i;"
+            f"UPDATE t SET v = 'new' WHERE id % 7 = 0; INSERT INTO u VALUES ({start})"
+        )
+    database.execute("ALTER TABLE t ADD w int DEFAULT 5; DELETE FROM t WHERE id < 100; TRUNCATE u")
+    end = database.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")[0][0]
+    with opened(streaming, history) as log:
+        read_to(log, int(end))
+        streamed = events(log.take())
+    with opened(source_of(database, bulk_bytes=1), history) as log:
+        assert isinstance(log._way, BacklogReader)
+        read_to(log, int(end))
+        in_bulk = events(log.take())
+        assert confirmed(database) == history.position
+        log.confirm(log.position)
+        database.execute("INSERT INTO u VALUES (-1)")
+        assert ops(events(read_rows(log, 1)), "id") == [("insert", -1)]
+        wait_until(lambda: log.read(0.01, 1 << 20) or isinstance(log._way, StreamReader), "it streams again")
+        database.execute("INSERT INTO u VALUES (-2)")
+        assert ops(events(read_rows(log, 1)), "id") == [("insert", -2)]
+    assert in_bulk == streamed
+    assert len(streamed) > 3000
+
+
+def test_a_column_added_and_dropped_between_changes_changes_the_layout(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    source = source_of(database)
+    with following(source) as log:
+        database.execute(
+            "INSERT INTO t VALUES (1, 'a'); ALTER TABLE t ADD b int; INSERT INTO t VALUES (2, 'a', 3)"
+        )
+        database.execute("ALTER TABLE t DROP a; INSERT INTO t VALUES (4, 5)")
+        batches = list(read_rows(log, 3).decode())
+        now = source.tables().schemas[0]
+    assert [[c.name for c in batch.schema.columns] for batch in batches] == [
+        ["id", "a"],
+        ["id", "a", "b"],
+        ["id", "b"],
+    ]
+    assert batches[-1].schema == now
+
+
+def test_a_table_whose_key_is_not_logged_is_quarantined_and_the_others_go_on(database: Database) -> None:
+    names = ["t", '"a.b"', '"s.""q"."t.x"']
+    database.execute('CREATE SCHEMA "s.""q"; CREATE TABLE u (id int PRIMARY KEY)')
+    for name in names:
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v int)")
+    source = source_of(database, ["*.*"])
+    captured = {schema.table for schema in source.tables().schemas}
+    with following(source) as log:
+        for name in names:
+            database.execute(f"ALTER TABLE {name} REPLICA IDENTITY NOTHING; INSERT INTO {name} VALUES (1)")
+        database.execute("INSERT INTO u VALUES (2)")
+        segment = read_rows(log, 1)
+    found = quarantines(segment)
+    assert {each.table for each in found} == captured - {TableName("public", "u")}
+    assert all(each.reason == f"replica identity of {each.table} does not fit" for each in found)
+    assert all("REPLICA IDENTITY" in each.hint for each in found)
+    assert segment.rows == 1
+
+
+def test_a_slot_that_is_gone_consumed_or_of_another_history_is_a_gap(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    source.prepare()
+    history = source.begin_history(fresh=False)
+    assert source.gap_after(history) is None
+    assert source.begin_history(fresh=False).position == history.position  # adopted
+    assert "past" in (source.gap_after(ResumePoint(history.position - 8)) or "")
+    assert "restored or failed over" in (source.gap_after(ResumePoint(history.position + (1 << 40))) or "")
+    assert source.begin_history(fresh=True).position > history.position
+    assert "past" in (source.gap_after(history) or "")
+    database.execute("SELECT pg_drop_replication_slot(%s)", (database.name,))
+    assert source.gap_after(history) == f"slot {database.name} is gone"
+    source.close()
+
+
+def test_a_slot_in_use_is_refused_with_the_process_that_holds_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot, "RELEASE_SECONDS", 0.3)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with following(source_of(database)) as log:
+        second = source_of(database)
+        with pytest.raises(FencedError, match="in use by process") as refused:
+            second.open_log(1, ResumePoint(log.position))
+        second.close()
+    assert "pg_terminate_backend" in (refused.value.hint or "")
+
+
+def test_a_lingering_walsender_is_waited_for(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with following(source_of(database)) as log:
+        second = source_of(database)
+        threading.Timer(0.5, log.close).start()
+        with opened(second, ResumePoint(log.position, ())) as other:
+            database.execute("INSERT INTO t VALUES (1)")
+            assert ops(events(read_rows(other, 1)), "id") == [("insert", 1)]
+
+
+def test_a_table_added_to_the_publication_tells_who_may_have_written_unseen(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE later (id int PRIMARY KEY)")
+    first = source_of(database, ["public.t"])
+    assert first.prepare().added == ()
+    first.close()
+    writer = database.connect(autocommit=False)
+    with writer.cursor() as cursor:
+        cursor.execute("INSERT INTO later VALUES (1) RETURNING pg_current_xact_id()::text")
+        (xid,) = cursor.fetchone() or ("",)
+    second = source_of(database)
+    prepared = second.prepare()
+    assert prepared.added == (TableName("public", "later"),)
+    (bar,) = prepared.not_yet_visible
+    assert (bar.xid, bar.lsn) > (int(xid), 0)
+    (again,) = second.prepare().not_yet_visible
+    assert (again.xid, again.lsn) > (int(xid), 0)
+    second.close()
+    writer.close()

@@ -1,0 +1,181 @@
+"""Conditions of requests on a real PostgreSQL: they choose rows, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from connector.errors import RequestError
+from connector.postgres.dump import PostgresTables
+from connector.postgres.predicate import called_functions
+from connector.schema import TableName
+from connector.source import KeyRange
+from tests.support.postgres_source import chunk_rows, following, source_of
+from tests.support.servers.postgres import Database
+
+T = TableName("public", "t")
+
+ESCAPES = [
+    "id < 0) LIMIT 1; CREATE TABLE evil (); DELETE FROM canary WHERE (true",
+    "true; DELETE FROM canary",
+    "true; DELETE FROM canary --",
+    "true) TO STDOUT; DELETE FROM canary; COPY (SELECT 1",
+    "true); COMMIT; DELETE FROM canary; --",
+    "false) UNION SELECT 7, secret, now() FROM canary --",
+    "false) UNION SELECT 7, secret, now() FROM canary /*",
+    "false) UNION (SELECT 7, secret, now() FROM canary WHERE true",
+    "false UNION SELECT 7, secret, now() FROM canary",
+    "true LIMIT 1",
+    "true FOR UPDATE",
+    "true GROUP BY id",
+    "true /* unclosed",
+    "true OR v = 'unclosed",
+    "true OR v = $a$unclosed",
+    "SELECT true",
+    "true, true",
+    "true\0",
+    "$1",
+]
+EFFECTS = [
+    "nextval('s') > 0",
+    "id IN (SELECT 3 LIMIT length(set_config('a.b', 'c', false)))",
+    "id IN (SELECT 3 LIMIT length(Set_Config/* /* */ */\n('a.b', 'c', false)))",
+    "id IN (SELECT 3 LIMIT length(U&\"\\0073et_config\"('a.b', 'c', false)))",
+    "id IN (SELECT count(*) OVER (ROWS length(set_config('a.b', 'c', false)) PRECEDING) FROM t)",
+    "EXISTS (SELECT 1 FROM pg_sleep(60))",
+    "EXISTS (SELECT 1 FROM ROWS FROM (pg_sleep(60), generate_series(1, 2)))",
+    "CASE WHEN id > 0 THEN true ELSE pg_sleep(60) IS NULL END",
+    "false AND pg_sleep(60) IS NULL",
+    "(SELECT count(*) FROM (WITH d AS (DELETE FROM canary RETURNING 1) SELECT * FROM d) x) > 0",
+    "(WITH d AS (DELETE FROM canary RETURNING 1) SELECT count(*) FROM d) > 0",
+    "id = (SELECT id FROM canary FOR UPDATE)",
+    "set_config('TimeZone', 'Asia/Tokyo', false) <> ''",
+    "set_config('transaction_read_only', 'off', false) <> ''",
+    "pg_advisory_lock(7) IS NULL",
+    "pg_terminate_backend(pg_backend_pid())",
+    "lo_create(0) > 0",
+    "pg_drop_replication_slot('it') IS NULL",
+    "pg_logical_emit_message(false, 'a', 'b') IS NOT NULL",
+    "query_to_xml('DELETE FROM canary', true, true, '') IS NULL",
+    "pg_catalog . pg_sleep ( 60 ) IS NULL",
+    '"pg_sleep"(60) IS NULL',
+]
+
+
+@pytest.fixture
+def tables(database: Database) -> Iterator[PostgresTables]:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, at timestamptz DEFAULT '2026-01-01Z')")
+    database.execute("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 10) i")
+    database.execute("CREATE TABLE canary (id int, secret text); INSERT INTO canary VALUES (1, 's3cret')")
+    database.execute("CREATE SEQUENCE s")
+    database.execute(
+        "CREATE FUNCTION bite(int) RETURNS boolean LANGUAGE plpgsql STABLE AS"
+        " $$ BEGIN PERFORM set_config('TimeZone', 'Asia/Tokyo', false); RETURN true; END $$"
+    )
+    source = source_of(database, ["public.t"])
+    with following(source):
+        opened = source.open_tables()
+        yield opened
+        opened.close()
+
+
+def traces(database: Database) -> list[object]:
+    relations = (
+        "SELECT string_agg(relname, ',' ORDER BY 1) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+    )
+    return [
+        database.execute("TABLE canary"),
+        database.execute("SELECT is_called FROM s"),
+        database.execute(relations),
+        database.execute("SELECT count(*) FROM pg_largeobject_metadata"),
+        database.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"),
+        database.execute("SELECT count(*) FROM pg_replication_slots"),
+    ]
+
+
+def ids(tables: PostgresTables, where: str) -> list[int]:
+    rows = chunk_rows(tables, "public.t", KeyRange(("2",), ("9",)), where)
+    assert all(row["at"].isoformat() == "2026-01-01T00:00:00+00:00" for row in rows)
+    assert all(row["v"] == f"v{row['id']}" for row in rows)
+    return sorted(row["id"] for row in rows)
+
+
+def refuses(use: Callable[[], object]) -> bool:
+    try:
+        use()
+    except RequestError:
+        return True
+    return False
+
+
+def test_a_condition_that_is_more_than_one_expression_is_refused_whole(
+    tables: PostgresTables, database: Database
+) -> None:
+    before = traces(database)
+    texts = [*ESCAPES, *EFFECTS]
+    assert [w for w in texts if not refuses(lambda w=w: ids(tables, w))] == []
+    boundary = tables.next_boundary
+    assert [w for w in texts if not refuses(lambda w=w: boundary(T, ["id"], None, 3, w))] == []
+    assert traces(database) == before
+    assert ids(tables, "id % 2 = 0 -- even") == [4, 6, 8]
+
+
+def test_a_condition_cannot_change_the_values_of_rows(tables: PostgresTables) -> None:
+    assert ids(tables, "bite(id) AND id < 5") == [3, 4]
+    assert ids(tables, "id < 4 AND at < now() AND v LIKE 'v%' AND id IN (SELECT id FROM t)") == [3]
+
+
+def test_a_condition_that_takes_too_long_is_refused(database: Database, tables: PostgresTables) -> None:
+    tables._predicate_seconds = 0.2
+    slow = "(SELECT count(*) FROM generate_series(1, 1000000000) n WHERE n % 7 = t.id) > 0"
+    with pytest.raises(RequestError, match="statement timeout"):
+        ids(tables, slow)
+    with pytest.raises(RequestError, match="statement timeout"):
+        tables.next_boundary(T, ["id"], None, 3, slow)
+    assert ids(tables, "id = 3") == [3]
+
+
+# fmt: off
+PIECES = st.sampled_from([
+    "(", ")", "'", '"', ";", "$", "\\", "\n", " ", "--", "/*", "*/", "$$", "$a$", "E'", "U&'", "\\'",
+    "''", "true", "false", "id", "v", " AND ", " OR ", " UNION SELECT 7, 'x', now() ",
+    "; DELETE FROM canary ", "DROP TABLE canary;", "COMMIT;", "nextval('s')", "=", "1", "SELECT ",
+    " FROM canary", "CASE WHEN ", " THEN ", " END ", "::text", "--\n", ",", "[", "]", "nextval",
+    "pg_sleep(9)", " IN ", "LIMIT 1", "ROLLBACK TO SAVEPOINT predicate;", "\u2028", "\x01",
+])
+# fmt: on
+
+
+def test_no_text_leaves_a_trace_or_a_foreign_row(database: Database, tables: PostgresTables) -> None:
+    before = traces(database)
+    told = {"refused": 0, "taken": 0}
+
+    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(st.sampled_from(["", "id > 3 "]), st.lists(PIECES, min_size=1, max_size=7).map("".join))
+    def attack(begin: str, end: str) -> None:
+        try:
+            found = tables.next_boundary(T, ["id"], ("2",), 1, begin + end)
+            assert found is None or int(found[0]) in range(3, 11)
+            told["taken"] += 1
+        except RequestError:
+            told["refused"] += 1
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(st.lists(PIECES, min_size=1, max_size=5).map("".join))
+    def attack_by_key(key: str) -> None:
+        with suppress(RequestError), tables.open_keys(T, [[key], ["1"]]) as chunk:
+            assert sum(map(len, (some.absent for some in chunk.rows()))) <= 2
+
+    attack()
+    attack_by_key()
+    assert min(told.values()) > 0, told
+    assert traces(database) == before
+
+
+def test_called_functions_are_found_in_a_plans_text() -> None:
+    plan = """Output: (f(1) AND s."G ""h"(x) AND 'i(' = "j(" AND "it's" = k AND 'it''s(' = l)"""
+    assert list(called_functions(plan)) == ["f", 'G "h']

@@ -1,0 +1,330 @@
+"""What `check` finds on a server and a role that are not fit, and how failures to connect are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from connector.demo.servers.postgres import PostgresServer, find_bin_dirs
+from connector.errors import (
+    ConfigurationError,
+    DeltatideError,
+    PreconditionError,
+    TableError,
+    TransientError,
+)
+from connector.postgres.connection import connect
+from connector.postgres.source import PostgresSource
+from connector.schema import TableName
+from connector.source import Finding
+from tests.support.postgres_source import chunk_rows, following, opened, ops, read_rows, source_of
+from tests.support.postgres_source import events as events_of
+from tests.support.servers.postgres import Database, postgres_versions
+
+
+def bad(source: PostgresSource) -> dict[str, Finding]:
+    """What failed, by name."""
+    try:
+        return {f"{f.name}: {f.detail}": f for f in source.check() if f.state == "failed"}
+    finally:
+        source.close()
+
+
+def only(found: dict[str, Finding], part: str) -> Finding:
+    """The one failure whose name or detail holds the part."""
+    (match,) = [finding for text, finding in found.items() if part in text]
+    return match
+
+
+@pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
+def test_a_fit_database_passes_on_every_version(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int NOT NULL UNIQUE)")
+    database.execute("ALTER TABLE u REPLICA IDENTITY USING INDEX u_id_key")
+    source = source_of(database)
+    assert all(finding.state == "ok" for finding in source.check())
+    source.prepare()
+    source.begin_history(fresh=False)
+    assert all(finding.state == "ok" for finding in source.check())
+    assert [schema.key for schema in source.tables().schemas] == [("id",), ("id",)]
+    source.close()
+
+
+def test_every_table_that_is_not_fit_is_found_at_once_with_what_mends_it(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE nokey (a int); CREATE TABLE hidden (id int PRIMARY KEY);"
+        "ALTER TABLE hidden REPLICA IDENTITY NOTHING; CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);"
+        "CREATE TABLE configured (a int, b int); ALTER TABLE configured REPLICA IDENTITY FULL;"
+        "CREATE TABLE good (id int PRIMARY KEY); CREATE VIEW v AS SELECT 1"
+    )
+    found = bad(source_of(database, ["public.*", "public.missing"], {"public.configured": ["a"]}))
+    assert 'key in [tables."public.nokey"]' in (only(found, "public.nokey").fix or "")
+    assert only(found, "replica identity of public.hidden").fix == (
+        'ALTER TABLE "public"."hidden" REPLICA IDENTITY DEFAULT;'
+    )
+    assert (
+        only(found, "public.unlogged").fix
+        == 'ALTER TABLE "public"."unlogged" SET LOGGED; or add it to source.exclude'
+    )
+    assert only(found, "public.configured").fix == 'CREATE UNIQUE INDEX ON "public"."configured" ("a");'
+    assert "no table matches" in only(found, "tables public.missing").detail
+    assert not [text for text in found if "public.good" in text]
+    database.execute(only(found, "public.configured").fix or "")
+    again = only(bad(source_of(database, keys={"public.configured": ["a"]})), "public.configured")
+    database.execute(again.fix or "")
+    assert not [t for t in bad(source_of(database, keys={"public.configured": ["a"]})) if "configured" in t]
+
+
+def test_a_publication_that_carries_less_is_found_and_mended_by_the_sql_given(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE t (id int PRIMARY KEY, v int);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9);"
+        "CREATE PUBLICATION it FOR TABLE t (id), p WITH (publish = 'insert')"
+    )
+    role = f"p_{database.name}"[:60]
+    database.execute(
+        f'CREATE ROLE "{role}" LOGIN REPLICATION PASSWORD \'pw\'; GRANT SELECT ON p, t TO "{role}"'
+    )
+    try:
+        ours = source_of(database)
+        assert [f.state for f in ours.check() if f.name == "publication"] == ["warning"] * 3, "we may fix it"
+        ours.close()
+        url = database.server.url(user=role, password="pw", database=database.name)
+        found = bad(source_of(database, exclude=["public.p1"], url=url))
+        assert len(found) == 3
+        with pytest.raises(PreconditionError, match="publish every kind of change") as refused:
+            source_of(database, url=url).prepare()
+        assert "ALTER PUBLICATION" in (refused.value.hint or "")
+        for finding in found.values():
+            database.execute(finding.fix or "")
+        assert bad(source_of(database, exclude=["public.p1"], url=url)) == {}
+    finally:
+        database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+    source = source_of(database)
+    with following(source) as log:
+        database.execute("INSERT INTO p VALUES (1); INSERT INTO t VALUES (1, 2)")
+        assert len(ops(events_of(read_rows(log, 2)), "id")) == 2
+
+
+def test_what_a_publication_of_others_lacks_of_one_table_keeps_no_other_from_being_captured(
+    database: Database,
+) -> None:
+    database.execute(
+        "CREATE TABLE good (id int PRIMARY KEY); CREATE TABLE absent (id int PRIMARY KEY);"
+        "CREATE TABLE part (id int PRIMARY KEY, v int);"
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9); CREATE PUBLICATION it FOR TABLE good, p;"
+    )
+    if database.server.version >= "15":
+        database.execute("ALTER PUBLICATION it ADD TABLE part (id)")
+    role = f"q_{database.name}"[:60]
+    database.execute(f"CREATE ROLE \"{role}\" LOGIN REPLICATION PASSWORD 'pw'")
+    try:
+        database.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "{role}"')
+        source = source_of(
+            database, url=database.server.url(user=role, password="pw", database=database.name)
+        )
+        found = [f for f in source.check() if f.state == "failed"]
+        source.prepare()
+        unfit = source.look().unfit
+        assert (
+            {f.table for f in found}
+            == set(unfit)
+            == {TableName("public", n) for n in ("absent", "part", "p")}
+        )
+        for finding in found:
+            assert unfit[finding.table].hint.startswith(finding.fix or "?")
+            database.execute(finding.fix or "")
+        assert [f for f in source.check() if f.state == "failed"] == []
+        assert source.look().unfit == {}
+        source.close()
+    finally:
+        database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+
+
+def test_a_second_connection_that_cannot_be_had_now_is_waited_for_unless_something_else_fails(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    for tables, waits in (["public.*"], True), (["public.missing"], False):
+        source = source_of(database, tables)
+        source.identity()  # connected
+        connect_now = source._connect
+        monkeypatch.setattr(source, "_connect", partial(_refused, connect_now))
+        if waits:
+            with pytest.raises(TransientError, match="starting up"):
+                source.check()
+        else:
+            assert {f.detail for f in source.check() if f.state == "failed"} == {
+                "no table matches", "it is starting up",
+            }  # fmt: skip
+        source.close()
+
+
+def _refused(connect_now: Callable[[], Any], replication: bool = False) -> Any:
+    if replication:
+        raise TransientError("it is starting up")
+    return connect_now()
+
+
+KEYS = """
+    CREATE TABLE late (id int PRIMARY KEY DEFERRABLE); CREATE TABLE late_full (id int PRIMARY KEY DEFERRABLE);
+    ALTER TABLE late_full REPLICA IDENTITY FULL;
+    CREATE TABLE chosen (id int NOT NULL UNIQUE DEFERRABLE); ALTER TABLE chosen REPLICA IDENTITY FULL;
+    CREATE TABLE ours (id int PRIMARY KEY, "_Cdc" int);
+    CREATE TABLE twice (id int PRIMARY KEY, a int, "A" int);
+    CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);
+    CREATE UNLOGGED TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (9);
+    CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id); ALTER TABLE whole REPLICA IDENTITY FULL;
+    CREATE TABLE whole_1 PARTITION OF whole FOR VALUES FROM (0) TO (9)"""
+
+
+def test_check_and_the_running_agent_refuse_the_same_tables_and_the_sql_given_mends_them(
+    database: Database,
+) -> None:
+    database.execute(KEYS)
+    tables = {"public.chosen": ["id"]}
+    source = source_of(database, keys=tables)
+    found = bad(source)
+    source.prepare()
+    seen = source.look()
+    source.close()
+    assert set(seen.unfit) == {
+        TableName("public", n) for n in "late late_full chosen ours twice parts whole".split()
+    }
+    assert not seen.tables
+    for table, unfit in seen.unfit.items():
+        finding = only(found, f"table {table}:")
+        assert (finding.detail, finding.fix) == (unfit.reason, unfit.hint)
+        if "rename" not in unfit.hint:
+            database.execute(unfit.hint)
+    database.execute('ALTER TABLE ours RENAME "_Cdc" TO cdc; ALTER TABLE twice RENAME "A" TO b')
+    assert not [text for text in bad(source_of(database, keys=tables)) if "publication" not in text]
+
+
+def test_row_security_is_refused_by_check_and_by_a_dump_instead_of_hiding_rows(database: Database) -> None:
+    role = f"s_{database.name}"[:60]
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2);"
+        "CREATE TABLE o (id int PRIMARY KEY);"
+        f'CREATE ROLE "{role}" LOGIN REPLICATION PASSWORD \'pw\'; GRANT SELECT ON t TO "{role}";'
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY a_few ON t USING (id = 1);"
+        f'ALTER TABLE o OWNER TO "{role}"; ALTER TABLE o ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;'
+        "CREATE PUBLICATION it FOR TABLE t, o"
+    )
+    url = database.server.url(user=role, password="pw", database=database.name)
+    try:
+        found = bad(source_of(database, url=url))
+        assert only(found, "public.t: row security").fix == f'ALTER ROLE "{role}" BYPASSRLS;'
+        assert "NO FORCE ROW LEVEL SECURITY" in (only(found, "public.o: row security").fix or "")
+        source = source_of(database, url=url)
+        with following(source), pytest.raises(TableError, match="row-level security") as refused:
+            chunk_rows(source.open_tables(), "public.t")
+        assert f'ALTER ROLE "{role}" BYPASSRLS;' in (refused.value.hint or "")
+        database.execute(f'ALTER ROLE "{role}" BYPASSRLS')
+        assert bad(source_of(database, url=url)) == {}
+        with opened(source, source.begin_history(fresh=True)):
+            assert [row["id"] for row in chunk_rows(source.open_tables(), "public.t")] == [1, 2]
+    finally:
+        database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+
+
+def test_a_role_without_rights_is_told_each_grant(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY)"
+    )
+    role = f"r_{database.name}"[:60]
+    database.execute(f"CREATE ROLE \"{role}\" LOGIN PASSWORD 'pw'")
+    url = database.server.url(user=role, password="pw", database=database.name)
+    try:
+        found = bad(source_of(database, ["public.t", "s.t"], url=url))
+        assert only(found, "no REPLICATION").fix == f'ALTER ROLE "{role}" REPLICATION;'
+        assert only(found, "table public.t").fix == f'GRANT SELECT ON "public"."t" TO "{role}";'
+        assert (only(found, "table s.t").fix or "").startswith('GRANT USAGE ON SCHEMA "s"')
+        assert (only(found, "may not create it").fix or "").startswith('CREATE PUBLICATION "it" FOR TABLE')
+        with pytest.raises(PreconditionError, match=r"(?i)superuser|permission denied|replication"):
+            connect(url, "test", replication=True)
+        for finding in found.values():
+            database.execute(finding.fix or "")
+        source = source_of(database, ["public.t", "s.t"], url=url)
+        assert bad(source) == {}
+        with following(source) as log:
+            database.execute("INSERT INTO s.t VALUES (1)")
+            assert ops(events_of(read_rows(log, 1)), "id") == [("insert", 1)]
+    finally:
+        database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+
+
+def test_a_slot_that_is_somebody_elses_is_refused(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("SELECT pg_create_physical_replication_slot(%s)", (database.name,))
+    try:
+        assert "physical" in only(bad(source_of(database)), "slot").detail
+        with pytest.raises(PreconditionError, match="physical"):
+            source_of(database).begin_history(fresh=True)
+    finally:
+        database.execute("SELECT pg_drop_replication_slot(%s)", (database.name,))
+
+
+def test_a_server_without_logical_log_and_without_room_is_found(servers_folder: Path) -> None:
+    settings = {"wal_level": "replica", "max_replication_slots": "0", "max_wal_senders": "0"}
+    folder = servers_folder / "unfit"
+    with PostgresServer.start(folder, bin_dir=find_bin_dirs()[15], settings=settings) as server:
+        found = bad(source_of(Database(server, "postgres")))
+    assert only(found, "wal_level").fix == "ALTER SYSTEM SET wal_level = logical; then restart the server"
+    assert "max_replication_slots = 4" in (only(found, "max_replication_slots: 0 of 0").fix or "")
+    assert "max_wal_senders = 4" in (only(found, "max_wal_senders: 0 of 0").fix or "")
+    assert "no table matches" in only(found, "tables public.*").detail
+
+
+def failure(url: str) -> DeltatideError:
+    """The error of connecting."""
+    with pytest.raises(DeltatideError) as raised:
+        connect(url, "test")
+    assert "\n" not in str(raised.value)
+    return raised.value
+
+
+def test_failures_to_connect_say_what_to_do_and_never_the_password(postgres: PostgresServer) -> None:
+    secret = quote("s3cret-of-mine", safe="")
+    wrong = failure(postgres.url(password="s3cret-of-mine"))
+    assert isinstance(wrong, PreconditionError)
+    assert "password authentication failed" in str(wrong)
+    assert wrong.hint == "check user and password in source.url"
+    unknown = failure(postgres.url(database="nowhere"))
+    assert isinstance(unknown, PreconditionError)
+    assert 'database "nowhere" does not exist' in str(unknown)
+    refused = failure(f"postgresql://u:{secret}@127.0.0.1:1/db")
+    assert isinstance(refused, TransientError)
+    assert "can't reach postgres at 127.0.0.1:1/db as u" in str(refused)
+    nowhere = failure(f"postgresql://u:{secret}@no-such-host.invalid/db")
+    assert isinstance(nowhere, TransientError)
+    assert "no-such-host.invalid" in str(nowhere)
+    malformed = failure(f"postgresql://u:{secret}@[::1/db")
+    assert isinstance(malformed, ConfigurationError)
+    for error in (wrong, refused, nowhere, malformed):
+        assert "s3cret" not in f"{error} {error.hint}"
+
+
+def test_tables_are_found_by_patterns_and_refused_without_a_key(database: Database) -> None:
+    database.execute(
+        "CREATE SCHEMA s; CREATE TABLE s.orders (id int PRIMARY KEY);"
+        "CREATE TABLE s.order_items (id int PRIMARY KEY);"
+        'CREATE TABLE "s"."Odd.name" (id int PRIMARY KEY); CREATE TABLE t (id int)'
+    )
+    source = source_of(database, ["s.order*"])
+    assert [str(schema.table) for schema in source.tables().schemas] == ["s.order_items", "s.orders"]
+    source.close()
+    source = source_of(database, ["s.*"])
+    assert 's."Odd.name"' in [str(schema.table) for schema in source.tables().schemas]
+    source.close()
+    source = source_of(database)
+    (refused,) = source.tables().refused
+    assert str(refused) == "public.t: it has no primary key"
+    assert refused.hint == 'add a primary key, or set key in [tables."public.t"]'
+    source.close()

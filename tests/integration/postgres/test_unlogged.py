@@ -1,0 +1,374 @@
+"""What PostgreSQL's log does not tell, repaired by a running agent: real server, landing zone in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from connector.capture import catalog_watcher, dump_workers, loop
+from connector.capture.loop import Capture
+from connector.config import Config
+from connector.errors import GapError, TableError
+from connector.landing.manifest import Manifest
+from connector.landing.manifest_store import newest_manifest
+from connector.landing.requests import DumpRequest, submit
+from connector.postgres import publication, source
+from connector.postgres.source import PostgresSource
+from connector.schema import TableName
+from connector.source import KeyRange
+from connector.testing.memory_store import MemoryStore
+from tests.support.cuts import Table, add_manifest, manifests_in
+from tests.support.servers.postgres import Database
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
+
+
+class Agent:
+    """A capture of one database in a thread of its own, into a store that outlives it."""
+
+    def __init__(
+        self, database: Database, store: MemoryStore, *, on_gap: str = "repair", **source: Any
+    ) -> None:
+        settings = {"name": "it", "kind": "postgres", "url": database.url, "slot": database.name}
+        more = {"publication": "it", "tables": ["public.*"], "on_gap": on_gap}
+        landing = {"url": "/nowhere", "flush_seconds": 0.05, "heartbeat_seconds": 0.1}
+        config = Config.model_validate({"source": {**settings, **more, **source}, "landing": landing})
+        self.database, self.store, self.error = database, store, None
+        self._source = PostgresSource(config.source, config.tables)
+        self._capture = Capture(self._source, store, config)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Agent:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        self._capture.stop()
+        self.join()
+        if kind is None and self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            self._capture.run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._source.close()
+
+    def join(self) -> BaseException | None:
+        """Wait for its end; the error it ended with."""
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "capture did not end"
+        return self.error
+
+    def wait(self, condition: Callable[[Manifest], Any], what: str) -> Manifest:
+        """Wait for a manifest; fails at once when the agent has ended."""
+
+        def found() -> Manifest | None:
+            if self.error is not None:
+                raise AssertionError(f"the agent ended while waiting until {what}") from self.error
+            manifest = newest_manifest(self.store)
+            return manifest if manifest is not None and condition(manifest) else None
+
+        return wait_until(found, what, seconds=40)
+
+    def wait_exact(self) -> Manifest:
+        """Wait until a cut is exact and at the end of the log as it is now."""
+        end = self.database.end_of_log()
+        return self.wait(lambda m: m.exact and m.position >= end, "a cut is exact")
+
+    def wait_equal(self, *names: str) -> None:
+        """Wait until tables equal the source; a wrong cut may be called exact for one look, not longer."""
+        self.wait_exact()
+        wait_until(
+            lambda: all(self.differs(n) is None for n in names), f"{names} equal the source", seconds=40
+        )
+        self.wait_exact()
+        assert {n: d for n in names if (d := self.differs(n))} == {}
+
+    def differs(self, name: str) -> str | None:
+        """What differs between a table and its source, None when nothing does."""
+        query = "SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
+        columns = [c for (c,) in self.database.execute(f"{query} AND NOT attisdropped", (name,))]
+        texts = ", ".join(f"{column}::text" for column in columns)
+        source = self.database.execute(f"SELECT {texts} FROM {name}")
+        landed = [tuple(_text(row.get(c)) for c in columns) for row in self.rows(name)]
+        same = sorted(source, key=str) == sorted(landed, key=str)
+        return None if same else f"source {source} landed {landed}"
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a table as the newest manifest has them."""
+        tables: dict[TableName, Table] = defaultdict(Table)
+        for manifest in manifests_in(self.store):
+            add_manifest(self.store, manifest, tables)
+        table = tables[TableName("public", name)]
+        return [row for key in list(table.events) if (row := table.row(key)[0]) is not None]
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+EDITS = {
+    "recreated": "DROP TABLE recreated; CREATE TABLE recreated (id int PRIMARY KEY, v text);"
+    "INSERT INTO recreated VALUES (2, 'new')",
+    "swapped": "CREATE TABLE fresh (id int PRIMARY KEY, v text);"
+    "INSERT INTO fresh VALUES (2, 'new'), (3, 'new');"
+    "ALTER TABLE swapped RENAME TO former; ALTER TABLE fresh RENAME TO swapped",
+    "readded": "ALTER PUBLICATION it DROP TABLE readded; UPDATE readded SET v = 'unseen';"
+    "ALTER PUBLICATION it ADD TABLE readded",
+    "removed": "ALTER PUBLICATION it DROP TABLE removed; DELETE FROM removed WHERE id = 1",
+    "filtered": "ALTER PUBLICATION it DROP TABLE filtered;"
+    "ALTER PUBLICATION it ADD TABLE filtered WHERE (id > 5)",
+    "listed": "ALTER PUBLICATION it DROP TABLE listed; ALTER PUBLICATION it ADD TABLE listed (id)",
+    "renamed": "ALTER TABLE renamed RENAME TO elsewhere; UPDATE elsewhere SET v = 'unseen';"
+    "ALTER TABLE elsewhere RENAME TO renamed",
+    "rewritten": "ALTER TABLE rewritten ALTER v TYPE text USING v || '!'",
+    "defaulted": "ALTER TABLE defaulted ADD COLUMN w int DEFAULT 5",
+    "labelled": "ALTER TYPE mood RENAME VALUE 'one' TO 'uno'",
+}
+
+
+def test_whatever_the_log_does_not_tell_of_a_table_is_dumped_and_followed(
+    database: Database, store: MemoryStore
+) -> None:
+    database.execute("CREATE TYPE mood AS ENUM ('one', 'two')")
+    for name in EDITS:
+        type_ = "mood" if name == "labelled" else "text"
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v {type_})")
+        database.execute(f"INSERT INTO {name} VALUES (1, 'one'), (2, 'two')")
+    with Agent(database, store) as agent:
+        agent.wait_exact()
+        for statements in EDITS.values():
+            database.execute(statements)
+        agent.wait_equal(*EDITS)
+        for name in EDITS:
+            database.execute(
+                f"INSERT INTO {name} (id, v) VALUES (10, 'two'); DELETE FROM {name} WHERE id = 2"
+            )
+        agent.wait_exact()
+        assert {n: d for n in EDITS if (d := agent.differs(n))} == {}, "the log carries all of them again"
+        settled = agent.wait_exact()
+        for id_ in range(20, 23):  # the watch looks between them
+            database.execute(f"INSERT INTO labelled VALUES ({id_}, 'two')")
+            agent.wait_exact()
+        assert agent.wait_exact().last_dump_number == settled.last_dump_number, "a repair causes no other"
+
+
+def unseen(database: Database, name: str = "t") -> None:
+    """A change while the publication carries only inserts, which is put right afterwards."""
+    database.execute("ALTER PUBLICATION it SET (publish = 'insert')")
+    database.execute(f"UPDATE {name} SET v = 'unseen' || id")
+    database.execute("ALTER PUBLICATION it SET (publish = 'insert, update, delete, truncate')")
+
+
+def test_a_publication_edited_or_dropped_is_a_gap_that_is_repaired_running_or_not(
+    database: Database, store: MemoryStore
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b');"
+        "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100); INSERT INTO p VALUES (1, 'a')"
+    )
+    with Agent(database, store, exclude=["public.p1"]) as agent:
+        agent.wait_exact()
+        database.execute("ALTER PUBLICATION it SET (publish = 'insert')")
+        database.execute("UPDATE t SET v = 'x'")
+        agent.wait_equal("t", "p")
+        database.execute("ALTER PUBLICATION it SET (publish_via_partition_root = false)")
+        database.execute("UPDATE p SET v = 'x'")
+        agent.wait_equal("t", "p")
+        database.execute("DROP PUBLICATION it")
+        database.execute("UPDATE t SET v = 'y'; INSERT INTO t VALUES (3, 'c')")
+        agent.wait(lambda m: m.gaps, "log that can't be decoded is a gap")
+        agent.wait_equal("t", "p")
+        database.execute("INSERT INTO t VALUES (4, 'd')")
+        agent.wait_equal("t", "p")
+    unseen(database)
+    with Agent(database, store, exclude=["public.p1"]) as agent:
+        agent.wait_equal("t", "p")
+    database.execute("DROP PUBLICATION it")
+    database.execute("UPDATE t SET v = 'z'")
+    with Agent(database, store, exclude=["public.p1"]) as agent:
+        agent.wait_equal("t", "p")
+
+
+def test_lost_changes_stop_the_agent_where_that_is_configured_and_its_hint_leads_out(
+    database: Database, store: MemoryStore
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    agent = Agent(database, store, on_gap="stop")
+    agent.__enter__()
+    agent.wait_exact()
+    unseen(database)
+    for stopped in (agent, Agent(database, store, on_gap="stop")):
+        if stopped is not agent:
+            stopped.__enter__()
+        error = stopped.join()
+        assert isinstance(error, GapError)
+        assert "public.t: it was not in the publication for a time" in str(error)
+    assert 'on_gap = "repair"' in (error.hint or "")
+    with Agent(database, store) as repaired:
+        repaired.wait_equal("t")
+
+
+def test_a_transaction_across_the_edit_is_waited_for(
+    database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its insert is logged, its delete is not, and both have the position of its commit."""
+    monkeypatch.setattr(source, "WAITING_SECONDS", 0.0)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    with Agent(database, store) as agent:
+        agent.wait_exact()
+        writer = database.connect(autocommit=False)
+        with writer.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (2, 'ghost')")
+            database.execute("ALTER PUBLICATION it DROP TABLE t")
+            cursor.execute("DELETE FROM t WHERE id IN (1, 2)")
+        waiting = agent.wait(lambda m: any(d.awaits for d in m.dumps), "the dump waits for the transaction")
+        assert not waiting.exact
+        wait_until(lambda: "dumps have to wait" in caplog.text, "the log says so")
+        writer.commit()
+        writer.close()
+        agent.wait_equal("t")
+        assert agent.rows("t") == []
+
+
+def test_a_slot_that_is_older_than_its_publication_is_a_gap(database: Database, store: MemoryStore) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (database.name,))
+    database.execute("INSERT INTO t VALUES (1, 'a')")
+    with Agent(database, store) as agent:
+        agent.wait(lambda m: m.gaps, "the gap is found")
+        agent.wait_equal("t")
+
+
+def test_a_table_that_becomes_unfit_while_running_is_quarantined_alone_and_taken_up_when_mended(
+    database: Database, store: MemoryStore
+) -> None:
+    database.execute(
+        "CREATE TABLE good (id int PRIMARY KEY); CREATE TABLE named (id int PRIMARY KEY);"
+        "CREATE TABLE u (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE u1 PARTITION OF u FOR VALUES FROM (0) TO (100); INSERT INTO u VALUES (1)"
+    )
+    with Agent(database, store, exclude=["public.u1"]) as agent:
+        agent.wait_exact()
+        database.execute('ALTER TABLE u1 SET UNLOGGED; ALTER TABLE named ADD COLUMN "_CDC" int')
+        database.execute("INSERT INTO u VALUES (2); INSERT INTO good VALUES (1)")
+        names = {TableName("public", n) for n in ("u", "named")}
+        quarantined = agent.wait(
+            lambda m: {n for n, t in m.tables.items() if t.state == "quarantined"} == names,
+            "both are quarantined",
+        )
+        assert "SET LOGGED" in (quarantined.tables[TableName("public", "u")].hint or "")
+        assert "_CDC" in (quarantined.tables[TableName("public", "named")].reason or "")
+        wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=20)
+
+
+@pytest.fixture
+def role(database: Database) -> Iterator[str]:
+    """A role that may replicate and read, and owns nothing."""
+    name = f"r_{database.name}"[:60]
+    database.execute(f"CREATE ROLE \"{name}\" LOGIN REPLICATION PASSWORD 'pw'")
+    yield name
+    database.execute(f'DROP OWNED BY "{name}"; DROP ROLE "{name}"')
+
+
+def test_a_table_that_only_its_owner_can_publish_again_is_quarantined_with_the_sql(
+    database: Database, store: MemoryStore, role: str
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE good (id int PRIMARY KEY, v text);"
+        "CREATE PUBLICATION it FOR TABLE t, good WITH (publish_via_partition_root = true);"
+        f"GRANT SELECT ON t, good TO \"{role}\"; INSERT INTO t VALUES (1, 'a')"
+    )
+    url = database.server.url(user=role, password="pw", database=database.name)
+    table = TableName("public", "t")
+    with Agent(database, store, url=url) as agent:
+        agent.wait_exact()
+        database.execute("ALTER PUBLICATION it SET TABLE t (id), good")
+        database.execute("UPDATE t SET v = 'b'; INSERT INTO good VALUES (1, 'x')")
+        quarantined = agent.wait(lambda m: m.tables[table].state == "quarantined", "it is quarantined")
+        wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=20)
+        database.execute((quarantined.tables[table].hint or "").split("; then")[0])
+        ask(store, "t")
+        agent.wait_equal("t", "good")
+        database.execute("INSERT INTO t VALUES (2, 'c')")
+        agent.wait_equal("t", "good")
+
+
+@pytest.mark.parametrize("start", ["first", "later"])
+def test_a_table_that_cannot_be_published_while_somebody_locks_it_stops_no_other(
+    start: str, database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As CREATE INDEX does, for hours."""
+    monkeypatch.setattr(source, "LOCKED_SECONDS", 1.0)
+    monkeypatch.setattr(publication, "LOCK_SECONDS", 1)
+    good, busy = (TableName("public", n) for n in ("good", "busy"))
+    database.execute("CREATE TABLE good (id int PRIMARY KEY, v text); INSERT INTO good VALUES (1, 'a')")
+    made = "CREATE TABLE busy (id int PRIMARY KEY, v text); INSERT INTO busy VALUES (1, 'a')"
+    holder = database.connect(autocommit=False)
+    lock = "LOCK TABLE busy IN SHARE MODE"
+    if start == "first":
+        database.execute(made)
+        holder.cursor().execute(lock)
+    with Agent(database, store) as agent:
+        agent.wait(lambda m: m.tables[good].dumped, "the other table is dumped")
+        if start == "later":
+            holder.cursor().execute(f"{made}; {lock}")
+            holder.cursor().execute("COMMIT; BEGIN; " + lock)
+        quarantined = agent.wait(
+            lambda m: busy in m.tables and m.tables[busy].state == "quarantined", "it is quarantined"
+        )
+        assert "somebody locks it" in (quarantined.tables[busy].reason or "")
+        database.execute("INSERT INTO good VALUES (2, 'b')")
+        wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=10)
+        holder.close()
+        agent.wait_equal("good", "busy")
+        database.execute("INSERT INTO busy VALUES (2, 'b')")
+        agent.wait_equal("good", "busy")
+
+
+def ask(store: MemoryStore, name: str) -> None:
+    """Ask for a dump of a table, which releases it."""
+    submit(store, DumpRequest(tables=[TableName("public", name)]))
+
+
+def test_a_key_that_is_renamed_or_replaced_quarantines_its_table_with_that_reason(
+    database: Database, store: MemoryStore
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v int NOT NULL); CREATE TABLE u (id int PRIMARY KEY, v int);"
+        "INSERT INTO t VALUES (1, 1); INSERT INTO u VALUES (1, 1)"
+    )
+    t, u = (TableName("public", name) for name in "tu")
+    with Agent(database, store) as agent:
+        agent.wait_exact()
+        database.execute("ALTER TABLE u RENAME COLUMN id TO number")
+        quarantined = agent.wait(lambda m: m.tables[u].state == "quarantined", "it is quarantined")
+        assert quarantined.tables[u].reason == "its key changed from ['id'] to ['number']"
+        ask(store, "u")
+        agent.wait_equal("t", "u")
+        database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, v)")
+        dump = agent._source.open_tables()
+        try:
+            with pytest.raises(TableError), dump.open_chunk(t, KeyRange(("1",), None)):
+                pass
+        finally:
+            dump.close()

@@ -1,0 +1,10 @@
+-- A table is dropped: it is captured no longer
+CREATE TABLE t (id int PRIMARY KEY, v text);
+CREATE TABLE u (id int PRIMARY KEY);
+INSERT INTO t VALUES (1, 'a');
+-- captured
+DROP TABLE t;
+INSERT INTO u VALUES (1);
+-- gone t
+-- rows u: id
+-- 1

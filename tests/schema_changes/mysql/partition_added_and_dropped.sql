@@ -1,0 +1,12 @@
+-- A partition goes with its rows
+CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id) (PARTITION p1 VALUES LESS THAN (10), PARTITION p2 VALUES LESS THAN (20));
+INSERT INTO t VALUES (1, 'a'), (11, 'k');
+-- captured
+ALTER TABLE t ADD PARTITION (PARTITION p3 VALUES LESS THAN (30));
+INSERT INTO t VALUES (21, 'u');
+ALTER TABLE t DROP PARTITION p2;
+INSERT INTO t VALUES (2, 'b');
+-- rows t: id | v
+-- 1 | a
+-- 2 | b
+-- 21 | u

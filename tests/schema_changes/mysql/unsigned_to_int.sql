@@ -1,0 +1,10 @@
+-- A sign comes back
+CREATE TABLE t (id int PRIMARY KEY, n int unsigned);
+INSERT INTO t VALUES (1, 10), (2, 20);
+-- captured
+ALTER TABLE t MODIFY n int;
+INSERT INTO t VALUES (3, -30);
+-- rows t: id | n
+-- 1 | 10
+-- 2 | 20
+-- 3 | -30

@@ -1,0 +1,9 @@
+-- A column's name changes only in case
+CREATE TABLE t (id int PRIMARY KEY, "Value" text);
+INSERT INTO t VALUES (1, 'a');
+-- captured
+ALTER TABLE t RENAME COLUMN "Value" TO value;
+INSERT INTO t VALUES (2, 'b');
+-- rows t: id | value
+-- 1 | a
+-- 2 | b

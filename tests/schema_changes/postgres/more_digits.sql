@@ -1,0 +1,10 @@
+-- A decimal with more digits before and behind the point
+CREATE TABLE t (id int PRIMARY KEY, n numeric(12, 2));
+INSERT INTO t VALUES (1, 10.25), (2, 20);
+-- captured
+ALTER TABLE t ALTER COLUMN n TYPE numeric(16, 4);
+INSERT INTO t VALUES (3, 30.1234);
+-- rows t: id | n
+-- 1 | 10.2500
+-- 2 | 20.0000
+-- 3 | 30.1234

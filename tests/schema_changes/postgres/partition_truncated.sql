@@ -1,0 +1,11 @@
+-- A partition is emptied by itself
+CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE p1 PARTITION OF t FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF t FOR VALUES FROM (10) TO (20);
+INSERT INTO t VALUES (1, 'a'), (11, 'k');
+-- captured
+TRUNCATE p2;
+INSERT INTO t VALUES (12, 'l');
+-- rows t: id | v
+-- 1 | a
+-- 12 | l

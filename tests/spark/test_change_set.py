@@ -1,0 +1,104 @@
+"""A truncate, a chunk, a sweep: which rows a merge deletes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from merge import apply, merge_once
+from tests.support.landed import Chunk, Event
+from tests.support.zone import T, Zone, delete, insert, row, update_of_a
+
+
+@pytest.fixture
+def zone(spark: SparkSession, tmp_path: Path) -> Zone:
+    return Zone(spark, tmp_path)
+
+
+def gap(zone: Zone) -> None:
+    """A row inserted before a gap and deleted in it; one whose `b` changed in it; then a full dump."""
+    zone.log(10, insert(5, 1), insert(5, 2, b="old"))
+    zone.log(20, update_of_a(3, 2, 22, epoch=2), epoch=2)
+    zone.landed.full_dump(T, 7, low=2, started_in=zone.landed.number + 1, epoch=2)
+    zone.chunk(9, Chunk(2, 8, [row(2, 22, "new"), row(3, 3)], dump=7, epoch=2), epoch=2)
+
+
+def test_a_row_deleted_during_its_chunk_stays_deleted(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.log(20, delete(15, 2))
+    zone.merge()
+    zone.chunk(30, Chunk(low=12, high=25, rows=[row(1, 1), row(2, 2), row(3, 3)]))
+    assert zone.live() == [(1, 1, "x"), (3, 3, "x")]
+    zone.merge()
+    assert zone.rows() == zone.live() == [(1, 1, "x"), (3, 3, "x")]
+
+
+def test_a_truncate_deletes_what_is_older_and_nothing_else(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    zone.log(20, insert(15, 3), Event("truncate", 16, 0, {}), insert(16, 4), insert(17, 2, a=9))
+    assert zone.live() == [(2, 9, "x"), (4, 4, "x")]
+    zone.merge()
+    assert zone.rows() == [(2, 9, "x"), (4, 4, "x")]
+
+
+@pytest.mark.parametrize("what", ["truncate", "sweep"])
+def test_rows_that_a_slower_job_adds_between_reading_and_merging_are_deleted_too(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Truncates and ghosts are computed from the rows that the MERGE itself finds in the table, and no bounds
+    of keys, which were looked for before it, keep their deletes from such rows."""
+    monkeypatch.setattr(apply, "LARGE_BYTES", 0)
+    zone.log(5, insert(1, 9))
+    zone.merge()
+    if what == "truncate":
+        zone.log(10, insert(6, 1))
+        zone.log(20, Event("truncate", 15, 0, {}))
+    else:
+        gap(zone)
+    overtaken, look_for = [], apply._bounds
+
+    def bounds(*arguments: Any) -> str:
+        found = look_for(*arguments)
+        if not overtaken:
+            overtaken.append(True)
+            merge_once(zone.spark.newSession(), zone.config, until=2)
+            assert 1 in {found[0] for found in zone.rows("id")}
+        return found
+
+    monkeypatch.setattr(apply, "_bounds", bounds)
+    zone.merge()
+    assert zone.rows() == ([] if what == "truncate" else [(2, 22, "new"), (3, 3, "x")])
+
+
+def test_soft_deletes_mark_the_row_and_keep_its_values(spark: SparkSession, tmp_path: Path) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    zone.log(20, delete(15, 1), delete(15, 3))
+    zone.merge()
+    shown = "id, a, _cdc.op"
+    assert zone.rows(shown) == [(1, 1, "delete"), (2, 2, "insert"), (3, None, "delete")]
+    assert zone.live() == [(2, 2, "x")]
+    zone.log(30, insert(25, 1, a=8), Event("truncate", 26, 0, {}))
+    zone.merge()
+    assert zone.rows("id, _cdc.op") == [(1, "delete"), (2, "delete"), (3, "delete")]
+
+
+def test_after_a_gap_a_full_dump_sweeps_ghosts_and_mends_what_changed_unseen(zone: Zone) -> None:
+    gap(zone)
+    zone.merge(until=2)
+    assert zone.rows() == [(1, 1, "x"), (2, 22, "old")]
+    assert zone.live() == [(2, 22, "new"), (3, 3, "x")]
+    zone.merge()
+    assert zone.rows() == [(2, 22, "new"), (3, 3, "x")]
+
+
+def test_a_table_built_anew_over_a_gap_has_no_ghosts(zone: Zone) -> None:
+    gap(zone)
+    assert zone.live() == [(2, 22, "new"), (3, 3, "x")]
+    zone.merge()
+    assert zone.rows() == [(2, 22, "new"), (3, 3, "x")]

@@ -1,0 +1,203 @@
+"""Delta tables that somebody touched: restored, written to, dropped, replaced; and the cuts of before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.errors import ConfigurationError
+from merge import apply as applying
+from merge import as_of, cuts, live, table
+from tests.support.landed import Chunk, Event, Landed, schema_of
+from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
+
+
+@pytest.fixture
+def zone(spark: SparkSession, tmp_path: Path) -> Zone:
+    return Zone(spark, tmp_path)
+
+
+def name(zone: Zone) -> str:
+    return f"delta.`{zone.folder}/lake/public/orders`"
+
+
+def ids(frame: Any) -> list[int]:
+    return sorted(found["id"] for found in frame.collect())
+
+
+def test_a_restored_table_is_built_anew_and_its_cuts_stay(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    zone.log(20, delete(15, 1))
+    zone.merge()
+    zone.spark.sql(f"RESTORE TABLE {name(zone)} TO VERSION AS OF 1")
+    assert ids(zone.spark.table(name(zone))) == [1, 2]
+    zone.log(30, insert(25, 3))
+    assert [found[0] for found in zone.live()] == [2, 3]
+    report = zone.merge()
+    assert (report.failed, report.exact) == ([], True)
+    assert zone.rows("id") == [(2,), (3,)]
+    assert [ids(as_of(zone.spark, zone.config, n)[T]) for n in (1, 2, 3)] == [[1, 2], [2], [2, 3]]
+    versions = len(zone.history())
+    zone.log(40, insert(35, 4))
+    zone.merge()
+    assert zone.rows("id") == [(2,), (3,), (4,)]
+    assert len(zone.history()) == versions + 1  # it goes on from there
+
+
+def test_rows_that_somebody_else_changed_are_built_anew(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    zone.spark.sql(f"UPDATE {name(zone)} SET a = 0")
+    zone.log(20, insert(15, 3))
+    assert zone.live() == [(1, 1, "x"), (2, 2, "x"), (3, 3, "x")]
+    assert zone.merge().exact
+    assert zone.rows() == [(1, 1, "x"), (2, 2, "x"), (3, 3, "x")]
+
+
+def test_a_dropped_table_whose_rebuild_failed_half_way_is_built_whole(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    shutil.rmtree(zone.folder / "lake/public/orders")
+    zone.log(20, insert(15, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "apply", killed)
+        with pytest.raises(KeyboardInterrupt):
+            zone.merge()
+    assert zone.rows("id") == []  # created, and nothing in it
+    zone.log(30, insert(25, 3))
+    assert zone.merge().exact
+    assert zone.rows("id") == [(1,), (2,), (3,)]
+    with pytest.raises(ConfigurationError, match="dropped or replaced after the cut of manifest 1"):
+        as_of(zone.spark, zone.config, 1)
+    newest = cuts(zone.spark, zone.config).collect()[0]["manifest"]
+    assert ids(as_of(zone.spark, zone.config, newest)[T]) == [1, 2, 3]
+
+
+def killed(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_the_control_table_may_be_lost(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    zone.log(20, delete(15, 2))
+    zone.merge()
+    shutil.rmtree(zone.folder / "lake/_deltatide")
+    zone.log(30, insert(25, 3))
+    assert zone.merge().exact
+    assert zone.rows("id") == [(1,), (3,)]
+    assert ids(as_of(zone.spark, zone.config, 3)[T]) == [1, 3]
+
+
+def test_a_lake_of_another_landing_zone_is_refused_though_its_cuts_are_lost(zone: Zone) -> None:
+    """Its fences would skip what has landed in the new one, up to the number that the old one had."""
+    zone.log(10, insert(5, 1))
+    zone.log(20, insert(15, 2))
+    assert zone.merge().exact
+    for gone in ("lake/_deltatide", "landing"):
+        shutil.rmtree(zone.folder / gone)
+    zone.landed = Landed.local(zone.folder / "landing", writer="another-")
+    zone.landed.table(ORDERS)
+    for number in (3, 4, 5):
+        zone.log(10 * number, insert(10 * number - 5, number))
+        if number != 4:
+            (failed,) = zone.merge().failed
+            assert "manifest 2 of another landing zone" in str(failed.error)
+    assert [found[0] for found in zone.live()] == [3, 4, 5]
+    shutil.rmtree(zone.folder / "lake/public/orders")  # as the hint says
+    assert "drop that Delta table" in str(failed.hint)
+    assert zone.merge().exact
+    assert zone.rows("id") == [(3,), (4,), (5,)]
+
+
+def test_a_live_frame_keeps_the_state_it_was_made_at(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    idle = live(zone.spark, zone.config, T)
+    zone.log(20, insert(15, 3))
+    frame = live(zone.spark, zone.config, T)
+    zone.log(30, delete(25, 1), delete(25, 3))
+    zone.merge()
+    zone.spark.sql(f"DELETE FROM {name(zone)}")
+    assert (ids(idle), ids(frame)) == ([1, 2], [1, 2, 3])
+
+
+def test_the_callers_session_is_left_as_it_was_and_its_commits_are_its_own(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller writes to a table of its own in the midst of the merge's commit; another merge fails."""
+    zone.log(10, insert(5, 1))
+    mine = f"delta.`{zone.folder}/mine`"
+    zone.spark.sql(f"CREATE TABLE {mine} (id int) USING DELTA")
+    held = applying.held
+
+    @contextmanager
+    def meanwhile(*arguments: Any) -> Iterator[None]:
+        with held(*arguments):
+            zone.spark.sql(f"INSERT INTO {mine} VALUES (1)")
+            yield
+
+    monkeypatch.setattr(applying, "held", meanwhile)
+    zone.spark.conf.set("deltatide.test", "kept")
+    before = zone.spark.conf.getAll
+    zone.merge()
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "apply", killed)
+        zone.log(20, insert(15, 2))
+        with pytest.raises(KeyboardInterrupt):
+            zone.merge()
+    after = zone.spark.conf.getAll
+    last = "spark.databricks.delta.lastCommitVersionInSession"
+    assert {k: v for k, v in after.items() if k != last} == {k: v for k, v in before.items() if k != last}
+    assert SparkSession.getActiveSession() is zone.spark
+    zone.merge()
+    assert zone.spark.table(mine).count() == 2
+    for table_name in (mine, f"delta.`{zone.folder}/lake/_deltatide/cuts`"):
+        history = zone.spark.sql(f"DESCRIBE HISTORY {table_name}").collect()
+        assert [row["userMetadata"] for row in history] == [None] * len(history)
+        states = zone.spark.read.json(f"{table_name.split('`')[1]}/_delta_log/*.json")
+        assert "txn" not in states.columns
+
+
+def test_rows_that_an_answer_did_not_fill_keep_cuts_inexact_and_are_asked_for_again(zone: Zone) -> None:
+    """The dump ran before the row's commit was visible, and answered that there is none."""
+    zone.log(10, update_of_a(5, 1, 7))
+    assert not zone.merge().exact
+    (request,) = zone.requests()
+    for part in (zone.folder / "landing/shop/requests").glob("*.json/*"):
+        part.unlink()
+    zone.chunk(20, Chunk(low=4, high=15, rows=[row(2, 2)], absent=[{"id": 1}]))
+    report = zone.merge()
+    assert (report.exact, report.tables[0].missing) == (False, 1)
+    zone.log(30)
+    report = zone.merge()
+    assert (report.exact, report.tables[0].missing) == (False, 1)
+    (again,) = zone.requests()
+    assert again["keys"] == request["keys"]
+    zone.log(40, insert(35, 3))
+    assert not zone.merge().exact
+    assert len(zone.requests()) == 1  # it waits
+    for part in (zone.folder / "landing/shop/requests").glob("*.json/*"):
+        part.unlink()
+    zone.chunk(50, Chunk(low=45, high=48, rows=[row(1, 7, "found")]))
+    assert zone.merge().exact
+
+
+def test_columns_go_by_name_into_a_table_that_is_empty(zone: Zone) -> None:
+    zone.log(10)
+    zone.merge()
+    wide = schema_of(T, c="string", id="int", a="int", b="string")
+    zone.landed.table(wide)
+    event = Event("insert", 15, 0, {"id": 1, "a": 2, "b": "b", "c": "c"})
+    zone.landed.commit(20, [zone.landed.log(wide, [event])])
+    assert zone.merge().exact
+    assert zone.rows("id, a, b, c, _cdc.op") == [(1, 2, "b", "c", "insert")]

@@ -1,0 +1,171 @@
+"""What a caller's session is set to, and what others do to a Delta table in the midst of a merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from connector.errors import ConfigurationError
+from connector.schema import Column, TableSchema
+from merge import apply as applying
+from merge import as_of, cuts, job, live, merge_once, table
+from merge.sql import quoted
+from tests.support.landed import Event, schema_of
+from tests.support.zone import ORDERS, T, Zone, insert
+
+LENIENT = {"spark.sql.files.ignoreMissingFiles": "true", "spark.sql.files.ignoreCorruptFiles": "true"}
+MARKED = {"spark.databricks.delta.write.txnAppId": "mine", "spark.databricks.delta.write.txnVersion": "1"}
+
+
+@pytest.fixture
+def zone(spark: SparkSession, tmp_path: Path) -> Zone:
+    return Zone(spark, tmp_path)
+
+
+@pytest.fixture
+def odd(spark: SparkSession) -> Iterator[None]:
+    """A session that skips files it can't read, and marks what it writes."""
+    for setting, value in (LENIENT | MARKED).items():
+        spark.conf.set(setting, value)
+    yield
+    for setting in LENIENT | MARKED:
+        spark.conf.unset(setting)
+
+
+@pytest.mark.usefixtures("odd")
+def test_no_file_is_skipped_and_no_cut_whatever_the_callers_session_is_set_to(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    zone.log(20, insert(15, 2))
+    zone.merge()
+    assert [cut.manifest for cut in cuts(zone.spark, zone.config).collect()] == [2, 1]
+    zone.log(30, insert(25, 3))
+    landed = zone.folder / "landing/shop" / zone.landed.manifests[-1].files[0].path
+    whole = landed.read_bytes()
+    landed.write_bytes(b"not parquet")
+    assert zone.merge().failed
+    landed.unlink()
+    assert zone.merge().failed
+    with pytest.raises(ConfigurationError, match="ignoreMissingFiles is true") as refused:
+        zone.live()
+    assert "spark.conf.set" in (refused.value.hint or "")
+    landed.write_bytes(whole)
+    for file in (zone.folder / "lake/public/orders").glob("*.parquet"):
+        file.write_bytes(b"not parquet")
+    assert zone.merge().failed
+
+
+ALTERED = {
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.parser.escapedStringLiterals": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.session.timeZone": "Asia/Tokyo",
+}
+
+
+@pytest.fixture
+def altered(spark: SparkSession) -> Iterator[None]:
+    """A session that reads texts, names, dates and instants in another way than usual."""
+    before = {setting: spark.conf.get(setting) for setting in ALTERED}
+    for setting, value in ALTERED.items():
+        spark.conf.set(setting, value)
+    yield
+    for setting, value in before.items():
+        spark.conf.set(setting, value)
+
+
+@pytest.mark.usefixtures("altered")
+def test_names_keys_dates_and_instants_come_as_they_are_whatever_the_callers_session_makes_of_them(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes ``${env:HOME}`` in any SQL for the driver's variable, and ``${else}`` for nothing."""
+    monkeypatch.setattr(applying, "LARGE_BYTES", 0)  # so that the keys' bounds are in the MERGE
+    name, key = "it's ${env:HOME}\\", "z${env:HOME}\\ ${else}"
+    k = "k${env:HOME}"
+    odd = schema_of("public.odd", (k,), **{k: "string", name: "string"}, d="date", z="timestamp")
+    odd = TableSchema(odd.table, (*odd.columns, Column("e", "enum('${env:HOME}')", "string")), odd.key)
+    row = {
+        k: key,
+        name: "x",
+        "d": date(1500, 1, 1),
+        "z": datetime(1500, 1, 1, tzinfo=timezone.utc),
+        "e": "y",
+    }
+    zone.landed.table(odd)
+    zone.landed.commit(10, [zone.landed.log(odd, [Event("insert", 5, 0, row)])])
+    assert zone.merge().exact
+    zone.landed.commit(
+        20, [zone.landed.log(odd, [Event("update", 15, 0, row | {name: None, "e": "n"}, unchanged=(name,))])]
+    )
+    frames = [live(zone.spark, zone.config, "public.odd")]
+    assert zone.merge().exact
+    frames += [
+        live(zone.spark, zone.config, "public.odd"),
+        as_of(zone.spark, zone.config, 2)["public.odd"],
+    ]
+    assert frames[1].schema["e"].metadata["comment"] == "enum('${env:HOME}')"
+    for frame in frames:
+        spelled = [F.col(quoted(c)).cast("string") for c in (k, name, "d", "e")]
+        found = frame.select(*spelled, F.unix_micros("z")).collect()
+        assert [tuple(r) for r in found] == [(key, "x", "1500-01-01", "n", -14831769600000000)]
+    assert {setting: zone.spark.conf.get(setting) for setting in ALTERED} == ALTERED
+
+
+def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_built_it_anew(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    zone.spark.sql(f"DELETE FROM delta.`{zone.folder}/lake/public/orders`")
+    zone.log(20, insert(15, 3))
+    zone.log(30, insert(25, 4))
+    apply = table.apply
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(table, "apply", apply)
+        assert merge_once(zone.spark.newSession(), zone.config, until=2).exact
+        return apply(*arguments)
+
+    monkeypatch.setattr(table, "apply", overtaken)
+    assert zone.merge().exact
+    assert zone.rows("id") == [(1,), (2,), (3,), (4,)]
+
+
+def test_a_table_that_others_always_write_to_stops_no_other_table(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = schema_of("public.people", id="int")
+    zone.landed.table(people)
+    orders = zone.landed.log(ORDERS, [insert(5, 1)])
+    zone.landed.commit(10, [orders, zone.landed.log(people, [Event("insert", 5, 0, {"id": 1})])])
+    apply, append = table.apply, job.append_cut
+    conflicts = [True]
+
+    def busy(spark: Any, target: Any, *arguments: Any) -> Any:
+        if str(target.table) == T:
+            raise PySparkException("DELTA_CONCURRENT_APPEND")
+        return apply(spark, target, *arguments)
+
+    def busy_once(*arguments: Any, **more: Any) -> None:
+        if conflicts:
+            conflicts.clear()
+            raise PySparkException("DELTA_METADATA_CHANGED")
+        append(*arguments, **more)
+
+    monkeypatch.setattr(table, "apply", busy)
+    monkeypatch.setattr(job, "append_cut", busy_once)
+    report = zone.merge()
+    (failed,) = report.failed
+    assert (str(failed.table), report.recorded, report.exact) == (T, True, False)
+    assert "another job keeps writing there" in str(failed.error)
+    assert live(zone.spark, zone.config, "public.people").count() == 1
+    assert zone.rows("id", "public/people") == [(1,)]

@@ -1,0 +1,209 @@
+"""A merge of all tables: killed, repeated, overtaken, stopped; what it refuses, and where it runs."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.errors import ConfigurationError, FormatError, GapError, SourceMismatchError
+from connector.landing.format import manifest_path
+from merge import TableProgress, as_of, cuts, live, merge_every, merge_once
+from tests.support.landed import Event, Landed, config_of, schema_of
+from tests.support.servers.s3_server import S3
+from tests.support.zone import ORDERS, T, Zone, delete, insert, update_of_a
+
+
+@pytest.fixture
+def zone(spark: SparkSession, tmp_path: Path) -> Zone:
+    return Zone(spark, tmp_path)
+
+
+def test_a_merge_killed_before_its_cut_is_repeated_without_rewriting_anything(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    zone.log(20, update_of_a(15, 1, 7), delete(15, 2))
+    zone.merge()
+    before, versions = zone.rows(), len(zone.history())
+    zone.forget_cuts(after=1)
+    again = zone.merge()
+    assert zone.rows() == before == [(1, 7, "x")]
+    assert again.recorded
+    assert again.tables[0].version == versions - 1
+    assert len(zone.history()) == versions  # skipped whole: the manifest was applied
+    zone.forget_cuts(after=0)
+    zone.log(30)
+    zone.merge()
+    assert zone.rows() == before
+    assert zone.history()[-1]["operationMetrics"]["numTargetRowsUpdated"] == "0"
+
+
+def test_with_nothing_new_nothing_is_written(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    assert zone.merge().recorded
+    report = zone.merge()
+    assert not report.recorded
+    assert not report.tables
+    assert len(cuts(zone.spark, zone.config).collect()) == 1
+
+
+def test_a_job_that_was_overtaken_brings_nothing_back(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    zone.log(20, insert(15, 2))
+    zone.log(30, delete(25, 2))
+    zone.merge()
+    zone.forget_cuts(after=1)  # the late job read the frontier before the other one wrote its cut
+    late = zone.merge(until=2)
+    assert zone.rows() == [(1, 1, "x")]
+    assert (late.tables[0].manifest, late.manifest, late.exact) == (3, 2, False)
+
+
+def test_two_jobs_at_once_leave_the_right_table(zone: Zone) -> None:
+    zone.log(10, *(insert(5, key) for key in range(50)))
+    zone.merge()
+    for n in range(2, 8):
+        zone.log(
+            10 * n, *(insert(10 * n - 5, 100 * n + key) for key in range(9)), delete(10 * n - 4, 100 * n)
+        )
+    errors: list[BaseException] = []
+
+    def run(untils: Sequence[int | None]) -> None:
+        session = zone.spark.newSession()
+        try:
+            for until in untils:
+                assert not merge_once(session, zone.config, until=until).failed
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(untils,)) for untils in ((2, 4, None), (3, 5, None))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    keys = [*range(50), *(100 * n + key for n in range(2, 8) for key in range(1, 9))]
+    assert [found[0] for found in zone.rows("id")] == keys
+
+
+def test_a_table_that_appears_later_is_merged_from_its_beginning(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    odd = schema_of('public."my.table %"', ("k.1", "k 2"), **{"k.1": "string", "k 2": "binary", "v": "int"})
+    name = str(odd.table)
+    zone.landed.table(odd)
+    events = [Event("insert", 15, 0, {"k.1": "it's \\", "k 2": b"\x00", "v": 1})]
+    zone.landed.commit(20, [zone.landed.log(odd, events)])
+    zone.log(30, insert(25, 2))
+    zone.merge(tables=[T])
+    newest = cuts(zone.spark, zone.config).collect()[0]
+    assert newest["tables"][name]["version"] is None
+    zone.merge()
+    assert [r["v"] for r in live(zone.spark, zone.config, name).collect()] == [1]
+    zone.landed.commit(
+        40, [zone.landed.log(odd, [Event("update", 35, 0, {**events[0].values, "v": 2}, unchanged=())])]
+    )
+    zone.merge()
+    assert [r["v"] for r in as_of(zone.spark, zone.config, 4)[name].collect()] == [2]
+    assert [r["v"] for r in as_of(zone.spark, zone.config, 3)[name].collect()] == [1]
+
+
+def test_a_delta_table_that_was_dropped_is_built_anew(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    shutil.rmtree(zone.folder / "lake/public/orders")
+    zone.log(20, insert(15, 2))
+    assert zone.live() == [(1, 1, "x"), (2, 2, "x")]
+    zone.merge()
+    assert zone.rows("id") == [(1,), (2,)]
+
+
+def test_a_hole_in_the_chain_stops_the_merge(zone: Zone) -> None:
+    for n in (1, 2, 3):
+        zone.log(10 * n, insert(10 * n - 5, n))
+    (zone.folder / "landing/shop" / manifest_path(2)).unlink()
+    with pytest.raises(GapError, match="manifest 2 is missing"):
+        zone.merge()
+    assert zone.merge(until=1).manifest == 1
+
+
+def test_a_newer_format_and_a_replaced_landing_zone_are_refused(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    path = zone.folder / "landing/shop" / manifest_path(1)
+    good = path.read_text()
+    path.write_text(good.replace('"position": 10', '"position": 11'))
+    with pytest.raises(SourceMismatchError, match="manifest 1"):
+        zone.merge()
+    path.write_text(good)
+    zone.log(20)
+    newer = zone.folder / "landing/shop" / manifest_path(2)
+    newer.write_text(newer.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(FormatError, match="format 2"):
+        zone.merge()
+
+
+def test_an_unknown_table_is_named_with_those_there_are(zone: Zone) -> None:
+    zone.log(10)
+    with pytest.raises(ConfigurationError) as raised:
+        zone.merge(tables=["public.order"])
+    assert raised.value.hint is not None
+    assert T in raised.value.hint
+
+
+def test_merging_again_and_again_ends_gracefully(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    stop, reports = threading.Event(), []
+
+    def seen(report: Any) -> None:
+        reports.append(report)
+        zone.log(20, insert(15, 2)) if len(reports) == 1 else stop.set()
+
+    merge_every(zone.spark, zone.config, 0.01, report=seen, stop=stop)
+    assert [report.manifest for report in reports] == [1, 2]
+    assert zone.rows("id") == [(1,), (2,)]
+
+
+def test_a_merge_told_to_stop_finishes_the_table_under_way(spark: SparkSession, tmp_path: Path) -> None:
+    landed, stop = Landed.local(tmp_path / "landing"), threading.Event()
+    config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
+    tables = [schema_of(f"public.{name}", id="int") for name in ("a", "b")]
+    for table in tables:
+        landed.table(table)
+    landed.commit(10, [landed.log(table, [Event("insert", 5, 0, {"id": 1})]) for table in tables])
+
+    def told(step: TableProgress) -> None:
+        if step.step == "merging":
+            stop.set()
+
+    first = merge_once(spark, config, stop=stop, progress=told)
+    assert (first.stopped, first.exact, [t.rows for t in first.tables]) == (True, False, [1])
+    second = merge_once(spark, config)
+    assert (second.stopped, second.exact, [t.rows for t in second.tables]) == (False, True, [1])
+    assert {str(table.table) for table in (*first.tables, *second.tables)} == {"public.a", "public.b"}
+
+
+def test_landing_zone_and_lake_on_s3(spark: SparkSession, s3: S3) -> None:
+    client = s3.client()
+
+    def put(path: str, data: bytes) -> None:
+        client.put_object(Bucket=s3.bucket, Key=f"landing/shop/{path}", Body=data)
+
+    landed = Landed(f"s3://{s3.bucket}/landing", put)
+    landed.table(ORDERS)
+    landed.commit(10, [landed.log(ORDERS, [insert(5, 1), update_of_a(6, 2, 5)])])
+    config = config_of(landed.url, f"s3://{s3.bucket}/lake")
+    assert not merge_once(spark, config).failed
+    landed.commit(20, [landed.log(ORDERS, [delete(15, 1)])])
+    assert not merge_once(spark, config).failed
+    assert [tuple(r) for r in live(spark, config, T).select("id", "a", "b").collect()] == [(2, 5, None)]
+    keys = [
+        o["Key"]
+        for o in client.list_objects_v2(Bucket=s3.bucket, Prefix="landing/shop/requests/")["Contents"]
+    ]
+    assert any(".json/part-" in key for key in keys)

@@ -1,0 +1,130 @@
+"""Layouts and tables that come and go; each hint that a message gives is followed, and leads out."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.schema import TableSchema
+from merge import cuts
+from tests.support.landed import Chunk, Event, schema_of
+from tests.support.zone import ORDERS, T, Zone, delete, insert
+
+TEXT = schema_of(T, id="int", a="string", b="string")
+RENAMED = schema_of(T, ("pid",), pid="int", a="int", b="string")
+
+
+@pytest.fixture
+def zone(spark: SparkSession, tmp_path: Path) -> Zone:
+    return Zone(spark, tmp_path)
+
+
+def full_dump(zone: Zone, schema: TableSchema, number: int, low: int, *rows: dict[str, object]) -> None:
+    zone.landed.full_dump(T, number, low, started_in=zone.landed.number + 1)
+    zone.landed.commit(low + 5, [zone.landed.chunk(schema, Chunk(low, low + 3, rows, dump=number))])
+
+
+def test_an_impossible_type_that_was_changed_back_and_dumped_blocks_nothing(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    zone.landed.table(TEXT)
+    zone.landed.commit(20, [zone.landed.log(TEXT, [Event("insert", 15, 0, {"id": 3, "a": "many"})])])
+    report = zone.merge()
+    assert [(t.error is not None, t.hint is not None) for t in report.tables] == [(True, True)]
+    (newest, *_) = cuts(zone.spark, zone.config).collect()
+    assert (newest["exact"], newest["tables"][T]["manifest"]) == (False, 1)
+    assert "string" in newest["tables"][T]["error"]
+    assert not zone.merge().recorded  # failed again, and nothing is new
+    zone.landed.table(ORDERS)
+    full_dump(zone, ORDERS, 1, 30, {"id": 1, "a": 10}, {"id": 3, "a": 30})
+    report = zone.merge()
+    assert (report.failed, report.exact) == ([], True)
+    assert zone.rows("id, a") == [(1, 10), (3, 30)]
+    assert cuts(zone.spark, zone.config).collect()[0]["tables"][T]["error"] is None
+
+
+def test_an_impossible_type_that_stays_is_mended_as_its_hint_says(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    zone.landed.table(TEXT)
+    full_dump(zone, TEXT, 1, 20, {"id": 1, "a": "one"})
+    (failed,) = zone.merge().failed
+    assert "drop that Delta table" in (failed.hint or "")
+    shutil.rmtree(zone.folder / "lake/public/orders")
+    zone.log(30)
+    assert zone.merge().exact
+    assert zone.rows("id, a") == [(1, "one")]
+
+
+def test_a_renamed_key_is_mended_as_its_hint_says_with_soft_deletes_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, insert(5, 1), insert(5, 2), delete(6, 2), delete(6, 7))
+    zone.merge()
+    zone.landed.table(RENAMED, dumped=False)
+    event = Event("insert", 25, 0, {"pid": 3, "a": 3, "b": "x"})
+    zone.landed.commit(30, [zone.landed.log(RENAMED, [event])])
+    (failed,) = zone.merge().failed
+    assert "drop that Delta table" in (failed.hint or "")
+    shutil.rmtree(zone.folder / "lake/public/orders")
+    report = zone.merge()  # before the dump has ended
+    assert (report.failed, report.exact) == ([], False)
+    zone.landed.table(RENAMED)
+    full_dump(zone, RENAMED, 1, 40, {"pid": 1, "a": 1}, {"pid": 3, "a": 3})
+    zone.landed.commit(60, [zone.landed.log(RENAMED, [Event("delete", 55, 0, {"pid": 1})])])
+    assert zone.merge().exact
+    assert zone.rows("pid, _cdc.op") == [(1, "delete"), (3, "dump")]
+
+
+def test_a_table_that_is_no_longer_captured_leaves_the_cuts(zone: Zone) -> None:
+    other = schema_of("public.other", id="int", v="int")
+    zone.landed.table(other)
+    zone.landed.commit(10, [zone.landed.log(other, [Event("insert", 5, 0, {"id": 1, "v": 1})])])
+    assert zone.merge().exact
+    del zone.landed.tables[other.table]
+    zone.log(20, insert(15, 1))
+    assert zone.merge().exact
+    assert list(cuts(zone.spark, zone.config).collect()[0]["tables"]) == [T]
+    assert not zone.merge().recorded
+    zone.landed.table(other)  # captured again, and dumped
+    zone.landed.full_dump("public.other", 1, 25, started_in=3)
+    chunk = Chunk(25, 28, [{"id": 2, "v": 2}])
+    zone.landed.commit(30, [zone.landed.chunk(other, chunk)])
+    assert zone.merge().exact
+    assert zone.rows("id, v", "public/other") == [(2, 2)]
+
+
+def test_names_that_differ_only_by_case_have_two_tables(zone: Zone) -> None:
+    other = schema_of("public.Orders", id="int", a="int", b="string")
+    zone.landed.table(other)
+    files = [
+        zone.landed.log(s, [Event("insert", 5, 0, {"id": n, "a": n})]) for n, s in ((1, ORDERS), (2, other))
+    ]
+    zone.landed.commit(10, files)
+    assert zone.merge().exact
+    folders = sorted(path.name for path in (zone.folder / "lake/public").iterdir())
+    assert folders[1] == "orders"
+    assert folders[0].startswith("Orders_")
+    assert zone.rows("id") == [(1,)]
+    assert zone.rows("id", f"public/{folders[0]}") == [(2,)]
+
+
+def test_a_column_renamed_only_in_case_stays_one_column(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2, b="raw"))
+    zone.merge()
+    upper = schema_of(T, id="int", A="int", B="string")
+    zone.landed.table(upper)
+    partial = Event("update", 15, 2, {"id": 1, "A": 7}, unchanged=("B",))
+    special = Event("insert", 15, 6, {"id": 3, "A": None, "B": "y"}, raw={"A": "NaN"})
+    zone.landed.commit(20, [zone.landed.log(upper, [partial, special])])
+    assert zone.live() == [(1, 7, "x"), (2, 2, "raw"), (3, None, "y")]
+    assert zone.merge().exact
+    assert zone.rows("id, a, b, _cdc.raw") == [
+        (1, 7, "x", None),
+        (2, 2, "raw", None),
+        (3, None, "y", {"a": "NaN"}),
+    ]

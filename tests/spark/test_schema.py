@@ -1,0 +1,102 @@
+"""Layouts that change, and what a Delta table's columns become."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.errors import ConfigurationError
+from connector.landing.manifest import Notice, TableState
+from connector.schema import TableName
+from merge import live, merge_once
+from tests.support.landed import AT, Event, Landed, config_of, schema_of
+from tests.support.zone import ORDERS, T, Zone, insert
+
+
+@pytest.fixture
+def zone(spark: SparkSession, tmp_path: Path) -> Zone:
+    return Zone(spark, tmp_path)
+
+
+LANDED_TYPES: dict[str, tuple[Any, Any]] = {
+    "boolean": (True, False),
+    "tinyint": (-128, 127),
+    "smallint": (-(2**15), 2**15 - 1),
+    "int": (-(2**31), 2**31 - 1),
+    "bigint": (-(2**63), 2**63 - 1),
+    "decimal(20,0)": (Decimal(2**64 - 1), Decimal(0)),
+    "decimal(12,2)": (Decimal("-9999999999.99"), Decimal("0.01")),
+    "decimal(38,10)": (Decimal("9" * 28 + "." + "9" * 10), Decimal("-0.0000000001")),
+    "float": (1.5, -0.0),
+    "double": (0.1, 5e-324),
+    "string": ("", "tab\tnew\nline \U0001f600"),
+    "binary": (b"", b"\x00\xff"),
+    "date": (date(1, 1, 1), date(9999, 12, 31)),
+    "timestamp": (datetime(1, 1, 2, tzinfo=timezone.utc), datetime(9999, 12, 30, 1, 2, 3, 4, timezone.utc)),
+    "timestamp_ntz": (datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)),
+    "array<bigint>": ([], [1, None, -(2**63)]),
+    "array<string>": ([""], ["a", None]),
+}
+
+
+def test_columns_are_added_widened_and_kept_and_what_is_impossible_stops_one_table(zone: Zone) -> None:
+    landed = zone.landed
+    other = schema_of("public.other", id="int", v="int")
+    landed.table(other)
+    landed.commit(
+        10,
+        [landed.log(ORDERS, [insert(5, 1)]), landed.log(other, [Event("insert", 5, 0, {"id": 1, "v": 1})])],
+    )
+    zone.merge()
+    wide = schema_of(T, **{"id": "int", "a": "bigint", "odd name, `here`": "date"})
+    landed.table(wide)
+    text = schema_of("public.other", id="int", v="string")
+    landed.table(text)
+    event = Event("insert", 15, 0, {"id": 2, "a": 1 << 40})
+    files = [landed.log(wide, [event]), landed.log(text, [Event("insert", 15, 0, {"id": 2, "v": "x"})])]
+    landed.commit(20, files, notices=[Notice(table=T, kind="schema", text="columns added", at=AT)])
+    report = zone.merge()
+    assert zone.rows("id, a, b, `odd name, ``here```") == [(1, 1, "x", None), (2, 1 << 40, None, None)]
+    assert [str(table.table) for table in report.failed] == ["public.other"]
+    assert "string now and was int" in str(report.failed[0].error)
+    assert report.failed[0].hint
+    assert not report.exact
+    assert zone.rows("id, v", "public/other") == [(1, 1)]
+
+
+def test_a_table_that_never_had_a_usable_layout_hinders_no_other_and_is_named(zone: Zone) -> None:
+    bare = TableName("public", "bare")
+    zone.landed.tables[bare] = TableState(state="quarantined", reason="it has no primary key")
+    zone.log(10, insert(5, 1))
+    report = zone.merge()
+    assert (report.failed, report.exact, zone.rows()) == ([], False, [(1, 1, "x")])
+    with pytest.raises(ConfigurationError, match="has landed"):
+        live(zone.spark, zone.config, str(bare))
+
+
+def test_values_of_every_type_come_out_of_delta_as_they_landed(spark: SparkSession, tmp_path: Path) -> None:
+    columns = {f"c{number}": type_ for number, type_ in enumerate(LANDED_TYPES)}
+    wide = schema_of("public.wide", id="int", **columns)
+    landed = Landed.local(tmp_path / "landing")
+    landed.table(wide)
+    config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
+
+    def row(key: int, which: int | None) -> dict[str, Any]:
+        values = [None if which is None else pair[which] for pair in LANDED_TYPES.values()]
+        return {"id": key, **dict(zip(columns, values, strict=True))}
+
+    first = [Event("insert", 5, 2 * key, row(key, which)) for key, which in ((1, 0), (2, 1), (3, None))]
+    landed.commit(10, [landed.log(wide, first)])
+    assert not merge_once(spark, config).failed  # into an empty table
+    swapped = [Event("update", 15, 2 * key, row(key, which)) for key, which in ((1, 1), (2, None), (3, 0))]
+    landed.commit(20, [landed.log(wide, swapped)])
+    assert not merge_once(spark, config).failed  # by MERGE
+    frame = spark.read.format("delta").load(f"{tmp_path}/lake/public/wide")
+    found = sorted(frame.drop("_cdc").toArrow().to_pylist(), key=lambda r: r["id"])
+    assert found == [row(1, 1), row(2, None), row(3, 0)]
+    assert {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name in columns} == columns

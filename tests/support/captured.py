@@ -1,0 +1,125 @@
+"""An agent in this process over a real database; tests stop, start and query it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.agent import open_source
+from connector.capture import catalog_watcher
+from connector.capture.loop import Capture
+from connector.config import Config
+from connector.landing.manifest import Manifest
+from connector.landing.manifest_store import newest_manifest
+from connector.landing.requests import DumpRequest, submit
+from connector.schema import TableName
+from connector.store.factory import open_store
+from tests.support.cuts import Table, add_manifest, manifests_in
+from tests.support.tested_database import TestedDatabase
+from tests.support.waiting import wait_until
+
+LOOK_SECONDS = 0.3
+
+
+class CapturedDatabase:
+    """The database, its landing zone in `folder`, and the agent between them."""
+
+    def __init__(
+        self,
+        database: TestedDatabase,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        **source: Any,
+    ) -> None:
+        monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", LOOK_SECONDS)
+        self.database = database
+        self.config = Config.model_validate(
+            {
+                "source": {**database.settings(), "name": "shop", **source},
+                "landing": {"url": str(folder / "landing"), "flush_seconds": 0.1, "heartbeat_seconds": 0.2},
+                "dump": {"chunk_rows": 100},
+                "lake": {"url": str(folder / "lake")},
+            }
+        )
+        self.store = open_store(self.config.landing, "shop")
+        self._looks = 0
+        self._capture: Capture | None = None
+        self._error: BaseException | None = None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the agent meanwhile; it must end well."""
+        source = open_source(self.config)
+        self._capture = capture = Capture(source, self.store, self.config)
+        regard = capture._regard
+
+        def counted(catalog_state: Any) -> None:
+            regard(catalog_state)
+            self._looks += catalog_state is not None
+
+        capture._regard = counted  # type: ignore[method-assign]
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            capture.stop()
+            thread.join(20)
+            source.close()
+        assert not thread.is_alive(), "the agent did not end"
+        self._raise_error()
+
+    def _run(self) -> None:
+        try:
+            assert self._capture is not None
+            self._capture.run()
+        except BaseException as error:
+            self._error = error
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise AssertionError("the agent ended") from self._error
+
+    def wait_settled(self, seconds: float = 90) -> Manifest:
+        """Wait until the log as it is now has landed, the catalog was looked at, and no dump is left."""
+        end, looks = self.database.end_of_log(), self._looks
+
+        def settled() -> Manifest | None:
+            self._raise_error()
+            newest = newest_manifest(self.store)
+            if newest is None or newest.position < end or self._looks < looks + 2:
+                return None
+            dumps = self._capture._dumps.states if self._capture else []
+            return newest if not any(d.active for d in [*newest.dumps, *dumps]) else None
+
+        return wait_until(settled, "all has landed", seconds=seconds)
+
+    def dump(self, tables: list[TableName] | None = None) -> None:
+        """Ask for a full dump of all tables, or of some, and wait until it ends or is refused."""
+        request_id = submit(self.store, DumpRequest(tables=tables))
+
+        def ended() -> bool:
+            self._raise_error()
+            newest = newest_manifest(self.store)
+            ours = [d for d in newest.dumps if d.id.startswith(request_id)] if newest else []
+            return (bool(ours) and not any(d.active for d in ours)) or self._is_refused(request_id)
+
+        wait_until(ended, "the dump has ended", seconds=60)
+        self.wait_settled()
+
+    def _is_refused(self, request_id: str) -> bool:
+        return any(request_id in notice.text for m in manifests_in(self.store) for notice in m.notices)
+
+
+def landed_tables(store: Any) -> dict[TableName, Table]:
+    """What has landed of each table, resolved in plain Python."""
+    landed: dict[TableName, Table] = defaultdict(Table)
+    for manifest in manifests_in(store):
+        add_manifest(store, manifest, landed)
+    return landed

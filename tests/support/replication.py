@@ -1,0 +1,95 @@
+"""Two servers of one kind: a primary, and a replica to fail over to, with GTIDs and parallel replication."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
+from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_server import MysqlServer, find_root
+from tests.support.waiting import wait_until
+
+MARIADB = {"log-slave-updates": "ON", "slave-parallel-threads": "4", "slave-parallel-mode": "optimistic"}
+MYSQL = {"replica-parallel-workers": "4", "replica-preserve-commit-order": "OFF"}
+"""Commits of a replica may be in another order than in the log of its primary."""
+
+
+@dataclass
+class Replicated:
+    """One database on two servers."""
+
+    primary: MariaDatabase
+    replica: MariaDatabase
+
+    def wait_applied(self) -> None:
+        """Wait until the replica has executed all that the primary has."""
+        if self.primary.is_mysql:
+            done = self.primary.execute("SELECT @@global.gtid_executed")[0][0]
+            self.replica.execute(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{done}', 60)")
+        else:
+            done = self.primary.execute("SELECT @@global.gtid_binlog_pos")[0][0]
+            self.replica.execute(f"SELECT MASTER_GTID_WAIT('{done}', 60)")
+
+    def stop(self) -> None:
+        """End the replication: the replica is a server like any other."""
+        self.replica.execute(*(["STOP REPLICA"] if self.primary.is_mysql else ["STOP SLAVE"]))
+
+    def start(self) -> None:
+        """Begin or go on with the replication."""
+        self.replica.execute(*(["START REPLICA"] if self.primary.is_mysql else ["START SLAVE"]))
+
+
+@contextlib.contextmanager
+def replicated(kind: str, folder: Path, name: str) -> Iterator[Replicated]:
+    """Two servers, with a fresh database on both, replicating; skips the test where there are no programs."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(own_server(kind, folder, number)) for number in (1, 2)]
+        primary, replica = (MariaDatabase(server, "") for server in servers)
+        password, port = servers[0].password, servers[0].port
+        replica.execute("SET sql_log_bin = 0", f"ALTER USER deltatide IDENTIFIED BY '{password}'")
+        servers[1].password = password
+        for database in (primary, replica):
+            database.execute("RESET MASTER")
+        if primary.is_mysql:
+            replica.execute(
+                "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_AUTO_POSITION = 1,"
+                f" SOURCE_PORT = {port}, SOURCE_USER = 'deltatide', SOURCE_PASSWORD = '{password}',"
+                " SOURCE_CONNECT_RETRY = 1, GET_SOURCE_PUBLIC_KEY = 1"
+            )
+        else:
+            replica.execute(
+                "SET GLOBAL gtid_slave_pos = ''",
+                "CHANGE MASTER TO master_host = '127.0.0.1', master_use_gtid = slave_pos,"
+                f" master_port = {port}, master_user = 'deltatide', master_password = '{password}',"
+                " master_connect_retry = 1",
+            )
+        pair = Replicated(MariaDatabase(servers[0], name), MariaDatabase(servers[1], name))
+        Replicated(primary, replica).start()
+        primary.execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+
+        def arrived() -> bool:
+            with contextlib.suppress(pymysql.Error):
+                return bool(pair.replica.execute("SELECT 1"))
+            return False
+
+        wait_until(arrived, "the replica has the database", seconds=60)
+        yield pair
+
+
+def own_server(kind: str, folder: Path, number: int) -> MysqlServer | MariadbServer:
+    """A server of the test's own, with GTIDs; skips the test where there are no programs."""
+    if kind == "mysql":
+        root = find_root()
+        if root is None:
+            pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap")
+        return MysqlServer(root, {"server-id": str(number), **MYSQL})
+    if find_programs() is None:
+        pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
+    settings = {"server-id": str(number), **MARIADB}
+    return MariadbServer.start(folder / f"{kind}-{number}", settings=settings)

@@ -1,0 +1,75 @@
+"""A TCP proxy in front of a server that cuts connections on demand, in the middle of any transfer."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+
+
+class LossyProxy:
+    """Listens on `port` of 127.0.0.1 and passes on; a context manager. `cuts` counts the connections cut."""
+
+    def __init__(self, target_port: int, seed: int = 1) -> None:
+        self.cuts = 0
+        self._target = target_port
+        self._random = random.Random(seed)
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+
+    def __enter__(self) -> LossyProxy:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut(1.0)
+
+    def cut(self, share: float = 0.5) -> None:
+        """Cut this share of the connections now, each with a reset."""
+        with self._lock:
+            chosen = [pair for pair in self._pairs if self._random.random() < share]
+            self._pairs = [pair for pair in self._pairs if pair not in chosen]
+            self.cuts += len(chosen)
+        for pair in chosen:
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    def lead_to(self, port: int) -> None:
+        """Lead new connections to another server, and cut all of the old ones."""
+        self._target = port
+        self.cut(1.0)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._pairs.append((client, server))
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

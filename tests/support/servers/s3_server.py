@@ -1,0 +1,160 @@
+"""A real S3 server for tests, on a free port of 127.0.0.1: versitygw if available, else moto."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.config
+import botocore.exceptions
+
+from tests.support.waiting import wait_until
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class S3:
+    """What a client has to know; `bucket` is empty for the server as a whole."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+    region: str = "us-east-1"
+    bucket: str = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables by which boto3's usual chain finds the credentials."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_DEFAULT_REGION": self.region,
+        }
+
+    def client(self) -> Any:
+        """A boto3 client with path-style addresses."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=self.region,
+            config=botocore.config.Config(s3={"addressing_style": "path"}, retries={"max_attempts": 2}),
+        )
+
+    def with_bucket(self, bucket: str) -> S3:
+        """Make the bucket, and return how to reach it."""
+        self.client().create_bucket(Bucket=bucket)
+        return replace(self, bucket=bucket)
+
+
+class S3Server:
+    """One server process with its objects in a folder; a context manager that ends it.
+
+    `kind` is `versitygw` or `moto`. `honour_conditions=False` starts versitygw so that it ignores the
+    conditions of a put silently, as some stores do.
+    """
+
+    def __init__(self, folder: Path, *, kind: str | None = None, honour_conditions: bool = True) -> None:
+        self.program = versitygw_path()
+        self.kind = kind or ("versitygw" if self.program else "moto")
+        port = _free_port()
+        self.s3 = S3(f"http://127.0.0.1:{port}", "deltatide", secrets.token_hex(12))
+        self.log_path = folder / "s3.log"
+        command = (
+            self._versitygw(folder, port, honour_conditions) if self.kind == "versitygw" else _moto(port)
+        )
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            wait_until(self._answers, f"{self.kind} answers (see {self.log_path})", seconds=60)
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> S3Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server and wait for it."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+
+    def _versitygw(self, folder: Path, port: int, honour_conditions: bool) -> list[str]:
+        objects = folder / "objects"
+        objects.mkdir(exist_ok=True)
+        command = [
+            str(self.program),
+            "--quiet",
+            "--port",
+            f"127.0.0.1:{port}",
+            "--access",
+            self.s3.access_key,
+        ]
+        command += ["--secret", self.s3.secret_key, "posix"]
+        if not honour_conditions:
+            command.append("--nometa")
+        elif not _has_attributes(objects):
+            (folder / "metadata").mkdir(exist_ok=True)
+            command += ["--sidecar", str(folder / "metadata")]
+        return [*command, str(objects)]
+
+    def _answers(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"{self.kind} ended: {self.log_path.read_text()[-500:]}")
+        try:
+            self.s3.client().list_buckets()
+        except botocore.exceptions.EndpointConnectionError:
+            return False
+        return True
+
+
+def versitygw_path() -> Path | None:
+    """The program, from the checkout's cache, the PATH, or Go's folder."""
+    found = shutil.which("versitygw")
+    places = [
+        REPOSITORY / ".cache/bin/versitygw",
+        *([Path(found)] if found else []),
+        Path.home() / "go/bin/versitygw",
+    ]
+    return next((place for place in places if os.access(place, os.X_OK)), None)
+
+
+def _moto(port: int) -> list[str]:
+    return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+
+
+def _has_attributes(folder: Path) -> bool:
+    """Whether the file system keeps extended attributes, where versitygw has an object's ETag."""
+    try:
+        os.setxattr(folder, "user.deltatide", b"1")
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,24 @@
+"""Waits for a condition instead of a fixed time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 30.0, pause: float = 0.02) -> T:
+    """Call the condition until its answer is true, and return that; at the limit fail, naming what.
+
+    Errors of the condition are not hidden.
+    """
+    limit = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > limit:
+            raise AssertionError(f"waited {seconds:g} s in vain until {what}; last answer: {answer!r}")
+        time.sleep(pause)

@@ -1,0 +1,120 @@
+"""The watch: what no log tells is seen, and dumped."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from connector.capture.catalog_watcher import CatalogWatcher
+from connector.errors import PreconditionError, TransientError
+from connector.landing.manifest_store import newest_manifest
+from connector.schema import TableName
+from connector.source import CatalogState
+from connector.testing.memory_database import MemoryDatabase
+from connector.testing.memory_source import MemorySource
+from connector.testing.memory_store import MemoryStore
+from tests.support.agents import Agent, Writer, config_of, counted, insert, landed_ids, shop
+from tests.support.cuts import assert_every_cut_exact
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("short_waits")
+
+ITEMS = TableName("public", "items")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def database() -> MemoryDatabase:
+    return shop(rows=20)
+
+
+def repairs(manifest, table: TableName = ITEMS):  # type: ignore[no-untyped-def]
+    return [d for d in manifest.dumps if d.table == table and d.reason == "repair"]
+
+
+def test_a_table_that_changed_unlogged_is_dumped_again_from_a_later_position(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+        end = insert(database, 1001)
+        database.unlogged[ITEMS] = 1
+        repaired = agent.wait(lambda m: any(not d.active for d in repairs(m)), "the repair dump has ended")
+    (dump,) = repairs(repaired)
+    assert (dump.kind, dump.state) == ("full", "complete")
+    assert (dump.low or 0) + 1 >= end
+    assert repaired.tables[ITEMS].fingerprint == "1"
+    assert not repairs(repaired, "public.parts")
+
+
+def test_what_changed_unlogged_while_no_agent_ran_is_seen_at_the_start(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+    database.unlogged[ITEMS] = 1
+    with Agent(database, store) as agent:
+        agent.wait(lambda m: any(not d.active for d in repairs(m)), "the repair dump has ended")
+
+
+def test_a_table_that_did_not_change_unlogged_is_not_dumped_again(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+    with Agent(database, store) as agent:
+        looks = counted(agent, "look")
+        wait_until(lambda: len(looks) >= 3, "the watch has looked")
+        insert(database, 1001)
+        agent.wait_caught_up()
+    assert not repairs(newest_manifest(store))
+
+
+def test_a_new_table_that_a_pattern_names_is_taken_up_while_running(store: MemoryStore) -> None:
+    database = shop(rows=50)
+    with Writer(database), Agent(database, store) as agent:
+        agent.wait_dumped()
+        database.create_table("public.later", ["id"], {"id": "bigint", "a": "string"})
+        with database.transaction() as transaction:
+            transaction.insert("public.later", id=1, a="unpublished yet")
+        agent.wait(
+            lambda m: (
+                TableName.parse("public.later") in m.tables
+                and m.tables[TableName.parse("public.later")].dumped
+            ),
+            "it is dumped",
+        )
+        with database.transaction() as transaction:
+            transaction.insert("public.later", id=2, a="in the log")
+        agent.wait_caught_up()
+    assert_every_cut_exact(store, database)
+    assert landed_ids(store) != []
+
+
+def test_looks_that_fail_for_good_are_told_of_once(
+    database: MemoryDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as nobody looks, a change without row events goes unseen, and cuts are called exact."""
+    source = MemorySource(database, config_of().source)
+    errors = [TransientError("gone for a moment"), PreconditionError("no right to look")]
+    answers = iter([*errors, errors[1], *[errors[0]] * 4])
+    done = threading.Event()
+
+    def fail(_known: object) -> CatalogState:
+        if (error := next(answers, None)) is None:
+            done.set()
+            return CatalogState({}, 0, frozenset())
+        raise error
+
+    monkeypatch.setattr(source, "look", fail)
+    watch = CatalogWatcher(source, dict)
+    watch.start()
+    assert done.wait(10)
+    watch.stop()
+    told = [m.split("again: ")[1] for m in caplog.messages if m.startswith("can't look")]
+    assert told == ["no right to look", "gone for a moment"]

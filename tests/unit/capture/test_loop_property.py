@@ -1,0 +1,206 @@
+"""Random histories, with faults at random moments: every cut is exact, no event is lost, nothing is confirmed
+that no manifest holds. Each rule taken out is found by the same check.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from connector.capture.dump_queue import DumpQueue, ReadTask
+from connector.landing.manifest import InvisibleCommit
+from connector.landing.requests import DumpRequest, submit
+from connector.postgres.visibility import Snapshot, Visibility
+from connector.testing.memory_database import MemoryDatabase
+from connector.testing.memory_store import MemoryStore
+from tests.support.agents import Agent, Killed, Writer, shop
+from tests.support.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("short_waits")
+
+MOMENTS = (
+    "gap_after open_log read take confirm not_yet_visible open_tables next_boundary open_chunk rows".split()
+)
+STORE_FAULTS = [
+    ("create", "manifest/", "before"),
+    ("create", "manifest/", "after"),
+    ("put_file", "data/", "before"),
+    ("put_file", "data/", "after"),
+    ("put", "schema/", "before"),
+    ("list", "requests/", "before"),
+]
+
+
+def break_things(agent: Agent, store: MemoryStore, chance: random.Random) -> None:
+    for _ in range(chance.randint(0, 4)):
+        agent.source.fail(chance.choice(MOMENTS), after=chance.randint(0, 20), times=chance.randint(1, 2))
+    for _ in range(chance.randint(0, 2)):
+        operation, prefix, when = chance.choice(STORE_FAULTS)
+        store.fail(operation, prefix, when=when, times=chance.randint(1, 3))
+
+
+def doom(agent: Agent, chance: random.Random) -> None:
+    """Let the agent die at one of its next writing calls."""
+    left, when = chance.randint(1, 25), chance.choice(["before", "after"])
+
+    def at(call: str, _arguments: tuple[Any, ...]) -> str | None:
+        nonlocal left
+        left -= call in ("put", "put_file", "create", "delete")
+        return when if left == 0 else None
+
+    agent.store.die_at(at)
+
+
+def live_through(agent: Agent, database: MemoryDatabase, store: MemoryStore, chance: random.Random) -> None:
+    """One agent's life: it is stopped, or killed, in the middle of whatever it does."""
+    break_things(agent, store, chance)
+    fate = chance.choice(["stop", "kill", "kill", "disconnect"])
+    if fate == "kill":
+        doom(agent, chance)
+    agent.start()
+    calls = len(store.calls) + chance.randint(5, 60)
+    wait_until(lambda: len(store.calls) > calls or agent.ended, "the agent has done something", pause=0.002)
+    if fate == "disconnect":
+        agent.source.disconnect()
+    if database.asynchronous and chance.random() < 0.7:
+        database.crash()
+    if chance.random() < 0.4:
+        submit(store, some_request(chance))
+    agent.capture.stop()
+    agent.join()
+    assert agent.error is None or isinstance(agent.error, Killed)
+
+
+def some_request(chance: random.Random) -> DumpRequest:
+    if chance.random() < 0.5:
+        keys = [[str(chance.randint(0, 120))] for _ in range(chance.randint(1, 20))]
+        return DumpRequest(tables=["public.items"], keys=keys)
+    return DumpRequest(tables=chance.choice([None, ["public.parts"]]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_cut_is_exact_whatever_breaks(seed: int) -> None:
+    chance = random.Random(seed)
+    database, store = shop(rows=60, seed=seed), MemoryStore()
+    settings = {"delay_seconds": 0.003, "chunk_rows": chance.choice([3, 7, 20])}
+    database.asynchronous = seed % 3 == 0
+    with Writer(database, seed):
+        for _ in range(chance.randint(1, 4)):
+            live_through(Agent(database, store, **settings), database, store, chance)
+        with Agent(database, store) as agent:
+            agent.wait_dumped()
+    database.settle()
+    database.flush()
+    with Agent(database, store) as agent:
+        agent.wait_caught_up()
+        agent.wait_dumped()
+    assert_every_cut_exact(store, database)
+    assert_no_event_lost(store, database)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_gap_every_cut_that_says_so_is_exact(seed: int) -> None:
+    chance = random.Random(seed)
+    database, store = shop(rows=30, seed=seed), MemoryStore()
+    with Writer(database, seed):
+        for _ in range(chance.randint(1, 3)):
+            agent = Agent(database, store, delay_seconds=0.003)
+            break_things(agent, store, chance)
+            agent.start()
+            agent.wait(lambda m: m.number >= chance.randint(2, 8), "the agent has committed")
+            database.slots.clear()
+            if chance.random() < 0.5:
+                agent.wait(lambda m: m.epoch > 1, "the gap is found while running")
+            agent.capture.stop()
+            agent.join()
+            assert agent.error is None
+        with Agent(database, store) as agent:
+            agent.wait_dumped()
+    database.settle()
+    with Agent(database, store) as agent:
+        agent.wait_caught_up()
+        agent.wait_dumped()
+    manifests = assert_every_cut_exact(store, database)
+    assert manifests[-1].epoch > 1
+    assert manifests[-1].exact
+
+
+def low_is_never_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def low(_self: Visibility, position: int, _snapshot: Snapshot) -> int:
+        return position - 1
+
+    monkeypatch.setattr(Visibility, "low", low)
+
+
+def low_is_above_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    true_low = Visibility.low
+
+    def low(self: Visibility, position: int, snapshot: Snapshot) -> int | None:
+        found = true_low(self, position, snapshot)
+        return None if found is None else found + 40
+
+    monkeypatch.setattr(Visibility, "low", low)
+
+
+def chunks_are_committed_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    true_commit = DumpQueue.commit
+    monkeypatch.setattr(
+        DumpQueue, "commit", lambda self, _position, manifest: true_commit(self, 1 << 60, manifest)
+    )
+
+
+def chunks_are_forgotten_with_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    true_give_back = DumpQueue.give_back
+
+    def give_back(self: DumpQueue, task: Any, rest_seconds: float = 0.0) -> None:
+        if isinstance(task, ReadTask):
+            task.dump.open = [r for r in task.dump.open if r.chunk != task.chunk]
+        true_give_back(self, task, rest_seconds)
+
+    monkeypatch.setattr(DumpQueue, "give_back", give_back)
+
+
+def transactions_of_before_the_history_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    true_init = Visibility.__init__
+
+    def init(self: Visibility, position: int, not_yet_visible: Iterable[InvisibleCommit] = ()) -> None:
+        true_init(self, position, [commit for commit in not_yet_visible if commit.lsn])
+
+    monkeypatch.setattr(Visibility, "__init__", init)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        transactions_of_before_the_history_are_not_waited_for,
+        low_is_never_lowered,
+        low_is_above_what_was_read,
+        chunks_are_committed_early,
+        chunks_are_forgotten_with_a_lost_connection,
+    ],
+)
+def test_a_rule_taken_out_is_found(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    for seed in range(30):
+        database, store = shop(seed=seed), MemoryStore()
+        writer = Writer(database, seed)
+        for _ in range(20):
+            writer.step()
+        with writer:
+            for _ in range(3):
+                agent = Agent(database, store, delay_seconds=0.003)
+                agent.source.fail("rows", after=seed % 10, times=3)
+                agent.start()
+                number = len(manifests_in(store)) + 3
+                agent.wait(lambda m, n=number: m.number >= n, "some manifests are there")
+                agent.capture.stop()
+                agent.join()
+        try:
+            assert_every_cut_exact(store, database)
+        except AssertionError:
+            return
+    pytest.fail(f"{mutant.__name__} was not found")

@@ -1,0 +1,118 @@
+"""The manifest_log: one linear history, whatever the store answers and whoever else writes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from connector.capture.manifest_log import ManifestLog
+from connector.errors import FencedError, SourceMismatchError, TransientError
+from connector.landing.manifest import Notice, SourceIdentity
+from connector.landing.manifest_store import newest_manifest
+from connector.testing.memory_store import MemoryStore
+from tests.support.cuts import manifests_in
+
+pytestmark = pytest.mark.usefixtures("short_waits")
+
+SHOP = SourceIdentity(name="shop", kind="postgres", system_id="7", database="shop")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def begun(store: MemoryStore, term: int = 1, stop: threading.Event | None = None) -> ManifestLog:
+    manifest_log = ManifestLog(store, term, stop)
+    if manifest_log.load(lambda _: SHOP) is None:
+        manifest_log.begin(SHOP, epoch=1, position=100)
+    return manifest_log
+
+
+def notice(text: str) -> Notice:
+    return Notice.model_validate({"table": None, "kind": "gap", "text": text, "at": "2026-01-01T00:00:00Z"})
+
+
+def test_a_manifest_carries_the_state_of_the_one_before_but_for_files_and_notices(store: MemoryStore) -> None:
+    manifest_log = begun(store)
+    manifest_log.commit(position=200, last_dump_number=7, notices=[notice("told once")])
+    manifest_log.commit(position=300)
+    first, second = manifests_in(store)[1:]
+    assert (first.notices[0].text, first.notices[0].table, second.notices) == ("told once", None, [])
+    assert (second.number, second.position, second.last_dump_number) == (3, 300, 7)
+    assert manifest_log.newest == newest_manifest(store)
+    assert manifest_log.next_number == 4
+
+
+def test_there_is_no_newest_manifest_before_the_first(store: MemoryStore) -> None:
+    manifest_log = ManifestLog(store, 1)
+    assert manifest_log.load(lambda _: SHOP) is None
+    assert manifest_log.next_number == 1
+    with pytest.raises(LookupError):
+        _ = manifest_log.newest
+
+
+def test_a_lost_response_to_a_commit_is_no_conflict(store: MemoryStore) -> None:
+    manifest_log = begun(store)
+    store.fail("create", "manifest/", when="after")
+    manifest_log.commit(position=200)
+    assert [m.position for m in manifests_in(store)] == [100, 200]
+
+
+@pytest.mark.parametrize("operation", ["create", "read"])
+def test_a_store_that_does_not_answer_is_asked_until_it_does(operation: str, store: MemoryStore) -> None:
+    manifest_log = begun(store)
+    store.fail("create", "manifest/", when="after")
+    store.fail(operation, "manifest/", times=5)
+    manifest_log.commit(position=200)
+    assert [m.position for m in manifests_in(store)] == [100, 200]
+
+
+def test_of_two_who_commit_one_number_one_is_fenced(store: MemoryStore) -> None:
+    mine, theirs = begun(store, term=1), begun(store, term=2)
+    theirs.commit(position=200)
+    with pytest.raises(FencedError, match=r"manifest 2 .*its term is 2, ours 1"):
+        mine.commit(position=300)
+    assert [m.position for m in manifests_in(store)] == [100, 200]
+
+
+def test_two_who_begin_a_landing_zone_at_once_do_not_both(store: MemoryStore) -> None:
+    ledgers = [ManifestLog(store, 1), ManifestLog(store, 1)]
+    for manifest_log in ledgers:
+        manifest_log.load(lambda _: SHOP)
+    ledgers[0].begin(SHOP, epoch=1, position=100)
+    with pytest.raises(FencedError):
+        ledgers[1].begin(SHOP, epoch=1, position=100)
+
+
+def test_waiting_for_a_store_ends_with_stop(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connector.capture.manifest_log.RETRY_SECONDS", 60)
+    stop = threading.Event()
+    manifest_log = begun(store, stop=stop)
+    store.fail("create", times=1_000_000)
+    outcome: list[Any] = []
+
+    def commit() -> None:
+        try:
+            manifest_log.commit(position=200)
+        except TransientError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    began = time.monotonic()
+    stop.set()
+    thread.join(5)
+    assert outcome
+    assert time.monotonic() - began < 5
+    assert manifest_log.newest.position == 100
+
+
+@pytest.mark.parametrize("field", ["system_id", "database"])
+def test_the_landing_zone_of_another_database_is_refused(field: str, store: MemoryStore) -> None:
+    begun(store)
+    with pytest.raises(SourceMismatchError, match=field):
+        ManifestLog(store, 1).load(lambda _: SHOP.model_copy(update={field: "another"}))

@@ -1,0 +1,180 @@
+"""What the agent knows of its tables: layouts taken over, tables quarantined and released."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.capture.tables import Repair, Tables
+from connector.errors import TableError
+from connector.landing.event_batch import Quarantine
+from connector.landing.manifest import LandedFile
+from connector.position import Position
+from connector.schema import Column, TableName, TableSchema
+
+NAME = TableName("public", "items")
+
+
+def layout(*columns: str, key: tuple[str, ...] = ("id",)) -> TableSchema:
+    """A layout; a column is `name` (bigint) or `name:source type:type`."""
+    parts = [(f"{c}:bigint:bigint" if ":" not in c else c).split(":") for c in columns]
+    return TableSchema(NAME, tuple(Column(*p) for p in parts), key)
+
+
+@pytest.fixture
+def tables() -> Tables:
+    tables = Tables({}, {})
+    tables.add(layout("id", "a"))
+    return tables
+
+
+def texts(tables: Tables) -> list[str]:
+    return [notice.text for notice in tables.take_notices()]
+
+
+def test_a_known_layout_changes_nothing(tables: Tables) -> None:
+    assert tables.adopt(layout("id", "a"), 100) is None
+    assert texts(tables) == []
+
+
+def test_the_key_of_a_table_that_was_left_meanwhile_is_the_tables_own_error(tables: Tables) -> None:
+    tables.remove(NAME)
+    with pytest.raises(TableError):  # a worker that has just been handed its dump must not end the agent
+        tables.key(NAME)
+
+
+def test_added_columns_leave_the_rows_that_hold_them_to_be_read(tables: Tables) -> None:
+    new = layout("id", "a", "b", "c")
+    assert tables.adopt(new, 100) == Repair(NAME, ("b", "c"))
+    assert tables.states[NAME].schema_id == new.id
+    assert texts(tables) == ["columns added: b, c"]
+
+
+def test_dropped_columns_leave_nothing_to_be_read(tables: Tables) -> None:
+    assert tables.adopt(layout("id"), 100) is None
+    assert texts(tables) == ["columns dropped: a"]
+
+
+def test_a_rename_is_one_dropped_and_one_added(tables: Tables) -> None:
+    assert tables.adopt(layout("id", "b"), 100) == Repair(NAME, ("b",))
+    assert texts(tables) == ["columns added: b", "columns dropped: a"]
+
+
+def test_a_column_that_was_dropped_and_is_there_again_leaves_all_rows_to_be_read(tables: Tables) -> None:
+    tables.adopt(layout("id", "b"), 100)
+    assert tables.adopt(layout("id", "b", "c"), 200) == Repair(NAME, ("c",))
+    again = Tables(tables.snapshot(), dict(tables.schemas))  # after a restart
+    assert again.adopt(layout("id", "b", "c", "a"), 300) == Repair(NAME, None)
+    assert again.states[NAME].dropped == []
+    assert again.adopt(layout("id", "b", "c", "a", "d"), 400) == Repair(NAME, ("d",))
+
+
+def test_a_changed_type_leaves_all_rows_to_be_read(tables: Tables) -> None:
+    assert tables.adopt(layout("id", "a:text:string"), 100) == Repair(NAME, None)
+    assert texts(tables) == ["columns changed type: a"]
+
+
+@pytest.mark.parametrize("types", [("datetime", "datetime(3)"), ("time(3)", "time")])
+def test_other_digits_of_seconds_leave_all_rows_to_be_read(tables: Tables, types: tuple[str, str]) -> None:
+    before, after = types
+    tables.adopt(layout("id", f"a:{before}:timestamp_ntz"), 100)
+    assert tables.adopt(layout("id", f"a:{after}:timestamp_ntz"), 200) == Repair(NAME, None)
+
+
+def test_a_longer_varchar_leaves_nothing_to_be_read(tables: Tables) -> None:
+    tables.adopt(layout("id", "a:varchar(10):string"), 100)
+    tables.take_notices()
+    assert tables.adopt(layout("id", "a:varchar(20):string"), 200) is None
+    assert texts(tables) == []
+
+
+def test_an_older_layout_never_comes_after_a_newer_one(tables: Tables) -> None:
+    new = layout("id", "a", "b")
+    tables.adopt(new, 100)
+    assert tables.adopt(layout("id", "a"), 99) is None
+    assert tables.states[NAME].schema_id == new.id
+
+
+def test_two_layouts_of_one_transaction_are_taken_over_in_order(tables: Tables) -> None:
+    last = layout("id", "a", "b", "c")
+    tables.adopt(layout("id", "a", "b"), 100)
+    assert tables.adopt(last, 100) == Repair(NAME, ("c",))
+    assert tables.states[NAME].schema_id == last.id
+
+
+def test_a_changed_key_sets_the_table_aside(tables: Tables) -> None:
+    assert tables.adopt(layout("id", "a", key=("a",)), 100) is None
+    state = tables.states[NAME]
+    assert (state.state, state.since) == ("quarantined", 100)
+    assert state.hint
+    assert "deltatide dump" in state.hint
+    assert tables.captured() == []
+
+
+def test_a_table_that_is_quarantined_lands_nothing_and_takes_over_no_layout(tables: Tables) -> None:
+    tables.quarantine(Quarantine(NAME, 100, "odd value", "fix it"))
+    tables.quarantine(Quarantine(NAME, 200, "another", "fix it"))
+    assert (tables.states[NAME].reason, tables.states[NAME].since) == ("odd value", 100)
+    assert tables.adopt(layout("id", "a", "b"), 300) is None
+    assert tables.landing([file_of(NAME)]) == []
+    assert texts(tables) == ["odd value"]
+
+
+def test_a_released_table_lands_under_its_present_layout_and_is_to_be_dumped(tables: Tables) -> None:
+    tables.states[NAME].dumped = True
+    tables.quarantine(Quarantine(NAME, 100, "odd value", "fix it"))
+    present = layout("id", "a", key=("a",))
+    tables.release(NAME, present)
+    state = tables.states[NAME]
+    assert (state.state, state.reason, state.key, state.schema_id) == ("captured", None, ["a"], present.id)
+    assert not state.dumped
+    assert tables.landing([file_of(NAME)]) == [file_of(NAME)]
+
+
+def test_files_of_tables_that_are_not_captured_do_not_land(tables: Tables) -> None:
+    assert tables.adopt(TableSchema(TableName("public", "other"), (), ()), 100) is None
+    assert tables.landing([file_of("public.other"), file_of(NAME)]) == [file_of(NAME)]
+
+
+def test_a_table_that_is_removed_is_told_of(tables: Tables) -> None:
+    tables.remove(NAME)
+    assert tables.snapshot() == {}
+    assert texts(tables) == ["is no longer among the captured tables"]
+
+
+def test_a_snapshot_does_not_change_with_the_tables(tables: Tables) -> None:
+    before = tables.snapshot()
+    tables.quarantine(Quarantine(NAME, 100, "odd value", "fix it"))
+    assert before[NAME].state == "captured"
+
+
+def file_of(table: str) -> LandedFile:
+    position = Position(1, 100, 0)
+    return LandedFile(
+        path="p", table=table, schema_id="s", kind="log", rows=1, bytes=1, first=position, last=position
+    )
+
+
+def test_a_column_that_comes_back_between_two_looks_is_told_though_no_layout_changed(tables: Tables) -> None:
+    tables.note_columns(NAME, {"id", "a"})
+    assert tables.states[NAME].dropped == []
+    tables.note_columns(NAME, {"id"})
+    again = Tables(tables.snapshot(), dict(tables.schemas))  # after a restart
+    assert again.adopt(layout("id", "a"), 100) is None  # the log never had a row without it
+    assert again.states[NAME].dropped == ["a"]
+    again.note_columns(NAME, {"id", "a"})
+    assert again.states[NAME].dropped == []
+
+
+def test_a_column_that_went_while_its_table_was_quarantined_leaves_all_rows_to_be_read_when_it_is_back(
+    tables: Tables,
+) -> None:
+    tables.quarantine(Quarantine(NAME, 100, "odd", "fix it"))
+    tables.release(NAME, layout("id"))
+    assert tables.adopt(layout("id", "a"), 200) == Repair(NAME, None)
+
+
+def test_a_column_whose_return_the_log_told_is_not_told_twice(tables: Tables) -> None:
+    tables.note_columns(NAME, {"id"})
+    tables.adopt(layout("id"), 100)
+    assert tables.adopt(layout("id", "a"), 200) == Repair(NAME, None)
+    assert tables.states[NAME].dropped == []

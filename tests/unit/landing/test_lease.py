@@ -1,0 +1,263 @@
+"""The lease: who gets it, who waits, who is told to stop."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from connector.errors import FencedError, FormatError, TransientError
+from connector.landing import lease as lease_module
+from connector.landing.format import LEASE
+from connector.landing.lease import Holder, Lease, read_lease
+from connector.testing.memory_store import MemoryStore
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+class Clock:
+    """Time that passes only while somebody sleeps; `at` lets things happen then."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.at: dict[float, Any] = {}
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for moment in [m for m in self.at if m <= self.now]:
+            self.at.pop(moment)()
+
+
+def held_elsewhere(store: MemoryStore, **changes: Any) -> Holder:
+    """A lease of a living agent on another host."""
+    now = datetime.now(timezone.utc)
+    state = Holder(
+        holder="other",
+        term=4,
+        host="db-2",
+        pid=77,
+        machine="db-2/boot/pid",
+        process_start="1",
+        since=now,
+        until=now + timedelta(seconds=10),
+        seconds=10,
+    ).model_copy(update=changes)
+    store.put(LEASE, state.model_dump_json().encode())
+    return state
+
+
+def test_a_free_lease_is_taken_and_tells_its_holder(store: MemoryStore) -> None:
+    assert read_lease(store) is None
+    lease = Lease.acquire(store, 15)
+    state = read_lease(store)
+    assert state is not None
+    assert (state.term, state.holder, state.active) == (1, lease.holder, True)
+
+
+def test_a_released_lease_is_taken_at_once_in_a_new_term(store: MemoryStore) -> None:
+    Lease.acquire(store, 15).release()
+    state = read_lease(store)
+    assert state is not None
+    assert not state.active
+    assert Lease.acquire(store, 15).term == 2
+
+
+def test_a_living_process_of_this_host_keeps_it(store: MemoryStore) -> None:
+    Lease.acquire(store, 15)
+    clock = Clock()
+    with pytest.raises(
+        FencedError, match=r"another agent is active on this source: process \d+ on .*, since"
+    ):
+        Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
+    assert clock.now == 0
+
+
+def test_a_lease_of_a_dead_process_of_this_host_is_taken_at_once(store: MemoryStore) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    start = lease_module._process_start(child.pid)
+    child.wait()
+    held_elsewhere(store, machine=lease_module._machine(), pid=child.pid, process_start=start or "1")
+    clock = Clock()
+    assert Lease.acquire(store, 15, sleep=clock.sleep, clock=clock).term == 5
+    assert clock.now == 0
+
+
+def test_a_process_that_is_dead_but_not_reaped_is_dead() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert lease_module._process_start(child.pid) is not None
+        child.kill()
+        for _ in range(1000):
+            if lease_module._process_start(child.pid) is None:
+                break
+            subprocess.run([sys.executable, "-c", ""], check=True)
+        else:
+            pytest.fail("a zombie counts as living")
+    finally:
+        child.wait()
+
+
+def test_a_lease_elsewhere_is_taken_when_it_was_not_renewed_for_its_length(store: MemoryStore) -> None:
+    held_elsewhere(store)
+    clock, told = Clock(), []
+    lease = Lease.acquire(store, 15, told.append, sleep=clock.sleep, clock=clock)
+    assert lease.term == 5
+    assert 10 <= clock.now < 11.5
+    assert told == ["waiting up to 10 s whether process 77 on db-2 still holds the lease"]
+
+
+@pytest.mark.parametrize("minutes", [-1e6, -60, -1, 60])
+def test_a_wrong_wall_clock_of_either_host_changes_nothing(store: MemoryStore, minutes: float) -> None:
+    """A standby whose clock is ahead would take a lease that lives; one whose clock is behind never."""
+    until = datetime.now(timezone.utc) + timedelta(minutes=minutes)
+    held_elsewhere(store, until=until)
+    clock = Clock()
+    Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
+    assert 10 <= clock.now < 11.5
+
+    held_elsewhere(store, until=until)
+    clock = Clock()
+    clock.at[4] = lambda: held_elsewhere(store, until=until, renewals=1)
+    with pytest.raises(FencedError, match="process 77 on db-2"):
+        Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
+
+
+def test_each_renewal_is_another_object_though_the_clock_stands_still(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(timezone.utc)
+    monkeypatch.setattr(lease_module, "_now", lambda: now)
+    lease = Lease.acquire(store, 15)
+    seen = {store.objects[LEASE]}
+    for _ in range(3):
+        lease.renew({"at": 7})
+        seen.add(store.objects[LEASE])
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"process_start": "1"}])
+def test_where_processes_are_hidden_only_one_that_is_gone_is_dead(
+    store: MemoryStore, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under hidepid another user's process is not in /proc, and lives."""
+    monkeypatch.setattr(lease_module, "_process_fields", lambda _pid: None)
+    held_elsewhere(store, **{"machine": lease_module._machine(), "pid": os.getpid(), **change})
+    clock = Clock()
+    Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
+    assert (clock.now == 0) == ("pid" in change)
+
+
+def test_a_container_of_the_same_name_and_boot_is_another_machine(store: MemoryStore) -> None:
+    machine = lease_module._machine()
+    assert machine is not None
+    held_elsewhere(store, machine=f"{machine.rpartition('[')[0]}[1]", pid=os.getpid())
+    clock = Clock()
+    Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
+    assert clock.now >= 10
+
+
+def test_a_lease_whose_taking_was_in_doubt_is_taken_again_by_its_holder(store: MemoryStore) -> None:
+    store.fail("replace", when="after", times=2)
+    with pytest.raises(TransientError):
+        Lease.acquire(store, 15, holder="we")
+    assert Lease.acquire(store, 15, holder="we").term == 1
+
+
+def test_a_lease_elsewhere_that_is_renewed_meanwhile_is_kept_by_its_holder(store: MemoryStore) -> None:
+    state = held_elsewhere(store)
+    clock = Clock()
+    clock.at[4] = lambda: held_elsewhere(store, until=state.until + timedelta(seconds=5))
+    with pytest.raises(FencedError, match="process 77 on db-2"):
+        Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
+    assert clock.now < 6
+
+
+def test_a_lease_elsewhere_that_is_released_meanwhile_is_taken(store: MemoryStore) -> None:
+    held_elsewhere(store)
+    clock = Clock()
+    clock.at[2] = lambda: held_elsewhere(store, released=True)
+    assert Lease.acquire(store, 15, sleep=clock.sleep, clock=clock).term == 5
+    assert clock.now < 4
+
+
+def test_of_two_who_waited_one_gets_it(store: MemoryStore) -> None:
+    held_elsewhere(store)
+    clock = Clock()
+    clock.at[10] = lambda: held_elsewhere(store, holder="third", term=5, host="db-3")
+    with pytest.raises(FencedError, match="db-3"):
+        Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
+
+
+def test_a_renewal_carries_the_status_and_holds_it_longer(store: MemoryStore) -> None:
+    lease = Lease.acquire(store, 15)
+    before = read_lease(store)
+    lease.renew({"lag_seconds": 0.5})
+    lease.renew()
+    after = read_lease(store)
+    assert before is not None
+    assert after is not None
+    assert after.status == {"lag_seconds": 0.5}
+    assert after.until > before.until
+    assert after.term == before.term
+
+
+def test_a_renewal_of_a_lost_lease_stops(store: MemoryStore) -> None:
+    lease = Lease.acquire(store, 15)
+    held_elsewhere(store)
+    with pytest.raises(FencedError, match="db-2"):
+        lease.renew()
+    store.delete(LEASE)
+    with pytest.raises(FencedError, match="removed"):
+        lease.renew()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_lost_answer_to_a_renewal_does_not_lose_the_lease(
+    store: MemoryStore, when: Any, times: int
+) -> None:
+    lease = Lease.acquire(store, 15)
+    store.fail("replace", when=when, times=times)
+    try:
+        lease.renew({"n": 1})
+    except TransientError:
+        assert times == 2
+    lease.renew({"n": 2})
+    state = read_lease(store)
+    assert state is not None
+    assert state.status == {"n": 2}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_lost_answer_to_taking_it_does_not_fence_ourselves(store: MemoryStore, when: Any) -> None:
+    store.fail("replace", when=when)
+    lease = Lease.acquire(store, 15)
+    lease.renew()
+    assert lease.term == 1
+
+
+def test_a_release_never_raises(store: MemoryStore) -> None:
+    lease = Lease.acquire(store, 15)
+    store.fail("replace", times=2)
+    lease.release()
+    held_elsewhere(store)
+    lease.release()
+    state = read_lease(store)
+    assert state is not None
+    assert state.holder == "other"
+
+
+def test_what_is_no_lease_is_said_so(store: MemoryStore) -> None:
+    store.put(LEASE, b"hello")
+    with pytest.raises(FormatError, match="is not a lease"):
+        Lease.acquire(store, 15)

@@ -1,0 +1,128 @@
+"""What a Delta table's history says of its rows: whose they are, and whether they go on from a version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from connector.errors import GapError
+from connector.landing.manifest import Manifest
+from merge.commits import Commits, Mark, commits_of, is_of
+from tests.support.landed import Landed
+
+
+def history(*commits: str | tuple[str, Mark], oldest: int = 0) -> list[dict[str, Any]]:
+    """A table's history, newest first, as DESCRIBE HISTORY gives it; commits are given oldest first."""
+    rows = []
+    for version, commit in enumerate(commits, oldest):
+        operation, mark = commit if isinstance(commit, tuple) else (commit, None)
+        metadata = mark.to_json() if mark else None
+        rows.append({"version": version, "operation": operation, "userMetadata": metadata})
+    return rows[::-1]
+
+
+def judged(rows: Sequence[Any], since: int | None) -> Commits:
+    return commits_of(rows, "shop", since)
+
+
+def ours(manifest: int, *, rebuilt: int = 0) -> tuple[str, Mark]:
+    return ("WRITE" if rebuilt else "MERGE", Mark("shop", manifest, rebuilt))
+
+
+def test_our_commits_and_what_keeps_rows_continue() -> None:
+    rows = history("CREATE TABLE", ours(1), "OPTIMIZE", "ADD COLUMNS", ours(2), "VACUUM START", "VACUUM END")
+    assert judged(rows, 1) == Commits(4, manifest=2, newest=6, breach=None, last=Mark("shop", 2))
+    assert judged(rows, None).breach is None
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        "RESTORE",
+        "DELETE",
+        "UPDATE",
+        "WRITE",
+        "MERGE",
+        "TRUNCATE",
+        "CLONE",
+        "DROP COLUMNS",
+        "RENAME COLUMN",
+        "STREAMING UPDATE",
+        "CREATE OR REPLACE TABLE",
+        "something new",
+    ],
+)
+def test_whatever_else_changes_rows_is_a_breach(operation: str) -> None:
+    rows = history("CREATE TABLE", ours(1), operation, ours(2))
+    assert judged(rows, 1).breach == f"version 2 is a {operation} of someone else"
+    assert judged(rows, None).breach
+    assert judged(rows, 3).breach is None  # it was there when that place was recorded
+
+
+def test_a_rebuild_mends_what_was_before_it_and_nothing_after() -> None:
+    rows = history("CREATE TABLE", ours(1), "RESTORE", ours(2), ours(2, rebuilt=1))
+    assert judged(rows, 1).breach is None
+    assert judged([*history("DELETE", oldest=5), *rows], 1).breach
+
+
+def test_another_sources_commits_are_someone_elses() -> None:
+    rows = history("CREATE TABLE", ours(1), ("MERGE", Mark("warehouse", 2)))
+    assert judged(rows, 1).breach
+
+
+def test_versions_that_began_again_and_a_history_that_is_gone_do_not_continue() -> None:
+    assert judged(history("CREATE TABLE", ours(1)), 5).breach == "its newest version is 1, it was at 5"
+    cut_short = history(ours(8), ours(9), oldest=40)
+    assert judged(cut_short, 20).breach == "its history before version 40 is gone"
+    assert judged(cut_short, 39).breach is None
+
+
+def test_a_commit_of_a_merge_that_was_overtaken_is_a_breach() -> None:
+    """It may have brought rows back; Delta's fence keeps it out, where a platform lets it."""
+    assert judged(history("CREATE TABLE", ours(3), ours(2)), 0).breach
+
+
+def test_without_user_metadata_writes_may_be_ours_and_a_restore_is_still_seen() -> None:
+    rows = history("CREATE TABLE", "WRITE", "MERGE")
+    assert judged(rows, 0) == Commits(version=2, manifest=None, newest=2, breach=None)
+    assert judged(history("CREATE TABLE", "WRITE", "RESTORE", "MERGE"), 1).breach
+
+
+def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_another_rebuild() -> None:
+    """Somebody may touch the table right after it was built anew."""
+    merged = Mark("shop", 7)
+    first = merged.rebuild_after(Mark("shop", 6, rebuilt=4))
+    touched = judged(history("CREATE TABLE", ours(6), ("MERGE", merged), ("WRITE", first), "DELETE"), 1)
+    assert (touched.breach, touched.last) == ("version 4 is a DELETE of someone else", first)
+    second = merged.rebuild_after(touched.last)
+    assert merged.fence < first.fence < second.fence < Mark("shop", 8).fence
+    assert (first.rebuilt, second.rebuilt) == (1, 2)
+
+
+def test_a_place_whose_commit_is_another_one_now_does_not_continue() -> None:
+    """The table's files were put back as they were at version 1; OPTIMIZE gave it the numbers again."""
+    rows = history("CREATE TABLE", ours(1), "OPTIMIZE", "OPTIMIZE", ours(4))
+    assert judged(rows, 3).breach == "version 3 is not the commit that it was"
+    assert judged([*history("CREATE TABLE", ours(1), "OPTIMIZE", ours(4, rebuilt=1))], 2).breach is None
+    assert judged(history("CREATE TABLE", ours(4)), 0).breach is None
+
+
+def test_a_manifest_of_the_same_number_is_another_landing_zones_unless_it_was_written_as_the_same() -> None:
+    landing = Landed(writer="here-")
+    landing.commit(10)
+    lost = Landed()
+    lost.get = missing  # type: ignore[method-assign]
+    mark = Mark("shop", 1, write_id="here-1")
+    assert Mark.parse(mark.to_json(), "shop") == mark == replace(mark.rebuild_after(None), rebuilt=0)
+    assert is_of(landing, mark)
+    assert is_of(landing, None)
+    assert not is_of(landing, Mark("shop", 1, write_id="there-1"))
+    assert not is_of(landing, Mark("shop", 1))
+    assert not is_of(lost, mark)
+
+
+def missing(number: int) -> Manifest:
+    raise GapError(f"manifest {number} is missing")

@@ -1,0 +1,175 @@
+"""Which manifest and which tables a merge is about, before it asks Spark for anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.errors import FormatError, GapError, TableError
+from connector.landing.format import manifest_path
+from connector.schema import TableName
+from merge import job
+from merge.control_table import Frontier, Place
+from merge.job import _chosen, _newest, _Run
+from merge.landing_zone import LandingZone
+from merge.target import targets_of
+from tests.support.landed import Landed, config_of, schema_of
+
+A, B = schema_of("public.a", id="int"), schema_of("public.b", id="int")
+
+
+class Zone(Landed):
+    """Manifests in memory, of which `lost` are gone; `asked` are those that were asked for."""
+
+    lost: tuple[int, ...] = ()
+
+    def newest(self, after: int, until: int | None = None) -> int:
+        self.asked.append(after)
+        return max(after, min(self.number, until or self.number))
+
+    def load(self, first: int, last: int) -> None:
+        self.asked.extend(range(first, last + 1))
+
+    def get(self, number: int) -> Any:
+        self.asked.append(number)
+        if number in self.lost:
+            raise GapError(f"manifest {number} is missing")
+        return super().get(number)
+
+
+def zone_of(manifests: int) -> Zone:
+    zone = Zone()
+    zone.asked = []
+    for table in (A, B):
+        zone.table(table)
+    for number in range(1, manifests + 1):
+        zone.commit(10 * number, [])
+    return zone
+
+
+def frontier_at(newest: int, **places: Place) -> Frontier:
+    named = {TableName("public", name): place for name, place in places.items()}
+    return Frontier(newest, 1, 10 * newest, True, named)
+
+
+def run_of(zone: Zone, frontier: Frontier, **options: Any) -> _Run:
+    config: Any = config_of("/nowhere", "/nowhere")
+    spark: Any = None
+    landing: Any = zone
+    manifest = zone.get(zone.number)
+    return _Run(spark, config, landing, frontier, manifest, lambda _: None, **{"asks": True, **options})
+
+
+@pytest.mark.parametrize(("until", "number", "chosen"), [(1, None, []), (2, 2, ["b"]), (3, 3, ["a", "b"])])
+def test_up_to_a_manifest_that_is_behind_a_table_that_table_stays(
+    until: int, number: int | None, chosen: list[str]
+) -> None:
+    """A table that no cut names is one that came into being after all of them."""
+    zone: Any = zone_of(4)
+    frontier = frontier_at(2, b=Place(1, 5, "id"))
+    manifest = _newest(zone, frontier, until)
+    assert (manifest and manifest.number) == number
+    assert [table.name for table in (_chosen(manifest, frontier, None) if manifest else [])] == chosen
+
+
+def test_a_table_that_stays_behind_has_no_other_merge_read_its_manifests() -> None:
+    zone: Any = zone_of(9)
+    zone.asked.clear()
+    manifest = _newest(zone, frontier_at(8, a=Place(8, 5, "id"), b=Place(1, 5, "id", error="why")), None)
+    assert manifest is not None
+    assert set(zone.asked) == {8, 9}
+
+
+def test_a_manifest_that_one_table_alone_needs_again_stops_no_other() -> None:
+    zone = zone_of(9)
+    zone.lost = (3,)
+    run = run_of(zone, frontier_at(8, a=Place(8, 5, "id", 0), b=Place(2, 5, "id", 0)))
+    reports = [run.merge(target) for target in targets_of(run.config, run.manifest.tables).values()]
+    assert [(r.table.name, r.manifest, r.error) for r in reports] == [
+        ("a", 9, None),
+        ("b", 2, "manifest 3 is missing"),
+    ]
+
+
+def test_what_failed_for_its_layout_is_told_before_what_it_has_to_catch_up_with_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    zone = zone_of(9)
+    run = run_of(zone, frontier_at(8, b=Place(1, 5, "id", 0, error="why")))
+    zone.asked.clear()
+
+    def impossible(target: Any, *_: Any) -> None:
+        raise TableError(target.table, "still")
+
+    monkeypatch.setattr(job, "look", lambda *_: "state")
+    monkeypatch.setattr(job, "check_layout", impossible)
+    zone.schemas = lambda wanted: {id_: B for _, id_ in wanted}  # type: ignore[attr-defined]
+    report = run.merge(targets_of(run.config, [B.table])[B.table])
+    assert (report.manifest, report.error, zone.asked) == (1, "public.b: still", [])
+
+
+@pytest.mark.parametrize("state", ["captured", "quarantined"])
+def test_rows_of_a_quarantined_table_are_not_asked_for(state: Any) -> None:
+    """Only a full dump takes it up again; the agent would refuse each request, and say so."""
+    zone = zone_of(1)
+    zone.tables[A.table] = zone.tables[A.table].model_copy(update={"state": state})
+    zone.commit(30, [])
+    run = run_of(zone, frontier_at(1))
+    target = targets_of(run.config, [A.table])[A.table]
+    assert run._asks_again(Place(1, 5, "id", missing=3), target) == (state == "captured")
+
+
+def test_requests_are_looked_for_without_being_opened() -> None:
+    """The agent may remove one between the two."""
+
+    class Reader:
+        read = property(lambda self: self)
+
+        def text(self, path: str) -> Reader:
+            assert path == "folder/shop/requests/missing-*.json"
+            return self
+
+        def inputFiles(self) -> list[str]:
+            return ["folder/shop/requests/missing-1.json/part-0"]
+
+        def isEmpty(self) -> bool:
+            raise FileNotFoundError
+
+    spark: Any = Reader()
+    assert LandingZone(spark, "folder", "shop").exists("requests/missing-*.json")
+
+
+def test_what_would_end_a_merge_is_found_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from connector.cli.merge import _spark
+    from merge import session
+    from merge.unreachable import StoreError
+
+    class StartedError(Exception):
+        pass
+
+    def start(_: Any) -> Any:
+        raise StartedError
+
+    monkeypatch.setattr(session, "open_session", start)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    landed = Landed.local(tmp_path / "landing")
+    landed.table(A)
+    landed.commit(10, [])
+    good = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
+    with pytest.raises(StartedError), _spark(good):
+        pass
+    newest = tmp_path / "landing/shop" / manifest_path(1)
+    newest.write_text(newest.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(FormatError, match="format 2"), _spark(good):
+        pass
+    dead = config_of("s3://bucket/landing", "s3://bucket/lake")
+    dead = dead.model_copy(
+        update={"landing": dead.landing.model_copy(update={"endpoint": "http://127.0.0.1:9"})}
+    )
+    for reads_landing in (True, False):
+        with pytest.raises(StoreError, match="refused"), _spark(dead, reads_landing=reads_landing):
+            pass

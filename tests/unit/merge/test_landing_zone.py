@@ -1,0 +1,49 @@
+"""Which manifests are read at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connector.errors import GapError
+from merge.landing_zone import LandingZone
+
+
+class Counting(LandingZone):
+    """A landing zone of 1,050 manifests that are their numbers."""
+
+    reads = 0
+    missing = 0
+
+    def _read_folder(self, folder: int, first: int, last: int | None) -> dict[int, Any]:
+        self.reads += 1
+        upto = min(last or 1050, 1050, 1000 * folder + 999)
+        numbers = range(max(first, 1000 * folder), upto + 1)
+        return {number: number for number in numbers if number != self.missing}
+
+
+def test_manifests_that_are_needed_again_are_read_in_blocks_forward_and_back() -> None:
+    numbers = range(1, 1051)
+    for order in (numbers, reversed(numbers)):
+        landing: Any = Counting(None, "folder", "shop")  # type: ignore[arg-type]
+        assert [landing.get(number) for number in order] in ([*numbers], [*reversed(numbers)])
+        assert landing.reads == 11
+
+
+def test_what_a_table_has_to_catch_up_with_is_read_by_folders_and_once() -> None:
+    landing: Any = Counting(None, "folder", "shop")  # type: ignore[arg-type]
+    landing.load(1, 1050)
+    landing.load(3, 1050)
+    assert [landing.get(number) for number in range(1, 1051)] == [*range(1, 1051)]
+    assert landing.reads == 2
+
+
+@pytest.mark.parametrize("missing", [998, 999, 1000])
+@pytest.mark.parametrize("after", [1, 997, 998])
+def test_a_manifest_that_is_missing_where_a_folder_ends_is_a_hole(missing: int, after: int) -> None:
+    landing: Any = Counting(None, "folder", "shop")  # type: ignore[arg-type]
+    assert landing.newest(after) == 1050
+    landing.missing = missing
+    with pytest.raises(GapError, match=f"manifest {missing} is missing"):
+        landing.newest(after)

@@ -1,0 +1,737 @@
+"""The buffer of the binary log over events made by hand: MySQL's dialect, broken logs, files beyond 4 GiB."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from datetime import datetime, timezone
+
+import pyarrow as pa
+import pytest
+
+from connector.errors import BugError, PreconditionError, TransientError
+from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.manifest import LastCommit
+from connector.mysql.codec.segment import pack_position
+from connector.mysql.codec.table_map import MappedColumn, TableMap, table_name_of
+from connector.mysql.codec.types import LONG, ColumnType
+from connector.mysql.gtid import Gtids, MariadbGtids, MysqlGtids
+from connector.mysql.log import events
+from connector.mysql.log.buffer import LogBuffer
+from connector.mysql.log.schema_cache import Mapped
+from connector.position import Position
+from connector.schema import TableName
+
+SECONDS = 1_700_000_000
+UUID = bytes(range(16))
+UUID_TEXT = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+GIB4 = 1 << 32
+
+
+class SchemaCache:
+    """Captures all tables of database d, each with one key column."""
+
+    mariadb = False
+
+    def resolve(self, body: bytes) -> Mapped:
+        table = table_name_of(body)
+        if table.namespace != "d":
+            return Mapped(table)
+        table_map = TableMap(0, table, (MappedColumn("id", ColumnType(LONG)),), ("id",))
+        return Mapped(table, table_map, table_map.schema())
+
+    def latest(self, table: TableName) -> Mapped:
+        table_map = TableMap(0, table, (MappedColumn("id", ColumnType(LONG)),), ("id",))
+        return Mapped(table, table_map, table_map.schema())
+
+    def named(self, database: str, name: str) -> TableName | None:
+        return TableName(database, name) if database == "d" else None
+
+    def now(self, table: TableName) -> Mapped:
+        columns = (MappedColumn("id", ColumnType(LONG)), MappedColumn("now", ColumnType(LONG)))
+        table_map = TableMap(0, table, columns, ("id",))
+        return Mapped(table, table_map, table_map.schema())
+
+    def among(self, database: str | None) -> set[TableName]:
+        return {TableName("d", "t"), TableName("d", "u")} if database in (None, "d") else set()
+
+
+class Log:
+    """A log file written by hand, fed to a buffer event by event."""
+
+    def __init__(self, offset: int = 1000, file: int = 7, tail: int = 4, gtids: Gtids | None = None) -> None:
+        self.cut_off: set[Position] = set()
+        self.prepared: dict[str, set[TableName]] = {}
+        self.gtids = gtids
+        self.open(file, offset, tail)
+
+    def open(self, file: int, offset: int, tail: int) -> None:
+        """Open the log, again with what was found out before."""
+        place = pack_position(file, offset)
+        self.buffer = LogBuffer(
+            1, place, SchemaCache(), self.gtids, cut_off=self.cut_off, prepared=self.prepared
+        )
+        self.file, self.offset, self.tail = file, offset, tail
+        self.frame(events.ROTATE, struct.pack("<Q", offset) + b"bin.%06d" % file, tail=0)
+        described = bytes(57) + bytes([15]) * 40 + bytes([1 if tail else 0])
+        self.frame(events.FORMAT, described, tail=4)
+
+    def event(
+        self, kind: int, body: bytes, *, flags: int = 0, end: int | None = None, tail: int = -1
+    ) -> bytes:
+        size = 19 + len(body) + (self.tail if tail < 0 else tail)
+        after = (self.offset + size) % GIB4 if end is None else end
+        header = struct.pack("<IBIIIH", SECONDS, kind, 9, size, after, flags)
+        return header + body + bytes(self.tail if tail < 0 else tail)
+
+    def frame(self, kind: int, body: bytes, tail: int = -1) -> None:
+        self.buffer.feed([b"\0" + self.event(kind, body, flags=events.ARTIFICIAL, end=0, tail=tail)])
+
+    def write(self, kind: int, body: bytes = b"", flags: int = 0) -> None:
+        event = self.event(kind, body, flags=flags)
+        self.offset += len(event)
+        self.buffer.feed([b"\0" + event])
+
+    def gtid(self, number: int = 5) -> None:
+        micros = (SECONDS * 1_000_000 + 123_456).to_bytes(7, "little")
+        body = b"\0" + UUID + number.to_bytes(8, "little") + b"\2" + bytes(16) + micros
+        self.write(events.GTID, body)
+
+    def query(self, statement: str, database: str = "d") -> None:
+        head = struct.pack("<IIBHH", 1, 0, len(database), 0, 0)
+        self.write(events.QUERY, head + database.encode() + b"\0" + statement.encode())
+
+    def rows(
+        self, *keys: int, table: str = "d.t", write: bool = True, number: int = 0
+    ) -> tuple[bytes, bytes]:
+        """A table map and its rows; `number`: the table's id, else one by its name."""
+        namespace, name = table.split(".")
+        table_id = (number or zlib.crc32(table.encode())).to_bytes(6, "little")
+        mapped = table_id + b"\1\0" + bytes([len(namespace)]) + namespace.encode() + b"\0"
+        mapped += bytes([len(name)]) + name.encode() + b"\0\1\3\0\0"
+        body = table_id + b"\1\0\1\xff" + b"".join(b"\xfe" + struct.pack("<i", key) for key in keys)
+        if write:
+            self.write(19, mapped)
+            self.write(23, body)
+        return mapped, body
+
+    def transaction(self, *keys: int, table: str = "d.t", number: int = 5, table_id: int = 0) -> None:
+        self.gtid(number)
+        self.query("BEGIN")
+        self.rows(*keys, table=table, number=table_id)
+        self.write(events.XID, bytes(8))
+
+    def restart(self, crash: bool = False) -> None:
+        """The server stops and starts again, in the next file: a made up ROTATE leads there."""
+        if not crash:
+            self.write(3)
+        self.file, self.offset = self.file + 1, 4
+        self.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.%06d" % self.file)
+        described = bytes(57) + bytes([15]) * 40 + bytes([1 if self.tail else 0])
+        event = self.event(events.FORMAT, described, tail=4)
+        self.offset += len(event)
+        self.buffer.feed([b"\0" + event])
+
+    @property
+    def end(self) -> int:
+        return pack_position(self.file, self.offset)
+
+    def taken(self) -> list[tuple[str, int | None, int, int]]:
+        """Operation, key, lsn and seq of what is whole."""
+        return landed(self.buffer.take())
+
+
+def landed(segment: object) -> list[tuple[str, int | None, int, int]]:
+    found = []
+    for batch in segment.decode():  # type: ignore[attr-defined]
+        assert isinstance(batch, EventBatch), batch
+        rows = batch.table.to_pylist()
+        found += [(row["_cdc"]["op"], row["id"], row["_cdc"]["lsn"], row["_cdc"]["seq"]) for row in rows]
+    return sorted(found, key=lambda row: row[2:])
+
+
+def quarantines(segment: object) -> list[Quarantine]:
+    return [found for found in segment.decode() if isinstance(found, Quarantine)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("tail", [0, 4])
+def test_transactions_of_mysql_come_whole_at_their_begin(tail: int) -> None:
+    log = Log(tail=tail)
+    start = log.end
+    log.transaction(1, 2)
+    second = log.end
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(3)
+    assert log.buffer.position == second
+    assert log.taken() == [("insert", 1, start, 0), ("insert", 2, start, 2)]
+    log.rows(4)
+    log.query("COMMIT")
+    assert log.buffer.position == log.end
+    segment = log.buffer.take()
+    assert landed(segment) == [("insert", 3, second, 0), ("insert", 4, second, 1 << 32)]
+    (batch,) = segment.decode()
+    assert isinstance(batch, EventBatch)
+    cdc = batch.table.column("_cdc")[0].as_py()
+    assert cdc["txid"] == "00010203-0405-0607-0809-0a0b0c0d0e0f:5"
+    assert cdc["committed_at"].timestamp() == SECONDS + 0.123456
+
+
+def test_statements_that_are_transactions_of_their_own_move_the_position() -> None:
+    log = Log()
+    for statement in ("ALTER TABLE t ADD a int", "TRUNCATE TABLE t", "ALTER TABLE u MODIFY a int"):
+        lsn = log.end
+        log.gtid()
+        log.query(statement)
+        assert log.buffer.position == log.end
+    assert log.buffer.take_unlogged()[0][:2] == (TableName("d", "u"), lsn)
+    assert [row[:2] for row in log.taken()] == [("truncate", None)]
+
+
+def test_a_statement_that_can_not_be_read_has_all_tables_read_again_whatever_its_database() -> None:
+    log = Log()
+    log.gtid()
+    statement = b"ALTER TABLE d.t COMMENT '\xe9'"
+    log.write(events.QUERY, struct.pack("<IIBHH", 1, 0, 5, 0, 0) + b"other\0" + statement)
+    assert {found.table.name for found in log.buffer.take_unlogged()} == {"t", "u"}
+
+
+def test_a_layout_that_no_row_shows_is_told_in_its_place() -> None:
+    log = Log()
+    log.transaction(1)
+    log.gtid()
+    log.query("ALTER TABLE t ADD now int")
+    log.transaction(2)
+    segment = log.buffer.take()
+    batches = [batch for batch in segment.decode() if isinstance(batch, EventBatch)]
+    told = [([c.name for c in batch.schema.columns], batch.table.num_rows) for batch in batches]
+    assert told == [(["id"], 2), (["id", "now"], 0)]
+
+
+@pytest.mark.parametrize("taken_each_time", [True, False])
+def test_table_ids_begin_again_when_the_server_does(taken_each_time: bool) -> None:
+    log, found, expected = Log(), [], []
+    # (table, id): t is opened again, and each restart counts from 100.
+    lives = [
+        [("d.t", 100), ("d.t", 101)],
+        [("d.t", 100), ("d.u", 101)],
+        [("d.u", 100), ("other.t", 101), ("d.t", 102)],
+        [("other.t", 100), ("d.t", 101), ("d.t", 100)],
+    ]
+    for life in lives:
+        for table, table_id in life:
+            key = len(expected)
+            expected.append((table, key))
+            log.transaction(key, table=table, table_id=table_id)
+            if taken_each_time:
+                found.append(log.buffer.take())
+        log.restart()
+    found.append(log.buffer.take())
+    rows = [
+        (str(batch.schema.table), row["id"])
+        for segment in found
+        for batch in segment.decode()
+        for row in batch.table.to_pylist()
+    ]
+    assert sorted(rows, key=lambda row: row[1]) == [row for row in expected if row[0] != "other.t"]
+
+
+def test_an_open_transaction_keeps_its_layouts_where_segments_part() -> None:
+    log = Log()
+    log.transaction(1, table_id=100)
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(2, number=100)
+    log.rows(3, number=101)  # opened again by another session's FLUSH TABLES
+    assert [row[1] for row in log.taken()] == [1]
+    log.rows(4, number=101)
+    log.write(events.XID, bytes(8))
+    assert [row[1] for row in log.taken()] == [2, 3, 4]
+
+
+def test_layouts_that_no_open_transaction_needs_are_not_kept() -> None:
+    log = Log()
+    for table_id in range(100, 200):
+        log.transaction(table_id, table_id=table_id)
+        assert len(log.taken()) == 1
+    assert len(log.buffer._held._known) == len(log.buffer._held._laid) == 0
+
+
+def test_tables_that_are_not_captured_count_but_do_not_land() -> None:
+    log = Log()
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(1, table="other.t")
+    log.rows(2)
+    log.write(events.XID, bytes(8))
+    assert [(key, seq) for _, key, _, seq in log.taken()] == [(2, 1 << 32)]
+
+
+def payload(events_of: int, codec: str | None = "zstd", announced: int = 0) -> bytes:
+    """A compressed transaction with so many events, of two rows each; `announced`: more bytes than it has."""
+    inner = Log(tail=0)
+    mapped, _ = inner.rows(1, write=False)
+    parts = [(2, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN"), (19, mapped)]
+    parts += [(23, inner.rows(2 * n + 1, 2 * n + 2, write=False)[1]) for n in range(events_of)]
+    data = b"".join(inner.event(kind, body) for kind, body in [*parts, (16, bytes(8))])
+    body = pa.compress(data, codec, asbytes=True) if codec else data
+    fields = b"\2\1\0" if codec else b"\2\3\xfc\xff\0"
+    sizes = ((3, len(data) + announced), (1, len(body)))
+    return fields + b"".join(bytes([f, 9, 254]) + n.to_bytes(8, "little") for f, n in sizes) + b"\0" + body
+
+
+@pytest.mark.parametrize("codec", ["zstd", None])
+def test_a_compressed_transaction_of_mysql_is_the_same_transaction(codec: str | None) -> None:
+    plain, packed = Log(), Log()
+    start = plain.end
+    plain.transaction(1, 2)
+    packed.gtid()
+    packed.write(events.TRANSACTION_PAYLOAD, payload(1, codec))
+    assert packed.buffer.position == packed.end
+    assert packed.taken() == plain.taken() == [("insert", 1, start, 0), ("insert", 2, start, 2)]
+
+
+@pytest.mark.parametrize("piece", [0, 100, 5000])
+@pytest.mark.parametrize("codec", ["zstd", None])
+@pytest.mark.parametrize("tail", [0, 4])
+def test_a_large_compressed_transaction_is_unpacked_part_by_part(
+    monkeypatch: pytest.MonkeyPatch, piece: int, codec: str | None, tail: int
+) -> None:
+    monkeypatch.setattr("connector.mysql.log.transaction_payload.AT_ONCE_BYTES", 1000)
+    monkeypatch.setattr("connector.mysql.log.transaction_payload._BLOCK_BYTES", 512)
+    log = Log(tail=tail)
+    log.gtid()
+    start = log.buffer.position
+    packet = b"\0" + log.event(events.TRANSACTION_PAYLOAD, payload(500, codec))
+    log.offset += len(packet) - 1
+    pieces = [packet[i : i + piece] for i in range(0, len(packet), piece)] if piece else [packet]
+    assert not log.buffer.go_on(1000)
+    for part in pieces[:-1]:
+        log.buffer.feed([part])
+        assert not log.buffer.go_on(1000)
+    end = log.end
+    behind = [b"\0" + event for event in after(log)]
+    log.buffer.feed([pieces[-1], *behind[:1]])
+    log.buffer.feed(behind[1:])
+    found, most = [], 0
+    while log.buffer.go_on(1000):
+        most = max(most, log.buffer.held_bytes)
+        assert log.buffer.position in (start, end, log.end)
+        found += landed(log.buffer.take())
+        if part := log.buffer.take_open():
+            found += landed(part)
+    assert log.buffer.position == log.end
+    found += log.taken()
+    assert [key for _, key, _, _ in found] == [*range(1, 1001), 7777]
+    assert [seq for _, _, _, seq in found[:4]] == [0, 2, 1 << 32, (1 << 32) + 2]
+    assert most < 3000
+
+
+def after(log: Log) -> list[bytes]:
+    """The events of one more transaction; the log's end moves behind it."""
+    begin = struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0BEGIN"
+    gtid = b"\0" + UUID + (6).to_bytes(8, "little") + b"\2" + bytes(16) + bytes(7)
+    mapped, rows = log.rows(7777, write=False)
+    found = []
+    for kind, body in ((events.GTID, gtid), (2, begin), (19, mapped), (23, rows), (16, bytes(8))):
+        found.append(log.event(kind, body))
+        log.offset += len(found[-1])
+    return found
+
+
+@pytest.mark.parametrize("announced", [-1, 1])
+@pytest.mark.parametrize("least", [10, 1 << 20])
+def test_a_compressed_transaction_that_is_not_as_long_as_announced_stops(
+    monkeypatch: pytest.MonkeyPatch, announced: int, least: int
+) -> None:
+    monkeypatch.setattr("connector.mysql.log.transaction_payload.AT_ONCE_BYTES", least)
+    log = Log()
+
+    def read() -> None:
+        log.write(events.TRANSACTION_PAYLOAD, payload(3, announced=announced))
+        log.buffer.go_on(1 << 20)
+
+    log.gtid()
+    with pytest.raises((BugError, OSError)):
+        read()
+
+
+@pytest.mark.parametrize("difference", [-1, 1, 40])
+def test_a_log_that_does_not_go_on_where_it_ended_stops(difference: int) -> None:
+    log = Log()
+    log.transaction(1)
+    log.offset += difference
+    with pytest.raises(TransientError, match="does not go on"):
+        log.transaction(2)
+
+
+def test_another_file_than_the_next_stops() -> None:
+    log = Log()
+    with pytest.raises(TransientError, match="went on at"):
+        log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000009")
+    with pytest.raises(TransientError, match="went on at"):
+        Log().frame(events.ROTATE, struct.pack("<Q", 5) + b"bin.000008")
+
+
+def test_a_file_that_ended_without_saying_so_is_followed_by_the_next() -> None:
+    log = Log()
+    log.transaction(1)
+    log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    assert log.buffer.position == pack_position(8, 4)
+
+
+def test_a_file_that_ended_within_a_transaction_stops() -> None:
+    log = Log()
+    log.gtid()
+    with pytest.raises(TransientError, match="within a transaction"):
+        log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+
+
+def test_a_transaction_that_a_crash_cut_off_is_passed_over_when_the_log_is_read_again() -> None:
+    """Whether parts of it were taken or not: the reading ends once, and then goes on behind the file."""
+    log = Log(gtids=MysqlGtids())
+
+    def write_up_to_the_crash() -> None:
+        log.transaction(1, number=4)
+        log.gtid(5)
+        log.query("BEGIN")
+        log.rows(2)
+
+    write_up_to_the_crash()
+    assert [row[:2] for row in log.taken()] == [("insert", 1)]
+    assert landed(log.buffer.take_open())[0][:2] == ("insert", 2)
+    with pytest.raises(TransientError, match="within a transaction"):
+        log.restart(crash=True)
+    log.gtids = MysqlGtids()
+    log.open(7, 1000, 4)
+    write_up_to_the_crash()
+    log.restart(crash=True)
+    log.transaction(3, number=5)
+    segment = log.buffer.take()
+    assert [row[:2] for row in landed(segment)] == [("insert", 1), ("insert", 3)]
+    assert (segment.position, segment.gtids) == (log.end, f"{UUID_TEXT}:4-5")
+
+
+def test_what_was_read_last_is_named_by_the_place_where_it_begins() -> None:
+    log = Log()
+    assert log.buffer.take().last_commit is None
+    log.transaction(1, number=4)
+    start = log.end
+    log.transaction(2, number=5, table="other.t")
+    log.gtid()
+    at = datetime.fromtimestamp(SECONDS, timezone.utc)
+    committed_at = at.replace(microsecond=123_456)
+    expected = LastCommit(position=start, txid=f"{UUID_TEXT}:5", committed_at=committed_at)
+    assert log.buffer.take().last_commit == expected
+    log = Log()
+    log.transaction(1)
+    log.restart()
+    file = LastCommit(position=pack_position(8, 4), txid="begin of the file", committed_at=at)
+    assert log.buffer.take().last_commit == file
+
+
+def test_what_grows_a_file_beyond_4_gib_is_one_transaction_until_the_next_file() -> None:
+    log = Log(offset=GIB4 - 300)
+    log.transaction(1)
+    start = log.end
+    log.transaction(2, 3)
+    assert log.offset > GIB4
+    log.transaction(4)
+    assert log.buffer.position == start
+    assert [row[1] for row in log.taken()] == [1]
+    part = log.buffer.take_open()
+    log.write(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    assert log.buffer.position == pack_position(8, 4)
+    rest = landed(log.buffer.take())
+    assert part is not None
+    assert [(key, lsn) for _, key, lsn, _ in landed(part) + rest] == [(2, start), (3, start), (4, start)]
+    seqs = [seq for *_, seq in landed(part) + rest]
+    assert seqs == sorted(set(seqs))
+
+
+def test_a_huge_transaction_is_taken_in_parts() -> None:
+    log = Log()
+    start = log.end
+    log.gtid()
+    log.query("BEGIN")
+    found = []
+    for key in range(5):
+        log.rows(key)
+        assert log.taken() == []
+        part = log.buffer.take_open()
+        assert part is not None
+        assert part.position == start
+        found += landed(part)
+    log.write(events.XID, bytes(8))
+    assert log.taken() == []
+    assert log.buffer.position == log.end
+    assert found == [("insert", key, start, key << 32) for key in range(5)]
+
+
+def test_checksums_may_come_and_go_between_files() -> None:
+    log = Log()
+    log.transaction(1)
+    log.write(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    log.file, log.offset, log.tail = 8, 4, 0
+    body = bytes(57) + bytes([15]) * 40 + bytes([0])
+    event = log.event(events.FORMAT, body, tail=4)
+    log.buffer.feed([b"\0" + event])
+    log.offset += len(event)
+    log.transaction(2)
+    assert [row[1] for row in log.taken()] == [1, 2]
+
+
+def test_an_unknown_event_stops_unless_it_says_that_it_may_be_passed_over() -> None:
+    log = Log()
+    log.write(111, b"?", flags=events.IGNORABLE)
+    assert log.buffer.position == log.end
+    with pytest.raises(PreconditionError, match="type 112"):
+        log.write(112, b"?")
+
+
+def test_an_unknown_event_behind_layouts_quarantines_their_tables_and_the_log_goes_on() -> None:
+    log = Log()
+    log.transaction(1, table="d.u")
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(2)
+    log.write(112, b"?")
+    log.write(events.XID, bytes(8))
+    assert log.buffer.position == log.end
+    (found,) = quarantines(log.buffer.take())
+    assert (str(found.table), "type 112" in found.reason) == ("d.t", True)
+    log.gtid()
+    log.query("BEGIN")
+    with pytest.raises(PreconditionError, match="type 112"):
+        log.write(112, b"?")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_incident_quarantines_all_tables_and_the_log_goes_on(begun: bool) -> None:
+    log = Log()
+    log.gtid()
+    if begun:
+        log.query("BEGIN")
+    log.write(events.INCIDENT, b"\1\0\0")
+    if begun:
+        log.query("COMMIT")
+    assert log.buffer.position == log.end
+    assert {str(found.table) for found in quarantines(log.buffer.take())} == {"d.t", "d.u"}
+
+
+@pytest.mark.parametrize("statement", ["ROLLBACK", "ROLLBACK TO `s`"])
+def test_a_rollback_in_the_log_quarantines_what_it_took_back(statement: str) -> None:
+    log = Log()
+    log.gtid()
+    log.query("BEGIN")
+    log.rows(1)
+    log.query(statement)
+    if "TO" in statement:
+        log.write(events.XID, bytes(8))
+    assert {str(found.table) for found in quarantines(log.buffer.take())} == {"d.t"}
+
+
+def test_xa_transactions_quarantine_their_tables_when_prepared_and_when_committed() -> None:
+    log = Log()
+    log.gtid()
+    log.query("XA START X'61',X'',1")
+    log.rows(1)
+    log.query("XA END X'61',X'',1")
+    log.write(events.XA_PREPARE, b"\0" + struct.pack("<III", 1, 1, 0) + b"a")
+    assert {str(found.table) for found in quarantines(log.buffer.take())} == {"d.t"}
+    log.gtid()
+    log.query("XA COMMIT X'61',X'',1")
+    assert {str(found.table) for found in quarantines(log.buffer.take())} == {"d.t"}
+    log.gtid()
+    log.query("XA COMMIT X'99',X'',1")  # prepared before we began to read
+    assert {str(found.table) for found in log.buffer.take_unlogged()} == {"d.t", "d.u"}
+    assert quarantines(log.buffer.take()) == []
+
+
+def test_an_xa_transaction_of_other_tables_is_known_when_the_log_is_opened_again_behind_it() -> None:
+    log = Log()
+    log.gtid()
+    log.query("XA START X'61',X'',1")
+    log.rows(1, table="other.t")
+    log.query("XA END X'61',X'',1")
+    log.write(events.XA_PREPARE, b"\0" + struct.pack("<III", 1, 1, 0) + b"a")
+    place = log.offset
+    for _ in range(2):  # lost, and read again
+        log.open(log.file, place, 4)
+        log.gtid()
+        log.query("XA COMMIT X'61',X'',1")
+        assert log.buffer.take_unlogged() == []
+        assert quarantines(log.buffer.take()) == []
+
+
+def test_rows_outside_of_a_transaction_or_without_layout_are_a_bug() -> None:
+    with pytest.raises(BugError, match="outside"):
+        Log().rows(1)
+    log = Log()
+    log.gtid()
+    with pytest.raises(BugError, match="without a table map"):
+        log.write(23, bytes(12))
+
+
+OURS = "00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+TAGGED = bytes.fromhex(
+    "0272000000021274809d039503cd0222c503fd02b604f10300000002040c060a6d7974616708100a1c0c7fd39b92b2c96006"
+    "1055041283120b"
+)
+"""What MySQL 9.7 wrote for GTID 093a40e7-e5b3-11f1-bf5b-02fc00000001:mytag:3."""
+
+
+def test_a_segment_tells_the_transactions_up_to_its_position() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    log.transaction(1, number=5)
+    log.transaction(2, number=7)
+    log.gtid(6)
+    log.query("BEGIN")
+    log.rows(3)
+    assert log.buffer.take().gtids == f"{OURS}:1-5:7"
+    log.write(events.XID, bytes(8))
+    assert log.buffer.take().gtids == f"{OURS}:1-7"
+    log.write(events.TAGGED_GTID, TAGGED)
+    log.query("BEGIN")
+    log.write(events.XID, bytes(8))
+    assert log.buffer.take().gtids == f"{OURS}:1-7,093a40e7-e5b3-11f1-bf5b-02fc00000001:mytag:3"
+
+
+def test_what_is_executed_is_not_known_behind_an_anonymous_transaction() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    log.write(events.ANONYMOUS_GTID, bytes(42))
+    log.query("BEGIN")
+    assert log.buffer.take().gtids == f"{OURS}:1-4"
+    log.rows(1)
+    log.write(events.XID, bytes(8))
+    log.transaction(2, number=5)
+    segment = log.buffer.take()
+    assert segment.gtids is None
+    assert len(landed(segment)) == 2
+
+
+def test_transactions_that_landed_before_a_failover_are_passed_over_with_all_they_did() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4:6-8"))
+    log.transaction(1, number=4)
+    fresh = log.end
+    log.transaction(2, number=5)
+    for number, statement in ((6, "TRUNCATE TABLE t"), (7, "ALTER TABLE t ADD a int"), (8, "DROP TABLE t")):
+        log.gtid(number)
+        log.query(statement)
+    log.gtid(9)
+    log.query("TRUNCATE TABLE t")
+    assert not log.buffer.take_unlogged()
+    segment = log.buffer.take()
+    assert [(op, key) for op, key, *_ in landed(segment)] == [("insert", 2), ("truncate", None)]
+    assert landed(segment)[0][2] == fresh
+    assert (segment.position, segment.gtids) == (log.end, f"{OURS}:1-9")
+
+
+def test_a_compressed_transaction_that_landed_before_a_failover_is_passed_over() -> None:
+    log, inner = Log(gtids=MysqlGtids.parse(f"{OURS}:1-5")), Log(tail=0)
+    mapped, rows = inner.rows(1, 2, write=False)
+    data = b"".join(inner.event(kind, body) for kind, body in ((19, mapped), (23, rows), (16, bytes(8))))
+    body = pa.compress(data, "zstd", asbytes=True)
+    log.gtid(5)
+    log.write(
+        events.TRANSACTION_PAYLOAD,
+        b"\2\1\0\3\3\xfc" + len(data).to_bytes(2, "little") + b"\1\1" + bytes([len(body)]) + b"\0" + body,
+    )
+    assert log.taken() == []
+    assert log.buffer.position == log.end
+
+
+def test_mariadbs_domains_are_passed_over_each_up_to_its_last_one() -> None:
+    log = Log(gtids=MariadbGtids.parse("0-9-3,7-9-20", "0-9-3,7-9-19"))
+
+    def transaction(domain: int, number: int, key: int) -> None:
+        log.write(events.MARIADB_GTID, struct.pack("<QIBxxxxxx", number, domain, 0))
+        log.rows(key)
+        log.write(events.XID, bytes(8))
+
+    for domain, number, key in ((0, 4, 1), (7, 5, 2), (0, 2, 3), (7, 20, 4), (7, 21, 5)):
+        transaction(domain, number, key)
+    segment = log.buffer.take()
+    assert [key for _, key, *_ in landed(segment)] == [1, 3, 5]
+    assert segment.gtids == "0-9-2,7-9-21"
+
+
+def own_write(log: Log, number: int, **other: str) -> None:
+    log.gtid(number)
+    log.query("BEGIN")
+    log.rows(1, table="deltatide.watermark")
+    for kind, what in other.items():
+        log.rows(1, table=what) if kind == "table" else log.query(what)
+    log.write(events.XID, bytes(8))
+
+
+def test_our_own_writes_at_the_end_are_not_needed_of_another_server() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    own_write(log, 5)
+    own_write(log, 6)
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-6", f"{OURS}:1-4")
+    log.transaction(2, number=7)
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-7", None)
+    assert [key for _, key, *_ in landed(segment)] == [2]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"table": "d.t"},
+        {"table": "other.uncaptured"},
+        {"table": "deltatide.unlogged_change"},
+        {"statement": "TRUNCATE TABLE t"},
+        {"statement": "SAVEPOINT a"},
+    ],
+)
+def test_a_transaction_with_anything_else_in_it_is_needed(other: dict[str, str]) -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    own_write(log, 5, **other)
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-5", None)
+
+
+def test_a_transaction_of_nothing_or_of_uncaptured_tables_is_needed() -> None:
+    log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
+    log.transaction(1, table="other.uncaptured", number=5)
+    log.gtid(6)
+    log.query("BEGIN")
+    log.write(events.XID, bytes(8))
+    log.gtid(7)
+    log.query("CREATE TABLE deltatide.watermark (id int)")
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-7", None)
+
+
+def test_our_own_writes_of_mariadb_are_not_needed_in_their_domain() -> None:
+    log = Log(gtids=MariadbGtids.parse("0-8-4,7-9-3"))
+
+    def transaction(domain: int, number: int, table: str) -> None:
+        log.write(events.MARIADB_GTID, struct.pack("<QIBxxxxxx", number, domain, 0))
+        log.rows(number, table=table)
+        log.write(events.XID, bytes(8))
+
+    for domain, number, table in ((0, 5, "watermark"), (0, 6, "watermark"), (7, 4, "other")):
+        transaction(domain, number, f"deltatide.{table}")
+    segment = log.buffer.take()
+    assert (segment.gtids, segment.gtids_needed) == ("0-9-6,7-9-4", "0-8-4,7-9-4")
+    transaction(0, 7, "d.t")
+    assert log.buffer.take().gtids_needed is None
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE u MODIFY a int", "INSERT INTO x.x SELECT f()"])
+def test_of_unlogged_changes_that_are_read_together_the_last_one_is_written_down(statement: str) -> None:
+    """The first may be known from an earlier reading, and its dump be over before the last one."""
+    log, places = Log(), []
+    for _ in range(2):
+        places.append(log.end)
+        log.gtid()
+        log.query(statement)
+    changes = {found.table.name: (found.lsn, found.last) for found in log.buffer.take_unlogged()}
+    assert changes["u"] == tuple(places)

@@ -1,0 +1,172 @@
+"""What statements in the log do to tables that no row event tells."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from connector.mysql.log import events
+from connector.mysql.log.ddl import changes_rows, effects_of
+
+
+def told(statement: str) -> set[tuple[str, str, str | None]]:
+    return {(effect.kind, effect.database, effect.name) for effect in effects_of(statement, "d")}
+
+
+@pytest.mark.parametrize(
+    ("statement", "table"),
+    [
+        ("TRUNCATE t", ("d", "t")),
+        ("truncate table `a.b`.`t``x` ;", ("a.b", "t`x")),
+        ("/* a comment */ TRUNCATE -- another\n TABLE\t x . t", ("x", "t")),
+        ("/*!50000 TRUNCATE TABLE */ t", ("d", "t")),
+        ('TRUNCATE TABLE "t"', ("d", "t")),
+        ("SET STATEMENT max_statement_time = 1 FOR TRUNCATE t", ("d", "t")),
+        ("TRUNCATE TABLE .t", ("d", "t")),
+    ],
+)
+def test_a_truncate_names_its_table(statement: str, table: tuple[str, str]) -> None:
+    assert told(statement) == {("truncate", *table)}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ADD COLUMN c int DEFAULT 5 AFTER b, ADD INDEX (c)",
+        "ALTER ONLINE TABLE t DROP COLUMN c, ALGORITHM=INSTANT",
+        "ALTER TABLE t RENAME COLUMN a TO b, RENAME INDEX x TO y",
+        "ALTER TABLE t COMMENT 'MODIFY CONVERT DROP PARTITION'",
+        'ALTER TABLE t ADD `modify` int COMMENT "it\'s CHANGE"',
+        "CREATE TABLE IF NOT EXISTS t (a int)",
+        "CREATE INDEX i ON t (a)",
+        "DROP INDEX i ON t",
+        "DROP TEMPORARY TABLE t",
+        "DROP /*!40005 TEMPORARY */ TABLE IF EXISTS `t`",
+        "DROP VIEW t",
+        "CREATE OR REPLACE VIEW t AS SELECT 1",
+        "CREATE TRIGGER x AFTER INSERT ON t FOR EACH ROW DELETE FROM u",
+        "GRANT SELECT ON t TO x",
+        "RENAME USER a TO b",
+        "ANALYZE TABLE t",
+        "ANALYZE LOCAL TABLE t",
+        "SET STATEMENT max_statement_time = 1 FOR OPTIMIZE TABLE t",
+        "ALTER TABLE t ENGINE = InnoDB",
+        "FLUSH TABLES",
+        "# only a comment",
+        "",
+    ],
+)
+def test_a_statement_that_leaves_rows_alone_has_no_effect(statement: str) -> None:
+    assert {kind for kind, _, _ in told(statement)} <= {"columns"}
+
+
+@pytest.mark.parametrize(
+    ("clauses", "columns"),
+    [
+        ("DROP COLUMN c, DROP INDEX i, DROP `D`, ALTER e DROP DEFAULT", ("c", "D")),
+        ("RENAME COLUMN a TO b, RENAME COLUMN `b` TO `a`", ("a", "b")),
+        ("DROP COLUMN IF EXISTS c, ALGORITHM=INSTANT", ("c",)),
+        ("ADD c int, RENAME INDEX x TO y, DROP PRIMARY KEY, DROP FOREIGN KEY f, DROP CHECK z", ()),
+        ("DROP `index`", ("index",)),
+    ],
+)
+def test_an_alter_names_the_columns_that_went(clauses: str, columns: tuple[str, ...]) -> None:
+    (effect,) = [e for e in effects_of(f"ALTER TABLE x.t {clauses}", "d") if e.kind == "columns"]
+    assert (effect.database, effect.name, effect.columns) == ("x", "t", columns)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t MODIFY a int",
+        "alter table d.t change `a` b int",
+        "ALTER IGNORE TABLE t ADD UNIQUE (a)",
+        "ALTER TABLE t CONVERT TO CHARACTER SET latin1",
+        "ALTER TABLE `t` DROP PARTITION p0",
+        "ALTER TABLE t TRUNCATE PARTITION ALL",
+        "ALTER TABLE t IMPORT TABLESPACE",
+        "ALTER TABLE t DROP COLUMN a, ADD COLUMN a int DEFAULT 3",
+        "ALTER TABLE u EXCHANGE PARTITION p0 WITH TABLE t",
+        "ALTER TABLE t RENAME TO u",
+        "ALTER TABLE u RENAME t",
+        "RENAME TABLE u TO v, d.`t` TO w",
+        "RENAME TABLES t TO u",
+        "DROP TABLE IF EXISTS u, t CASCADE",
+        "CREATE OR REPLACE TABLE t (a int)",
+        "SET STATEMENT max_statement_time = 1, sort_buffer_size = 9 FOR ALTER TABLE t DROP PARTITION p0",
+        "ALTER TABLE t ENGINE = BLACKHOLE",
+        "SOMETHING NEW WITH t",
+        "ALTER TABLE .t MODIFY a int",
+        "RENAME TABLE .u TO .t",
+    ],
+)
+def test_what_may_change_rows_unlogged_names_the_table(statement: str) -> None:
+    assert ("unlogged", "d", "t") in told(statement)
+
+
+def test_a_dropped_database_means_all_its_tables() -> None:
+    assert told("DROP DATABASE IF EXISTS `x y`") == {("unlogged", "x y", None)}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO t VALUES (1)",
+        "INSERT IGNORE INTO d.t SELECT * FROM u",
+        "UPDATE u, t SET t.a = 1",
+        "DELETE FROM `t` WHERE a = 'x'",
+        "LOAD DATA INFILE 'x' INTO TABLE t",
+        "WITH x AS (SELECT 1) DELETE FROM t",
+        "SET STATEMENT binlog_format = 'STATEMENT' FOR DELETE FROM t",
+        "ANALYZE DELETE FROM t",
+        "ANALYZE FORMAT = JSON UPDATE t SET a = 1",
+        "SET STATEMENT max_statement_time = 1 FOR ANALYZE INSERT INTO t VALUES (1)",
+    ],
+)
+def test_a_change_in_the_statement_format_names_the_table(statement: str) -> None:
+    assert ("statement", "d", "t") in told(statement)
+
+
+def test_an_insert_does_not_change_the_tables_that_it_reads() -> None:
+    statement = "REPLACE INTO percona.checksums SELECT count(*) FROM d.t"
+    assert told(statement) == {("statement", "percona", "checksums")}
+
+
+def test_only_a_table_that_is_created_runs_a_select() -> None:
+    for statement in (
+        "CREATE OR REPLACE VIEW v AS SELECT f()",
+        "CREATE DEFINER = x PROCEDURE p() SELECT 1",
+        "CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO INSERT INTO t SELECT 1",
+    ):
+        assert not changes_rows(statement)
+    assert changes_rows("CREATE OR REPLACE TEMPORARY TABLE t AS SELECT f()")
+
+
+MODES, CHARSETS = 1, 4
+
+
+def read(text: bytes, *, modes: int = 0, client: int = 45) -> str | None:
+    status = struct.pack("<BIBQ", 0, 0, MODES, modes) + b"\6\3std"
+    status += struct.pack("<BHHH", CHARSETS, client, 45, 8)
+    head = struct.pack("<IIBHH", 1, 0, 5, 0, len(status))
+    return events.parse_query(events.QUERY, head + status + b"other\0" + text).statement
+
+
+def test_a_statement_is_read_in_the_character_set_of_its_client() -> None:
+    statement = "ALTER TABLE d.`é` MODIFY v varchar(5)"
+    assert read(statement.encode("latin1"), client=8) == statement
+    assert read(statement.encode("latin1")) is None
+    assert read(statement.encode()) == statement
+    assert read(statement.encode(), client=63) == statement  # binary: as it is
+    assert read(statement.encode(), client=8) == statement.replace("é", "Ã©")  # so the server calls it
+    assert read(statement.encode(), client=32) is None  # not known
+    assert read("ALTER TABLE t COMMENT '表'".encode("sjis"), client=13) == "ALTER TABLE t COMMENT '表'"
+
+
+def test_a_statement_in_which_backslashes_escape_nothing_or_that_is_huge_is_not_read() -> None:
+    hidden = rb"ALTER TABLE t COMMENT 'x\', MODIFY v varchar(3) COMMENT 'y'"
+    assert read(hidden, modes=1 << 20) is None
+    assert read(hidden) is not None
+    assert read(b"TRUNCATE t", modes=1 << 20) == "TRUNCATE t"
+    assert read(b"INSERT INTO t VALUES " + b"(1)," * (1 << 20) + b"(2)") is None

@@ -1,0 +1,59 @@
+"""The log reader over a stream made by hand: when a log that does not go on is given up."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from connector.errors import TransientError
+from connector.mysql.log import events, reader
+from connector.mysql.log.reader import MysqlLog
+from connector.mysql.server import Server
+from connector.mysql.state_tables import StateTables
+from tests.unit.mysql.log.test_buffer import Log
+
+
+class Stream:
+    """Returns what it is told to, at each call."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.next: list[bytes] = []
+
+    def resume(self) -> None: ...
+
+    def fetch(self, seconds: float) -> list[bytes]:
+        packets, self.next = self.next, []
+        self.received += sum(map(len, packets))
+        return packets
+
+
+def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is held of it, and the position is where it begins, until it ends."""
+    now, log, stream = [0.0], Log(), Stream()
+    log.gtid()
+    log.query("BEGIN")
+    monkeypatch.setattr(reader, "end_of_log", lambda *_: ("bin.000009", 4))
+    monkeypatch.setattr(reader, "log_files", lambda *_: {})
+    monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
+    server = Server(False, "9.0", 1, "u", False)
+    reading = MysqlLog(
+        1, log.buffer, cast(Any, stream), cast(Any, None), server, StateTables("shop"), writable=False
+    )
+    for _ in range(4):
+        now[0] += reader.STALL_SECONDS / 2
+        mapped, _ = log.rows(1, table="other.t", write=False)
+        log.write(19, mapped)
+        body = mapped[:6] + bytes(reader.STALL_BYTES)
+        wide = log.event(23, body)
+        log.offset += len(wide)
+        stream.next = [b"\0" + wide]
+        reading.read(0, 1 << 20)
+    assert reading.buffered_bytes == 0
+    now[0] += reader.STALL_SECONDS + 1
+    stream.next = [b"\0" + log.event(events.HEARTBEAT, b"bin.000007", flags=events.ARTIFICIAL, end=0)]
+    with pytest.raises(TransientError, match="nothing comes"):
+        reading.read(0, 1 << 20)

@@ -1,0 +1,191 @@
+"""Sets of GTIDs against plain sets and lists, and both servers' spellings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.errors import BugError
+from connector.mysql import failover
+from connector.mysql.gtid import Gtid, MariadbGtids, MysqlGtids
+
+U1, U2 = "00010203-0405-0607-0809-0a0b0c0d0e0f", "f0010203-0405-0607-0809-0a0b0c0d0e0f"
+ORIGINS = (U1, U2, f"{U1}:tag", f"{U2}:a_b")
+
+mysql_ids = st.builds(Gtid, st.sampled_from(ORIGINS), st.integers(1, 40), st.none())
+
+
+def set_of(ids: list[Gtid]) -> MysqlGtids:
+    gtids = MysqlGtids()
+    for gtid in ids:
+        gtids.add(gtid)
+    return gtids
+
+
+@given(st.lists(mysql_ids), mysql_ids)
+def test_a_mysql_set_is_a_set(ids: list[Gtid], one: Gtid) -> None:
+    gtids = set_of(ids)
+    assert gtids.holds(one) == (one in set(ids))
+    assert str(gtids) == str(set_of(sorted(set(ids)))) == str(MysqlGtids.parse(str(gtids)))
+    assert all(MysqlGtids.parse(str(gtids)).holds(gtid) for gtid in ids)
+
+
+@given(st.lists(mysql_ids), st.lists(mysql_ids))
+def test_a_mysql_set_contains_its_subsets(some: list[Gtid], others: list[Gtid]) -> None:
+    assert set_of(some).contains(set_of(others)) == (set(others) <= set(some))
+    assert set_of([*some, *others]).contains(set_of(some))
+
+
+def test_mysql_spells_tags_behind_their_uuid_and_lists_in_lines() -> None:
+    text = f"{U1}:1-5:7:tag:1:3-4,{U2}:9"
+    assert str(MysqlGtids.parse(text.replace(",", ",\n").upper())) == text
+    assert MysqlGtids.parse(text).holds(Gtid(f"{U1}:tag", 4))
+    assert not MysqlGtids.parse(text).holds(Gtid(f"{U1}:tag", 5))
+    assert str(MysqlGtids.parse("")) == ""
+
+
+@pytest.mark.parametrize("text", ["5", f"{U1}:1-", f"{U1}:1-5:?", "0-1-5", "zz"])
+def test_what_is_no_mysql_set_is_refused(text: str) -> None:
+    with pytest.raises(BugError, match="no set"):
+        MysqlGtids.parse(text)
+
+
+@pytest.mark.parametrize("text", ["5", "0-1", "0-1-2-3", f"{U1}:1"])
+def test_what_is_no_mariadb_place_is_refused(text: str) -> None:
+    with pytest.raises(BugError, match="no list"):
+        MariadbGtids.parse(text)
+
+
+domains = st.dictionaries(st.sampled_from(["0", "7", "11"]), st.integers(1, 6), min_size=1)
+
+
+@given(st.data(), domains)
+def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
+    data: st.DataObject, lengths: dict[str, int]
+) -> None:
+    """The order within a domain is the same everywhere; domains may be shuffled.
+
+    Only the numbers that one server gives grow.
+    """
+    sequences: dict[str, list[Gtid]] = {}
+    for domain, n in lengths.items():
+        numbers = {server: data.draw(st.integers(0, 20)) for server in (1, 2, 3)}
+        sequences[domain] = []
+        for server in data.draw(st.lists(st.sampled_from((1, 2, 3)), min_size=n, max_size=n)):
+            numbers[server] += 1
+            sequences[domain].append(Gtid(domain, numbers[server], server))
+    landed = {domain: data.draw(st.integers(0, n)) for domain, n in lengths.items()}
+    begun = {domain: data.draw(st.integers(0, n)) for domain, n in landed.items()}
+
+    def place(upto: dict[str, int]) -> str:
+        return ",".join(str(sequences[d][n - 1]) for d, n in upto.items() if n)
+
+    left = {domain: sequences[domain][n:] for domain, n in begun.items()}
+    gtids = MariadbGtids.parse(place(landed), place(begun))
+    taken: dict[str, list[Gtid]] = {domain: [] for domain in lengths}
+    while any(left.values()):
+        domain = data.draw(st.sampled_from(sorted(d for d, ids in left.items() if ids)))
+        gtid = left[domain].pop(0)
+        if not gtids.holds(gtid):
+            taken[domain].append(gtid)
+        gtids.add(gtid)
+    assert taken == {domain: sequences[domain][n:] for domain, n in landed.items()}
+    assert MariadbGtids.parse(place(lengths)).last == gtids.last
+
+
+@given(st.lists(st.tuples(mysql_ids, st.booleans())), st.data())
+def test_a_mysql_set_needs_all_but_our_writes_at_the_end_of_each_origin(
+    added: list[tuple[Gtid, bool]], data: st.DataObject
+) -> None:
+    """Kept over a restart at any place too."""
+    ids = [gtid for gtid, _ in added]
+    added = [(gtid, ours) for i, (gtid, ours) in enumerate(added) if gtid not in ids[:i]]
+    restart = data.draw(st.integers(0, len(added)))
+    gtids = MysqlGtids()
+    for gtid, ours in added[:restart]:
+        gtids.add(gtid, ours=ours)
+    gtids = MysqlGtids.parse(str(gtids), gtids.needed)
+    for gtid, ours in [*added[restart:], *((gtid, False) for gtid, _ in added[restart:])]:
+        gtids.add(gtid, ours=ours)
+    others = {gtid.origin: i for i, (gtid, ours) in enumerate(added) if not ours}
+    needed = [gtid for i, (gtid, _) in enumerate(added) if i <= others.get(gtid.origin, -1)]
+    assert str(gtids) == str(set_of([gtid for gtid, _ in added]))
+    assert gtids.needed == (None if len(needed) == len(added) else str(set_of(needed)))
+
+
+@given(st.data(), domains)
+def test_a_mariadb_place_needs_what_was_before_our_writes_at_the_end_of_each_domain(
+    data: st.DataObject, lengths: dict[str, int]
+) -> None:
+    order = data.draw(st.permutations([d for d, n in lengths.items() for _ in range(n)]))
+    restart = data.draw(st.integers(0, len(order)))
+    gtids, needed = MariadbGtids({}), {}
+    for i, domain in enumerate(order):
+        if i == restart:
+            gtids = MariadbGtids.parse(str(gtids), needed=gtids.needed)
+        gtid, ours = Gtid(domain, i + 1, data.draw(st.integers(1, 2))), data.draw(st.booleans())
+        gtids.add(gtid, ours=ours)
+        if not ours:
+            needed[domain] = gtid
+    everything = needed == gtids.last
+    assert gtids.needed == (None if everything else str(MariadbGtids(needed)))
+
+
+def test_our_writes_that_are_passed_over_change_nothing_of_what_is_needed() -> None:
+    gtids = MariadbGtids.parse("0-1-7", "0-1-4", "0-1-5")
+    for number, ours in ((5, False), (6, True), (7, True)):
+        assert gtids.holds(Gtid("0", number, 1))
+        gtids.add(Gtid("0", number, 1), ours=ours)
+        assert (str(gtids), gtids.needed) == ("0-1-7", "0-1-5")
+    gtids.add(Gtid("0", 7, 2), ours=True)
+    assert (str(gtids), gtids.needed) == ("0-2-7", "0-1-5")
+    gtids.add(Gtid("0", 8, 2))
+    assert (str(gtids), gtids.needed) == ("0-2-8", None)
+
+
+@pytest.mark.parametrize(
+    ("state", "last", "before", "reached"),
+    [
+        ({1: 716}, (716, 1), (710, 1), (716, 1)),
+        ({1: 730, 2: 800}, (716, 1), (710, 1), (716, 1)),
+        ({1: 713, 2: 716}, (716, 1), (710, 1), (713, 1)),
+        ({1: 710, 2: 716}, (716, 1), (710, 1), (710, 1)),
+        ({2: 720}, (716, 1), (710, 2), (710, 2)),
+        ({1: 713, 2: 720}, (716, 1), (710, 2), (710, 2)),
+        ({1: 3}, (5, 1), None, (3, 1)),
+        ({2: 5}, (5, 1), None, None),
+    ],
+)
+def test_a_mariadb_server_has_reached_the_last_of_our_writes_that_is_surely_ours(
+    state: dict[int, int],
+    last: tuple[int, int],
+    before: tuple[int, int] | None,
+    reached: tuple[int, int] | None,
+) -> None:
+    found = failover._reached(
+        {("0", server): number for server, number in state.items()},
+        Gtid("0", *last),
+        None if before is None else Gtid("0", *before),
+    )
+    assert found == (None if reached is None else Gtid("0", *reached))
+
+
+def test_a_mariadb_log_that_lacks_what_has_landed_is_refused() -> None:
+    """Else all of it would be passed over, in wait for what never comes."""
+    gtids = MariadbGtids.parse("0-1-7", "0-1-4")
+    gtids.add(Gtid("0", 900, 2))
+    gtids.add(Gtid("0", 5, 1))
+    with pytest.raises(BugError, match="does not have 0-1-7"):
+        gtids.add(Gtid("0", 8, 1))
+
+
+def test_a_mariadb_place_behind_what_has_landed_is_refused() -> None:
+    with pytest.raises(BugError, match="behind 0-1-5"):
+        MariadbGtids.parse("0-1-5", "0-1-6")
+
+
+def test_mariadb_spells_domains_by_number() -> None:
+    assert str(MariadbGtids.parse("10-1-5, 2-1-7")) == "2-1-7,10-1-5"
+    assert str(Gtid("0", 8, 1)) == "0-1-8"
+    assert str(Gtid(U1, 8)) == f"{U1}:8"

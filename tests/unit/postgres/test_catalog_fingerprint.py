@@ -1,0 +1,45 @@
+"""What two fingerprints of a PostgreSQL table, and those remembered before, say of its columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.postgres.catalog_fingerprint import remember, unlogged
+
+
+def fingerprint(relation: int = 7, dropped: tuple[int, ...] = (), **columns: int) -> str:
+    """A fingerprint of a table whose columns have these numbers."""
+    listed = ",".join(f"{name}={number}.25" for name, number in columns.items())
+    gone = ["-" + ",".join(map(str, dropped))] if dropped else []
+    return " ".join([f"r{relation}", "n10.1", "pabc+", f"@{listed}", *gone, "xabc", f"{relation}:1:"])
+
+
+def reasons(*looks: str) -> list[bool]:
+    """Whether each look but the first is a reason for a dump."""
+    found, known = [], None
+    for now in looks:
+        if known is not None:
+            found.append(unlogged(known, now) is not None)
+        known = remember(known, now)
+    return found
+
+
+def test_a_column_that_went_and_comes_back_is_told_however_many_looks_and_layouts_lie_between() -> None:
+    without = fingerprint(id=1, w=3, dropped=(2,))
+    back = fingerprint(id=1, w=3, v=4, dropped=(2,))
+    first = fingerprint(id=1, v=2, w=3)
+    assert reasons(first, without, without, back, back) == [False, False, True, False]
+    assert reasons(first, fingerprint(8, id=1), fingerprint(8, id=1, v=2)) == [True, True]
+
+
+@pytest.mark.parametrize("looks_between", [0, 1, 2])
+def test_a_column_that_came_and_went_unseen_may_be_the_one_that_comes(looks_between: int) -> None:
+    between = [fingerprint(id=1, dropped=(2,))] * looks_between
+    came, later = fingerprint(id=1, v=3, dropped=(2,)), fingerprint(id=1, v=3, w=4, dropped=(2,))
+    found = reasons(fingerprint(id=1), *between, came, later)
+    assert found == [False] * looks_between + [True, False], "and no more once all rows are dumped again"
+
+
+def test_a_new_column_is_none_that_went_before_the_table_was_seen() -> None:
+    looks = fingerprint(id=1, dropped=(2,)), fingerprint(id=1, v=3, dropped=(2,))
+    assert reasons(*looks, fingerprint(id=1, v=3, w=4, dropped=(2,))) == [False, False]

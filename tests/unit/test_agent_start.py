@@ -1,0 +1,101 @@
+"""The agent's start where the landing zone or the database does not answer, or refuses."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from connector import agent
+from connector.capture import manifest_log
+from connector.capture.history import open_history
+from connector.capture.lander import Lander
+from connector.errors import PreconditionError, TransientError
+from connector.landing.format import LEASE
+from connector.landing.lease import read_lease
+from connector.source import Finding
+from connector.testing.memory_store import MemoryStore
+from tests.support.agents import CheckedSource, config_of, shop
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture(autouse=True)
+def source(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> CheckedSource:
+    source = CheckedSource(shop(rows=3), config_of().source, store)
+    monkeypatch.setattr(manifest_log, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
+    monkeypatch.setattr(agent, "open_source", lambda _config: source)
+    monkeypatch.setattr(agent.Capture, "run", lambda _self: None)
+    return source
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("call", "path"),
+    [("create", "probe/"), ("list", "probe/"), ("delete", "probe/"), ("folders", "manifest"),
+     ("read", LEASE), ("replace", LEASE)],
+)  # fmt: skip
+def test_a_store_that_does_not_answer_at_the_start_is_waited_for(
+    call: str, path: str, when: Any, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.fail(call, path, when=when, times=3)
+    with caplog.at_level(logging.WARNING):
+        agent.run(config_of())
+    assert "the landing zone did not answer, trying again" in caplog.text
+    lease = read_lease(store)
+    assert lease is not None
+    assert (lease.term, lease.released) == (1, True)
+    assert not [path for path in store.objects if path.startswith("probe/")]
+
+
+def test_a_store_that_refuses_ends_the_start(store: MemoryStore) -> None:
+    store.fail("create", "probe/", error=PreconditionError("s3://x: NoSuchBucket", hint="create the bucket"))
+    with pytest.raises(PreconditionError, match="NoSuchBucket") as caught:
+        agent.run(config_of())
+    assert "create the bucket" in str(caught.value)
+
+
+def test_a_database_that_does_not_answer_at_the_start_is_waited_for(
+    source: CheckedSource, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.fail("check", times=3, error=TransientError("it is starting up", hint="look at its port"))
+    with caplog.at_level(logging.WARNING):
+        agent.run(config_of())
+    told = "the source did not answer, trying again: it is starting up (look at its port)"
+    assert caplog.messages.count(told) == 3
+    lease = read_lease(store)
+    assert lease is not None
+    assert lease.term == 1
+
+
+def test_a_check_reports_a_database_that_does_not_answer_at_once(source: CheckedSource) -> None:
+    source.fail("check", error=TransientError("it is starting up"))
+    assert [f.detail for f in agent.check(config_of()) if f.state == "failed"] == ["it is starting up"]
+
+
+def test_a_database_that_refuses_ends_the_start(source: CheckedSource, store: MemoryStore) -> None:
+    source.fail("check", error=PreconditionError("password authentication failed"))
+    with pytest.raises(PreconditionError, match="password authentication failed"):
+        agent.run(config_of())
+    assert read_lease(store) is None
+
+
+def test_a_name_that_matches_nothing_ends_the_first_start_alone_later_the_table_was_dropped(
+    source: CheckedSource,
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    missing = Finding("tables public.gone", "failed", "no table matches", "create it", dropped=True)
+    monkeypatch.setattr(CheckedSource, "check", lambda _self: [missing])
+    with pytest.raises(PreconditionError, match=r"tables public\.gone: no table matches"):
+        agent.run(config_of())
+    config = config_of()
+    open_history(source, manifest_log.ManifestLog(store, 1), Lander(store), config)
+    agent.run(config)
+    assert "tables public.gone: no table matches" in caplog.text
