@@ -44,9 +44,10 @@ class MemoryStore:
     @property
     def scratch(self) -> Path:
         """Return a temporary folder that goes away with the store."""
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="deltatide-")
-        return Path(self._folder.name)
+        with self._lock:  # of two folders, the one forgotten would be deleted with the files in it
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="deltatide-")
+            return Path(self._folder.name)
 
     def fail(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
 import time
 import uuid
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,6 +138,22 @@ def test_a_file_is_moved_into_the_store(store: Store) -> None:
     assert store.put_file("data/public.t/2026-01-01/file.parquet", local) == 4
     assert store.read("data/public.t/2026-01-01/file.parquet") == b"rows"
     assert not local.exists()
+
+
+def test_threads_that_begin_at_once_share_one_scratch_folder(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tempfile.TemporaryDirectory
+
+    def slowly(**settings: Any) -> tempfile.TemporaryDirectory[str]:
+        time.sleep(0.05)
+        return made(**settings)
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        folders = list(pool.map(lambda _: store.scratch, range(4)))
+    assert len(set(folders)) == 1
+    assert folders[0].is_dir()
 
 
 def test_files_in_the_making_are_not_listed(tmp_path: Path) -> None:
