@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from connector.errors import GapError, TableError
-from connector.landing.manifest import DumpState, LandedFile, Manifest, TableState
+from connector.landing.manifest import DumpState, FullDump, LandedFile, Manifest, TableState
 from connector.position import Position
 from connector.schema import TableName, TableSchema
 
@@ -125,8 +125,9 @@ def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) ->
     chunks = [file for file in fresh if file.kind == "chunk"]
     log = [file for file in fresh if file.kind == "log"]
     sweep = _last_sweep(table, news, manifests)
-    before = _swept_until(table, manifests.get(after)) if after else None
-    swept = max((p for p in (before, sweep.position if sweep else None) if p is not None), default=None)
+    earlier = _last_full(table, manifests.get(after)) if after else None
+    before = earlier and earlier.position
+    swept = max((p for p in (before, sweep and sweep.position) if p is not None), default=None)
     files = _not_swept([*log, *chunks], swept)
     lows = [_low(file) for file in files if file.kind == "chunk"]
     if after:
@@ -200,22 +201,10 @@ def _last_sweep(table: TableName, news: Sequence[Manifest], manifests: Manifests
     return max(sweeps, key=lambda sweep: sweep.position, default=None)
 
 
-def _swept_until(table: TableName, manifest: Manifest) -> Position | None:
-    """Return the position of the last full dump completed as of a manifest."""
-    dump = _last_full(table, manifest)
-    return None if dump is None else _swept(dump)
-
-
-def _last_full(table: TableName, manifest: Manifest) -> DumpState | None:
-    """Return the last full dump completed as of a manifest, if the manifest still names it."""
-    ended = (d for d in manifest.dumps if d.table == table and d.kind == "full" and d.state == "complete")
-    return max((dump for dump in ended if dump.low is not None), key=_swept, default=None)
-
-
-def _swept(dump: DumpState) -> Position:
-    if dump.low is None or dump.finished_in is None:
-        raise TableError(dump.table, f"dump {dump.id} is complete and has no low watermark")
-    return dump.position(dump.low)
+def _last_full(table: TableName, manifest: Manifest) -> FullDump | None:
+    """Return the last full dump completed as of a manifest."""
+    state = manifest.tables.get(table)
+    return state.full_dump if state is not None else None
 
 
 def _not_swept(files: Iterable[LandedFile], swept: Position | None) -> tuple[LandedFile, ...]:
@@ -223,7 +212,7 @@ def _not_swept(files: Iterable[LandedFile], swept: Position | None) -> tuple[Lan
 
 
 def _sweep(dump: DumpState, manifests: Manifests) -> Sweep:
-    position, last = _swept(dump), dump.finished_in or 0
+    position, last = FullDump.of(dump).position, dump.finished_in or 0
     between = (manifests.get(number) for number in range(dump.started_in, last + 1))
     chunks = tuple(f for m in between for f in m.files if f.kind == "chunk" and f.dump == dump.id)
     return Sweep(dump.id, position, chunks)

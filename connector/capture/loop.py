@@ -379,7 +379,7 @@ class Capture:
         captured = self._tables.captured()
         for state in self._dumps.finished_in(number):
             if state.kind == "full" and state.table in captured:
-                self._tables.states[state.table].dumped = True
+                self._tables.states[state.table].complete(state)
         return self._tables.landing(c.file for c in chunks if c.file is not None)
 
     def _end_dumps_of_quarantined(self) -> None:

@@ -23,7 +23,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from connector.errors import FormatError
+from connector.errors import BugError, FormatError
 from connector.landing.format import FORMAT
 from connector.position import CHUNK_SEQ, Position, spell_position
 from connector.schema import TableName
@@ -137,9 +137,31 @@ class DumpState(_Part):
         self.keys, self.planned_upto, self.open = None, None, []
         self.where, self.error = _shortened(self.where), _shortened(self.error)
 
-    def position(self, low: int) -> Position:
-        """Return the position of this dump's rows for a low watermark."""
-        return Position(self.epoch, low, CHUNK_SEQ + self.number)
+
+class FullDump(_Part):
+    """A completed full dump. Nothing that its table had before it counts: each row is in it, or a ghost.
+
+    `low`: the lowest low watermark of its chunks. `started_in`: the first manifest that may hold one of them.
+    """
+
+    id: str
+    number: int
+    epoch: int
+    low: int
+    started_in: int
+
+    @property
+    def position(self) -> Position:
+        """Return the position of its lowest chunk's rows; the sweep deletes only rows from before it."""
+        return Position(self.epoch, self.low, CHUNK_SEQ + self.number)
+
+    @classmethod
+    def of(cls, dump: DumpState) -> FullDump:
+        """Take what counts of a dump whose last chunk is committed."""
+        if dump.low is None:
+            raise BugError(f"{dump.table}: dump {dump.id} is complete and has no low watermark")
+        number, low, since = dump.number, dump.low, dump.started_in
+        return cls(id=dump.id, number=number, epoch=dump.epoch, low=low, started_in=since)
 
 
 def _shortened(text: str | None) -> str | None:
@@ -152,7 +174,9 @@ class TableState(_Part):
     `schema_id` is absent while the table has never had a layout that can be captured.
     `fingerprint` is what the catalog watcher last saw of everything that the log does not show
     (`connector.capture.catalog_watcher`). `dumped` becomes true with the manifest that commits the last chunk
-    of its first full dump. `dropped` are columns that it once had, whose old values the lake still holds.
+    of its first full dump. `full_dump` is the last one completed, by position, however long ago: a chunk from
+    before it may still be committed. `dropped` are columns that it once had, whose old values the lake still
+    holds.
     `schema_since` is the number of the manifest that adopted this layout: the manifest before it names the
     previous layout (`connector.capture.layout_history`).
     """
@@ -165,8 +189,15 @@ class TableState(_Part):
     hint: str | None = None
     since: int | None = None
     dumped: bool = False
+    full_dump: FullDump | None = None
     fingerprint: str | None = None
     dropped: list[str] = Field(default_factory=list)
+
+    def complete(self, dump: DumpState) -> None:
+        """Take note of a full dump whose last chunk is committed."""
+        self.dumped, ended = True, FullDump.of(dump)
+        if self.full_dump is None or self.full_dump.position < ended.position:
+            self.full_dump = ended
 
 
 class Gap(_Part):

@@ -7,10 +7,8 @@ Our own writes at the end of what has landed (`connector.mysql.gtid`) are not re
 lacks some when its primary dies during a dump, and they change nothing that is captured. Those it has are
 skipped with the rest; so a set never names what its server has not executed.
 
-A server whose log was reset, or that was restored, assigns the same ids again to other transactions. There
-they prove nothing, and it is a gap. The log continues only if the file was purged by the very process that
-wrote it, at a file that begins right after the set, where nothing is skipped. The oldest remaining file must
-begin there, too: after a reset to a higher number it begins after nothing.
+Only another server's ids prove anything. The same server gives the same ids to other transactions after a
+reset, or restored from a copy: there, a purged file is a gap even if nothing of it was missing.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ from connector.mysql.log import events
 from connector.mysql.log.pending_events import BASE
 from connector.mysql.log.stream import BinlogStream, LogEndedError
 from connector.mysql.log.transaction_payload import size_of
-from connector.mysql.server import LogFile, Server, end_of_log, position_of, started_at
-from connector.mysql.state_tables import Birth
+from connector.mysql.server import LogFile, Server, end_of_log, position_of
 from connector.source import ResumePoint
 
 _BODY = BASE + events.HEADER
@@ -169,25 +166,6 @@ def first_file_after(
         if within:
             return files[number]
     return None
-
-
-def went_on(connection: Connection[Any], server: Server, position: int, birth: Birth) -> bool:
-    """Return whether the process that created a position's file, or a later one, still runs: not restored.
-
-    `birth`: the file recorded last; the record is in the database and so restored with it.
-    """
-    number, _ = unpack_position(position)
-    if birth.server != server.uuid or birth.file < number:
-        return False
-    return birth.created >= started_at(connection)
-
-
-def begins_behind(connection: Connection[Any], server: Server, file: LogFile, gtids: str) -> bool:
-    """Return whether a file is preceded by exactly a set."""
-    before = _before(connection, file.name)
-    if server.mariadb:
-        return MariadbGtids.parse(gtids).last == {gtid.origin: gtid for gtid in _listed(before)}
-    return str(MysqlGtids.parse(gtids)) == str(MysqlGtids.parse(before))
 
 
 def _lies_within(gtids: MariadbGtids, before: list[Gtid]) -> bool:

@@ -111,14 +111,6 @@ def log_files(connection: Connection[Any]) -> dict[int, LogFile]:
     return {file.number: file for file in files}
 
 
-def started_at(connection: Connection[Any]) -> int:
-    """Return the start time of the server's process, in its seconds since 1970, or up to a second later."""
-    status = dict(rows(connection, "SHOW GLOBAL STATUS LIKE 'Uptime'"))
-    now = row(connection, "SELECT UNIX_TIMESTAMP()")
-    assert now is not None
-    return int(now[0]) - int(status["Uptime"])
-
-
 def number_of(name: str) -> int:
     """Return a log file's number, which follows the last dot of its name."""
     return int(name.rpartition(".")[2])

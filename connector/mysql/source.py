@@ -210,10 +210,10 @@ class MysqlSource:
             found: str | Failover | None
             if not reason:
                 found = self._difference(here, files, history) or self._tear(here, files, history)
-            elif before == here.uuid and unpack_position(history.position)[0] >= min(files):
-                found = reason  # it lost what it wrote, and may have reused the same GTIDs
+            elif before == here.uuid:
+                found = reason  # whatever its GTIDs say: after a reset it gives the same ones again
             else:
-                found = self._failover(connection, here, files, history, before, reason, birth)
+                found = self._failover(connection, here, files, history, reason)
         self._trusted = here.uuid
         return found
 
@@ -260,29 +260,20 @@ class MysqlSource:
         here: Server,
         files: Mapping[int, LogFile],
         known: ResumePoint,
-        before: str,
         reason: str,
-        birth: Birth | None,
     ) -> str | Failover:
-        """Check whether this server's log continues ours; if not, return what is missing."""
+        """Check whether another server's log continues ours; if not, return what is missing."""
         gtids, needed = known.gtids, known.gtids_needed
         if gtids is None or not failover.has_gtids(connection, here):
             return f"{reason}, and there are no GTIDs to compare"
-        elsewhere = before != here.uuid
-        must = needed if elsewhere and needed is not None else gtids
-        if lacking := self._lacking(connection, here, must, wait=elsewhere):
+        must = gtids if needed is None else needed
+        if lacking := self._lacking(connection, here, must):
             return f"{reason}, and it never executed {lacking}"
         if must != gtids:
             gtids = failover.executed_of(connection, here, gtids, must)
         file = failover.first_file_after(connection, here, files, gtids)
         if file is None:
             return f"{reason}, and its log of what follows {gtids} is purged"
-        if not elsewhere and not (
-            birth is not None
-            and failover.went_on(connection, here, known.position, birth)
-            and failover.begins_behind(connection, here, files[min(files)], gtids)
-        ):
-            return f"{reason}, and the same server may have given its GTIDs again"
         self._begun = Birth(here.uuid, file.number, self._created(here, file.name))
         history = ResumePoint(pack_position(file.number, 4), (), gtids, here.uuid, needed)
         return Failover(

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from connector.landing.format import CDC, DELETE, TRUNCATE, UPDATE, manifest_path, schema_path
-from connector.landing.manifest import LandedFile, Manifest
-from connector.position import Position
+from connector.landing.manifest import FullDump, LandedFile, Manifest
+from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableName, TableSchema
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_log import Logged, events_of
@@ -129,10 +129,9 @@ def add_manifest(store: Any, manifest: Manifest, tables: dict[TableName, Table])
     for dump in manifest.dumps:
         if dump.kind == "full" and dump.finished_in == manifest.number:
             table = tables[dump.table]
-            number = dump.position(0).seq
-            assert dump.low is not None, "a dump is complete and has no chunk"
+            number = CHUNK_SEQ + dump.number
             kept = {k for k, events in table.events.items() if any(e.position.seq == number for e in events)}
-            table.sweeps.append((dump.position(dump.low), kept))
+            table.sweeps.append((FullDump.of(dump).position, kept))
 
 
 def _check_table(manifest: Manifest, name: TableName, table: Table, database: MemoryDatabase) -> None:

@@ -105,7 +105,9 @@ class Landed:
     def table(self, schema: TableSchema, *, dumped: bool = True) -> None:
         """Capture a table, or adopt a new layout of it."""
         self._put(schema_path(schema.table, schema.id), schema.to_json())
-        self.tables[schema.table] = TableState(schema_id=schema.id, key=list(schema.key), dumped=dumped)
+        known = self.tables.get(schema.table, TableState())
+        new = {"schema_id": schema.id, "key": list(schema.key), "dumped": dumped}
+        self.tables[schema.table] = known.model_copy(update=new)
 
     def log(self, schema: TableSchema, events: Sequence[Event]) -> LandedFile:
         """Land events of the log, in the order given."""
@@ -159,6 +161,7 @@ class Landed:
             requested_at=AT, started_in=started_in, finished_in=self.number + 1, low=low,
         )  # fmt: skip
         self.dumps.append(state)
+        self.tables[table].complete(state)
 
     def missing_dump(self, table: str, number: int) -> None:
         """Say that from the next manifest on, a dump of rows that the merge asked for is under way."""

@@ -57,6 +57,18 @@ def test_a_chunk_that_comes_after_a_full_dump_it_is_older_than_brings_no_ghost_b
     assert late not in plan_table(T, landed, 0, 3).files
 
 
+def test_such_a_chunk_brings_none_back_however_many_dumps_have_ended_since() -> None:
+    """A manifest names only the last finished dumps; the state of the table tells of its own."""
+    landed = Landed()
+    landed.table(NARROW)
+    dumped(landed, NARROW, 2, low=25)
+    landed.dumps.clear()
+    landed.commit(30)
+    late = landed.chunk(NARROW, Chunk(12, 18, [{"id": 9, "a": 9}], dump=1))
+    landed.commit(40, [late])
+    assert plan_table(T, landed, 2, 3).files == ()
+
+
 def test_log_from_before_a_full_dump_is_not_read_again_for_a_chunk_that_comes_after_it() -> None:
     """Nor the beginning of a file of log that the dump lies in: what it tells of rows is swept already."""
     landed = Landed()
