@@ -63,7 +63,7 @@ class Failover:
     """The log goes on in another log, on the current server, and nothing is missing.
 
     `same_positions`: that log is the one read so far, up to the same position, and goes on there in the same
-    epoch; all of the following is about the other case.
+    epoch. `history` then says which of its commits a snapshot may not show; the rest is about the other case.
 
     From `history` on, it has every transaction that is not in `history.gtids`. It may have some that are:
     the reader skips those. Every snapshot from now on sees all of `history.gtids`.

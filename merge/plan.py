@@ -126,8 +126,8 @@ def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) ->
     log = [file for file in fresh if file.kind == "log"]
     sweep = _last_sweep(table, news, manifests)
     earlier = _last_full(table, manifests.get(after)) if after else None
-    before = earlier and earlier.position
-    swept = max((p for p in (before, sweep and sweep.position) if p is not None), default=None)
+    before = earlier.position if earlier else None
+    swept = max((p for p in (before, sweep.position if sweep else None) if p is not None), default=None)
     files = _not_swept([*log, *chunks], swept)
     lows = [_low(file) for file in files if file.kind == "chunk"]
     if after:

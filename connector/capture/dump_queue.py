@@ -304,6 +304,12 @@ class DumpQueue:
                     self.news = True
                     self._lock.notify_all()
 
+    def mark_again(self, mark: int | None) -> None:
+        """Let dumps that wait for marked transactions wait for another server's `mark` instead."""
+        with self._lock:
+            for state in (s for s in self._active() if s.awaits is not None):
+                state.awaits = mark
+
     def active_of(self, table: TableName) -> list[DumpState]:
         """Return the unfinished dumps of a table."""
         with self._lock:

@@ -362,7 +362,7 @@ def repair_gap(
     manifest_log.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
     check_identity(newest.source, source.identity(newest))  # the address may now lead to another database
     if isinstance(reason, Failover):
-        _go_on_elsewhere(manifest_log, tables, dumps, reason)
+        _go_on_elsewhere(source, manifest_log, tables, dumps, reason)
         return True
     if config.source.on_gap == "stop":
         raise GapError(
@@ -387,13 +387,24 @@ def repair_gap(
     return True
 
 
-def _go_on_elsewhere(manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, failover: Failover) -> None:
-    """Begin the epoch of another server's log, in which nothing is missing, or stay in the old epoch."""
+def _go_on_elsewhere(
+    source: Source, manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, failover: Failover
+) -> None:
+    """Begin the epoch of another server's log, in which nothing is missing, or stay in the old epoch.
+
+    In the old epoch, marks and the barrier are taken again: what ran on the other server has ended, and the
+    new one may not reach those transaction ids for long.
+    """
     log.warning("failover: %s", failover.reason)
     if failover.same_positions:
-        source = manifest_log.newest.source.model_copy(update={"server": failover.history.server})
+        dumps.mark_again(source.mark_running())
         tables.notice(None, "failover", failover.reason)
-        manifest_log.commit(notices=tables.take_notices(), source=source)
+        manifest_log.commit(
+            notices=tables.take_notices(),
+            source=manifest_log.newest.source.model_copy(update={"server": failover.history.server}),
+            dumps=dumps.snapshot(),
+            not_yet_visible=list(failover.history.not_yet_visible),
+        )
         return
     dumps.change_epoch(manifest_log.newest.epoch + 1, manifest=manifest_log.next_number)
     tables.notice(None, "failover", failover.reason)

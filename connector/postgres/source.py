@@ -219,7 +219,9 @@ class PostgresSource:
             if reason or history.server in (None, self._timeline):
                 return reason
             went_on = f"timeline {self._timeline} of the server goes on where {history.server} was read to"
-            return Failover(replace(history, server=self._timeline), went_on, same_positions=True)
+            commits = tuple(c for c in history.not_yet_visible if c.lsn)
+            here = replace(history, server=self._timeline, not_yet_visible=(*commits, *_bar(connection)))
+            return Failover(here, went_on, same_positions=True)
 
     def _left_timeline(self, history: ResumePoint) -> str | None:
         """Return why the log on the server's timeline is not the log that was read, or None."""

@@ -19,8 +19,8 @@ from connector.capture.loop import Capture
 from connector.config import Config
 from connector.demo.servers.postgres import PostgresServer
 from connector.errors import GapError
-from connector.landing.manifest import Manifest
-from connector.landing.manifest_store import newest_manifest
+from connector.landing.manifest import DumpState, InvisibleCommit, Manifest
+from connector.landing.manifest_store import commit_manifest, newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.postgres.source import PostgresSource
 from connector.testing.memory_store import MemoryStore
@@ -180,6 +180,35 @@ def test_a_promoted_server_goes_on_only_where_its_log_was_read_to(server: Postgr
         after = agent.wait(lambda m: m.epoch == 2 and m.exact, "all is dumped again")
     assert "timeline" in after.gaps[0].reason
     assert sorted(landed(store, "chunk", epoch=2)) == [1, 3]
+
+
+def test_dumps_do_not_wait_for_transaction_ids_that_the_promoted_server_has_never_given_out(
+    server: PostgresServer,
+) -> None:
+    """The other server gave them out without logging anything under them."""
+    store, lost = MemoryStore(), 1_000_000
+    execute(server, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with Agent(server, store) as agent:
+        agent.wait_exact()
+    newest = manifests_in(store)[-1]
+    waiting = DumpState(
+        id="w", number=9, table=newest.dumps[0].table, kind="full", reason="repair", epoch=1,
+        requested_at=newest.committed_at, started_in=newest.number + 1, awaits=lost,
+    )  # fmt: skip
+    update = {
+        "number": newest.number + 1,
+        "write_id": "w",
+        "files": [],
+        "dumps": [waiting],
+        "last_dump_number": 9,
+        "not_yet_visible": [InvisibleCommit(xid=lost, lsn=0)],
+    }
+    commit_manifest(store, newest.model_copy(update=update))
+    promote(server)
+    with Agent(server, store) as agent:
+        after = agent.wait(lambda m: m.exact, "the dump has ended")
+    assert (after.epoch, after.source.server) == (1, "2")
+    assert all(commit.xid < lost for commit in after.not_yet_visible)
 
 
 def test_a_standby_without_the_slot_is_waited_for_and_no_gap(server: PostgresServer) -> None:
