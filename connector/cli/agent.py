@@ -140,11 +140,17 @@ def print_dumps(states: Sequence[DumpState]) -> None:
     )
     for s in states:
         table.add_row(
-            escape(s.id), escape(str(s.table)), s.kind, s.reason, escape(s.error or s.state),
+            escape(s.id), escape(str(s.table)), s.kind, s.reason, escape(_state_of(s)),
             f"{s.chunks:,}", f"{s.rows:,}",
             "" if s.rows_estimate is None else f"{s.rows_estimate:,}", when(s.finished_at),
         )  # fmt: skip
     out.print(table)
+
+
+def _state_of(dump: DumpState) -> str:
+    if dump.awaits is not None and dump.active:
+        return f"waiting for transactions older than {dump.awaits}"
+    return dump.error or dump.state
 
 
 @agent_commands.command(epilog="Example: deltatide schema -c shop.toml public.orders")

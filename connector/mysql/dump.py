@@ -4,11 +4,10 @@ The order of steps in `open_chunk` makes a chunk exact:
 
 1. Lock the table's definition as a SELECT does, before there is a snapshot: after an ALTER that rewrote the
    table, or a swap of tables, an older snapshot would show something else than the log.
-2. Open the snapshot. MariaDB reports its exact log position. In MySQL, take the log reader's position, commit
-   a write (the barrier), and then open the snapshot: commits become visible in log order, so what is before
-   the barrier in the log is visible after it. If writing is not allowed, or commits need not keep that order
-   (``binlog_order_commits``), wait instead until `gtid_executed` has all transactions up to the position: it
-   gets them after the engine has.
+2. Open the snapshot. MariaDB reports its exact log position. In MySQL, take the log reader's position, wait
+   until `gtid_executed` has all transactions up to it (it gets them after the engine has), and then open the
+   snapshot. Without GTIDs, commit a write instead (the barrier): while commits keep the order of the log
+   (``binlog_order_commits``), what is before the barrier in the log is visible after it.
 3. `low`: the snapshot's position, or the position taken, less one: a commit's lsn is its begin, so those
    before that position are seen. `high`: the snapshot's position, or the end of the log after it was opened.
 
@@ -30,7 +29,14 @@ from pymysql.connections import Connection
 
 from connector.cells import combine_raw
 from connector.config import TableConfig
-from connector.errors import DeltatideError, PreconditionError, RequestError, TableError, TransientError
+from connector.errors import (
+    DeltatideError,
+    NotYetError,
+    PreconditionError,
+    RequestError,
+    TableError,
+    TransientError,
+)
 from connector.landing.event_batch import arrow_type
 from connector.mysql import key_sql as keys
 from connector.mysql.catalog import estimate_rows, layout_of, qualified, table_map_of
@@ -203,10 +209,10 @@ class MysqlTables:
             return self._open_exactly(table, lock)
         query(self._connection, "START TRANSACTION READ ONLY")
         rows(self._connection, lock)
-        if landmark.writable and self._commits_in_order():
-            self._raise_barrier()
-        else:
+        if landmark.gtids is not None:
             self._wait_until_visible(table, landmark.gtids)
+        else:
+            self._raise_barrier(table, landmark)
         rows(self._connection, f"SELECT 1 FROM {qualified(table)} LIMIT 1")
         return landmark.position - 1, position_of(*end_of_log(self._guard, self._server))
 
@@ -215,18 +221,21 @@ class MysqlTables:
         found = row(self._guard, "SELECT @@global.binlog_order_commits")
         return found is not None and bool(found[0])
 
-    def _raise_barrier(self) -> None:
-        if not self._state_tables.raise_barrier(self._guard):
-            raise PreconditionError("deltatide.watermark is not there", hint=f"{GRANT} TO the agent's user")
-
-    def _wait_until_visible(self, table: TableName, gtids: str | None) -> None:
-        """Wait until all these transactions are visible, without a write, which a replica must not have."""
-        if gtids is None:
-            raise PreconditionError(
-                "deltatide.watermark can't be written, or binlog_order_commits is OFF, and without GTIDs no"
-                " snapshot can be proven",
-                hint=f"{GRANT} TO the agent's user, SET GLOBAL binlog_order_commits = ON, or gtid_mode = ON",
+    def _raise_barrier(self, table: TableName, landmark: Landmark) -> None:
+        """Commit a write, which shows all before it; `NotYetError` while commits may keep no order."""
+        if not self._commits_in_order():
+            raise NotYetError(
+                f"{table}: without GTIDs, no snapshot can be proven while binlog_order_commits is OFF:"
+                " SET GLOBAL binlog_order_commits = ON"
             )
+        if not (landmark.writable and self._state_tables.raise_barrier(self._guard)):
+            raise PreconditionError(
+                "deltatide.watermark can't be written, and without GTIDs no snapshot can be proven",
+                hint=f"{GRANT} TO the agent's user, or set gtid_mode = ON",
+            )
+
+    def _wait_until_visible(self, table: TableName, gtids: str) -> None:
+        """Wait until all these transactions are visible."""
         statement = f"SELECT WAIT_FOR_EXECUTED_GTID_SET({literal(gtids)}, {VISIBLE_SECONDS:g})"
         found = row(self._guard, statement)
         if found is None or found[0] != 0:

@@ -10,7 +10,7 @@ import pymysql
 import pytest
 from pymysql.connections import Connection
 
-from connector.errors import RequestError, TableError, TransientError
+from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.mysql import dump
 from connector.mysql.dump import MysqlTables
 from connector.schema import TableName
@@ -525,15 +525,15 @@ def test_a_commit_that_stays_invisible_is_waited_for_no_longer_than_the_limit(
         tables.close()
 
 
-def test_the_snapshot_is_opened_after_the_barrier(
+@pytest.mark.only_mysql
+def test_without_gtids_the_snapshot_is_opened_after_a_barrier_that_follows_commits_in_their_order(
     mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not mariadb.is_mysql:
-        pytest.skip("MariaDB needs no barrier")
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
     source = source_of(mariadb)
-    with following(source):
+    with following(source) as log:
         tables = source.open_tables()
+        monkeypatch.setattr(tables, "_landmark", lambda: log.landmark._replace(gtids=None))
         raise_barrier = tables._state_tables.raise_barrier
 
         def late(connection: object) -> bool:
@@ -541,29 +541,37 @@ def test_the_snapshot_is_opened_after_the_barrier(
             return raise_barrier(connection)  # type: ignore[arg-type]
 
         monkeypatch.setattr(tables._state_tables, "raise_barrier", late)
+        mariadb.execute("SET GLOBAL binlog_order_commits = OFF")
+        try:
+            with pytest.raises(NotYetError, match="SET GLOBAL binlog_order_commits = ON"):
+                chunk_rows(tables, str(of(mariadb)))
+        finally:
+            mariadb.execute("SET GLOBAL binlog_order_commits = ON")
         assert chunk_rows(tables, str(of(mariadb))) == [{"id": 1, "v": "new"}]
         tables.close()
 
 
 @pytest.mark.only_mysql
-def test_without_an_order_of_commits_the_barrier_proves_nothing_and_is_not_used(
+def test_gtids_prove_a_snapshot_whatever_the_order_of_commits_without_a_write(
     mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    """A commit that hangs may have begun when another order was set."""
+    monkeypatch.setattr(dump, "VISIBLE_SECONDS", 0.2)
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
     source = source_of(mariadb)
     with following(source) as log:
-        tables, raised = source.open_tables(), []
-        raise_barrier = tables._state_tables.raise_barrier
-        monkeypatch.setattr(
-            tables._state_tables, "raise_barrier", lambda c: raised.append(raise_barrier(c)) or True
-        )
+        tables = source.open_tables()
         try:
-            for order in ("OFF", "ON"):
-                mariadb.execute(f"SET GLOBAL binlog_order_commits = {order}")
-                read_to(log, end_of_log(mariadb))
-                with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
-                    assert [some.columns[0].to_pylist() for some in chunk.rows()] == [[1]]
-                assert len(raised) == (order == "ON")
+            mariadb.execute("SET GLOBAL binlog_order_commits = OFF")
+            hanging = threading.Thread(target=lambda: mariadb.execute("UPDATE t SET v = 'new'"))
+            with unanswered(mariadb):
+                hanging.start()
+                read_rows(log, 1)
+                mariadb.execute("SET GLOBAL binlog_order_commits = ON")
+                with pytest.raises(TransientError, match="not visible"):
+                    chunk_rows(tables, str(of(mariadb)))
+            hanging.join(30)
         finally:
             mariadb.execute("SET GLOBAL binlog_order_commits = ON")
+        assert chunk_rows(tables, str(of(mariadb))) == [{"id": 1, "v": "new"}]
         tables.close()
