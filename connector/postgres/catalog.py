@@ -62,11 +62,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Index:
-    """A unique index on plain columns and all rows; `immediate`: not of a deferrable key."""
+    """A unique index on plain columns and all rows; `immediate`: not of a deferrable key.
+
+    `generated`: those of its columns that are computed, and so not in the log.
+    """
 
     name: str
     columns: tuple[str, ...]
     nullable: tuple[str, ...]
+    generated: tuple[str, ...]
     primary: bool
     identity: bool
     immediate: bool
@@ -102,6 +106,17 @@ class TableFacts:
         return next((i.columns for i in self.indexes if i.identity), ())
 
     @property
+    def generated(self) -> tuple[str, ...]:
+        """The computed columns of the index that identifies rows: the log carries only the others."""
+        identifies = (i for i in self.indexes if (i.identity if self.identity == "i" else i.primary))
+        return next((i.generated for i in identifies), ())
+
+    def may_be_renamed(self, logged: Collection[str]) -> bool:
+        """Return whether the key may be these columns of an older Relation message, renamed since."""
+        now = self.identity_key if self.identity == "i" else self.primary_key
+        return len(now) in (0, len(logged))
+
+    @property
     def deferrable(self) -> Index | None:
         """The primary key if it is deferrable."""
         return next((i for i in self.indexes if i.primary and not i.immediate), None)
@@ -110,7 +125,8 @@ class TableFacts:
 _INDEXES = """
     (SELECT jsonb_agg(jsonb_build_array(
          x.relname::text, i.indisprimary, i.indisreplident, i.indimmediate,
-         (SELECT jsonb_agg(jsonb_build_array(a.attname::text, a.attnotnull) ORDER BY k.place)
+         (SELECT jsonb_agg(jsonb_build_array(a.attname::text, a.attnotnull, a.attgenerated <> '')
+                           ORDER BY k.place)
           FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
           JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
           WHERE k.place <= i.indnkeyatts)))
@@ -202,10 +218,12 @@ def _facts(row: Sequence[Any]) -> TableFacts:
 
 
 def _index(
-    name: str, primary: bool, identity: bool, immediate: bool, columns: Sequence[tuple[str, bool]]
+    name: str, primary: bool, identity: bool, immediate: bool, columns: Sequence[tuple[str, bool, bool]]
 ) -> Index:
-    nullable = tuple(column for column, required in columns if not required)
-    return Index(name, tuple(column for column, _ in columns), nullable, primary, identity, immediate)
+    names = tuple(column for column, _, _ in columns)
+    nullable = tuple(column for column, required, _ in columns if not required)
+    generated = tuple(column for column, _, computed in columns if computed)
+    return Index(name, names, nullable, generated, primary, identity, immediate)
 
 
 def qualified(table: TableName) -> str:
@@ -283,7 +301,7 @@ class Catalog:
         for candidate in candidates:
             if candidate and logged.issuperset(candidate):
                 return candidate
-        if logged and logged != names:  # the message predates a rename of the key
+        if logged and logged != names and (facts is None or facts.may_be_renamed(logged)):
             return tuple(c.name for c in columns if c.is_key)
         return _keyless(table, facts)
 
@@ -385,6 +403,13 @@ def _keyless(table: TableName, facts: TableFacts | None) -> Layout:
             None,
             f"its primary key ({', '.join(key.columns)}) is deferrable, so the log can't identify rows by it",
             f"ALTER TABLE {spelled} DROP CONSTRAINT {quote(key.name)}, ADD PRIMARY KEY ({columns});",
+        )
+    if facts and facts.generated:
+        return Layout(
+            None,
+            f"its key column {', '.join(facts.generated)} is generated, so the log lacks it",
+            f"CREATE UNIQUE INDEX on NOT NULL columns that are not generated, ALTER TABLE {qualified(table)}"
+            f' REPLICA IDENTITY USING INDEX it, and set key in [tables."{table}"] to these columns',
         )
     if facts and facts.primary_key:
         return _not_logged(table, facts.primary_key)

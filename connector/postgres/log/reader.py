@@ -153,7 +153,12 @@ class PostgresLog:
         if self.behind_bytes > self._bulk_bytes and self._open_backlog():
             return
         self._way = StreamReader(
-            self._connect(True), self._buffer, self._slot, self._publication, self._visibility.position
+            self._connect(True),
+            self._buffer,
+            self._slot,
+            self._publication,
+            self._visibility.position,
+            self._confirmed,
         )
         self._look()  # the side connection spans both readers: while it lives, the server has not crashed
 

@@ -44,14 +44,23 @@ FEW = 30
 
 
 class StreamReader:
-    """Feeds a buffer from the stream. `read` from one thread; `close` ends the heartbeat too."""
+    """Feeds a buffer from the stream. `read` from one thread; `close` ends the heartbeat too.
+
+    The stream begins after `position`; what was read before it counts as flushed only up to `confirmed`.
+    """
 
     def __init__(
-        self, connection: Connection, buffer: LogBuffer, slot: str, publication: str, position: int
+        self,
+        connection: Connection,
+        buffer: LogBuffer,
+        slot: str,
+        publication: str,
+        position: int,
+        confirmed: int,
     ) -> None:
         self._connection = connection
         self._buffer = buffer
-        self._received = self._confirmed = position
+        self._received, self._confirmed = position, confirmed
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._failure: CopyError | None = None

@@ -249,6 +249,34 @@ def test_the_backlog_in_bulk_equals_the_stream(database: Database, monkeypatch: 
     assert len(streamed) > 3000
 
 
+def test_the_stream_after_the_bulk_confirms_no_more_than_was_confirmed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read in bulk may still be on its way into the landing zone."""
+    monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1 << 12)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source = source_of(database, bulk_bytes=1 << 14)
+    source.prepare()
+    history = source.begin_history(fresh=False)
+    for start in range(0, 10_000, 1000):
+        rows = f"SELECT i, repeat('x', 100) FROM generate_series({start}, {start + 999}) i"
+        database.execute(f"INSERT INTO t {rows}")
+    with opened(source, history) as log:
+        assert isinstance(log._way, BacklogReader)
+
+        def streams() -> bool:
+            log.read(0.05, 64 << 20)
+            log.take()
+            return isinstance(log._way, StreamReader)
+
+        wait_until(streams, "it streams")
+        database.execute("INSERT INTO t VALUES (-1)")
+        read_rows(log, 1)
+        assert confirmed(database) <= history.position
+        log.confirm(log.position)
+        wait_until(lambda: confirmed(database) == log.position, "the slot moves")
+
+
 def test_a_column_added_and_dropped_between_changes_changes_the_layout(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
     source = source_of(database)
