@@ -82,7 +82,9 @@ class TableFacts:
 
     `unlogged`: the parts that leave no row events (itself, or partitions that are unlogged or foreign).
     `misidentified`: partitions whose replica identity differs from the root's; the log carries their rows as
-    the root's, with less of the old row than declared. `policed`: row security would hide rows from our role.
+    the root's, with less of the old row than declared. `deferring`: partitions whose own primary key is
+    deferrable; once they are published, the server refuses their updates. `policed`: row security would hide
+    rows from our role.
     """
 
     oid: int
@@ -93,6 +95,7 @@ class TableFacts:
     estimate: int | None
     unlogged: tuple[TableName, ...] = ()
     misidentified: tuple[TableName, ...] = ()
+    deferring: tuple[TableName, ...] = ()
     policed: bool = False
 
     @property
@@ -160,7 +163,11 @@ _FACTS = f"""
                jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
                    FILTER (WHERE l.relreplident <> r.relreplident
                            OR {_IDENTITY.format(relation="l")} IS DISTINCT FROM
-                              {_IDENTITY.format(relation="r")}) AS misidentified
+                              {_IDENTITY.format(relation="r")}) AS misidentified,
+               jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
+                   FILTER (WHERE l.relreplident = 'd' AND EXISTS (
+                       SELECT FROM pg_index i
+                       WHERE i.indrelid = l.oid AND i.indisprimary AND NOT i.indimmediate)) AS deferring
         FROM parts p JOIN pg_class r ON r.oid = p.root
         JOIN pg_class l ON l.oid = p.relid AND l.relkind <> 'p' JOIN pg_namespace n ON n.oid = l.relnamespace
         GROUP BY p.root)
@@ -168,7 +175,7 @@ _FACTS = f"""
            CASE WHEN c.relkind = 'p' THEN leaves.unlogged
                 WHEN c.relpersistence <> 'p' THEN
                     jsonb_build_array(jsonb_build_array(n.nspname::text, c.relname::text)) END,
-           leaves.misidentified, row_security_active(c.oid),
+           leaves.misidentified, leaves.deferring, row_security_active(c.oid),
            CASE WHEN c.relkind = 'p' THEN leaves.estimate ELSE nullif(c.reltuples, -1) END,
            ARRAY(SELECT n2.nspname::text || E'\\n' || c2.relname
                  FROM pg_partition_ancestors(c.oid) p, pg_class c2, pg_namespace n2
@@ -208,12 +215,12 @@ def find_table(connection: Connection, table: TableName) -> TableFacts | None:
 
 def _facts(row: Sequence[Any]) -> TableFacts:
     oid, namespace, name, partitioned, identity, indexes, *leaves, policed, estimate = row
-    unlogged, misidentified = (tuple(TableName(*leaf) for leaf in some or ()) for some in leaves)
+    unlogged, misidentified, deferring = (tuple(TableName(*leaf) for leaf in some or ()) for some in leaves)
     return TableFacts(
         oid, TableName(namespace, name), partitioned, identity,
         tuple(_index(*index) for index in indexes or ()),
         None if estimate is None else int(estimate),
-        unlogged, misidentified, policed,
+        unlogged, misidentified, deferring, policed,
     )  # fmt: skip
 
 
@@ -276,7 +283,7 @@ class Catalog:
         """Return the layout of a table with these columns; may query."""
         columns = list(columns)
         facts = facts or find_table(self._connection, table)
-        if facts and (unfit := _unlogged(facts) or _misidentified(facts)):
+        if facts and (unfit := _unlogged(facts) or _misidentified(facts) or _deferring(facts)):
             return unfit
         if problem := misnamed(c.name for c in columns):
             return Layout(None, problem, f"rename the column: ALTER TABLE {qualified(table)} RENAME COLUMN")
@@ -362,6 +369,14 @@ def _misidentified(facts: TableFacts) -> Layout | None:
     return Layout(
         None, reason, " ".join(f"ALTER TABLE {qualified(name)} REPLICA IDENTITY {how};" for name in names)
     )
+
+
+def _deferring(facts: TableFacts) -> Layout | None:
+    if not facts.deferring or facts.deferrable:
+        return None
+    listed = ", ".join(map(str, facts.deferring))
+    fix = f"DETACH it from {qualified(facts.table)}, make its primary key NOT DEFERRABLE, and ATTACH it again"
+    return Layout(None, f"the primary key of its partition {listed} is deferrable", fix)
 
 
 def _misfit(

@@ -26,7 +26,7 @@ from connector.postgres.catalog import (
 )
 from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
 from connector.postgres.slot import find_slot
-from connector.schema import TableName
+from connector.schema import TableName, TableSchema
 from connector.source import Finding
 
 OLDEST, NEWEST = 140000, 180000
@@ -185,6 +185,21 @@ def _tables(place: _Place) -> Iterator[Finding]:
         yield from (replace(problem, table=table.table) for problem in problems)
         if not problems:
             yield Finding(name, "ok", "can be captured")
+        if layout.schema is not None and (naming := _naming(layout.schema)):
+            detail = f"{naming}: its text changes unseen when what it names is renamed or dropped"
+            yield Finding(name, "warning", detail, "dump the table after such a change", table=table.table)
+
+
+_NAMES = frozenset(
+    "regclass regcollation regconfig regdictionary regnamespace regoper regoperator regproc regprocedure"
+    " regrole regtype aclitem".split()
+)
+
+
+def _naming(schema: TableSchema) -> str:
+    """List the columns that hold another object's id, and land its name."""
+    named = (c for c in schema.columns if c.source_type.removesuffix("[]") in _NAMES)
+    return ", ".join(f"{c.name} ({c.source_type})" for c in named)
 
 
 def _patterns(place: _Place) -> Iterator[Finding]:

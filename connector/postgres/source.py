@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 LOCKED_SECONDS = 60.0
 """How long a locked table is unfit before the log is reopened to publish it."""
 
+DECODE_ATTEMPTS = 3
+"""How often the server must fail to decode its log after one manifest before that is a gap."""
+
 WAITING_SECONDS = 5.0
 """How long a transaction may keep dumps from starting before that is logged."""
 
@@ -65,6 +68,7 @@ class PostgresSource:
         self._waiting: dict[int, float] = {}
         self._proof: Connection | None = None
         self._timeline: str | None = None
+        self._failures = (0, 0)  # a manifest's position, and how often the log after it was not decoded
 
     def check(self) -> list[Finding]:
         """Check and report every precondition; raises only if the database can't be reached."""
@@ -198,8 +202,8 @@ class PostgresSource:
 
         A promoted standby continues the log that was read, if it has all of it.
         """
-        if self._reader is not None and self._reader.unreadable:
-            return self._reader.unreadable
+        if (undecodable := self._undecodable(history.position)) is not None:
+            return undecodable
         connection, name = self._primary(), self._config.slot
         with driver_errors(f"looking at slot {name}"):
             found = slot.gap_after(connection, name, self._database(connection), history.position)
@@ -222,6 +226,14 @@ class PostgresSource:
             commits = tuple(c for c in history.not_yet_visible if c.lsn)
             here = replace(history, server=self._timeline, not_yet_visible=(*commits, *_bar(connection)))
             return Failover(here, went_on, same_positions=True)
+
+    def _undecodable(self, position: int) -> str | None:
+        """Return why the server can't decode the log after a manifest, if it failed there repeatedly."""
+        if self._reader is None or self._reader.unreadable is None:
+            return None
+        failures = self._failures[1] + 1 if self._failures[0] == position else 1
+        self._failures = position, failures
+        return self._reader.unreadable if failures >= DECODE_ATTEMPTS else None
 
     def _left_timeline(self, history: ResumePoint) -> str | None:
         """Return why the log on the server's timeline is not the log that was read, or None."""

@@ -43,8 +43,9 @@ LOOK_SECONDS = 2.0
 SETTLE_COMMITS = 20_000
 """Settle earlier if this many commits are recorded: about 3 MB."""
 
-UNDEFINED_OBJECT = "42704"
-"""pgoutput looks up the publication as of each change: changes older than it can't be decoded."""
+UNDECODABLE = ("42704", "22", "54", "XX")
+"""SQLSTATEs, or their classes, of log that the server can't decode: changes older than the publication
+(pgoutput looks it up as of each change), values whose text would exceed 1 GB, failing output functions."""
 
 ADVANCE_BYTES = 256 << 20
 """In bulk, advance the slot only this often: each time the server rereads the log up to there."""
@@ -100,7 +101,7 @@ class PostgresLog:
         try:
             self._read(seconds, upto_bytes)
         except PreconditionError as error:
-            if getattr(error.__cause__, "sqlstate", None) != UNDEFINED_OBJECT:
+            if not (getattr(error.__cause__, "sqlstate", None) or "").startswith(UNDECODABLE):
                 raise
             self.unreadable = str(error)
             raise TransientError(str(error)) from error

@@ -186,12 +186,17 @@ KEYS = """
                          PRIMARY KEY (tenant, f));
     CREATE TABLE by_index (tenant int NOT NULL, f int NOT NULL GENERATED ALWAYS AS (tenant * 2) STORED,
                            id int PRIMARY KEY, UNIQUE (tenant, f));
-    ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_tenant_f_key"""
+    ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_tenant_f_key;
+    CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id);
+    CREATE TABLE r_1 (id int PRIMARY KEY DEFERRABLE);
+    ALTER TABLE r ATTACH PARTITION r_1 FOR VALUES FROM (0) TO (9)"""
 
 MENDED = """
     ALTER TABLE ours RENAME "_Cdc" TO cdc; ALTER TABLE twice RENAME "A" TO b;
     CREATE UNIQUE INDEX unfolded ON folded (tenant, email);
-    ALTER TABLE folded REPLICA IDENTITY USING INDEX unfolded; ALTER TABLE by_index REPLICA IDENTITY DEFAULT"""
+    ALTER TABLE folded REPLICA IDENTITY USING INDEX unfolded; ALTER TABLE by_index REPLICA IDENTITY DEFAULT;
+    ALTER TABLE r DETACH PARTITION r_1; ALTER TABLE r_1 DROP CONSTRAINT r_1_pkey, ADD PRIMARY KEY (id);
+    ALTER TABLE r ATTACH PARTITION r_1 FOR VALUES FROM (0) TO (9)"""
 
 
 def test_check_and_the_running_agent_refuse_the_same_tables_and_the_sql_given_mends_them(
@@ -205,17 +210,27 @@ def test_check_and_the_running_agent_refuse_the_same_tables_and_the_sql_given_me
     seen = source.look()
     source.close()
     assert set(seen.unfit) == {
-        TableName("public", n) for n in "late late_full chosen ours twice parts whole folded by_index".split()
+        TableName("public", n)
+        for n in "late late_full chosen ours twice parts whole folded by_index r".split()
     }
     assert not seen.tables
     for table, unfit in seen.unfit.items():
         finding = only(found, f"table {table}:")
         assert (finding.detail, finding.fix) == (unfit.reason, unfit.hint)
-        if "rename" not in unfit.hint and "generated" not in unfit.hint:
+        if "rename" not in unfit.hint and "generated" not in unfit.hint and "DETACH" not in unfit.hint:
             database.execute(unfit.hint)
     database.execute(MENDED)
     tables["public.folded"] = ["tenant", "email"]
     assert not [text for text in bad(source_of(database, keys=tables)) if "publication" not in text]
+
+
+def test_a_column_that_holds_the_id_of_another_object_is_warned_of(database: Database) -> None:
+    database.execute(
+        "CREATE TYPE region AS ENUM ('eu');"
+        "CREATE TABLE t (id int PRIMARY KEY, c regclass, a regrole[], r region)"
+    )
+    (found,) = [f for f in source_of(database).check() if f.state == "warning" and f.table is not None]
+    assert found.detail.startswith("c (regclass), a (regrole[]): ")
 
 
 def test_row_security_is_refused_by_check_and_by_a_dump_instead_of_hiding_rows(database: Database) -> None:

@@ -259,6 +259,20 @@ def test_a_slot_that_is_older_than_its_publication_is_a_gap(database: Database, 
         agent.wait_equal("t")
 
 
+def test_a_value_that_the_server_cannot_decode_is_a_gap_and_capture_goes_on(
+    database: Database, store: MemoryStore
+) -> None:
+    """Its text would exceed 1 GB. It is gone again, yet the log has it."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v bytea); CREATE TABLE other (id int PRIMARY KEY)")
+    with Agent(database, store) as agent:
+        agent.wait_exact()
+        database.execute("INSERT INTO t SELECT 1, convert_to(repeat('a', 540000000), 'UTF8')")
+        database.execute("DELETE FROM t; INSERT INTO other VALUES (1)")
+        after = agent.wait(lambda m: m.gaps, "the gap is found")
+        assert "invalid memory alloc request size" in after.gaps[0].reason
+        agent.wait_equal("other", "t")
+
+
 def test_a_table_that_becomes_unfit_while_running_is_quarantined_alone_and_taken_up_when_mended(
     database: Database, store: MemoryStore
 ) -> None:
