@@ -248,6 +248,24 @@ def _add(connection: Connection, publication: Publication, tables: Sequence[Tabl
     return Fixed(list(tables), [])
 
 
+def locked_by_others(connection: Connection, tables: Collection[TableName]) -> set[TableName]:
+    """Return the tables for which others hold, or wait for, a lock beside which they can't be published."""
+    if not tables:
+        return set()
+    named = [f"{table.namespace}\n{table.name}" for table in tables]
+    return {TableName(*row) for row in all_rows(connection, _LOCKED, (named,))}
+
+
+_LOCKED = """
+    SELECT DISTINCT n.nspname::text, c.relname::text
+    FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND l.pid IS DISTINCT FROM pg_backend_pid()
+      AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                     'AccessExclusiveLock')
+      AND n.nspname || E'\n' || c.relname = ANY (%s)"""
+
+
 def uncarried(publication: Publication, tables: Collection[TableName]) -> dict[TableName, str]:
     """Return the tables that it does not carry whole and our role can't fix, each with what to do."""
     return {

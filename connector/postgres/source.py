@@ -43,7 +43,7 @@ from connector.source import CatalogState, Failover, Finding, Listed, Prepared, 
 log = logging.getLogger(__name__)
 
 LOCKED_SECONDS = 60.0
-"""How long a locked table is unfit before the log is reopened to publish it."""
+"""A locked table is unfit for at least this long before the log is reopened to publish it."""
 
 DECODE_ATTEMPTS = 3
 """How often the server must fail to decode its log after one manifest before that is a gap."""
@@ -130,14 +130,22 @@ class PostgresSource:
             return self._look(known)
 
     def _look(self, known: Mapping[TableName, str] | None) -> CatalogState:
-        now = time.monotonic()
-        locked = {table for table, until in self._locked.items() if until > now}
         if self._watching is not None and not self._alive(self._watching):
             close(self._watching)
             self._watching = None
         self._watching = self._watching or self._connect()
         with driver_errors("looking at the catalog"):
+            locked = self._still_locked(self._watching)
             return look(self._watching, self._config, self._tables, known, locked)
+
+    def _still_locked(self, connection: Connection) -> set[TableName]:
+        """Return the tables that can't be published yet: the log is not reopened for them.
+
+        Reopening it costs every chunk that is being read, and those may take longer than `LOCKED_SECONDS`.
+        """
+        now = time.monotonic()
+        recent = {table for table, until in self._locked.items() if until > now}
+        return recent | publication.locked_by_others(connection, self._locked.keys() - recent)
 
     def unlogged(self, before: str, now: str) -> Unlogged | None:
         """Compare two fingerprints of a table: return what may have changed rows without row events."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -334,6 +335,8 @@ def test_a_table_that_cannot_be_published_while_somebody_locks_it_stops_no_other
     """As CREATE INDEX does, for hours."""
     monkeypatch.setattr(source, "LOCKED_SECONDS", 1.0)
     monkeypatch.setattr(publication, "LOCK_SECONDS", 1)
+    opened, open_log = [], PostgresSource.open_log
+    monkeypatch.setattr(PostgresSource, "open_log", lambda *args: opened.append(args) or open_log(*args))
     good, busy = (TableName("public", n) for n in ("good", "busy"))
     database.execute("CREATE TABLE good (id int PRIMARY KEY, v text); INSERT INTO good VALUES (1, 'a')")
     made = "CREATE TABLE busy (id int PRIMARY KEY, v text); INSERT INTO busy VALUES (1, 'a')"
@@ -353,6 +356,9 @@ def test_a_table_that_cannot_be_published_while_somebody_locks_it_stops_no_other
         assert "somebody locks it" in (quarantined.tables[busy].reason or "")
         database.execute("INSERT INTO good VALUES (2, 'b')")
         wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=10)
+        before = len(opened)
+        time.sleep(2.5)
+        assert len(opened) == before, "each time, chunks that are being read are lost"
         holder.close()
         agent.wait_equal("good", "busy")
         database.execute("INSERT INTO busy VALUES (2, 'b')")
