@@ -31,8 +31,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Literal
 
-from connector.landing.manifest import DumpState, LandedFile, OpenRange
-from connector.schema import TableName, TableSchema
+from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
+from connector.landing.manifest import DumpState, OpenRange
+from connector.schema import TableName
 from connector.source import KeyRange
 
 KEYS_PER_CHUNK = 1000
@@ -46,42 +47,6 @@ MOST_ACTIVE = 1000
 MOST_KEYS = 100_000
 """Limits on active dumps, and on the keys they ask for, beyond which no further request is taken: each
 manifest lists all of them."""
-
-
-@dataclass(frozen=True)
-class PlanTask:
-    """Find the upper key of the next chunk."""
-
-    dump: DumpState
-    after: tuple[str, ...] | None
-    epoch: int
-
-
-@dataclass(frozen=True)
-class ReadTask:
-    """Read one planned chunk; `keys` are the given ones, for a dump of keys.
-
-    `log_losses`: how often the log had been lost when the task was handed out.
-    """
-
-    dump: DumpState
-    chunk: int
-    range: KeyRange
-    keys: Sequence[Sequence[str]] | None
-    epoch: int
-    log_losses: int = 0
-
-
-@dataclass(frozen=True)
-class FinishedChunk:
-    """A chunk that was read and is in the store; `file` is None if its range held no rows."""
-
-    task: ReadTask
-    low: int
-    high: int
-    rows: int
-    schema: TableSchema
-    file: LandedFile | None
 
 
 @dataclass

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector import failpoint
-from connector.capture.dump_queue import DumpQueue, FinishedChunk, PlanTask, ReadTask
+from connector.capture.dump_queue import DumpQueue
+from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
 from connector.capture.lander import Lander
 from connector.capture.tables import HINT, key_changed
 from connector.errors import NotYetError, RequestError, TableError, TransientError

@@ -107,6 +107,13 @@ class Placement:
     txid: pa.Array
     committed_at: pa.Array
 
+    def take(self, members: npt.NDArray[np.int64]) -> Placement:
+        """Return the positions of some of the messages, by their indexes."""
+        picks = pa.array(members)
+        return Placement(
+            self.lsn[members], self.seq[members], self.txid.take(picks), self.committed_at.take(picks)
+        )
+
 
 @dataclass
 class CdcColumns:

@@ -31,7 +31,7 @@ Nothing here waits, reads or keeps state between segments.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -39,7 +39,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from connector.errors import BugError, DeltatideError, TableError
+from connector.decoding import by_layout, decoded, grouped, windows
+from connector.errors import BugError, TableError
 from connector.landing.event_batch import EventBatch, Placement, Quarantine
 from connector.landing.manifest import LastCommit
 from connector.mysql.codec.compressed import PLAIN, uncompress_event
@@ -155,35 +156,16 @@ class MysqlSegment:
 
         A table that can't be decoded yields one `Quarantine` instead of that batch and all later ones.
         """
-        quarantined: set[TableName] = set()
-        for window in self._windows():
-            for part in window.parts(self._layouts):
-                table = part.schema.table
-                if table in quarantined:
-                    continue
-                lsn = int(window.placement.lsn[part.members[0]])
-                try:
-                    for batch in part.decode(window, self._epoch):
-                        yield batch
-                        lsn = batch.last.lsn
-                except MemoryError:
-                    raise
-                except Exception as error:
-                    quarantined.add(table)
-                    yield _quarantine(table, lsn, error)
+        return decoded(
+            part for window in self._windows() for part in window.parts(self._layouts, self._epoch)
+        )
 
     def _windows(self) -> Iterator[_Window]:
         lengths = self._lengths
         if len(lengths) and lengths.min() < self._base + _LEAST_BYTES + self._tail:
             raise BugError(f"a rows event has {lengths.min() - self._base - self._tail} bytes")
-        ends = np.cumsum(lengths)
-        low = 0
-        while low < len(lengths):
-            before = int(ends[low - 1]) if low else 0
-            high = int(np.searchsorted(ends, before + WINDOW_BYTES, "right"))
-            high = min(max(high, low + 1), low + WINDOW_EVENTS, len(lengths))
+        for low, high in windows(lengths, WINDOW_BYTES, WINDOW_EVENTS):
             yield self._window(low, high, lengths[low:high])
-            low = high
 
     def _window(self, low: int, high: int, lengths: Places) -> _Window:
         payloads = self._payloads[low:high]
@@ -236,12 +218,6 @@ def _placement(transactions: Transactions, index: Places, ordinals: Places) -> P
     )
 
 
-def _quarantine(table: TableName, lsn: int, error: Exception) -> Quarantine:
-    reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-    hint = error.hint if isinstance(error, DeltatideError) else None
-    return Quarantine(table, lsn, reason, hint or f"fix or exclude {table}, then dump it again")
-
-
 class _Window(NamedTuple):
     """Consecutive events in one buffer, each with its position."""
 
@@ -249,48 +225,41 @@ class _Window(NamedTuple):
     events: Events
     placement: Placement
 
-    def parts(self, layouts: dict[int, list[TableLayout]]) -> list[_Part]:
+    def parts(self, layouts: Mapping[int, Sequence[TableLayout]], epoch: int) -> list[_Part]:
         """Split the events by table id and layout, in log order; omit those not captured."""
-        parts: list[_Part] = []
-        for table_id, members in self._by_table():
-            known = layouts.get(table_id, [])
-            if not known or known[0].start > self.low + members[0]:
-                raise BugError(f"rows of table id {table_id} come before its layout")
-            bounds = np.searchsorted(members, [layout.start - self.low for layout in known], "left")
-            for layout, some in zip(known, np.split(members, bounds)[1:], strict=True):
-                if layout.schema is not None and len(some):
-                    parts.append(_Part(layout, layout.schema, some))
-        return sorted(parts, key=lambda part: int(part.members[0]))
-
-    def _by_table(self) -> Iterator[tuple[int, Places]]:
         ids = little_endian(self.events.data, self.events.starts + 19, 6)
-        if (ids == ids[0]).all():
-            yield int(ids[0]), np.arange(len(ids))
-            return
-        order = np.argsort(ids, kind="stable")
-        firsts = np.flatnonzero(np.concatenate(([True], np.diff(ids[order]) != 0)))
-        for table_id, members in zip(ids[order][firsts], np.split(order, firsts[1:]), strict=True):
-            yield int(table_id), members
+        parts = [
+            _Part(self, epoch, layout, layout.schema, members)
+            for layout, members in by_layout(grouped(ids, np.arange(len(ids))), layouts, self.low)
+            if layout.schema is not None
+        ]
+        return sorted(parts, key=lambda part: int(part.members[0]))
 
 
 class _Part(NamedTuple):
     """Events of one table under one layout: their indexes in the window, ascending."""
 
+    window: _Window
+    epoch: int
     layout: TableLayout
     schema: TableSchema
     members: Places
 
-    def decode(self, window: _Window, epoch: int) -> Iterator[EventBatch]:
-        """Decode this part of the window."""
+    @property
+    def table(self) -> TableName:
+        """The table."""
+        return self.schema.table
+
+    @property
+    def lsn(self) -> int:
+        """The first event's lsn."""
+        return int(self.window.placement.lsn[self.members[0]])
+
+    def decode(self) -> Iterator[EventBatch]:
+        """Decode into batches."""
         if self.layout.problem is not None or self.layout.table_map is None:
             raise self.layout.problem or BugError(f"{self.schema.table} has no layout")
-        whole, place, members = window.events, window.placement, self.members
+        whole, members = self.window.events, self.members
         events = Events(whole.data, whole.kinds[members], whole.starts[members], whole.ends[members])
-        picks = pa.array(members)
-        placement = Placement(
-            place.lsn[members],
-            place.seq[members],
-            place.txid.take(picks),
-            place.committed_at.take(picks),
-        )
-        yield from decode_changes(self.schema, self.layout.table_map, epoch, events, placement)
+        placement = self.window.placement.take(members)
+        yield from decode_changes(self.schema, self.layout.table_map, self.epoch, events, placement)

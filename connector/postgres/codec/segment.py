@@ -18,7 +18,7 @@ of one table come in position order. Nothing here waits, reads or keeps state be
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -26,52 +26,19 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from connector.errors import BugError, DeltatideError
+from connector.decoding import by_layout, decoded, grouped, windows
+from connector.errors import BugError
 from connector.landing.event_batch import EventBatch, Placement, Quarantine
 from connector.landing.manifest import LastCommit
 from connector.postgres.codec.pgoutput import (
     CHANGES,
-    COPY_BASE,
     Begin,
-    Commit,
-    Origin,
     Relation,
-    RelationColumn,
-    Truncate,
-    Type,
-    parse_begin,
-    parse_commit,
-    parse_origin,
-    parse_relation,
     parse_truncate,
-    parse_type,
-    to_datetime,
 )
 from connector.postgres.codec.row_decoder import decode_changes
 from connector.postgres.codec.tuples import PADDING, TRUNCATE, Messages, Places
 from connector.schema import TableName, TableSchema
-
-__all__ = [
-    "CHANGES",
-    "COPY_BASE",
-    "Begin",
-    "Commit",
-    "Layout",
-    "Origin",
-    "PgSegment",
-    "Relation",
-    "RelationColumn",
-    "Transactions",
-    "Truncate",
-    "Type",
-    "parse_begin",
-    "parse_commit",
-    "parse_origin",
-    "parse_relation",
-    "parse_truncate",
-    "parse_type",
-    "to_datetime",
-]
 
 WINDOW_MESSAGES = 1 << 16
 WINDOW_BYTES = 32 << 20
@@ -152,35 +119,17 @@ class PgSegment:
 
         A table that can't be decoded yields one `Quarantine` instead of that batch and all later ones.
         """
-        quarantined: set[TableName] = set()
-        for window in self._windows():
-            for part in window.parts(self._layouts):
-                table = part.schema.table
-                if table in quarantined:
-                    continue
-                try:
-                    event_batch = part.decode(window, self._epoch)
-                except MemoryError:
-                    raise
-                except Exception as error:
-                    quarantined.add(table)
-                    yield _quarantine(table, int(window.lsns[part.members[0]]), error)
-                else:
-                    yield event_batch
+        return decoded(
+            part for window in self._windows() for part in window.parts(self._layouts, self._epoch)
+        )
 
     def _windows(self) -> Iterator[_Window]:
         lengths = np.fromiter(map(len, self._payloads), np.int64, len(self._payloads))
         lengths[list(self._padded)] -= len(PADDING)
         if len(lengths) and lengths.min() < self._base + 5:
             raise BugError(f"a change message has {lengths.min() - self._base} bytes")
-        ends = np.cumsum(lengths)
-        low = 0
-        while low < len(lengths):
-            before = int(ends[low - 1]) if low else 0
-            high = int(np.searchsorted(ends, before + WINDOW_BYTES, "right"))
-            high = min(max(high, low + 1), low + WINDOW_MESSAGES, len(lengths))
+        for low, high in windows(lengths, WINDOW_BYTES, WINDOW_MESSAGES):
             yield self._window(low, lengths[low:high])
-            low = high
 
     def _joined(self, low: int, count: int) -> bytes:
         """Join payloads, then pad. A single large message is kept padded instead of held twice."""
@@ -199,12 +148,6 @@ class PgSegment:
         if not np.isin(kinds, np.frombuffer(CHANGES, np.uint8)).all():
             raise BugError("a message that is no change is among the changes of a segment")
         return _Window(low, Messages(data, kinds, starts, ends), self._transactions)
-
-
-def _quarantine(table: TableName, lsn: int, error: Exception) -> Quarantine:
-    reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-    hint = error.hint if isinstance(error, DeltatideError) else None
-    return Quarantine(table, lsn, reason, hint or f"fix or exclude {table}, then dump it again")
 
 
 class _NumberedTransactions:
@@ -244,30 +187,15 @@ class _Window:
             self.lsns[members], self.seqs[members], self._txids.take(picks), self._committed.take(picks)
         )
 
-    def parts(self, layouts: dict[int, list[Layout]]) -> list[_Part]:
+    def parts(self, layouts: Mapping[int, Sequence[Layout]], epoch: int) -> list[_Part]:
         """Split the messages by relation and layout, in log order; omit those not captured."""
-        parts: list[_Part] = []
-        for relid, members in self._by_relation():
-            known = layouts.get(relid, [])
-            if not known or known[0].start > self.low + members[0]:
-                raise BugError(f"a change of relation {relid} comes before its layout")
-            bounds = np.searchsorted(members, [layout.start - self.low for layout in known], "left")
-            for layout, some in zip(known, np.split(members, bounds)[1:], strict=True):
-                if layout.schema is not None:
-                    parts.extend(_bounded_parts(layout.relation, layout.schema, some))
+        parts = [
+            _Part(self, epoch, layout.relation, layout.schema, some)
+            for layout, members in by_layout(grouped(*self._relations()), layouts, self.low)
+            if layout.schema is not None
+            for some in _bounded(layout.schema, members)
+        ]
         return sorted(parts, key=lambda part: int(part.members[0]))
-
-    def _by_relation(self) -> Iterator[tuple[int, Places]]:
-        relids, members = self._relations()
-        if not len(relids) or relids.min() == relids.max():
-            if len(relids):
-                yield int(relids[0]), members
-            return
-        order = np.argsort(relids, kind="stable")
-        relids, members = relids[order], members[order]
-        firsts = np.flatnonzero(np.concatenate(([True], np.diff(relids) != 0)))
-        for relid, some in zip(relids[firsts], np.split(members, firsts[1:]), strict=True):
-            yield int(relid), some
 
     def _relations(self) -> tuple[Places, Places]:
         """Pair relations and messages in log order; a truncate appears once per table."""
@@ -293,18 +221,30 @@ class _Window:
 class _Part(NamedTuple):
     """Messages of one relation under one layout: their indexes in the window, ascending."""
 
+    window: _Window
+    epoch: int
     relation: Relation
     schema: TableSchema
     members: Places
 
-    def decode(self, window: _Window, epoch: int) -> EventBatch:
-        """Decode this part of the window."""
-        whole, members = window.messages, self.members
+    @property
+    def table(self) -> TableName:
+        """The table."""
+        return self.schema.table
+
+    @property
+    def lsn(self) -> int:
+        """The first message's lsn."""
+        return int(self.window.lsns[self.members[0]])
+
+    def decode(self) -> Iterator[EventBatch]:
+        """Decode into one batch."""
+        whole, members = self.window.messages, self.members
         messages = Messages(whole.data, whole.kinds[members], whole.starts[members], whole.ends[members])
-        return decode_changes(self.schema, self.relation, epoch, messages, window.placement(members))
+        placement = self.window.placement(members)
+        yield decode_changes(self.schema, self.relation, self.epoch, messages, placement)
 
 
-def _bounded_parts(relation: Relation, schema: TableSchema, members: Places) -> list[_Part]:
+def _bounded(schema: TableSchema, members: Places) -> Iterator[Places]:
     rows = max(1, BATCH_VALUES // max(1, len(schema.columns)))
-    pieces = (members[low : low + rows] for low in range(0, len(members), rows))
-    return [_Part(relation, schema, piece) for piece in pieces]
+    return (members[low : low + rows] for low in range(0, len(members), rows))

@@ -20,18 +20,16 @@ from connector.landing.event_batch import Quarantine
 from connector.landing.manifest import LastCommit
 from connector.log_segment import LogSegment
 from connector.postgres.catalog import Layout as TableLayout
-from connector.postgres.codec.segment import (
+from connector.postgres.codec.pgoutput import (
     CHANGES,
     Begin,
-    Layout,
-    PgSegment,
     Relation,
-    Transactions,
     parse_begin,
     parse_commit,
     parse_relation,
     to_datetime,
 )
+from connector.postgres.codec.segment import Layout, PgSegment, Transactions
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName
 

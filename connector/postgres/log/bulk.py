@@ -22,7 +22,7 @@ from psycopg2.extensions import connection as Connection
 
 from connector.errors import BugError
 from connector.position import format_lsn
-from connector.postgres.codec.segment import COPY_BASE
+from connector.postgres.codec.pgoutput import COPY_BASE
 from connector.postgres.connection import close, driver_errors, literal, one_row, quote
 from connector.postgres.libpq import CopyStream
 from connector.postgres.log.buffer import LogBuffer

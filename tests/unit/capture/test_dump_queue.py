@@ -8,10 +8,8 @@ from connector.capture.dump_queue import (
     COMPLETED_KEPT,
     KEYS_PER_CHUNK,
     DumpQueue,
-    FinishedChunk,
-    PlanTask,
-    ReadTask,
 )
+from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
 from connector.landing.manifest import DumpState
 from connector.schema import Column, TableName, TableSchema
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from connector.capture.dump_queue import DumpQueue, ReadTask
+from connector.capture.dump_queue import DumpQueue
+from connector.capture.dump_tasks import ReadTask
 from connector.landing.manifest import InvisibleCommit
 from connector.landing.requests import DumpRequest, submit
 from connector.postgres.visibility import Snapshot, Visibility

@@ -486,5 +486,5 @@ def test_rows_without_a_layout_are_a_bug():
     written = one_column(Col("c", 3, unsigned=False), [reference.integer(5, 4)])
     transactions = Transactions()
     transactions.add(0, 5, 0, None)
-    with pytest.raises(BugError, match="come before its layout"):
+    with pytest.raises(BugError, match="comes before its layout"):
         list(MysqlSegment(1, 9, None, written.events, [0], transactions, []).decode())

@@ -13,15 +13,12 @@ from connector.landing.event_batch import EventBatch, Quarantine, arrow_schema
 from connector.position import Position
 from connector.postgres.codec import segment as pgoutput
 from connector.postgres.codec.copytext import CopiedRows, split_rows
-from connector.postgres.codec.segment import (
+from connector.postgres.codec.pgoutput import (
     Begin,
     Commit,
-    Layout,
     Origin,
-    PgSegment,
     Relation,
     RelationColumn,
-    Transactions,
     Truncate,
     Type,
     parse_begin,
@@ -32,6 +29,7 @@ from connector.postgres.codec.segment import (
     parse_type,
     to_datetime,
 )
+from connector.postgres.codec.segment import Layout, PgSegment, Transactions
 from connector.postgres.codec.text_values import decode_column
 from connector.schema import Column, TableName, TableSchema
 from tests.unit.postgres.codec.reference_codec import (
