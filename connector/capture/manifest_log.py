@@ -1,7 +1,7 @@
 """The manifest log: the newest manifest, and the only way to write the next.
 
 Invariant: `commit` returns only when manifest N+1 is durable and is ours. A crash leaves manifest N or
-manifest N+1, and perhaps files that no manifest names.
+manifest N+1, and perhaps files that no manifest names. Within an epoch, positions never go back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenacity import (
     wait_random,
 )
 
-from connector.errors import FencedError, SourceMismatchError, TransientError
+from connector.errors import BugError, FencedError, SourceMismatchError, TransientError
 from connector.landing.manifest import Manifest, Notice, SourceIdentity
 from connector.landing.manifest_store import commit_manifest, newest_manifest, read_manifest
 from connector.store.protocol import Store
@@ -112,6 +112,9 @@ class ManifestLog:
         }
 
     def _write(self, manifest: Manifest) -> Manifest:
+        newest = self._newest
+        if newest and (manifest.epoch, manifest.position) < (newest.epoch, newest.position):
+            raise BugError(f"manifest {manifest.number} goes back from {newest.place} to {manifest.place}")
         date_layouts(manifest, self._newest)
         retrying(self._stop)(commit_manifest, self._store, manifest)
         self._newest = manifest

@@ -3,29 +3,33 @@
 Invariant: the log's Relation message and a dump's query of pg_attribute yield the same `TableSchema` for the
 same layout, because both go through `Catalog.layout`.
 
-The catalog is current; a Relation message may be older. So column names and types come from the message, and
-only what it lacks (a domain's base type, a type's name, the order of the key) from the catalog.
-
-No query here waits for a lock or takes one per partition, so activity on one table never blocks a look at the
-others. Hence pg_inherits, not pg_partition_tree(), which locks all partitions.
+The catalog is current; a Relation message may be older, or newer if its commit is not visible yet. So column
+names and types come from the message, and only what it lacks (a domain's base type, a type's name, the order
+of the key) from the catalog.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from psycopg2.extensions import connection as Connection
 
-from connector.config import SourceConfig, TableConfig
+from connector.config import TableConfig
 from connector.landing.format import misnamed
 from connector.postgres.codec.types import landing_type, source_type
 from connector.postgres.connection import all_rows, one_row, quote
+from connector.postgres.table_facts import TableFacts, find_table, qualified
+from connector.postgres.visibility import Snapshot
 from connector.schema import Column, TableName, TableSchema
 
 FIRST_USER_OID = 16384
 """Types below this oid are built in, the same in every database."""
+
+
+UNKNOWN = "???"
+"""The name of a type that the catalog does not have: dropped since, or not visible yet."""
 
 
 class LayoutColumn(Protocol):
@@ -60,182 +64,11 @@ class Layout:
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class Index:
-    """A unique index on plain columns and all rows; `immediate`: not of a deferrable key.
-
-    `generated`: those of its columns that are computed, and so not in the log.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    nullable: tuple[str, ...]
-    generated: tuple[str, ...]
-    primary: bool
-    identity: bool
-    immediate: bool
-
-
-@dataclass(frozen=True)
-class TableFacts:
-    """A table as the catalog shows it.
-
-    `unlogged`: the parts that leave no row events (itself, or partitions that are unlogged or foreign).
-    `misidentified`: partitions whose replica identity differs from the root's; the log carries their rows as
-    the root's, with less of the old row than declared. `deferring`: partitions whose own primary key is
-    deferrable; once they are published, the server refuses their updates. `policed`: row security would hide
-    rows from our role.
-    """
-
-    oid: int
-    table: TableName
-    partitioned: bool
-    identity: str
-    indexes: tuple[Index, ...]
-    estimate: int | None
-    unlogged: tuple[TableName, ...] = ()
-    misidentified: tuple[TableName, ...] = ()
-    deferring: tuple[TableName, ...] = ()
-    policed: bool = False
-
-    @property
-    def primary_key(self) -> tuple[str, ...]:
-        """The primary key if it can identify rows in the log: a deferrable one can't."""
-        return next((i.columns for i in self.indexes if i.primary and i.immediate), ())
-
-    @property
-    def identity_key(self) -> tuple[str, ...]:
-        """The columns of REPLICA IDENTITY USING INDEX."""
-        return next((i.columns for i in self.indexes if i.identity), ())
-
-    @property
-    def generated(self) -> tuple[str, ...]:
-        """The computed columns of the index that identifies rows: the log carries only the others."""
-        identifies = (i for i in self.indexes if (i.identity if self.identity == "i" else i.primary))
-        return next((i.generated for i in identifies), ())
-
-    def may_be_renamed(self, logged: Collection[str]) -> bool:
-        """Return whether the key may be these columns of an older Relation message, renamed since."""
-        now = self.identity_key if self.identity == "i" else self.primary_key
-        return len(now) in (0, len(logged))
-
-    @property
-    def deferrable(self) -> Index | None:
-        """The primary key if it is deferrable."""
-        return next((i for i in self.indexes if i.primary and not i.immediate), None)
-
-
-_INDEXES = """
-    (SELECT jsonb_agg(jsonb_build_array(
-         x.relname::text, i.indisprimary, i.indisreplident, i.indimmediate,
-         (SELECT jsonb_agg(jsonb_build_array(a.attname::text, a.attnotnull, a.attgenerated <> '')
-                           ORDER BY k.place)
-          FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
-          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-          WHERE k.place <= i.indnkeyatts)))
-     FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
-     WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-       AND i.indexprs IS NULL)"""
-
-PARTS = """
-    parts(root, relid, attached) AS (
-        SELECT c.oid, c.oid, ''::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE c.relkind = 'p' AND {roots}
-        UNION ALL
-        SELECT p.root, i.inhrelid, concat(p.attached, '.', i.xmin)
-        FROM parts p JOIN pg_inherits i ON i.inhparent = p.relid
-        WHERE NOT i.inhdetachpending)"""
-"""Partitioned tables, each with itself and all its partitions, for a WITH RECURSIVE. `attached`: the
-transactions that attached the partition and its ancestors."""
-
-_IDENTITY = """
-    (SELECT array_agg(a.attname ORDER BY a.attname)
-     FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place), pg_attribute a
-     WHERE {relation}.relreplident = 'i' AND i.indrelid = {relation}.oid AND i.indisreplident
-       AND k.place <= i.indnkeyatts AND a.attrelid = i.indrelid AND a.attnum = k.attnum)"""
-
-_FACTS = f"""
-    WITH RECURSIVE {PARTS},
-    leaves AS (
-        SELECT p.root, sum(nullif(l.reltuples, -1)) AS estimate,
-               jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
-                   FILTER (WHERE l.relpersistence <> 'p' OR l.relkind = 'f') AS unlogged,
-               jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
-                   FILTER (WHERE l.relreplident <> r.relreplident
-                           OR {_IDENTITY.format(relation="l")} IS DISTINCT FROM
-                              {_IDENTITY.format(relation="r")}) AS misidentified,
-               jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
-                   FILTER (WHERE l.relreplident = 'd' AND EXISTS (
-                       SELECT FROM pg_index i
-                       WHERE i.indrelid = l.oid AND i.indisprimary AND NOT i.indimmediate)) AS deferring
-        FROM parts p JOIN pg_class r ON r.oid = p.root
-        JOIN pg_class l ON l.oid = p.relid AND l.relkind <> 'p' JOIN pg_namespace n ON n.oid = l.relnamespace
-        GROUP BY p.root)
-    SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'p', c.relreplident::text, {_INDEXES},
-           CASE WHEN c.relkind = 'p' THEN leaves.unlogged
-                WHEN c.relpersistence <> 'p' THEN
-                    jsonb_build_array(jsonb_build_array(n.nspname::text, c.relname::text)) END,
-           leaves.misidentified, leaves.deferring, row_security_active(c.oid),
-           CASE WHEN c.relkind = 'p' THEN leaves.estimate ELSE nullif(c.reltuples, -1) END,
-           ARRAY(SELECT n2.nspname::text || E'\\n' || c2.relname
-                 FROM pg_partition_ancestors(c.oid) p, pg_class c2, pg_namespace n2
-                 WHERE c.relispartition AND p.relid <> c.oid AND c2.oid = p.relid AND n2.oid =
-                 c2.relnamespace)
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN leaves ON leaves.root = c.oid"""
-
-_CAPTURABLE = """
-    WHERE c.relkind IN ('r', 'p') AND c.relpersistence IN ('p', 'u')
-      AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
-    ORDER BY 2, 3"""
-
 _COLUMNS = """
     SELECT a.attrelid::bigint, a.attname::text, a.atttypid::bigint, a.atttypmod
     FROM pg_attribute a
     WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
     ORDER BY a.attrelid, a.attnum"""
-
-
-def find_tables(connection: Connection, config: SourceConfig) -> list[TableFacts]:
-    """List the configured tables; a partition belongs to its root if the root is configured."""
-    found = []
-    for *facts, ancestors in all_rows(connection, _FACTS.format(roots="true") + _CAPTURABLE):
-        roots = [TableName(*ancestor.split("\n")) for ancestor in ancestors]
-        table = _facts(facts)
-        if config.captures(table.table) and not any(config.captures(root) for root in roots):
-            found.append(table)
-    return found
-
-
-def find_table(connection: Connection, table: TableName) -> TableFacts | None:
-    """Look up one table."""
-    named = "n.nspname = %s AND c.relname = %s"
-    row = one_row(connection, f"{_FACTS.format(roots=named)} WHERE {named}", (*table, *table))
-    return _facts(row[:-1]) if row else None
-
-
-def _facts(row: Sequence[Any]) -> TableFacts:
-    oid, namespace, name, partitioned, identity, indexes, *leaves, policed, estimate = row
-    unlogged, misidentified, deferring = (tuple(TableName(*leaf) for leaf in some or ()) for some in leaves)
-    return TableFacts(
-        oid, TableName(namespace, name), partitioned, identity,
-        tuple(_index(*index) for index in indexes or ()),
-        None if estimate is None else int(estimate),
-        unlogged, misidentified, deferring, policed,
-    )  # fmt: skip
-
-
-def _index(
-    name: str, primary: bool, identity: bool, immediate: bool, columns: Sequence[tuple[str, bool, bool]]
-) -> Index:
-    names = tuple(column for column, _, _ in columns)
-    nullable = tuple(column for column, required, _ in columns if not required)
-    generated = tuple(column for column, _, computed in columns if computed)
-    return Index(name, names, nullable, generated, primary, identity, immediate)
-
-
-def qualified(table: TableName) -> str:
-    """Format a table for SQL."""
-    return f"{quote(table.namespace)}.{quote(table.name)}"
 
 
 def row_security_hint(role: str, table: TableName, owner: bool) -> str:
@@ -312,11 +145,17 @@ class Catalog:
             return tuple(c.name for c in columns if c.is_key)
         return _keyless(table, facts)
 
+    def shows(self, xid: int) -> bool:
+        """Return whether what a transaction has done is visible here."""
+        row = one_row(self._connection, "SELECT pg_current_snapshot()::text")
+        return row is not None and Snapshot.parse(row[0]).shows(xid)
+
     def _column(self, column: LayoutColumn) -> Column:
         return Column(column.name, *self._types[column.type_oid, column.typmod])
 
     def _resolve_all(self, types: Collection[tuple[int, int]]) -> None:
         """Look up each type's name and landing type; a domain lands as its base type."""
+        self._types = {type_: found for type_, found in self._types.items() if found[0] != UNKNOWN}
         unknown = []
         for oid, typmod in set(types) - self._types.keys():
             spelled = source_type(oid, typmod)
@@ -328,7 +167,7 @@ class Catalog:
             given = {"oids": [oid for oid, _ in unknown], "typmods": [typmod for _, typmod in unknown]}
             bases = {(oid, typmod): row for oid, typmod, *row in all_rows(self._connection, _TYPES, given)}
             for type_ in unknown:
-                spelled, *base = bases.get(type_, ("???",))
+                spelled, *base = bases.get(type_, (UNKNOWN,))
                 self._types[type_] = spelled, landing_type(*base) if base else "string"
 
 

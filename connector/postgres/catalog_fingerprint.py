@@ -41,9 +41,10 @@ from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.position import parse_lsn
-from connector.postgres.catalog import PARTS, Catalog, Layout, TableFacts, find_tables, layouts_of
+from connector.postgres.catalog import Catalog, Layout, layouts_of
 from connector.postgres.connection import all_rows, one_row, one_snapshot
 from connector.postgres.publication import Publication, find_publication, uncarried
+from connector.postgres.table_facts import PARTS, TableFacts, find_tables
 from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName
 from connector.source import CatalogState, Unfit, Unlogged

@@ -27,6 +27,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
+from connector.errors import TransientError
 from connector.landing.manifest import LastCommit
 from connector.position import format_lsn, parse_lsn
 from connector.postgres.codec.pgoutput import parse_commit, to_datetime
@@ -34,9 +35,12 @@ from connector.postgres.connection import all_rows, literal, one_row, quote
 
 
 def timeline(connection: Connection) -> str:
-    """Return the timeline the server writes to."""
-    row = one_row(connection, "SELECT pg_walfile_name(pg_current_wal_lsn())")
-    assert row is not None
+    """Return the timeline the server writes to; `TransientError` on a standby, which writes to none."""
+    row = one_row(
+        connection, "SELECT pg_walfile_name(pg_current_wal_lsn()) WHERE NOT (SELECT pg_is_in_recovery())"
+    )
+    if row is None:
+        raise TransientError("the address leads to a standby")
     return str(int(row[0][:8], 16))
 
 

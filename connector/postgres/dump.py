@@ -27,13 +27,14 @@ from connector.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
 from connector.position import parse_lsn
-from connector.postgres.catalog import Catalog, find_table, qualified, row_security_hint
+from connector.postgres.catalog import Catalog, row_security_hint
 from connector.postgres.codec.copytext import CopiedRows, split_rows
 from connector.postgres.codec.text_values import decode_column
 from connector.postgres.connection import all_rows, close, failed, literal, one_row, quote
 from connector.postgres.copysocket import open_copy
 from connector.postgres.libpq import CopyError, run_alone
 from connector.postgres.predicate import bounded, check_predicate, pick_rows
+from connector.postgres.table_facts import find_table, qualified
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, TableSchema
@@ -48,6 +49,7 @@ LOCK_SECONDS = 1
 
 _LOCKED = "55P03"
 _CANCELED = "57014"
+_MISSING = ("42P01", "3F000")
 _BY_CONDITION = ("08P01", "53000", "53100", "53200", "53400", "54")
 """A bad parameter, too much memory or space: no retry would help a condition or keys."""
 
@@ -95,17 +97,23 @@ class PostgresChunk:
 
 
 class PostgresTables:
-    """Reads chunks over one connection; implements `connector.source.TableReader`. Used by one thread."""
+    """Reads chunks over one connection; implements `connector.source.TableReader`. Used by one thread.
+
+    `timeline` returns the log's; when it changes, the connection is opened again, as it may lead to a server
+    that was replaced.
+    """
 
     def __init__(
         self,
         connect: Callable[[], Connection],
         tables: Mapping[TableName, TableConfig],
         visibility: Callable[[], Visibility | None],
+        timeline: Callable[[], str | None] = lambda: None,
         predicate_seconds: float = 600.0,
     ) -> None:
         self._connect, self._tables = connect, tables
         self._visibility, self._predicate_seconds = visibility, predicate_seconds
+        self._timeline = timeline
         self._open()
 
     def next_boundary(
@@ -168,7 +176,7 @@ class PostgresTables:
         close(self._connection)
 
     def _open(self) -> None:
-        self._connection = self._connect()
+        self._of, self._connection = self._timeline(), self._connect()
         self._role = self._connection.info.user
         self._catalog = Catalog(self._connection, self._tables)
 
@@ -308,6 +316,8 @@ class PostgresTables:
 
     @contextmanager
     def _errors(self, table: TableName, where: str | None) -> Iterator[None]:
+        if self._of != self._timeline():
+            close(self._connection)
         if self._connection.closed:
             self._open()
         try:
@@ -339,6 +349,10 @@ def _failure(table: TableName, where: str | None, error: Exception, role: str) -
             state = "?"
     if where is not None and state is not None and state.startswith(_BY_CONDITION):
         state = "?"
+    if where is None and state in _MISSING:
+        return NotYetError(f"{table}: {message}")  # replaced under its name; once gone, it is left
+    if where is None and state == _CANCELED:
+        return TransientError(f"{table}: {message}")
     if state == _LOCKED:
         return NotYetError(f"{table}: somebody holds a lock beside which it can't be read: {message}")
     general = failed(str(table), message, state)

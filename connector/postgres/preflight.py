@@ -15,21 +15,16 @@ from psycopg2.extensions import connection as Connection
 from connector.config import SourceConfig, TableConfig
 from connector.errors import DeltatideError, TransientError
 from connector.postgres import publication
-from connector.postgres.catalog import (
-    Catalog,
-    Layout,
-    TableFacts,
-    find_tables,
-    layouts_of,
-    qualified,
-    row_security_hint,
-)
+from connector.postgres.catalog import Catalog, Layout, layouts_of, row_security_hint
 from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
 from connector.postgres.slot import find_slot
+from connector.postgres.table_facts import TableFacts, find_tables, qualified
 from connector.schema import TableName, TableSchema
 from connector.source import Finding
 
-OLDEST, NEWEST = 140000, 180000
+LEAST_MINORS = {14: 18, 15: 13, 16: 9, 17: 5}
+"""By major version. Earlier servers decode by an outdated publication what follows a transaction that was
+running when a table was published (fixed by commit 4909b38af0, "Fix data loss in logical replication")."""
 """Versions from 14 up to, but not including, 18."""
 
 CLOCK_SECONDS = 5.0
@@ -72,12 +67,7 @@ def check(
 
 def _server(place: _Place) -> Iterator[Finding]:
     connection = place.connection
-    version = connection.server_version
-    good = OLDEST <= version < NEWEST
-    yield Finding(
-        "version", "ok" if good else "failed", f"PostgreSQL {version // 10000}.{version % 10000}",
-        None if good else "use a server of version 14, 15, 16 or 17",
-    )  # fmt: skip
+    yield _version(connection.server_version)
     yield _expect("wal_level", _setting(connection, "wal_level"), "logical", _system("wal_level", "logical"))
     yield _expect(
         "encoding",
@@ -95,6 +85,20 @@ def _server(place: _Place) -> Iterator[Finding]:
         "clock", "warning" if drift > CLOCK_SECONDS else "ok", f"differs from ours by {drift:.1f} s",
         "synchronize the clocks (NTP)" if drift > CLOCK_SECONDS else None,
     )  # fmt: skip
+
+
+def _version(version: int) -> Finding:
+    major, minor = divmod(version, 10000)
+    found, least = f"PostgreSQL {major}.{minor}", LEAST_MINORS.get(major)
+    if least is None:
+        majors = ", ".join(map(str, LEAST_MINORS))
+        return Finding("version", "failed", found, f"use a server of version {majors}")
+    if minor < least:
+        flaw = "its log may lack changes of tables that are published beside running transactions"
+        return Finding(
+            "version", "failed", f"{found}: {flaw}", f"update the server to {major}.{least} or later"
+        )
+    return Finding("version", "ok", found)
 
 
 def _role(

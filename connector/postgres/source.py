@@ -20,7 +20,7 @@ from connector.errors import PreconditionError, TableError, TransientError
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.position import format_lsn, parse_lsn
 from connector.postgres import continuity, publication, slot
-from connector.postgres.catalog import Catalog, Layout, find_tables, layouts_of
+from connector.postgres.catalog import UNKNOWN, Catalog, Layout, layouts_of
 from connector.postgres.catalog_fingerprint import look, remember, unlogged
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import (
@@ -35,6 +35,7 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.reader import BULK_BYTES, PostgresLog
 from connector.postgres.preflight import check
+from connector.postgres.table_facts import find_tables
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName
@@ -272,7 +273,7 @@ class PostgresSource:
         catalog = Catalog(side, self._tables)
         try:
             reader = PostgresLog(
-                LogBuffer(epoch, visibility, lambda relation: self._layout(catalog, relation)),
+                LogBuffer(epoch, visibility, lambda *found: self._layout(catalog, *found)),
                 visibility,
                 side,
                 self._connect_to_log,
@@ -292,7 +293,11 @@ class PostgresSource:
     def open_tables(self) -> PostgresTables:
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""
         return PostgresTables(
-            self._connect, self._tables, lambda: self._visibility, self._config.predicate_seconds
+            lambda: self._connect_to_log(replication=False),
+            self._tables,
+            lambda: self._visibility,
+            lambda: self._timeline,
+            self._config.predicate_seconds,
         )
 
     def holds_any(self, columns: Sequence[str]) -> str:
@@ -305,15 +310,24 @@ class PostgresSource:
         close(self._watching)
         self._session = self._watching = self._proof = None
 
-    def _layout(self, catalog: Catalog, relation: Relation) -> Layout | None:
+    def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> Layout | None:
+        """Return the layout of a relation as transaction `xid` logged it.
+
+        `TransientError` if the catalog lacks a type because that transaction, which has made it, is not
+        visible yet: a commit is in the log before others see it.
+        """
         table = TableName(relation.namespace, relation.name)
         if not self._config.captures(table):
             return None
         with driver_errors(f"looking up {table}"):
             try:
-                return catalog.layout(table, relation.columns)
+                layout = catalog.layout(table, relation.columns)
             except TableError as error:
                 return Layout(None, error.reason, error.hint or "")
+            types = [column.source_type for column in layout.schema.columns] if layout.schema else []
+            if UNKNOWN in types and xid is not None and not catalog.shows(xid):
+                raise TransientError(f"{table}: the transaction that has altered it is not visible yet")
+            return layout
 
     def _database(self, connection: Connection) -> str:
         return connection.info.dbname

@@ -107,7 +107,7 @@ class _Stream:
 
 def _land_log(lander: Lander, type_: str, size: int) -> LandedFile | None:
     schema, oid = _schema(type_), TYPES[type_][2]
-    buffer = LogBuffer(1, Visibility(0), lambda _relation: Layout(schema, "", ""))
+    buffer = LogBuffer(1, Visibility(0), lambda _relation, _xid: Layout(schema, "", ""))
     relation = b"R" + struct.pack(">I", 9) + b"public\0t\0d" + struct.pack(">H", 2)
     relation += b"\1id\0" + struct.pack(">Ii", 23, -1) + b"\0v\0" + struct.pack(">Ii", oid, -1)
     begin = b"B" + struct.pack(">QqI", 100, 1, 7)

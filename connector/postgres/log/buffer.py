@@ -42,8 +42,8 @@ _IGNORED = b"YOM"
 MESSAGE_OVERHEAD = 41
 """Memory of a bytes object and its list slot, beside the message itself."""
 
-Resolve = Callable[[Relation], "TableLayout | None"]
-"""Returns a relation's layout, or None if it is not configured."""
+Resolve = Callable[[Relation, int | None], "TableLayout | None"]
+"""Returns a relation's layout, or None if it is not configured; also given the xid of the transaction."""
 
 
 class _Open(NamedTuple):
@@ -188,7 +188,7 @@ class LogBuffer:
 
     def _relation(self, relation: Relation) -> None:
         """Record a layout; from here on, messages of tables that are not captured are dropped."""
-        found = self._resolve(relation)
+        found = self._resolve(relation, self._open.begin.xid if self._open else None)
         schema = found.schema if found else None
         self._layouts.append(Layout(len(self._payloads), relation, schema))
         relid = relation.relid.to_bytes(4, "big")

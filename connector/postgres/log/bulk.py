@@ -26,7 +26,7 @@ from connector.postgres.codec.pgoutput import COPY_BASE
 from connector.postgres.connection import close, driver_errors, literal, one_row, quote
 from connector.postgres.libpq import CopyStream
 from connector.postgres.log.buffer import LogBuffer
-from connector.postgres.slot import end_of_log
+from connector.postgres.slot import advance_slot, end_of_log
 from connector.postgres.visibility import Visibility
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,10 @@ class BacklogReader:
         visibility: Visibility,
         enough_bytes: int,
     ) -> BacklogReader | None:
-        """Copy the slot, which must be at the visibility's position; None if no slot is free for it."""
+        """Copy the slot and move the copy to the visibility's position; None if no slot is free for it.
+
+        Our own slot may lie before it: what was read last may still be on its way into the landing zone.
+        """
         copy = f"{slot[:40]}_bulk_{os.getpid()}_{int(time.monotonic() * 1000) % 100000}"
         try:
             with driver_errors("reading the log in bulk"):
@@ -74,6 +77,7 @@ class BacklogReader:
                     connection,
                     f"SELECT pg_copy_logical_replication_slot({literal(slot)}, {literal(copy)}, true)",
                 )
+                advance_slot(connection, copy, visibility.position)
                 one_row(connection, "SELECT set_config('work_mem', '64MB', false)")
         except Exception as error:
             close(connection)

@@ -18,11 +18,13 @@ import pytest
 from connector.capture.loop import Capture
 from connector.config import Config
 from connector.demo.servers.postgres import PostgresServer
-from connector.errors import GapError
+from connector.errors import GapError, TransientError
 from connector.landing.manifest import DumpState, InvisibleCommit, Manifest
 from connector.landing.manifest_store import commit_manifest, newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.postgres.source import PostgresSource
+from connector.schema import TableName
+from connector.source import KeyRange
 from connector.testing.memory_store import MemoryStore
 from tests.support.cuts import manifests_in
 from tests.support.waiting import wait_until
@@ -229,6 +231,33 @@ def test_a_standby_without_the_slot_is_waited_for_and_no_gap(server: PostgresSer
         execute(server, "INSERT INTO t VALUES (1)")
         after = agent.wait_landed(1)
     assert (after.epoch, after.gaps) == (1, [])
+
+
+def test_dump_workers_read_from_no_standby_nor_from_a_server_of_another_timeline(
+    server: PostgresServer,
+) -> None:
+    """An address may lead to several servers."""
+    execute(server, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    names = {"name": "it", "kind": "postgres", "url": server.url(), "slot": "it", "publication": "it"}
+    source = PostgresSource(Config.model_validate(
+        {"source": {**names, "tables": ["public.*"]}, "landing": {"url": "/nowhere"}}
+    ).source, {})  # fmt: skip
+    source.prepare()
+    log = source.open_log(1, source.begin_history(fresh=False))
+    table = TableName("public", "t")
+    tables = source.open_tables()
+    with tables.open_chunk(table, KeyRange()) as chunk:
+        assert [some.columns[0].to_pylist() for some in chunk.rows()] == [[1]]
+    source._timeline = "2"  # a failover while this session survived on the former primary
+    with pytest.raises(TransientError, match="timeline"), tables.open_chunk(table, KeyRange()):
+        pass
+    log.close()
+    source.close()
+    server.stop()
+    (server.data_dir / "standby.signal").touch()
+    server.restart()
+    with pytest.raises(TransientError, match="standby"):
+        source.open_tables()
 
 
 def promote(server: PostgresServer) -> None:

@@ -277,6 +277,41 @@ def test_the_stream_after_the_bulk_confirms_no_more_than_was_confirmed(
         wait_until(lambda: confirmed(database) == log.position, "the slot moves")
 
 
+def test_bulk_that_follows_on_bulk_begins_where_that_had_read_to(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the threshold is written while the end of the first backlog is being landed."""
+    monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1 << 12)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source = source_of(database, bulk_bytes=1 << 14)
+    source.prepare()
+    history = source.begin_history(fresh=False)
+
+    def fill(first: int) -> None:
+        for start in range(first, first + 10_000, 1000):
+            rows = f"SELECT i, repeat('x', 100) FROM generate_series({start}, {start + 999}) i"
+            database.execute(f"INSERT INTO t {rows}")
+
+    fill(0)
+    with opened(source, history) as log:
+        former = log._way
+        assert isinstance(former, BacklogReader)
+        wait_until(lambda: log.read(0.05, 64 << 20) or former.done, "the backlog is read")
+        read = [log.take()]
+        fill(10_000)
+        log.read(0.2, 64 << 20)
+        assert isinstance(log._way, BacklogReader)
+        assert log._way is not former
+        end = end_of_log(database)
+        while log.position < end:
+            log.read(0.05, 1 << 18)
+            read.append(log.take())
+    positions = [segment.position for segment in read]
+    assert positions == sorted(positions)
+    ids = [event["id"] for segment in read for event in events(segment)]
+    assert ids == list(range(20_000))
+
+
 def test_a_column_added_and_dropped_between_changes_changes_the_layout(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
     source = source_of(database)

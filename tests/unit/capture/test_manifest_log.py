@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connector.capture.manifest_log import ManifestLog
-from connector.errors import FencedError, SourceMismatchError, TransientError
+from connector.errors import BugError, FencedError, SourceMismatchError, TransientError
 from connector.landing.manifest import Notice, SourceIdentity
 from connector.landing.manifest_store import newest_manifest
 from connector.testing.memory_store import MemoryStore
@@ -45,6 +45,14 @@ def test_a_manifest_carries_the_state_of_the_one_before_but_for_files_and_notice
     assert (second.number, second.position, second.last_dump_number) == (3, 300, 7)
     assert manifest_log.newest == newest_manifest(store)
     assert manifest_log.next_number == 4
+
+
+def test_positions_never_go_back_within_an_epoch(store: MemoryStore) -> None:
+    manifest_log = begun(store)
+    with pytest.raises(BugError, match="goes back"):
+        manifest_log.commit(position=99)
+    assert len(manifests_in(store)) == 1
+    assert manifest_log.commit(epoch=2, position=50).position == 50
 
 
 def test_there_is_no_newest_manifest_before_the_first(store: MemoryStore) -> None:

@@ -27,14 +27,14 @@ def relation(name: str) -> bytes:
 
 def test_a_commit_is_remembered_even_when_its_table_is_not_landed() -> None:
     visibility = Visibility(0)
-    buffer = LogBuffer(1, visibility, lambda _relation: Layout(None, "it can't be read", "fix it"))
+    buffer = LogBuffer(1, visibility, lambda _relation, _xid: Layout(None, "it can't be read", "fix it"))
     buffer.feed(transaction(7, 100, relation("t"), insert(RELID, ["1"])), 0)
     buffer.feed(transaction(8, 200), 0)
     assert visibility.not_yet_visible(300) == [InvisibleCommit(xid=7, lsn=100)]
 
 
 def test_the_last_commit_is_named_whatever_it_changed() -> None:
-    buffer = LogBuffer(1, Visibility(0), lambda _relation: None)
+    buffer = LogBuffer(1, Visibility(0), lambda _relation, _xid: None)
     assert buffer.take().last_commit is None
     buffer.feed(transaction(7, 100) + transaction(8, 200), 0)
     buffer.idle(250)

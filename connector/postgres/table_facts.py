@@ -1,0 +1,189 @@
+"""Query what the catalog says of tables: indexes, replica identity, partitions, row security.
+
+No query here waits for a lock or takes one per partition, so activity on one table never blocks a look at the
+others. Hence pg_inherits, not pg_partition_tree(), which locks all partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg2.extensions import connection as Connection
+
+from connector.config import SourceConfig
+from connector.postgres.connection import all_rows, one_row, quote
+from connector.schema import TableName
+
+
+@dataclass(frozen=True)
+class Index:
+    """A unique index on plain columns and all rows; `immediate`: not of a deferrable key.
+
+    `generated`: those of its columns that are computed, and so not in the log.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    nullable: tuple[str, ...]
+    generated: tuple[str, ...]
+    primary: bool
+    identity: bool
+    immediate: bool
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table as the catalog shows it.
+
+    `unlogged`: the parts that leave no row events (itself, or partitions that are unlogged or foreign).
+    `misidentified`: partitions whose replica identity differs from the root's; the log carries their rows as
+    the root's, with less of the old row than declared. `deferring`: partitions whose own primary key is
+    deferrable; once they are published, the server refuses their updates. `policed`: row security would hide
+    rows from our role.
+    """
+
+    oid: int
+    table: TableName
+    partitioned: bool
+    identity: str
+    indexes: tuple[Index, ...]
+    estimate: int | None
+    unlogged: tuple[TableName, ...] = ()
+    misidentified: tuple[TableName, ...] = ()
+    deferring: tuple[TableName, ...] = ()
+    policed: bool = False
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The primary key if it can identify rows in the log: a deferrable one can't."""
+        return next((i.columns for i in self.indexes if i.primary and i.immediate), ())
+
+    @property
+    def identity_key(self) -> tuple[str, ...]:
+        """The columns of REPLICA IDENTITY USING INDEX."""
+        return next((i.columns for i in self.indexes if i.identity), ())
+
+    @property
+    def generated(self) -> tuple[str, ...]:
+        """The computed columns of the index that identifies rows: the log carries only the others."""
+        identifies = (i for i in self.indexes if (i.identity if self.identity == "i" else i.primary))
+        return next((i.generated for i in identifies), ())
+
+    def may_be_renamed(self, logged: Collection[str]) -> bool:
+        """Return whether the key may be these columns of an older Relation message, renamed since."""
+        now = self.identity_key if self.identity == "i" else self.primary_key
+        return len(now) in (0, len(logged))
+
+    @property
+    def deferrable(self) -> Index | None:
+        """The primary key if it is deferrable."""
+        return next((i for i in self.indexes if i.primary and not i.immediate), None)
+
+
+_INDEXES = """
+    (SELECT jsonb_agg(jsonb_build_array(
+         x.relname::text, i.indisprimary, i.indisreplident, i.indimmediate,
+         (SELECT jsonb_agg(jsonb_build_array(a.attname::text, a.attnotnull, a.attgenerated <> '')
+                           ORDER BY k.place)
+          FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
+          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+          WHERE k.place <= i.indnkeyatts)))
+     FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+     WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+       AND i.indexprs IS NULL)"""
+
+PARTS = """
+    parts(root, relid, attached) AS (
+        SELECT c.oid, c.oid, ''::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind = 'p' AND {roots}
+        UNION ALL
+        SELECT p.root, i.inhrelid, concat(p.attached, '.', i.xmin)
+        FROM parts p JOIN pg_inherits i ON i.inhparent = p.relid
+        WHERE NOT i.inhdetachpending)"""
+"""Partitioned tables, each with itself and all its partitions, for a WITH RECURSIVE. `attached`: the
+transactions that attached the partition and its ancestors."""
+
+_IDENTITY = """
+    (SELECT array_agg(a.attname ORDER BY a.attname)
+     FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place), pg_attribute a
+     WHERE {relation}.relreplident = 'i' AND i.indrelid = {relation}.oid AND i.indisreplident
+       AND k.place <= i.indnkeyatts AND a.attrelid = i.indrelid AND a.attnum = k.attnum)"""
+
+_FACTS = f"""
+    WITH RECURSIVE {PARTS},
+    leaves AS (
+        SELECT p.root, sum(nullif(l.reltuples, -1)) AS estimate,
+               jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
+                   FILTER (WHERE l.relpersistence <> 'p' OR l.relkind = 'f') AS unlogged,
+               jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
+                   FILTER (WHERE l.relreplident <> r.relreplident
+                           OR {_IDENTITY.format(relation="l")} IS DISTINCT FROM
+                              {_IDENTITY.format(relation="r")}) AS misidentified,
+               jsonb_agg(jsonb_build_array(n.nspname::text, l.relname::text) ORDER BY l.oid)
+                   FILTER (WHERE l.relreplident = 'd' AND EXISTS (
+                       SELECT FROM pg_index i
+                       WHERE i.indrelid = l.oid AND i.indisprimary AND NOT i.indimmediate)) AS deferring
+        FROM parts p JOIN pg_class r ON r.oid = p.root
+        JOIN pg_class l ON l.oid = p.relid AND l.relkind <> 'p' JOIN pg_namespace n ON n.oid = l.relnamespace
+        GROUP BY p.root)
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'p', c.relreplident::text, {_INDEXES},
+           CASE WHEN c.relkind = 'p' THEN leaves.unlogged
+                WHEN c.relpersistence <> 'p' THEN
+                    jsonb_build_array(jsonb_build_array(n.nspname::text, c.relname::text)) END,
+           leaves.misidentified, leaves.deferring, row_security_active(c.oid),
+           CASE WHEN c.relkind = 'p' THEN leaves.estimate ELSE nullif(c.reltuples, -1) END,
+           ARRAY(SELECT n2.nspname::text || E'\\n' || c2.relname
+                 FROM pg_partition_ancestors(c.oid) p, pg_class c2, pg_namespace n2
+                 WHERE c.relispartition AND p.relid <> c.oid AND c2.oid = p.relid AND n2.oid =
+                 c2.relnamespace)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN leaves ON leaves.root = c.oid"""
+
+_CAPTURABLE = """
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence IN ('p', 'u')
+      AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+    ORDER BY 2, 3"""
+
+
+def find_tables(connection: Connection, config: SourceConfig) -> list[TableFacts]:
+    """List the configured tables; a partition belongs to its root if the root is configured."""
+    found = []
+    for *facts, ancestors in all_rows(connection, _FACTS.format(roots="true") + _CAPTURABLE):
+        roots = [TableName(*ancestor.split("\n")) for ancestor in ancestors]
+        table = _facts(facts)
+        if config.captures(table.table) and not any(config.captures(root) for root in roots):
+            found.append(table)
+    return found
+
+
+def find_table(connection: Connection, table: TableName) -> TableFacts | None:
+    """Look up one table."""
+    named = "n.nspname = %s AND c.relname = %s"
+    row = one_row(connection, f"{_FACTS.format(roots=named)} WHERE {named}", (*table, *table))
+    return _facts(row[:-1]) if row else None
+
+
+def _facts(row: Sequence[Any]) -> TableFacts:
+    oid, namespace, name, partitioned, identity, indexes, *leaves, policed, estimate = row
+    unlogged, misidentified, deferring = (tuple(TableName(*leaf) for leaf in some or ()) for some in leaves)
+    return TableFacts(
+        oid, TableName(namespace, name), partitioned, identity,
+        tuple(_index(*index) for index in indexes or ()),
+        None if estimate is None else int(estimate),
+        unlogged, misidentified, deferring, policed,
+    )  # fmt: skip
+
+
+def _index(
+    name: str, primary: bool, identity: bool, immediate: bool, columns: Sequence[tuple[str, bool, bool]]
+) -> Index:
+    names = tuple(column for column, _, _ in columns)
+    nullable = tuple(column for column, required, _ in columns if not required)
+    generated = tuple(column for column, _, computed in columns if computed)
+    return Index(name, names, nullable, generated, primary, identity, immediate)
+
+
+def qualified(table: TableName) -> str:
+    """Format a table for SQL."""
+    return f"{quote(table.namespace)}.{quote(table.name)}"
