@@ -83,13 +83,23 @@ def layouts_of(catalog: Catalog, found: Sequence[TableFacts]) -> list[tuple[Tabl
     return [(t.table, catalog.layout(t.table, columns[t.oid], t)) for t in found]
 
 
-class Catalog:
-    """Builds layouts over a connection of its own. Caches type names."""
+Types = dict[tuple[int, int], tuple[str, str]]
+"""Name and landing type by type oid and modifier."""
 
-    def __init__(self, connection: Connection, tables: Mapping[TableName, TableConfig]) -> None:
+
+class Catalog:
+    """Builds layouts over a connection of its own.
+
+    `types` caches what types are called, and is shared by the catalogs of log and dumps: after a RENAME of a
+    type, rows of both still land under one layout.
+    """
+
+    def __init__(
+        self, connection: Connection, tables: Mapping[TableName, TableConfig], types: Types | None = None
+    ) -> None:
         self._connection = connection
         self._tables = tables
-        self._types: dict[tuple[int, int], tuple[str, str]] = {}
+        self._types = {} if types is None else types
 
     def layout_now(self, table: TableName) -> Layout:
         """Return a table's current layout, in this connection's transaction."""
@@ -151,11 +161,10 @@ class Catalog:
         return row is not None and Snapshot.parse(row[0]).shows(xid)
 
     def _column(self, column: LayoutColumn) -> Column:
-        return Column(column.name, *self._types[column.type_oid, column.typmod])
+        return Column(column.name, *self._types.get((column.type_oid, column.typmod), (UNKNOWN, "string")))
 
     def _resolve_all(self, types: Collection[tuple[int, int]]) -> None:
         """Look up each type's name and landing type; a domain lands as its base type."""
-        self._types = {type_: found for type_, found in self._types.items() if found[0] != UNKNOWN}
         unknown = []
         for oid, typmod in set(types) - self._types.keys():
             spelled = source_type(oid, typmod)
@@ -166,9 +175,8 @@ class Catalog:
         if unknown:
             given = {"oids": [oid for oid, _ in unknown], "typmods": [typmod for _, typmod in unknown]}
             bases = {(oid, typmod): row for oid, typmod, *row in all_rows(self._connection, _TYPES, given)}
-            for type_ in unknown:
-                spelled, *base = bases.get(type_, (UNKNOWN,))
-                self._types[type_] = spelled, landing_type(*base) if base else "string"
+            for type_, (spelled, *base) in bases.items():
+                self._types[type_] = spelled, landing_type(*base)
 
 
 _TYPES = """

@@ -27,7 +27,7 @@ from connector.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
 from connector.position import parse_lsn
-from connector.postgres.catalog import Catalog, row_security_hint
+from connector.postgres.catalog import Catalog, Types, row_security_hint
 from connector.postgres.codec.copytext import CopiedRows, split_rows
 from connector.postgres.codec.text_values import decode_column
 from connector.postgres.connection import all_rows, close, failed, literal, one_row, quote
@@ -109,11 +109,12 @@ class PostgresTables:
         tables: Mapping[TableName, TableConfig],
         visibility: Callable[[], Visibility | None],
         timeline: Callable[[], str | None] = lambda: None,
+        types: Types | None = None,
         predicate_seconds: float = 600.0,
     ) -> None:
         self._connect, self._tables = connect, tables
         self._visibility, self._predicate_seconds = visibility, predicate_seconds
-        self._timeline = timeline
+        self._timeline, self._types = timeline, {} if types is None else types
         self._open()
 
     def next_boundary(
@@ -178,7 +179,7 @@ class PostgresTables:
     def _open(self) -> None:
         self._of, self._connection = self._timeline(), self._connect()
         self._role = self._connection.info.user
-        self._catalog = Catalog(self._connection, self._tables)
+        self._catalog = Catalog(self._connection, self._tables, self._types)
 
     @contextmanager
     def _chunk(

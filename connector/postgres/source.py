@@ -20,7 +20,7 @@ from connector.errors import PreconditionError, TableError, TransientError
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.position import format_lsn, parse_lsn
 from connector.postgres import continuity, publication, slot
-from connector.postgres.catalog import UNKNOWN, Catalog, Layout, layouts_of
+from connector.postgres.catalog import UNKNOWN, Catalog, Layout, Types, layouts_of
 from connector.postgres.catalog_fingerprint import look, remember, unlogged
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import (
@@ -69,6 +69,7 @@ class PostgresSource:
         self._waiting: dict[int, float] = {}
         self._proof: Connection | None = None
         self._timeline: str | None = None
+        self._types: Types = {}
         self._failures = (0, 0)  # a manifest's position, and how often the log after it was not decoded
 
     def check(self) -> list[Finding]:
@@ -98,7 +99,7 @@ class PostgresSource:
         with driver_errors("listing the tables"), one_snapshot(connection):
             found = find_tables(connection, self._config)
             named = [t for t in found if among is None or t.table in among]
-            layouts = layouts_of(Catalog(connection, self._tables), named)
+            layouts = layouts_of(Catalog(connection, self._tables, self._types), named)
         refused = [TableError(table, x.reason, hint=x.hint) for table, x in layouts if x.schema is None]
         return Listed([x.schema for _, x in layouts if x.schema is not None], refused)
 
@@ -113,7 +114,7 @@ class PostgresSource:
     def _publish(self, connection: Connection) -> list[TableName]:
         with one_snapshot(connection):
             facts = find_tables(connection, self._config)
-            layouts = layouts_of(Catalog(connection, self._tables), facts)
+            layouts = layouts_of(Catalog(connection, self._tables, self._types), facts)
         fit = {table for table, layout in layouts if layout.schema is not None}
         found = [t for t in facts if t.table in fit]
         fixed = publication.fix(
@@ -270,7 +271,7 @@ class PostgresSource:
             slot.wait_until_released(self._connected(), self._config.slot)
         visibility = Visibility(history.position, history.not_yet_visible)
         side = self._connect()
-        catalog = Catalog(side, self._tables)
+        catalog = Catalog(side, self._tables, self._types)
         try:
             reader = PostgresLog(
                 LogBuffer(epoch, visibility, lambda *found: self._layout(catalog, *found)),
@@ -297,6 +298,7 @@ class PostgresSource:
             self._tables,
             lambda: self._visibility,
             lambda: self._timeline,
+            self._types,
             self._config.predicate_seconds,
         )
 
