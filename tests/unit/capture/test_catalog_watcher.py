@@ -23,16 +23,6 @@ pytestmark = pytest.mark.usefixtures("short_waits")
 ITEMS = TableName("public", "items")
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def database() -> MemoryDatabase:
-    return shop(rows=20)
-
-
 def repairs(manifest, table: TableName = ITEMS):  # type: ignore[no-untyped-def]
     return [d for d in manifest.dumps if d.table == table and d.reason == "repair"]
 

@@ -43,11 +43,6 @@ def database() -> MemoryDatabase:
     return shop(rows=3)
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def hide(database: MemoryDatabase) -> int:
     """Commit what no snapshot shows yet; gives its xid."""
     with database.transaction(visible=False) as transaction:

@@ -25,16 +25,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("short_waits")
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def database() -> MemoryDatabase:
-    return shop(rows=20)
-
-
 def test_first_dumps_beside_a_writer_give_exact_cuts(tmp_path: Any) -> None:
     database, store = shop(rows=100), LocalStore(tmp_path / "shop")
     with Writer(database), Agent(database, store, workers=3, delay_seconds=0.005) as agent:

@@ -15,21 +15,11 @@ from connector.landing.requests import DumpRequest, pending, submit
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, Killed, ask, dump_of, insert, shop
+from tests.support.agents import Agent, Killed, ask, dump_of, insert
 from tests.support.cuts import manifests_in, read_events
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def database() -> MemoryDatabase:
-    return shop(rows=20)
 
 
 def test_requested_dumps_land_and_the_request_goes_only_after_its_manifest(

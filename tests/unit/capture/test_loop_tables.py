@@ -14,21 +14,11 @@ from connector.landing.requests import DumpRequest, submit
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, Writer, ask, counted, dump_of, insert, landed_ids, shop
+from tests.support.agents import Agent, Writer, ask, counted, dump_of, insert, landed_ids
 from tests.support.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def database() -> MemoryDatabase:
-    return shop(rows=20)
 
 
 @contextmanager

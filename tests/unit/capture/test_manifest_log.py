@@ -20,11 +20,6 @@ pytestmark = pytest.mark.usefixtures("short_waits")
 SHOP = SourceIdentity(name="shop", kind="postgres", system_id="7", database="shop")
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def begun(store: MemoryStore, term: int = 1, stop: threading.Event | None = None) -> ManifestLog:
     manifest_log = ManifestLog(store, term, stop)
     if manifest_log.load(lambda _: SHOP) is None:

@@ -13,22 +13,12 @@ from connector.landing.requests import DumpRequest, submit
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, ask, insert, shop
+from tests.support.agents import Agent, ask, insert
 from tests.support.cuts import assert_every_cut_exact, manifests_in
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 BAD = TableName("public", "bad")
 ITEMS = TableName("public", "items")
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def database() -> MemoryDatabase:
-    return shop(rows=20)
 
 
 def keyless(database: MemoryDatabase) -> None:
