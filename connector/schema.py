@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -117,6 +118,11 @@ class TableSchema:
             tuple(Column(c["name"], c["source_type"], c["type"]) for c in body["columns"]),
             tuple(body["key"]),
         )
+
+
+def folded(names: Iterable[str]) -> set[str]:
+    """Return column names as the lake compares them: regardless of case."""
+    return {name.lower() for name in names}
 
 
 def decimal_of(type_name: str) -> tuple[int, int] | None:

@@ -342,7 +342,7 @@ def _columns_back(
     tables: Tables, catalog_state: CatalogState, seen: Collection[TableName]
 ) -> dict[TableName, Unlogged]:
     landing = [name for name in tables.captured() if name in seen and name in catalog_state.columns]
-    back = [name for name in landing if catalog_state.columns[name].intersection(tables.states[name].dropped)]
+    back = [name for name in landing if tables.is_back(name, catalog_state.columns[name])]
     return {name: Unlogged("a column came back under a name that was there before") for name in back}
 
 

@@ -4,6 +4,8 @@ Invariants:
 
 - A table's schema follows the log: a layout is adopted when a manifest commits the first file of it, and
   never an older one after a newer (chunks may be committed late).
+- A column's name is remembered regardless of case, as the lake compares names: a dropped `note` is back as
+  `Note`, in the lake's one column, which holds the old values.
 - A quarantined table lands nothing more until a full dump of it is requested; that dump sees everything that
   did not land meanwhile (`DumpState.floor`), and sweeps leftover older rows.
 """
@@ -20,7 +22,7 @@ from datetime import datetime, timezone
 from connector.errors import TableError
 from connector.landing.event_batch import Quarantine
 from connector.landing.manifest import LandedFile, Notice, TableState
-from connector.schema import TableName, TableSchema
+from connector.schema import TableName, TableSchema, folded
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +102,9 @@ class Tables:
         for verb, names in (("added", added), ("dropped", dropped), ("changed type", changed)):
             if names:
                 self.notice(name, "schema", f"columns {verb}: {', '.join(names)}")
-        once = set(self.states[name].dropped)
-        self.states[name].dropped = sorted((once | set(dropped)) - set(added))
-        if known is None or changed or once & set(added):
+        once = folded([*self.states[name].dropped, *dropped])
+        self.states[name].dropped = sorted(once - folded(added))
+        if known is None or changed or once & folded(added):
             return Repair(name, None)
         return Repair(name, added) if added else None
 
@@ -117,9 +119,13 @@ class Tables:
         lake still holds its old values.
         """
         state, known = self.states[table], self.schemas.get(table)
-        gone = {c.name for c in known.columns} - set(columns) if known else set()
-        once = set(state.dropped)
-        state.dropped = sorted((once | gone) - set(columns))
+        before = [c.name for c in known.columns] if known else []
+        once = folded([*state.dropped, *before])
+        state.dropped = sorted(once - folded(columns))
+
+    def is_back(self, table: TableName, columns: Collection[str]) -> bool:
+        """Return whether one of these columns was dropped before."""
+        return not folded(self.states[table].dropped).isdisjoint(folded(columns))
 
     def quarantine(self, found: Quarantine) -> None:
         """Quarantine a table from its transaction `found.lsn` on."""

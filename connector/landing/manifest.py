@@ -175,8 +175,8 @@ class TableState(_Part):
     `fingerprint` is what the catalog watcher last saw of everything that the log does not show
     (`connector.capture.catalog_watcher`). `dumped` becomes true with the manifest that commits the last chunk
     of its first full dump. `full_dump` is the last one completed, by position, however long ago: a chunk from
-    before it may still be committed. `dropped` are columns that it once had, whose old values the lake still
-    holds.
+    before it may still be committed. `dropped` are columns that it once had, in lower case; the
+    lake still holds their old values.
     `schema_since` is the number of the manifest that adopted this layout: the manifest before it names the
     previous layout (`connector.capture.layout_history`).
     """

@@ -9,10 +9,11 @@ each is its kind:
 - ``p``: the publication's oid and xmin (any ALTER of its options writes that), and the table's entries in it
   (oid and xmin): its own, an ancestor's, or its schema's; ``+`` if it has its own. Changed: the log may have
   missed changes. An edit that was reverted counts: the changes in between are lost.
-- ``@``: each column's name (the beginning of its MD5), number and type; ``g`` for a generated one, which the
-  log lacks, ``v`` if older rows (a partition's, too) hold a default that was never written. Another number or
-  type under the same name: no row has its old value. A new name with ``v``, or under an old number (a
-  RENAME): it has values. Type modifiers are left out: if they change a value, the table is rewritten.
+- ``@``: each column's name (the beginning of its MD5, regardless of case, as the lake compares names),
+  number and type; ``g`` for a generated one, which the log lacks, ``v`` if older rows (a partition's, too)
+  hold a default that was never written. Another number or type under the same name: no row has its old value.
+  A new name with ``v``, or under an old number (a RENAME): it has values. Type modifiers are left out: if
+  they change a value, the table is rewritten.
 - ``-``: the numbers of dropped columns. ``!``: names of columns dropped since the table was first seen,
   carried from look to look (`remember`), ``?`` if one came and went unseen. The log may not show that a
   column of that name comes back, and older rows in the lake hold its old values.
@@ -33,6 +34,8 @@ alone. A new column that is null everywhere, a new label, or a new, empty partit
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,7 +49,7 @@ from connector.postgres.connection import all_rows, one_row, one_snapshot
 from connector.postgres.publication import Publication, find_publication, uncarried
 from connector.postgres.table_facts import PARTS, TableFacts, find_tables
 from connector.postgres.wal import round_to_record_end
-from connector.schema import TableName
+from connector.schema import TableName, folded
 from connector.source import CatalogState, Unfit, Unlogged
 
 LABELS = 64
@@ -54,6 +57,9 @@ LABELS = 64
 
 LOCK_SECONDS = 1
 """How long to wait for a lock on a new partition to read its size."""
+
+NAMED = re.compile("[0-9a-f]+(?==)")
+"""A column's name in a fingerprint as the server gives it, in hex."""
 
 _FINGERPRINTS = f"""
     WITH RECURSIVE {PARTS.format(roots="c.oid = ANY (%(tables)s::oid[])")},
@@ -101,7 +107,8 @@ _FINGERPRINTS = f"""
                                  OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
                          ) entries(all_of_them, own)
                          WHERE p.pubname = %(publication)s), '0'),
-        (SELECT '@' || string_agg(concat(left(md5(a.attname), 8), '=', a.attnum, '.', a.atttypid,
+        (SELECT '@' || string_agg(concat(encode(convert_to(a.attname, 'UTF8'), 'hex'), '=',
+                                         a.attnum, '.', a.atttypid,
                                          CASE WHEN a.attgenerated <> '' THEN 'g' END,
                                          CASE WHEN a.atthasmissing OR EXISTS (SELECT FROM missing m
                                               WHERE m.root = c.oid AND m.attname = a.attname)
@@ -182,7 +189,14 @@ def _fingerprints(
     schemas = _SCHEMAS if connection.server_version >= 150000 else "NULL"
     given: dict[str, Any] = {"publication": publication, "tables": list(oids), "labels": LABELS}
     given |= {"sized": leaves is not None, "known": leaves or []}
-    return dict(all_rows(connection, _FINGERPRINTS.format(schemas=schemas), given))
+    found = all_rows(connection, _FINGERPRINTS.format(schemas=schemas), given)
+    return {oid: NAMED.sub(_hash_of, fingerprint) for oid, fingerprint in found}
+
+
+def _hash_of(name: re.Match[str]) -> str:
+    """Hash a column's name regardless of case; the server would fold it by its locale."""
+    (lower,) = folded([bytes.fromhex(name[0]).decode()])
+    return hashlib.md5(lower.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 def _unfit(

@@ -143,11 +143,16 @@ REWRITTEN = [
     ["ALTER TABLE t RENAME n TO m"],
     ["ALTER TABLE t OWNER TO pg_monitor"],
     ["ALTER TABLE t ADD COLUMN less text"],
+    ["ALTER TABLE t DROP COLUMN less", 'ALTER TABLE t ADD COLUMN "LESS" text'],
+    ['ALTER TABLE t ADD COLUMN "SEÑAL" text'],
 ]
 TOLD = [
     ["ALTER TABLE t ADD COLUMN less text", "ALTER TABLE t ADD COLUMN last text"],
     ["ALTER TABLE t DROP COLUMN less"],
     ["ALTER TABLE t ADD COLUMN more text"],
+    ['ALTER TABLE t RENAME more TO "More"'],
+    ["ALTER TABLE t ADD COLUMN señal text"],
+    ["ALTER TABLE t DROP COLUMN señal"],
     ["ALTER TYPE mood ADD VALUE 'middle' BEFORE 'high'"],
     ["VACUUM FULL t", "CLUSTER t USING t_pkey"],
     ["TRUNCATE t"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from connector.capture.dump_queue import DumpQueue
@@ -299,6 +301,19 @@ def test_what_a_look_found_is_found_again_after_the_source_fails_before_its_dump
     assert tables.snapshot() == before
     repair_unlogged(start.source, tables, dumps, start.source.look(), 2, start.config)
     assert [d.reason for d in dumps.active_of(ITEMS)] == ["repair"]
+
+
+@pytest.mark.parametrize("column", ["b", "B"])
+def test_a_look_that_shows_a_dropped_column_again_leads_to_a_dump_whatever_its_case(
+    database: MemoryDatabase, store: MemoryStore, column: str
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    dumps.states.clear()
+    tables.note_columns(ITEMS, {"id"})
+    look = replace(start.source.look(), columns={ITEMS: frozenset({"id", column})})
+    repair_unlogged(start.source, tables, dumps, look, 2, start.config)
+    assert [(d.kind, d.reason) for d in dumps.active_of(ITEMS)] == [("full", "repair")]
 
 
 def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_attempt_to_take_it_up_fails(

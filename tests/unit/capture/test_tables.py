@@ -178,3 +178,17 @@ def test_a_column_whose_return_the_log_told_is_not_told_twice(tables: Tables) ->
     tables.adopt(layout("id"), 100)
     assert tables.adopt(layout("id", "a"), 200) == Repair(NAME, None)
     assert tables.states[NAME].dropped == []
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_column_that_is_back_in_another_case_leaves_all_rows_to_be_read(tables: Tables, looks: int) -> None:
+    """To the lake it is the old column, whose values it still has."""
+    tables.adopt(layout("id", "B", "a"), 100)
+    for _ in range(looks):
+        tables.note_columns(NAME, {"id", "a"})
+    assert tables.is_back(NAME, {"id", "b", "a"}) == bool(looks)
+    assert tables.adopt(layout("id", "b", "a"), 200) == Repair(NAME, None)
+    assert not tables.is_back(NAME, {"id", "b", "a"})
+    assert tables.adopt(layout("id", "b", "a", "c"), 300) == Repair(NAME, ("c",))
+    tables.adopt(layout("id"), 400)
+    assert tables.adopt(layout("id", "A"), 500) == Repair(NAME, None)
