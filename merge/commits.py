@@ -7,7 +7,8 @@ Invariants:
   to by others does not continue, whatever its version is.
 - A rebuild rewrites all rows: what happened before it no longer matters.
 - A table whose history was cleaned up does not continue, nor does one that now has another commit at that
-  version: its files were restored from an older copy.
+  version: its files were put back from an older copy. The commit there must be ours, of a manifest that the
+  frontier includes: whatever we commit on top of a copy is of a later one.
 
 On a platform that keeps no user metadata, our commits can't be told from other WRITEs and MERGEs.
 """
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from connector.errors import GapError
+from merge.control_table import Place
 from merge.plan import Manifests
 from merge.target import Target
 
@@ -133,13 +135,13 @@ class Commits:
     last: Mark | None = None
 
 
-def read_commits(spark: SparkSession, target: Target, source: str, since: int | None) -> Commits:
-    """Read a table's history after version `since`; None: all of it."""
-    first = 0 if since is None else since + 1
+def read_commits(spark: SparkSession, target: Target, source: str, place: Place) -> Commits:
+    """Read a table's history after the version of its frontier `place`; all of it if that has none."""
+    first = _first_after(place)
     rows = _history(spark, target, f" LIMIT {COMMITS_READ}")
     if rows[-1]["version"] > first and len(rows) == COMMITS_READ:
         rows = _history(spark, target)
-    return commits_of(rows, source, since)
+    return commits_of(rows, source, place)
 
 
 def _history(spark: SparkSession, target: Target, limit: str = "") -> list[Row]:
@@ -149,22 +151,26 @@ def _history(spark: SparkSession, target: Target, limit: str = "") -> list[Row]:
     )
 
 
-def commits_of(rows: Sequence[Row], source: str, since: int | None) -> Commits:
+def _first_after(place: Place) -> int:
+    return 0 if place.version is None else place.version + 1
+
+
+def commits_of(rows: Sequence[Row], source: str, place: Place) -> Commits:
     """Judge a history, newest commit first. Pure."""
-    newest, first = rows[0]["version"], 0 if since is None else since + 1
+    newest = rows[0]["version"]
     marks = {row["version"]: mark for row in rows if (mark := Mark.parse(row["userMetadata"], source))}
     version = max(marks, default=newest)
     manifest = marks[version].manifest if marks else None
     last = max(marks.values(), key=lambda mark: mark.fence, default=None)
-    return Commits(version, manifest, newest, _breach(rows, marks, first), last)
+    return Commits(version, manifest, newest, _breach(rows, marks, place), last)
 
 
-def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], first: int) -> str | None:
-    newest, oldest = rows[0]["version"], rows[-1]["version"]
+def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], place: Place) -> str | None:
+    newest, oldest, first = rows[0]["version"], rows[-1]["version"], _first_after(place)
     if newest < first - 1:
         return f"its newest version is {newest}, it was at {first - 1}"
     rebuilt = max((version for version, mark in marks.items() if mark.rebuilt), default=-1)
-    if rebuilt < first and _is_another(rows, marks, first - 1):
+    if rebuilt < first and _is_another(rows, marks, place):
         return f"version {first - 1} is not the commit that it was"
     if max(first, rebuilt) < oldest:
         return f"its history before version {oldest} is gone"
@@ -179,10 +185,14 @@ def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], first: int) -> str |
     return None
 
 
-def _is_another(rows: Sequence[Row], marks: Mapping[int, Mark], place: int) -> bool:
-    """Return whether the commit at a frontier's version is somebody else's: older files were put back.
+def _is_another(rows: Sequence[Row], marks: Mapping[int, Mark], place: Place) -> bool:
+    """Return whether the commit at a frontier's version is not the one that was there: files were put back.
 
     A frontier is at one of our commits as soon as there is one.
     """
-    there = any(row["version"] == place for row in rows)
-    return there and place not in marks and any(version < place for version in marks)
+    at = place.version
+    if at is None or not any(row["version"] == at for row in rows):
+        return False
+    if at in marks:
+        return marks[at].manifest > place.manifest
+    return any(version < at for version in marks)

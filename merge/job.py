@@ -263,7 +263,7 @@ class _Run:
 
     def _check_origin(self, target: Target) -> None:
         """Refuse a Delta table that no cut knows and that was merged from another landing zone."""
-        commits = read_commits(self.spark, target, self.config.source.name, None)
+        commits = read_commits(self.spark, target, self.config.source.name, Place(0))
         check_origin(self.landing, target, commits.last)
 
     def _rebuild(self, target: Target, last: Mark | None) -> TableReport:

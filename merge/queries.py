@@ -77,7 +77,7 @@ def _continuing(
     found = table_id(spark, target)
     if found is None or (place.version is not None and place.id != found):
         return None
-    commits = read_commits(spark, target, config.source.name, place.version)
+    commits = read_commits(spark, target, config.source.name, place)
     if commits.breach is not None or (place.version is None and not is_of(landing, commits.last)):
         return None
     return target.at(spark, commits.newest)

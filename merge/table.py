@@ -105,8 +105,7 @@ class TableJob:
             small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
             with held(self.spark, {} if small else COMPILED):
                 written, waiting = self._apply(mark, whole)
-        since = None if rebuild else place.version
-        commits = read_commits(self.spark, self.target, mark.source, since)
+        commits = read_commits(self.spark, self.target, mark.source, Place(0) if rebuild else place)
         if commits.last is not None and commits.last.manifest >= self.plan.upto:
             check_origin(self.landing, self.target, commits.last)
         manifest = max(self.plan.upto, commits.manifest or 0)

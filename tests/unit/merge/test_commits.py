@@ -11,6 +11,7 @@ import pytest
 from connector.errors import GapError
 from connector.landing.manifest import Manifest
 from merge.commits import Commits, Mark, commits_of, is_of
+from merge.control_table import Place
 from tests.support.landed import Landed
 
 
@@ -24,8 +25,9 @@ def history(*commits: str | tuple[str, Mark], oldest: int = 0) -> list[dict[str,
     return rows[::-1]
 
 
-def judged(rows: Sequence[Any], since: int | None) -> Commits:
-    return commits_of(rows, "shop", since)
+def judged(rows: Sequence[Any], since: int | None, manifest: int = 9) -> Commits:
+    """What a merge finds that starts at version `since`, of this manifest."""
+    return commits_of(rows, "shop", Place(manifest, since))
 
 
 def ours(manifest: int, *, rebuilt: int = 0) -> tuple[str, Mark]:
@@ -108,6 +110,15 @@ def test_a_place_whose_commit_is_another_one_now_does_not_continue() -> None:
     assert judged(rows, 3).breach == "version 3 is not the commit that it was"
     assert judged([*history("CREATE TABLE", ours(1), "OPTIMIZE", ours(4, rebuilt=1))], 2).breach is None
     assert judged(history("CREATE TABLE", ours(4)), 0).breach is None
+
+
+def test_nor_does_one_whose_commit_there_was_made_on_top_of_an_older_copy() -> None:
+    """The files were put back as they were at version 1, and the next merge gave version 2 again."""
+    rows = history("CREATE TABLE", ours(1), ours(3))
+    assert judged(rows, 2, manifest=2).breach == "version 2 is not the commit that it was"
+    assert judged(rows, 2, manifest=3).breach is None
+    assert judged(rows, 2, manifest=4).breach is None  # it had nothing to apply from manifest 4
+    assert judged(history("CREATE TABLE", ours(1), ours(3, rebuilt=1)), 1, manifest=2).breach is None
 
 
 def test_a_manifest_of_the_same_number_is_another_landing_zones_unless_it_was_written_as_the_same() -> None:
