@@ -23,6 +23,7 @@ from connector.errors import SourceMismatchError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.landing_zone import is_missing
+from merge.plan import Manifests
 from merge.sql import text, timestamp
 from merge.target import lake_table
 
@@ -74,8 +75,11 @@ class Frontier:
         """Return a table's frontier."""
         return self.places.get(table, Place(self.newest))
 
-    def check(self, manifest: Manifest) -> None:
+    def check(self, landing: Manifests) -> None:
         """Refuse a landing zone whose manifest `newest` isn't the one that was merged."""
+        if not self.newest:
+            return
+        manifest = landing.get(self.newest)
         if (manifest.epoch, manifest.position) != (self.epoch, self.position):
             raise SourceMismatchError(
                 f"manifest {self.newest} of source {manifest.source.name!r} is at"

@@ -156,8 +156,7 @@ def _newest(landing: LandingZone, frontier: Frontier, until: int | None) -> Mani
     if until is not None and until < frontier.newest:
         return landing.get(until)
     number = landing.newest(frontier.newest, until)
-    if frontier.newest:
-        frontier.check(landing.get(frontier.newest))
+    frontier.check(landing)
     return landing.get(number) if number else None
 
 

@@ -2,13 +2,15 @@
 
 Invariants:
 
-- The manifests it returns form a chain without holes; none has a newer format.
+- The manifests after a frontier form a chain without holes; none has a newer format. With nothing merged yet,
+  old ones may be gone: a table starts at a full dump then (`merge.plan`), or is told which one it needs.
 - Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
   names.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from connector.errors import GapError, TableError
 from connector.landing.format import (
     CDC,
     CDC_FIELDS,
+    MANIFESTS,
     MANIFESTS_PER_FOLDER,
     manifest_folder,
     manifest_path,
@@ -42,6 +45,8 @@ WHOLE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 LANDED = {**WHOLE, "datetimeRebaseMode": "CORRECTED"}
 """Dates are the source's, not shifted to the Julian calendar of Spark 2."""
 
+_MANIFEST = re.compile(r"\d{15}\.json")
+
 Columns = Mapping[str, str]
 """Names of a table's columns in order, with their Spark SQL types."""
 
@@ -63,19 +68,31 @@ class LandingZone:
     def newest(self, after: int, until: int | None = None) -> int:
         """Read the manifests after number `after`, up to `until` at most, and return the last one's number.
 
-        Returns `after` if there is none. `GapError` if one is missing, `FormatError` for a newer format.
+        Returns `after` if there is none. `GapError` if one is missing, `FormatError` for a newer format. From
+        0, those before the last hole are not read.
         """
-        found = self._read(max(after, 1), until)
-        if _hole(found, max(after, 1)):
+        first = after or self._begin_of_last_run(until)
+        found = self._read(first, until)
+        if _hole(found, first):
             # Listing a local folder while two manifests are added may show only the later one.
-            found = self._read(max(after, 1), until)
-        if (hole := _hole(found, max(after, 1))) is not None:
+            found = self._read(first, until)
+        if (hole := _hole(found, first)) is not None:
             raise GapError(
                 f"manifest {hole} is missing in {self.root}",
                 hint="bring it back; nothing is merged past it, as what it names can't be known",
             )
         self._manifests.update(found)
         return max(found, default=after)
+
+    def _begin_of_last_run(self, until: int | None) -> int:
+        """Return the first manifest after the last hole up to `until`; 1 if there is none."""
+        numbers = {n for n in self._numbers() if until is None or n <= until}
+        return max((n for n in numbers if n - 1 not in numbers), default=1)
+
+    def _numbers(self) -> set[int]:
+        """List the numbers of all manifests."""
+        names = (name.rpartition("/")[2] for name in self._names(f"{MANIFESTS}/*/"))
+        return {int(name.removesuffix(".json")) for name in names if _MANIFEST.fullmatch(name)}
 
     def get(self, number: int) -> Manifest:
         """Return one manifest that is known to exist; reads its block, since plans go forward and back."""
@@ -114,7 +131,7 @@ class LandingZone:
     def _read_folder(self, folder: int, first: int, last: int | None) -> dict[int, Manifest]:
         """Read the wanted manifests of one folder, selected by name so that the others are not opened."""
         name = F.col("_metadata.file_name")
-        wanted = (name >= _file_name(first)) & name.rlike(r"^\d{15}\.json$")
+        wanted = (name >= _file_name(first)) & name.rlike(f"^{_MANIFEST.pattern}$")
         if last is not None:
             wanted &= name <= _file_name(last)
         path = f"{self.root}/{manifest_folder(folder * MANIFESTS_PER_FOLDER)}"
@@ -139,11 +156,15 @@ class LandingZone:
 
         Opens none of them: they may be gone the next moment.
         """
+        return bool(self._names(pattern))
+
+    def _names(self, pattern: str) -> list[str]:
+        """Return the urls of the objects that match a pattern, or are in a folder that does."""
         try:
-            return bool(self._spark.read.text(f"{self.root}/{pattern}").inputFiles())
+            return self._spark.read.text(f"{self.root}/{pattern}").inputFiles()
         except AnalysisException as error:
             if is_missing(error):
-                return False
+                return []
             raise
 
     def schemas(self, wanted: Iterable[tuple[TableName, str]]) -> dict[str, TableSchema]:

@@ -24,7 +24,16 @@ from merge.plan import TablePlan, plan_past_holes
 from merge.schema import CDC_TYPE, wanted_columns, wider
 from merge.session_settings import check_strict, plain
 from merge.sql import data_type, quoted
-from merge.target import Target, check_rival, not_landed, table_id, table_name, targets_of
+from merge.target import (
+    Target,
+    check_rival,
+    look,
+    not_landed,
+    stranger,
+    table_id,
+    table_name,
+    targets_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,8 +44,10 @@ def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
 
     The frame keeps showing that state, from that manifest's files and the Delta table's current version,
     until VACUUM removes that version. Costs a join of the Delta table with what has landed since its last
-    merge; a Delta table that does not continue (`merge.commits`) is ignored, and everything that landed is
-    read. `ConfigurationError` if no such table has landed, or the session skips files that it can't read.
+    merge; a Delta table that does not continue (`merge.commits`), or that a merge refuses (another source's,
+    another landing zone's, of another key), is ignored, and everything that landed is read.
+    `ConfigurationError` if no such table has landed, or the session skips files that it can't read;
+    `SourceMismatchError` if the cuts are of another landing zone.
     """
     check_strict(spark)
     with plain(spark):
@@ -47,14 +58,19 @@ def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     landing = LandingZone(spark, config.landing.url, config.source.name)
     # This order keeps frontier <= state of the Delta table <= newest manifest, whatever merges run meanwhile.
     name = table_name(table)
-    place = read_frontier(spark, config).of(name)
-    known = _captured(landing, name, place.manifest)
+    frontier = read_frontier(spark, config)
+    place = frontier.of(name)
+    known = _captured(landing, name, frontier.newest)
+    frontier.check(landing)
     target = targets_of(config, known.tables)[name]
     check_rival(spark, target)
-    frame = _continuing(spark, config, landing, target, place)
-    newest = _captured(landing, name, known.number).number
+    state = look(spark, target)
+    frame = None if state is None else _continuing(spark, config, landing, target, state.id, place)
+    newest = _captured(landing, name, known.number)
+    if state is not None and stranger(state, target, config.source.name, newest.tables[name].key) is not None:
+        frame = None
     after = place.manifest if frame is not None else 0
-    plan = plan_past_holes(name, landing, after, newest) if newest > after else None
+    plan = plan_past_holes(name, landing, after, newest.number) if newest.number > after else None
     if frame is not None and (plan is None or plan.idle):
         return _alive(frame)
     assert plan is not None
@@ -71,14 +87,18 @@ def _captured(landing: LandingZone, table: TableName, after: int) -> Manifest:
 
 
 def _continuing(
-    spark: SparkSession, config: Config, landing: LandingZone, target: Target, place: Place
+    spark: SparkSession, config: Config, landing: LandingZone, target: Target, id_: str, place: Place
 ) -> DataFrame | None:
-    """Return the Delta table in its current version; None if none continues from `place`."""
-    found = table_id(spark, target)
-    if found is None or (place.version is not None and place.id != found):
+    """Return the Delta table in its current version; None if that (its id: `id_`) does not continue.
+
+    Commits of manifests before the place's are this landing zone's, as the cut that names the place is.
+    """
+    if place.version is not None and place.id != id_:
         return None
     commits = read_commits(spark, target, config.source.name, place)
-    if commits.breach is not None or (place.version is None and not is_of(landing, commits.last)):
+    last = commits.last
+    vouched = place.version is not None and last is not None and last.manifest < place.manifest
+    if commits.breach is not None or not (vouched or is_of(landing, last)):
         return None
     return target.at(spark, commits.newest)
 

@@ -173,21 +173,24 @@ def table_id(spark: SparkSession, target: Target) -> str | None:
 
 def check_owner(state: TargetState, target: Target, source: str, key: Iterable[str]) -> None:
     """Refuse a Delta table that belongs to another source or table, or has another key."""
-    owner = state.properties.get(SOURCE_PROPERTY)
+    if (problem := stranger(state, target, source, key)) is not None:
+        raise problem
+
+
+def stranger(state: TargetState, target: Target, source: str, key: Iterable[str]) -> TableError | None:
+    """Return why the rows of a Delta table can't be matched to those of a source's table, or None."""
+    owner, table = state.properties.get(SOURCE_PROPERTY), state.properties.get(TABLE_PROPERTY)
     if owner != source:
         whose = f"belongs to source {owner!r}" if owner else "was not created by deltatide"
-        raise TableError(
+        return TableError(
             target.table, f"{target.name} {whose}", hint="choose another [lake], or drop that table"
         )
-    table = state.properties.get(TABLE_PROPERTY)
     if table != str(target.table):
-        raise TableError(target.table, f"{target.name} holds table {table}", hint=DROP)
+        return TableError(target.table, f"{target.name} holds table {table}", hint=DROP)
     if state.key != list(key):
-        raise TableError(
-            target.table,
-            f"its key is {list(key)} now, {target.name} has {state.key}",
-            hint=DROP,
-        )
+        reason = f"its key is {list(key)} now, {target.name} has {state.key}"
+        return TableError(target.table, reason, hint=DROP)
+    return None
 
 
 def properties_sql(properties: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.schema import TableSchema
-from merge import cuts
+from merge import cuts, live
 from tests.support.landed import Chunk, Event, schema_of
 from tests.support.zone import ORDERS, T, Zone, delete, insert
 
@@ -70,6 +70,7 @@ def test_a_renamed_key_is_mended_as_its_hint_says_with_soft_deletes_too(
     zone.landed.commit(30, [zone.landed.log(RENAMED, [event])])
     (failed,) = zone.merge().failed
     assert "drop that Delta table" in (failed.hint or "")
+    assert [found["pid"] for found in live(spark, zone.config, T).collect()] == [3]
     shutil.rmtree(zone.folder / "lake/public/orders")
     report = zone.merge()  # before the dump has ended
     assert (report.failed, report.exact) == ([], False)

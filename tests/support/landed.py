@@ -161,7 +161,7 @@ class Landed:
             requested_at=AT, started_in=started_in, finished_in=self.number + 1, low=low,
         )  # fmt: skip
         self.dumps.append(state)
-        self.tables[table].complete(state)
+        self.tables[state.table].complete(state)
 
     def missing_dump(self, table: str, number: int) -> None:
         """Say that from the next manifest on, a dump of rows that the merge asked for is under way."""

@@ -14,13 +14,19 @@ class Counting(LandingZone):
     """A landing zone of 1,050 manifests that are their numbers."""
 
     reads = 0
-    missing = 0
+    missing: int | range = 0
+
+    def _lost(self, number: int) -> bool:
+        return number in self.missing if isinstance(self.missing, range) else number == self.missing
+
+    def _numbers(self) -> set[int]:
+        return {number for number in range(1, 1051) if not self._lost(number)}
 
     def _read_folder(self, folder: int, first: int, last: int | None) -> dict[int, Any]:
         self.reads += 1
         upto = min(last or 1050, 1050, 1000 * folder + 999)
         numbers = range(max(first, 1000 * folder), upto + 1)
-        return {number: number for number in numbers if number != self.missing}
+        return {number: number for number in numbers if not self._lost(number)}
 
 
 def test_manifests_that_are_needed_again_are_read_in_blocks_forward_and_back() -> None:
@@ -47,3 +53,22 @@ def test_a_manifest_that_is_missing_where_a_folder_ends_is_a_hole(missing: int, 
     landing.missing = missing
     with pytest.raises(GapError, match=f"manifest {missing} is missing"):
         landing.newest(after)
+
+
+@pytest.mark.parametrize("missing", [1, 999, range(1, 1001), range(5, 1000)])
+def test_with_nothing_merged_yet_the_newest_is_found_though_old_ones_are_gone(missing: int | range) -> None:
+    """The tables start at their full dumps then, or say which manifest they need."""
+    landing: Any = Counting(None, "folder", "shop")  # type: ignore[arg-type]
+    landing.missing = missing
+    assert landing.newest(0) == 1050
+    with pytest.raises(GapError, match="is missing"):
+        landing.get(missing if isinstance(missing, int) else missing[-1])
+    assert landing.get(1001) == 1001
+
+
+def test_with_nothing_merged_yet_and_nothing_landed_there_is_no_newest() -> None:
+    landing: Any = Counting(None, "folder", "shop")  # type: ignore[arg-type]
+    landing.missing = range(1, 1051)
+    assert landing.newest(0) == 0
+    landing.missing = range(4, 1051)
+    assert (landing.newest(0), landing.newest(0, until=2)) == (3, 2)

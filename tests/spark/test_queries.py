@@ -1,0 +1,73 @@
+"""What `live` shows when the Delta table is not one to start from, and old manifests are gone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.config import Config
+from connector.landing.format import manifest_path
+from merge import live, merge_once
+from tests.support.landed import Chunk, Event, Landed, config_of, schema_of
+from tests.support.zone import ORDERS, T, Zone, insert, row
+
+
+@pytest.fixture
+def zone(spark: SparkSession, tmp_path: Path) -> Zone:
+    return Zone(spark, tmp_path)
+
+
+def erp(zone: Zone) -> Config:
+    """Another source with a table of the same name, key 7 in it, and the same lake."""
+    landed = Landed.local(zone.folder / "other")
+    landed.table(ORDERS)
+    landed.commit(10, [landed.log(ORDERS, [insert(5, 7)])])
+    (zone.folder / "other/shop").rename(zone.folder / "other/erp")
+    config = config_of(str(zone.folder / "other"), str(zone.folder / "lake"))
+    return config.model_copy(update={"source": config.source.model_copy(update={"name": "erp"})})
+
+
+def test_no_row_of_another_source_or_landing_zone_is_shown(zone: Zone) -> None:
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    other = erp(zone)
+    for _ in range(2):
+        assert [found["id"] for found in live(zone.spark, other, T).collect()] == [7]
+        (failed,) = merge_once(zone.spark, other).failed
+        assert "belongs to source 'shop'" in str(failed.error)
+    shutil.rmtree(zone.folder / "landing")
+    zone.landed = Landed.local(zone.folder / "landing", writer="another-")
+    zone.landed.table(ORDERS)
+    zone.log(10, insert(5, 3))  # its manifest has number and position of the one that was merged
+    assert zone.live() == [(3, 3, "x")]
+
+
+def test_without_old_manifests_tables_start_at_their_full_dump(zone: Zone) -> None:
+    """One that was left behind, in `live`, and all of them in a new lake."""
+    other = schema_of("public.other", id="int", v="int")
+    zone.landed.table(other)
+    files = [zone.landed.log(other, [Event("insert", 5, 0, {"id": 1, "v": 1})])]
+    zone.landed.commit(10, [*files, zone.landed.log(ORDERS, [insert(5, 1)])])
+    zone.merge()
+    zone.log(20, insert(15, 2))
+    zone.log(30)
+    zone.merge(tables=["public.other"])
+    zone.landed.full_dump(T, 1, 40, started_in=4)
+    zone.landed.full_dump("public.other", 2, 40, started_in=4)
+    chunks = [
+        zone.landed.chunk(ORDERS, Chunk(40, 43, [row(1, 1), row(2, 2)])),
+        zone.landed.chunk(other, Chunk(40, 43, [{"id": 1, "v": 1}], dump=2)),
+    ]
+    zone.landed.commit(45, chunks)
+    zone.log(60)
+    (zone.folder / "landing/shop" / manifest_path(2)).unlink()
+    assert zone.live() == [(1, 1, "x"), (2, 2, "x")]
+    shutil.rmtree(zone.folder / "lake")
+    (zone.folder / "landing/shop" / manifest_path(1)).unlink()
+    assert zone.live() == [(1, 1, "x"), (2, 2, "x")]
+    assert zone.merge().exact
+    assert zone.rows("id, a") == [(1, 1), (2, 2)]
+    assert zone.rows("id, v", "public/other") == [(1, 1)]
