@@ -41,10 +41,13 @@ def changes(
     if plan.again:
         again = landing.events(plan.again, schemas, layout.columns)
         events = events.unionByName(again.where(f"(_cdc.epoch, _cdc.lsn) > ({plan.low[0]}, {plan.low[1]}L)"))
+    if plan.swept is not None and plan.astride:
+        events = events.where(~_before(plan.swept))
     if plan.truncates:
         events = _truncate(landing, plan, schemas, layout, events, target)
-    for sweep in plan.sweeps:
-        events = _sweep(landing, sweep, plan, schemas, layout, events, target)
+    if target is not None:
+        for sweep in plan.sweeps:
+            events = events.unionByName(_ghosts(landing, sweep, schemas, layout, target))
     return reconcile(events, layout.key, layout.values, partial=plan.partial, raw_keys=layout.raw_keys)
 
 
@@ -68,26 +71,22 @@ def _truncate(
     return after.unionByName(_deletes(_older(target, layout, position), layout, position))
 
 
-def _sweep(
+def _ghosts(
     landing: LandingZone,
     sweep: Sweep,
-    plan: TablePlan,
     schemas: Mapping[str, TableSchema],
     layout: Layout,
-    events: DataFrame,
-    target: DataFrame | None,
+    target: DataFrame,
 ) -> DataFrame:
-    """Delete the ghosts of a full dump, both in the target and among the events."""
-    older = [] if target is None else [_older(target, layout, sweep.position)]
-    if plan.starts_before(sweep.position):
-        older.append(_older(events, layout, sweep.position))
-    if not older:
-        return events
+    """Delete the target's ghosts of a full dump; events from before it are not read at all."""
     keys = {name: layout.columns[name] for name in layout.key}
     dumped = landing.events(sweep.chunks, schemas, keys).select(*with_raw(layout.key, layout.raw_keys))
-    suspects = older[0] if len(older) == 1 else older[0].union(older[1]).distinct()
-    ghosts = suspects.alias("source").join(dumped.alias("target"), same_keys(layout), "left_anti")
-    return events.unionByName(_deletes(ghosts, layout, sweep.position))
+    ghosts = (
+        _older(target, layout, sweep.position)
+        .alias("source")
+        .join(dumped.alias("target"), same_keys(layout), "left_anti")
+    )
+    return _deletes(ghosts, layout, sweep.position)
 
 
 def _older(frame: DataFrame, layout: Layout, position: Position) -> DataFrame:

@@ -7,9 +7,9 @@ Invariants:
   manifests at or before `after`, so that an older chunk row does not bring back a row deleted since. The same
   goes for log that has landed a second time. So the log in a plan has no hole from its first event on.
 - The last full dump that ends in ``(after, upto]`` requires a sweep: see `Sweep`. Nothing positioned before
-  the dump is read: a row is either in the dump, or gone. So layouts from before it no longer matter. Nor is
-  anything read that lands late from before a dump that ended earlier: a delayed chunk would bring a ghost
-  back.
+  the dump counts: a row is either in the dump, or gone. So layouts from before it no longer matter. Nor does
+  anything that lands late, or again, from before a dump that ended earlier: it would bring a ghost back.
+  Files that end before it are not read; of those that begin before it, only the events from `swept` on count.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class TablePlan:
     """What to read to bring a table from manifest `after` to manifest `upto`.
 
     `files`: those not read yet. `again`: log to read again; only its events after `low` (epoch, LSN) count.
+    `swept`: of all files, only events from this position on count; None: all.
     `altered`: the layout changed. `dumping`: a full dump is running at `upto`.
     """
 
@@ -55,6 +56,7 @@ class TablePlan:
     files: tuple[LandedFile, ...]
     again: tuple[LandedFile, ...]
     low: tuple[int, int]
+    swept: Position | None
     sweeps: tuple[Sweep, ...]
     altered: bool
     dumping: bool
@@ -113,9 +115,10 @@ class TablePlan:
         """List the files in which the table was truncated."""
         return tuple(file for file in self.all if file.truncates)
 
-    def starts_before(self, position: Position) -> bool:
-        """Return whether the events to read may include one before this position."""
-        return any(file.first < position for file in self.all)
+    @property
+    def astride(self) -> bool:
+        """Return whether a file to read begins before `swept`."""
+        return self.swept is not None and any(file.first < self.swept for file in self.all)
 
 
 def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) -> TablePlan:
@@ -133,7 +136,6 @@ def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) ->
     if after:
         known = manifests.get(after)
         lows += [_just_before(f) for f in log if _just_before(f) < (known.epoch, known.position)]
-    # A log file may begin before a dump that has ended: its rows from before the dump are not read either.
     low = max(min(lows, default=(0, 0)), (before.epoch, before.lsn) if before is not None else (0, 0))
     again = _log_after(table, manifests, after, low) if lows else []
     return TablePlan(
@@ -144,6 +146,7 @@ def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) ->
         files=files,
         again=_not_swept(again, swept),
         low=low,
+        swept=swept,
         sweeps=(sweep,) if sweep else (),
         altered=any(n.table == table and n.kind == "schema" for m in news for n in m.notices),
         dumping=any(d.table == table and d.kind == "full" and d.active for d in news[-1].dumps),

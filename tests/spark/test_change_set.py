@@ -97,6 +97,18 @@ def test_after_a_gap_a_full_dump_sweeps_ghosts_and_mends_what_changed_unseen(zon
     assert zone.rows() == [(2, 22, "new"), (3, 3, "x")]
 
 
+def test_log_that_lands_again_after_a_full_dump_brings_no_ghost_back(zone: Zone) -> None:
+    zone.log(19, insert(18, 9))
+    zone.merge()
+    zone.landed.full_dump(T, 2, 25, started_in=2)
+    zone.chunk(30, Chunk(25, 28, [row(1, 1)], dump=2))
+    zone.merge()
+    zone.log(40, insert(18, 9), update_of_a(24, 1, a=7), insert(35, 3))
+    assert zone.live() == [(1, 1, "x"), (3, 3, "x")]
+    assert zone.merge().exact
+    assert zone.rows() == [(1, 1, "x"), (3, 3, "x")]
+
+
 def test_a_table_built_anew_over_a_gap_has_no_ghosts(zone: Zone) -> None:
     gap(zone)
     assert zone.live() == [(2, 22, "new"), (3, 3, "x")]

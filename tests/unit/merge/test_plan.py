@@ -6,6 +6,7 @@ import pytest
 
 from connector.errors import GapError
 from connector.landing.manifest import Manifest
+from connector.position import Position
 from merge.plan import plan_past_holes, plan_table
 from tests.support.landed import Chunk, Event, Landed, schema_of
 
@@ -85,7 +86,10 @@ def test_log_from_before_a_full_dump_is_not_read_again_for_a_chunk_that_comes_af
     assert (plan.files, plan.again, plan.low) == ((fresh,), (astride,), (1, 28))
     twice = landed.log(NARROW, [event(18, key=9), event(30)])
     landed.commit(60, [twice])
-    assert plan_table(T, landed, 3, 4).low == (1, 25)
+    plan = plan_table(T, landed, 3, 4)
+    assert (plan.files, plan.low, plan.astride) == ((twice,), (1, 25), True)
+    assert plan.swept is not None
+    assert Position(1, 18, 0) < plan.swept < Position(1, 30, 0)
 
 
 def test_a_full_dump_that_ends_after_a_later_one_brings_no_ghost_back() -> None:
