@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -88,28 +87,16 @@ def check_schema(spark: SparkSession, config: Config) -> None:
         raise ConfigurationError(f"lake.schema: {name} is not there", hint=f"CREATE SCHEMA {name}")
 
 
-def target_of(config: Config, table: TableName, *, alone: bool = True) -> Target:
-    """Return the location of a table's Delta table; not `alone`: another name differs only by case."""
-    name = table.name if alone else f"{table.name}_{hashlib.sha256(table.name.encode()).hexdigest()[:8]}"
-    return Target(table, lake_table(config, f"{encode(table.namespace)}/{encode(name)}", name))
-
-
 def targets_of(config: Config, tables: Iterable[TableName]) -> dict[TableName, Target]:
     """Return the locations of all tables; tables that would share one have each other as `rival`.
 
-    Catalogs and some file systems ignore case. Among tables of one namespace whose names differ only by case,
-    the lower-case one keeps its plain name, and the others get a name with a hash.
+    Catalogs and some file systems ignore case. Of tables whose names and namespaces differ only by case, the
+    lower-case one keeps its plain name, and the others get a name with a hash.
     """
-    tables = list(tables)
-    folded = Counter((table.namespace, table.name.lower()) for table in tables)
-    targets = [
-        target_of(
-            config,
-            table,
-            alone=table.name == table.name.lower() or folded[table.namespace, table.name.lower()] == 1,
-        )
-        for table in tables
-    ]
+    alike: dict[TableName, list[TableName]] = {}
+    for table in tables:
+        alike.setdefault(_folded(table), []).append(table)
+    targets = [_target_of(config, table, group) for group in alike.values() for table in group]
     sharing: dict[str, list[TableName]] = {}
     for target in targets:
         sharing.setdefault(target.name.lower(), []).append(target.table)
@@ -118,6 +105,19 @@ def targets_of(config: Config, tables: Iterable[TableName]) -> dict[TableName, T
         return next((other for other in sharing[target.name.lower()] if other != target.table), None)
 
     return {target.table: replace(target, rival=rival(target)) for target in targets}
+
+
+def _folded(table: TableName) -> TableName:
+    return TableName(table.namespace.lower(), table.name.lower())
+
+
+def _target_of(config: Config, table: TableName, alike: Sequence[TableName]) -> Target:
+    """Return the location of a table's Delta table; `alike`: the tables whose names differ only by case."""
+    across = len({other.namespace for other in alike}) > 1
+    name, lower = table.name, _folded(table)
+    if len(alike) > 1 and (table != lower if across else name != lower.name):
+        name += "_" + hashlib.sha256((str(table) if across else name).encode()).hexdigest()[:8]
+    return Target(table, lake_table(config, f"{encode(table.namespace)}/{encode(name)}", name))
 
 
 def check_rival(spark: SparkSession, target: Target) -> None:
