@@ -34,16 +34,19 @@ STRICT = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignore
 PLAIN = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.caseSensitive": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.partitionOverwriteMode": "static",
 }
 """SQL is taken literally, and values stay as landed, whatever the caller's session sets.
 
 Substitution, on by default in Spark, would turn ``${env:AWS_SECRET_ACCESS_KEY}`` in a name or key of the
-source into the driver's secret, in the lake, and other such texts into empty ones.
+source into the driver's secret, in the lake, and other such texts into empty ones. INT96, Spark's default for
+a timestamp, is deprecated: other readers take it for nanoseconds, which overflow before 1677 and after 2262.
 """
 
 UNMARKED: Mapping[str, str | None] = {
