@@ -139,7 +139,7 @@ def read_commits(spark: SparkSession, target: Target, source: str, place: Place)
     """Read a table's history after the version of its frontier `place`; all of it if that has none."""
     first = _first_after(place)
     rows = _history(spark, target, f" LIMIT {COMMITS_READ}")
-    if rows[-1]["version"] > first and len(rows) == COMMITS_READ:
+    if rows[-1]["version"] >= first and len(rows) == COMMITS_READ:
         rows = _history(spark, target)
     return commits_of(rows, source, place)
 

@@ -10,15 +10,18 @@ import pytest
 
 from connector.errors import GapError
 from connector.landing.manifest import Manifest
-from merge.commits import Commits, Mark, commits_of, is_of
+from connector.schema import TableName
+from merge import commits
+from merge.commits import COMMITS_READ, Commits, Mark, commits_of, is_of, read_commits
 from merge.control_table import Place
+from merge.target import Target
 from tests.support.landed import Landed
 
 
-def history(*commits: str | tuple[str, Mark], oldest: int = 0) -> list[dict[str, Any]]:
+def history(*made: str | tuple[str, Mark], oldest: int = 0) -> list[dict[str, Any]]:
     """A table's history, newest first, as DESCRIBE HISTORY gives it; commits are given oldest first."""
     rows = []
-    for version, commit in enumerate(commits, oldest):
+    for version, commit in enumerate(made, oldest):
         operation, mark = commit if isinstance(commit, tuple) else (commit, None)
         metadata = mark.to_json() if mark else None
         rows.append({"version": version, "operation": operation, "userMetadata": metadata})
@@ -137,3 +140,15 @@ def test_a_manifest_of_the_same_number_is_another_landing_zones_unless_it_was_wr
 
 def missing(number: int) -> Manifest:
     raise GapError(f"manifest {number} is missing")
+
+
+def test_the_commit_at_the_place_is_read_though_a_hundred_have_come_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without it, none of the commits might be known as ours, and somebody's WRITE pass for one."""
+    rows = history("CREATE TABLE", ours(1), *["OPTIMIZE"] * (COMMITS_READ - 1), "WRITE")
+    shown = [rows[:COMMITS_READ], rows]
+    monkeypatch.setattr(commits, "_history", lambda *_: shown.pop(0))
+    spark: Any = None
+    found = read_commits(spark, Target(TableName("public", "t"), "t"), "shop", Place(1, 1))
+    assert found.breach == f"version {COMMITS_READ + 1} is a WRITE of someone else"
