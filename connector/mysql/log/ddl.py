@@ -1,7 +1,8 @@
 """Find the effects of logged statements on tables that no row event shows. Pure.
 
 Invariant: a statement that may change rows, and is not understood, has an effect on every table whose name
-occurs in it. The caller compares names.
+occurs in it. The caller compares names. Most keywords may also name a table, without quotes. So a keyword is
+skipped only where the grammar has it, and never searched for where a name may be.
 
 Understood: TRUNCATE, DROP, RENAME, ALTER, CREATE, and statements in the statement format. An ALTER that adds
 or drops columns or indexes has no effect: the log carries the layout with the next row, and
@@ -78,7 +79,6 @@ _OBJECTS = frozenset(
 _CHANGES = frozenset("INSERT REPLACE UPDATE DELETE LOAD CALL DO WITH EXECUTE IMPORT".split())
 _REWRITES = frozenset("MODIFY CHANGE CONVERT IGNORE DISCARD IMPORT EXCHANGE".split())
 _ANALYZED = frozenset("TABLE TABLES LOCAL NO_WRITE_TO_BINLOG".split())
-_BEFORE_TABLE = frozenset("ONLINE IGNORE TABLE TABLES IF EXISTS NOT WAIT NOWAIT".split())
 
 
 def changes_rows(statement: str) -> bool:
@@ -113,14 +113,14 @@ def names_in(statement: str, database: str) -> set[tuple[str, str]]:
 
 def effects_of(statement: str, database: str) -> list[Effect]:
     """Return a statement's effects on tables that no row event shows; see the module."""
-    tokens = _without_prefix([t for t in tokens_of(statement) if t.text != ";"])
+    tokens = _without_prefix([t for t in tokens_of(statement) if t.is_name or t.text != ";"])
     words = [t.word for t in tokens]
     if not words or words[0] in _HARMLESS:
         return []
     first = words[0]
     if first == "TRUNCATE":
-        names, _ = _names(tokens, 1, database)
-        return [Effect("truncate", *name, "TRUNCATE TABLE") for name in names[:1]]
+        name, _ = _table_at(tokens, _after(words, 1, "TABLE"), database)
+        return _effects_on(name, "truncate", "TRUNCATE TABLE", tokens, database)
     if first == "DROP":
         return _dropped(tokens, words, database)
     if first == "RENAME" and words[1:2] in (["TABLE"], ["TABLES"]):
@@ -132,48 +132,54 @@ def effects_of(statement: str, database: str) -> list[Effect]:
     if first == "CREATE":
         return _created(tokens, words, database)
     kind: Kind = "statement" if first in _CHANGES or not first else "unlogged"
+    reason = f"{first or tokens[0].text} in the statement format"
     if first in ("INSERT", "REPLACE") and "INTO" in words:
-        names, _ = _names(tokens, words.index("INTO") + 1, database)
-        return [Effect(kind, *name, f"{first} in the statement format") for name in names[:1]]
-    return _mentioned(tokens, database, kind, f"{first or tokens[0].text} in the statement format")
+        name, _ = _table_at(tokens, words.index("INTO") + 1, database)
+        return _effects_on(name, kind, reason, tokens, database)
+    return _mentioned(tokens, database, kind, reason)
 
 
 def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
-    if "TEMPORARY" in words[1:3] or _OBJECTS.intersection(words[1:3]):
+    what = words[1] if len(words) > 1 else ""
+    if what == "TEMPORARY" or what in _OBJECTS:
         return []
-    if words[1] in ("DATABASE", "SCHEMA"):
-        names, _ = _names(tokens, 2, database)
-        return [Effect("unlogged", names[0][1], None, "DROP DATABASE")] if names else []
+    if what in ("DATABASE", "SCHEMA"):
+        name, _ = _table_at(tokens, _after(words, 2, "IF", "EXISTS"), database)
+        return [Effect("unlogged", name[1], None, "DROP DATABASE")] if name else []
     return _mentioned(tokens[1:], database, "unlogged", "DROP TABLE")
 
 
 def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
     if "REPLACE" not in words[1:3] or "TABLE" not in words[1:5]:
         return []
-    names, _ = _names(tokens, words.index("TABLE") + 1, database)
-    return [Effect("unlogged", *name, "CREATE OR REPLACE TABLE") for name in names[:1]]
+    name, _ = _table_at(tokens, words.index("TABLE") + 1, database)
+    return _effects_on(name, "unlogged", "CREATE OR REPLACE TABLE", tokens, database)
 
 
 def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
     if "TABLE" not in words[1:4]:
         return []
-    names, place = _names(tokens, 1, database)
-    if not names:
-        return []
-    table, left = names[0], words[place:]
+    table, place = _table_at(tokens, _after(words, words.index("TABLE") + 1, "IF", "EXISTS"), database)
+    left = words[place:]
+    if table is None or "TABLE" in left:  # EXCHANGE PARTITION ... WITH TABLE, CONVERT TABLE
+        return _mentioned(tokens[1:], database, "unlogged", "ALTER TABLE")
     reason = _rewriting(words[1:3], left)
     effects = [Effect("unlogged", *table, reason)] if reason else []
     effects.append(Effect("columns", *table, "ALTER TABLE", _columns_that_went(tokens, place)))
-    if "EXCHANGE" in left:
-        return _mentioned(tokens[1:], database, "unlogged", "ALTER TABLE ... EXCHANGE PARTITION")
-    for at, word in enumerate(left[:-1]):
-        if word == "RENAME" and left[at + 1] not in ("COLUMN", "INDEX", "KEY"):
-            after = place + at + 1 + (left[at + 1] in ("TO", "AS"))
-            effects += [
-                Effect("unlogged", *name, "ALTER TABLE ... RENAME")
-                for name in (table, *_names(tokens, after, table[0])[0])
-            ]
-    return effects
+    return effects + _moved(tokens, place, table, database)
+
+
+def _moved(tokens: list[_Token], place: int, table: tuple[str, str], database: str) -> list[Effect]:
+    """Return the effects of an ALTER that renames its table, on both names."""
+    for at in range(place, len(tokens) - 1):
+        after = tokens[at + 1]
+        if tokens[at].word != "RENAME" or after.word in ("COLUMN", "INDEX", "KEY"):
+            continue
+        to = at + 1 + (after.word in ("TO", "AS") or _is_sign(tokens, at + 1, "="))
+        names = [_table_at(tokens, to, default)[0] for default in (table[0], database)]
+        both = {table, *(name for name in names if name is not None)}
+        return [Effect("unlogged", *name, "ALTER TABLE ... RENAME") for name in sorted(both)]
+    return []
 
 
 _NO_COLUMN = frozenset(
@@ -211,22 +217,35 @@ def _rewriting(before: list[str], left: list[str]) -> str | None:
     return None
 
 
-def _names(tokens: list[_Token], place: int, database: str) -> tuple[list[tuple[str, str]], int]:
-    """Parse comma-separated table names from a token on; return them and the index after them."""
-    names = []
-    while place < len(tokens) and (tokens[place].word in _BEFORE_TABLE or tokens[place].text == "."):
-        place += 1  # `.t` is a table in the default database
-    while place < len(tokens) and tokens[place].is_name:
-        if place + 2 < len(tokens) and tokens[place + 1].text == "." and not tokens[place + 1].is_name:
-            names.append((tokens[place].text, tokens[place + 2].text))
-            place += 3
-        else:
-            names.append((database, tokens[place].text))
-            place += 1
-        if place >= len(tokens) or tokens[place].text != ",":
-            break
+def _table_at(tokens: list[_Token], place: int, database: str) -> tuple[tuple[str, str] | None, int]:
+    """Parse one table's name; return it, None if there is none, and the index after it."""
+    if _is_sign(tokens, place, "."):  # `.t` is a table in the default database
         place += 1
-    return names, place
+    if place >= len(tokens) or not tokens[place].is_name:
+        return None, place
+    if _is_sign(tokens, place + 1, ".") and place + 2 < len(tokens):
+        return (tokens[place].text, tokens[place + 2].text), place + 3
+    return (database, tokens[place].text), place + 1
+
+
+def _is_sign(tokens: list[_Token], place: int, sign: str) -> bool:
+    return place < len(tokens) and not tokens[place].is_name and tokens[place].text == sign
+
+
+def _after(words: list[str], place: int, *optional: str) -> int:
+    """Return the index after optional keywords, each at most once and in this order."""
+    for word in optional:
+        place += words[place : place + 1] == [word]
+    return place
+
+
+def _effects_on(
+    name: tuple[str, str] | None, kind: Kind, reason: str, tokens: list[_Token], database: str
+) -> list[Effect]:
+    """Return the effect on one table, or on all that are mentioned if its name could not be parsed."""
+    if name is not None:
+        return [Effect(kind, *name, reason)]
+    return _mentioned(tokens[1:], database, "unlogged" if kind == "truncate" else kind, reason)
 
 
 def _mentioned(tokens: list[_Token], database: str, kind: Kind, reason: str) -> list[Effect]:
@@ -235,7 +254,7 @@ def _mentioned(tokens: list[_Token], database: str, kind: Kind, reason: str) -> 
     for place, token in enumerate(tokens):
         if not token.is_name:
             continue
-        qualified = place >= 2 and tokens[place - 1].text == "." and tokens[place - 2].is_name
+        qualified = place >= 2 and _is_sign(tokens, place - 1, ".") and tokens[place - 2].is_name
         found.append(Effect(kind, tokens[place - 2].text if qualified else database, token.text, reason))
         if qualified and tokens[place - 2].word:  # a keyword before `.t`, a table in the default database
             found.append(Effect(kind, database, token.text, reason))

@@ -391,6 +391,25 @@ def test_a_table_is_quarantined_by(mariadb: MariaDatabase, tmp_path: Path, name:
         assert_equal(mariadb, store, table)
 
 
+def test_statements_take_effect_on_tables_that_are_named_like_keywords(
+    mariadb: MariaDatabase, tmp_path: Path
+) -> None:
+    names = ("tables", "online", "event")
+    for name in names:
+        columns = "(id int PRIMARY KEY, v varchar(50))"
+        mariadb.execute(f"CREATE TABLE {name} {columns}", f"INSERT INTO {name} VALUES (1, '01')")
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        mariadb.execute(
+            "SET sql_quote_show_create = 0",
+            "TRUNCATE TABLE tables",
+            "ALTER TABLE online MODIFY v int",
+            "DROP TABLE event",
+            "CREATE TABLE event LIKE tables",
+        )
+        wait_until(lambda: all(is_equal(mariadb, store, name) for name in names), "all tables are equal")
+
+
 def present(mariadb: MariaDatabase) -> list[str]:
     found = mariadb.execute(
         "SELECT table_name FROM information_schema.tables"

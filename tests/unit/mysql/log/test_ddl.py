@@ -24,6 +24,8 @@ def told(statement: str) -> set[tuple[str, str, str | None]]:
         ('TRUNCATE TABLE "t"', ("d", "t")),
         ("SET STATEMENT max_statement_time = 1 FOR TRUNCATE t", ("d", "t")),
         ("TRUNCATE TABLE .t", ("d", "t")),
+        ("TRUNCATE TABLE `;`", ("d", ";")),
+        ("TRUNCATE `.`.`,`", (".", ",")),
     ],
 )
 def test_a_truncate_names_its_table(statement: str, table: tuple[str, str]) -> None:
@@ -105,8 +107,50 @@ def test_what_may_change_rows_unlogged_names_the_table(statement: str) -> None:
     assert ("unlogged", "d", "t") in told(statement)
 
 
+KEYWORDS = (
+    "analyze begin commit engine event format function innodb library modify nowait offline online package"
+    " partition role sequence server statement tables temporary trigger truncate undo user view wait"
+).split()
+"""Words of the grammar that may name a table without quotes."""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "TRUNCATE TABLE {t} WAIT 5",
+        "TRUNCATE {t}",
+        "TRUNCATE .{t}",
+        "ALTER TABLE {t} MODIFY a int",
+        "ALTER ONLINE IGNORE TABLE {t} ADD UNIQUE (a)",
+        "ALTER TABLE IF EXISTS {t} NOWAIT DROP PARTITION p",
+        "ALTER TABLE u RENAME {t}",
+        "ALTER TABLE u ADD c int, RENAME AS {t}",
+        "ALTER TABLE u RENAME = {t}",
+        "ALTER TABLE x.u RENAME {t}",
+        "ALTER TABLE u CONVERT TABLE {t} TO PARTITION p VALUES LESS THAN (1)",
+        "CREATE OR REPLACE TABLE {t} (a int)",
+        "DROP TABLE {t}",
+        "DROP TABLE IF EXISTS u, {t}",
+        "RENAME TABLE u TO v, {t} TO w",
+        "INSERT INTO {t} VALUES (1)",
+    ],
+)
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_a_keyword_may_name_a_table(statement: str, name: str) -> None:
+    assert any((kind, "d", name) in told(statement.format(t=name)) for kind in CHANGED)
+
+
+CHANGED = ("truncate", "unlogged", "statement")
+
+
+@pytest.mark.parametrize("statement", ["TRUNCATE @ t", "ALTER TABLE @ t DROP COLUMN c", "INSERT INTO @ t"])
+def test_a_statement_whose_table_can_not_be_parsed_has_an_effect_on_all_it_mentions(statement: str) -> None:
+    assert {("unlogged", "d", "t"), ("statement", "d", "t")} & told(statement)
+
+
 def test_a_dropped_database_means_all_its_tables() -> None:
     assert told("DROP DATABASE IF EXISTS `x y`") == {("unlogged", "x y", None)}
+    assert told("DROP SCHEMA tables") == {("unlogged", "tables", None)}
 
 
 @pytest.mark.parametrize(
