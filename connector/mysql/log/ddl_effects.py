@@ -144,14 +144,18 @@ class DdlEffects:
     def _announce(self, table: TableName, lsn: int, went: tuple[str, ...]) -> None:
         """Announce a layout that no row may ever show: first without the dropped columns, then the current.
 
-        The second is from the catalog, which may be ahead of the log; announcing twice does no harm.
+        The second is from the catalog, which may be ahead of the log; announcing twice does no harm. Without
+        a key column there is no layout to announce, and a column of its name may be back in the second: the
+        rows are read again.
         """
         now = self._schema_cache.now(table)
         known = self._schema_cache.latest(table)  # read after `now`, so it has at least as many changes
         if known is not None and known.schema is not None:
             gone = {name.lower() for name in went}
             left = tuple(c for c in known.schema.columns if c.name.lower() not in gone)
-            if left != known.schema.columns and gone.isdisjoint(map(str.lower, known.schema.key)):
+            if not gone.isdisjoint(map(str.lower, known.schema.key)):
+                self._add_unlogged(table, lsn, "ALTER TABLE dropped or renamed a column of its key")
+            elif left != known.schema.columns:
                 self._announced.append((lsn, replace(known.schema, columns=left)))
         if now is not None and now.schema is not None:
             self._announced.append((lsn, now.schema))

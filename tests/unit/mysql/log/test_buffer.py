@@ -208,6 +208,18 @@ def test_a_layout_that_no_row_shows_is_told_in_its_place() -> None:
     assert told == [(["id"], 2), (["id", "now"], 0)]
 
 
+@pytest.mark.parametrize(
+    "clauses",
+    ["RENAME COLUMN id TO x, RENAME COLUMN x TO id", "DROP ID", "RENAME COLUMN id TO x, ADD id int"],
+)
+def test_rows_are_read_again_whose_key_column_may_have_become_another(clauses: str) -> None:
+    log = Log()
+    log.transaction(1)
+    log.gtid()
+    log.query(f"ALTER TABLE t {clauses}")
+    assert [found.table.name for found in log.buffer.take_unlogged()] == ["t"]
+
+
 @pytest.mark.parametrize("taken_each_time", [True, False])
 def test_table_ids_begin_again_when_the_server_does(taken_each_time: bool) -> None:
     log, found, expected = Log(), [], []
