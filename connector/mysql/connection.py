@@ -39,8 +39,11 @@ _SESSION = (
     "sql_safe_updates = OFF",
     "sql_auto_is_null = OFF",
     "completion_type = NO_CHAIN",
+    "sql_quote_show_create = ON",
+    "max_error_count = 64",
 )
-"""Settings whose defaults may differ by server, some so far that a dump would miss rows."""
+"""Settings whose defaults may differ by server, some so far that a dump would miss rows, or a look at the
+catalog a foreign key or a warning."""
 
 _SESSION_WHERE_KNOWN = {
     "max_execution_time": "0",

@@ -221,6 +221,14 @@ def test_a_configured_key_needs_a_unique_index_that_is_never_null(mariadb: Maria
     assert findings(mariadb, keys={name: ["b", "a"]})[f"table {name}"].state == "ok"
 
 
+@pytest.fixture(params=[1, 0])
+def quoting(mariadb: MariaDatabase, request: pytest.FixtureRequest) -> Iterator[None]:
+    mariadb.execute(f"SET GLOBAL sql_quote_show_create = {request.param}")
+    yield
+    mariadb.execute("SET GLOBAL sql_quote_show_create = 1")
+
+
+@pytest.mark.usefixtures("quoting")
 def test_foreign_keys_that_change_rows_below_the_log_are_told(mariadb: MariaDatabase) -> None:
     reference = "FOREIGN KEY (p) REFERENCES parent (id)"
     mariadb.execute(
