@@ -104,26 +104,41 @@ class TableMap:
         They are hashes (of unique keys too long for an index) and, before those, the period of system
         versioning that names no columns for it. `shown`: the columns in the catalog; `row_end`: the one
         there with the end of a row's version.
+
+        The catalog may be ahead of the log, and those names are free for ordinary columns. So a column ends
+        versions only if it is in the log's primary key, to which MariaDB adds it. (An ordinary column there
+        is part of the key that lands, so its table is quarantined when it goes.) `TableError` if the log has
+        no key; a unique one without nulls counts as primary there.
         """
         left = len(self.columns)
         while left and _is_hash(self.columns[left - 1], shown):
             left -= 1
-        names = tuple(column.name for column in self.columns)
-        if self._ends_in_period(left, shown):
-            left, row_end = left - 2, _ROW_END
+        is_period = self._ends_in_period(left, shown)
+        row_end = _ROW_END if is_period else row_end
+        if row_end is None or not any(c.name == row_end and _is_moment(c) for c in self.columns):
+            row_end = None
+        elif not self.key:
+            raise TableError(
+                self.table, f"without a key the log does not tell whether {row_end} ends versions"
+            )
+        elif row_end not in self.key:
+            row_end, is_period = None, False
+        left -= 2 * is_period
         columns = tuple(replace(c, hidden=place >= left) for place, c in enumerate(self.columns))
-        row_end = row_end if row_end in names else None
         return replace(self, columns=columns, key=tuple(c for c in self.key if c != row_end), row_end=row_end)
 
     def _ends_in_period(self, upto: int, shown: Collection[str]) -> bool:
-        """Return whether the last columns before `upto` are a hidden system versioning period."""
+        """Return whether the last columns before `upto` may be a hidden system versioning period."""
         period = self.columns[max(0, upto - 2) : upto]
         return (
             [c.name for c in period] == [_ROW_START, _ROW_END]
-            and all(c.type.code == types.TIMESTAMP2 and c.type.scale == 6 for c in period)
+            and all(map(_is_moment, period))
             and not {_ROW_START, _ROW_END} & set(shown)
-            and (bool(shown) or _ROW_END in self.key)  # a dropped table shows nothing
         )
+
+
+def _is_moment(column: MappedColumn) -> bool:
+    return column.type.code == types.TIMESTAMP2 and column.type.scale == 6
 
 
 _ROW_START, _ROW_END = "row_start", "row_end"

@@ -16,7 +16,9 @@ from tests.support.servers.mariadb import (
     events,
     following,
     opened,
+    quarantines,
     read_all,
+    read_to,
     source_of,
 )
 
@@ -179,16 +181,37 @@ def test_columns_that_the_server_keeps_for_itself_do_not_land(mariadb: MariaData
 
 
 @pytest.mark.only_mariadb
-def test_a_version_that_ends_is_a_delete_also_in_a_minimal_image(mariadb: MariaDatabase) -> None:
+@pytest.mark.parametrize("key", ["PRIMARY KEY", "NOT NULL UNIQUE"])
+def test_a_version_that_ends_is_a_delete_also_in_a_minimal_image(mariadb: MariaDatabase, key: str) -> None:
     mariadb.execute(
-        f"CREATE TABLE t (id int PRIMARY KEY, a int) {VERSIONED}", "INSERT INTO t VALUES (1, 1), (2, 2)"
+        f"CREATE TABLE t (id int {key}, a int) {VERSIONED}", "INSERT INTO t VALUES (1, 1), (2, 2)"
     )
-    with following(source_of(mariadb)) as log:
+    with following(source_of(mariadb, keys={f"{mariadb.name}.t": ["id"]})) as log:
         mariadb.execute("SET binlog_row_image = MINIMAL", "UPDATE t SET a = 5", "DELETE FROM t WHERE id = 1")
         found = read_all(mariadb, log)
     assert [(row["_cdc"]["op"], row["id"], row["a"]) for row in found] == [
         ("update", 1, 5), ("update", 2, 5), ("delete", 1, None),
     ]  # fmt: skip
+
+
+@pytest.mark.only_mariadb
+@pytest.mark.parametrize("key", ["PRIMARY KEY", "NOT NULL UNIQUE", "UNIQUE"])
+def test_ordinary_columns_that_went_are_not_taken_for_a_period_by_their_names(
+    mariadb: MariaDatabase, key: str
+) -> None:
+    """The catalog no longer shows them, as it never shows a period without names."""
+    mariadb.execute(
+        f"CREATE TABLE t (id int {key}, row_start timestamp(6) NOT NULL DEFAULT '2020-01-01',"
+        " row_end timestamp(6) NOT NULL DEFAULT '2030-01-01')"
+    )
+    with following(source_of(mariadb, keys={f"{mariadb.name}.t": ["id"]})) as log:
+        mariadb.execute("INSERT INTO t (id) VALUES (1)", "ALTER TABLE t DROP row_start, DROP row_end")
+        read_to(log, end_of_log(mariadb))
+        segment = log.take()
+    if key == "UNIQUE":  # the log shows no key
+        assert quarantines(segment)
+    else:
+        assert [row["id"] for row in events(segment)] == [1]
 
 
 @pytest.mark.only_mariadb
