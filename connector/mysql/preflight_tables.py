@@ -116,11 +116,6 @@ def _readable(place: Place, facts: TableFacts) -> Finding | None:
 def _kept(facts: TableFacts) -> Finding | None:
     """Check what stores the rows: only a transactional engine has snapshots."""
     name, spelled = f"table {facts.table}", qualified(facts.table)
-    if facts.kind == "SYSTEM VERSIONED":
-        return Finding(
-            name, "failed", "is system-versioned: its log carries rows of the past too",
-            f"ALTER TABLE {spelled} DROP SYSTEM VERSIONING; or add it to source.exclude",
-        )  # fmt: skip
     if facts.engine not in TRANSACTIONAL:
         return Finding(
             name, "failed", f"is kept by {facts.engine}, which has no snapshots",
