@@ -20,8 +20,9 @@ from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
 from tests.support.cuts import Table, add_manifest, manifests_in
+from tests.support.mysql_source import reader_of
 from tests.support.servers.lossy_proxy import LossyProxy
-from tests.support.servers.mariadb import MariaDatabase, end_of_log, reader_of
+from tests.support.servers.mariadb import MariaDatabase
 from tests.support.waiting import wait_until
 
 
@@ -81,7 +82,7 @@ def wait_caught_up(mariadb: MariaDatabase, store: LocalStore) -> None:
             and all(table.dumped for table in newest.tables.values() if table.state == "captured")
         )
 
-    end = end_of_log(mariadb)
+    end = mariadb.end_of_log()
     wait_until(caught_up, "the newest manifest is at the end of the log, all tables dumped", seconds=60)
 
 

@@ -9,16 +9,9 @@ import pytest
 from connector.landing.event_batch import EventBatch
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
-from tests.support.servers.mariadb import (
-    MariaDatabase,
-    chunk_rows,
-    end_of_log,
-    following,
-    quarantines,
-    read_all,
-    read_to,
-    source_of,
-)
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import chunk_rows, following, quarantines, read_to
+from tests.support.servers.mariadb import MariaDatabase
 
 
 def last_rows(found: list[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:
@@ -147,7 +140,7 @@ def test_an_update_that_lacks_a_virtual_column_sets_its_table_aside(mariadb: Mar
     )  # fmt: skip
     with following(source_of(mariadb)) as log:
         mariadb.execute("SET binlog_row_image = MINIMAL", "UPDATE t SET n = 2", "UPDATE u SET n = 2")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         segment = log.take()
     (quarantined,) = quarantines(segment)
     assert (str(quarantined.table), "virtual column g" in quarantined.reason) == (f"{mariadb.name}.t", True)

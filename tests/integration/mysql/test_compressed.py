@@ -6,16 +6,9 @@ import random
 
 import pytest
 
-from tests.support.servers.mariadb import (
-    MariaDatabase,
-    Row,
-    chunk_rows,
-    end_of_log,
-    events,
-    following,
-    read_all,
-    source_of,
-)
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import Row, chunk_rows, events, following
+from tests.support.servers.mariadb import MariaDatabase
 from tests.support.waiting import wait_until
 
 PART_BYTES = 1 << 20
@@ -36,7 +29,7 @@ def test_a_compressed_transaction_longer_than_a_packet_comes_in_parts(mariadb: M
                 cursor.executemany("INSERT INTO t (v) VALUES (%s)", [(v,) for v in values[low : low + 20]])
             cursor.execute("COMMIT")
             cursor.execute("INSERT INTO t (v) VALUES ('behind')")
-        end = end_of_log(mariadb)
+        end = mariadb.end_of_log()
 
         def all_read() -> bool:
             nonlocal parts, most

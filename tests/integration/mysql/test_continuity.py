@@ -24,8 +24,9 @@ from tests.integration.mysql.test_capture import (
     wait_caught_up,
 )
 from tests.support.cuts import manifests_in
+from tests.support.mysql_source import source_of
 from tests.support.replication import own_server
-from tests.support.servers.mariadb import MariaDatabase, end_of_log, source_of
+from tests.support.servers.mariadb import MariaDatabase
 from tests.support.servers.mysql_server import MysqlServer
 from tests.support.waiting import wait_until
 
@@ -73,7 +74,7 @@ def assert_no_failover(database: MariaDatabase, place: ResumePoint) -> None:
     """The file of the place is shorter now; or not there yet; or purged: others may have its GTIDs."""
     source = source_of(database)
     last = database.execute("SHOW BINARY LOGS")[-1][0]
-    assert unpack_position(end_of_log(database))[0] == unpack_position(place.position)[0] + 1
+    assert unpack_position(database.end_of_log())[0] == unpack_position(place.position)[0] + 1
     found = source.gap_after(place)
     assert isinstance(found, str)
     assert "reset" in found
@@ -108,8 +109,8 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     put_back(server, copy)
     for n in range(20):
         restored.execute(f"UPDATE t SET v = 'kept {n}' WHERE id > 400")
-    assert unpack_position(end_of_log(restored))[0] == unpack_position(landed.position)[0]
-    assert end_of_log(restored) > landed.position > idle.position
+    assert unpack_position(restored.end_of_log())[0] == unpack_position(landed.position)[0]
+    assert restored.end_of_log() > landed.position > idle.position
     source = source_of(restored)
     for place in (place_of(idle), place_of(landed)):
         assert "restored" in str(source.gap_after(place))

@@ -15,19 +15,9 @@ from connector.mysql import dump
 from connector.mysql.dump import MysqlTables
 from connector.schema import TableName
 from connector.source import KeyRange
-from tests.support.servers.mariadb import (
-    MariaDatabase,
-    Row,
-    chunk_rows,
-    end_of_log,
-    events,
-    following,
-    read_all,
-    read_rows,
-    read_to,
-    reader_of,
-    source_of,
-)
+from tests.support.mysql_source import read_all, reader_of, source_of
+from tests.support.reading import Row, chunk_rows, events, following, read_rows, read_to
+from tests.support.servers.mariadb import MariaDatabase
 from tests.support.waiting import wait_until
 
 
@@ -41,7 +31,7 @@ def test_a_chunks_watermarks_are_around_its_snapshot(mariadb: MariaDatabase) -> 
     with following(source) as log:
         tables = source.open_tables()
         mariadb.execute("UPDATE t SET v = 'seen'")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
             mariadb.execute("UPDATE t SET v = 'later'")
             (rows,) = [some.columns[1].to_pylist() for some in chunk.rows()]

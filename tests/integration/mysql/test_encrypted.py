@@ -9,15 +9,9 @@ import pytest
 
 from connector.demo.servers.mariadb import MariadbServer, find_programs
 from connector.source import ResumePoint
-from tests.support.servers.mariadb import (
-    MariaDatabase,
-    following,
-    fresh_database,
-    opened,
-    ops,
-    read_all,
-    source_of,
-)
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import following, opened, ops
+from tests.support.servers.mariadb import MariaDatabase, fresh_database
 
 
 @pytest.fixture

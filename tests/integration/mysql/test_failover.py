@@ -18,9 +18,10 @@ from connector.mysql import source
 from connector.store.local import LocalStore
 from tests.integration.mysql.test_capture import Load, agent, assert_equal, fill, short_waits, wait_caught_up
 from tests.support.cuts import manifests_in
+from tests.support.mysql_source import reader_of, source_of
 from tests.support.replication import Replicated, replicated
 from tests.support.servers.lossy_proxy import LossyProxy
-from tests.support.servers.mariadb import MariaDatabase, reader_of, source_of
+from tests.support.servers.mariadb import MariaDatabase
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]

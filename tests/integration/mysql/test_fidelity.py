@@ -13,7 +13,9 @@ from connector.schema import TableName
 from connector.source import KeyRange
 from tests.fidelity.literals import Literals, means
 from tests.fidelity.mysql import LITERALS
-from tests.support.servers.mariadb import MariaDatabase, following, read_all, source_of
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import following
+from tests.support.servers.mariadb import MariaDatabase
 
 Cells = dict[int, list[tuple[Any, str | None]]]
 

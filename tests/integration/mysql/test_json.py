@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from connector.mysql.connection import literal
-from tests.support.servers.mariadb import MariaDatabase, following, read_all, source_of
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import following
+from tests.support.servers.mariadb import MariaDatabase
 
 pytestmark = pytest.mark.only_mysql
 

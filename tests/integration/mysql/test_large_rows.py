@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 
-from tests.support.servers.mariadb import MariaDatabase, source_of
+from tests.support.mysql_source import source_of
+from tests.support.servers.mariadb import MariaDatabase
 
 MIB = 1 << 20
 LARGEST = 24 * MIB

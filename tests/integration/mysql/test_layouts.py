@@ -9,18 +9,9 @@ import pytest
 from connector.mysql.dump import MysqlTables
 from connector.schema import TableName, TableSchema
 from connector.source import KeyRange, ResumePoint
-from tests.support.servers.mariadb import (
-    MariaDatabase,
-    chunk_rows,
-    end_of_log,
-    events,
-    following,
-    opened,
-    quarantines,
-    read_all,
-    read_to,
-    source_of,
-)
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import chunk_rows, events, following, opened, quarantines, read_to
+from tests.support.servers.mariadb import MariaDatabase
 
 Rows = dict[Any, dict[str, Any]]
 
@@ -206,7 +197,7 @@ def test_ordinary_columns_that_went_are_not_taken_for_a_period_by_their_names(
     )
     with following(source_of(mariadb, keys={f"{mariadb.name}.t": ["id"]})) as log:
         mariadb.execute("INSERT INTO t (id) VALUES (1)", "ALTER TABLE t DROP row_start, DROP row_end")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         segment = log.take()
     if key == "UNIQUE":  # the log shows no key
         assert quarantines(segment)
@@ -252,7 +243,7 @@ def test_table_ids_begin_again_when_the_server_starts_again(
         found += read_all(mariadb, log)
     assert [(row["_table"], row["id"]) for row in found] == expected
     # What lies between two restarts comes in many segments, too.
-    end, backlog = end_of_log(mariadb), []
+    end, backlog = mariadb.end_of_log(), []
     with opened(source, ResumePoint(begin, ())) as log:
         monkeypatch.setattr("connector.mysql.log.stream.RECEIVE_BYTES", 100)
         while log.position < end:

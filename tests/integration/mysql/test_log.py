@@ -13,21 +13,10 @@ from connector.errors import DeltatideError, PreconditionError, TransientError
 from connector.landing.event_batch import EventBatch
 from connector.schema import TableName
 from connector.source import Failover, ResumePoint, Segment
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import Row, events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.servers.lossy_proxy import LossyProxy
-from tests.support.servers.mariadb import (
-    MariaDatabase,
-    Row,
-    end_of_log,
-    events,
-    following,
-    opened,
-    ops,
-    quarantines,
-    read_all,
-    read_rows,
-    read_to,
-    source_of,
-)
+from tests.support.servers.mariadb import MariaDatabase
 from tests.support.waiting import wait_until
 
 
@@ -140,7 +129,7 @@ def test_an_update_that_may_be_a_replace_of_the_default_key_sets_its_table_aside
     )
     with following(source_of(mariadb)) as log:
         mariadb.execute("SET binlog_row_image = MINIMAL", "REPLACE INTO t (w) VALUES (1)")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         (found,) = quarantines(log.take())
     assert "REPLACE" in found.reason
     assert "binlog_row_image = FULL" in found.hint
@@ -178,7 +167,7 @@ def test_a_huge_transaction_can_be_taken_in_parts(mariadb: MariaDatabase) -> Non
     parts = []
     with following(source_of(mariadb)) as log:
         mariadb.execute("INSERT INTO t SELECT seq, repeat('x', 100) FROM seq_1_to_20000")
-        end = end_of_log(mariadb)
+        end = mariadb.end_of_log()
 
         def all_read() -> bool:
             log.read(0.05, 50_000)
@@ -233,7 +222,7 @@ def test_an_idle_log_moves_with_what_is_not_captured(mariadb: MariaDatabase) -> 
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
     with following(source_of(mariadb, [f"{mariadb.name}.t"])) as log:
         mariadb.execute("INSERT INTO other SELECT seq FROM seq_1_to_1000")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         assert (log.buffered_rows, log.buffered_bytes, log.behind_bytes) == (0, 0, 0)
 
 
@@ -273,7 +262,7 @@ def test_cut_connections_neither_skip_nor_double(mariadb: MariaDatabase) -> None
         writer.start()
         found: list[Row] = []
         position = history.position
-        while not (done.is_set() and position >= end_of_log(mariadb)):
+        while not (done.is_set() and position >= mariadb.end_of_log()):
             try:
                 log = source.open_log(1, ResumePoint(position))
                 try:
@@ -328,7 +317,7 @@ def test_columns_change_between_changes_and_the_log_says_how(mariadb: MariaDatab
             "ALTER TABLE t DROP a", "INSERT INTO t VALUES (4, 5)",
             "ALTER TABLE t RENAME COLUMN b TO c, ADD d int FIRST", "INSERT INTO t VALUES (6, 7, 8)",
         )  # fmt: skip
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         batches = with_rows(log.take())
         now = source.tables().schemas[0]
     names = [[c.name for c in batch.schema.columns] for batch in batches]
@@ -337,7 +326,7 @@ def test_columns_change_between_changes_and_the_log_says_how(mariadb: MariaDatab
     with opened(
         source, ResumePoint(start, ())
     ) as log:  # the same after a restart, whatever the catalog says now
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         again = with_rows(log.take())
     assert [b.schema.id for b in again] == [b.schema.id for b in batches]
 
@@ -366,7 +355,7 @@ def test_what_changes_rows_without_events_is_told_by_look(mariadb: MariaDatabase
         name = TableName(mariadb.name, "p" if "PARTITION" in statement else "t")
         before = source.look().tables
         mariadb.execute("SET sql_mode = ''", statement, "CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY)")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         after = source.look(before).tables
         assert source.unlogged(before[name], after[name])
         others = before.keys() & after.keys() - {name, TableName(mariadb.name, "ghost")}
@@ -378,7 +367,7 @@ def test_what_changes_rows_without_events_is_told_by_look(mariadb: MariaDatabase
             "DELETE FROM t", "INSERT INTO t (id) VALUES (7)", "ALTER TABLE t ADD later int",
             "CREATE INDEX i ON t (id)",
         )  # fmt: skip
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         assert not source.unlogged(after[name], source.look(after).tables[name])
 
 
@@ -389,7 +378,7 @@ def test_a_change_in_the_statement_format_quarantines_its_table_and_the_others_g
     with following(source_of(mariadb)) as log:
         mariadb.execute("SET binlog_format = STATEMENT", "INSERT INTO t VALUES (1)")
         mariadb.execute("INSERT INTO u VALUES (2)")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         segment = log.take()
     (found,) = quarantines(segment)
     assert found.table == TableName.parse(f"{mariadb.name}.t")
@@ -419,7 +408,7 @@ def test_a_statement_that_leads_to_a_table_indirectly_has_it_read_again(
     with following(source) as log:
         before = source.look().tables[TableName.parse(f"{mariadb.name}.t")]
         mariadb.execute("SET binlog_format = STATEMENT", statement)
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         quarantined = quarantines(log.take())
         assert quarantined or source.unlogged(
             before, source.look().tables[TableName.parse(f"{mariadb.name}.t")]
@@ -437,7 +426,7 @@ def test_a_statement_that_changes_another_database_leaves_these_tables_alone(mar
                 "CREATE TABLE elsewhere.c (n int PRIMARY KEY)", "SET binlog_format = STATEMENT",
                 "REPLACE INTO elsewhere.c VALUES (1), (2)",
             )  # fmt: skip
-            read_to(log, end_of_log(mariadb))
+            read_to(log, mariadb.end_of_log())
             assert quarantines(log.take()) == []
             assert source.look().tables == before
     finally:
@@ -453,7 +442,7 @@ def test_a_table_without_metadata_or_key_is_quarantined_and_the_others_go_on(mar
         for name in ("t", odd):
             mariadb.execute(f"ALTER TABLE {name} DROP PRIMARY KEY", f"INSERT INTO {name} VALUES (1)")
         mariadb.execute("INSERT INTO u VALUES (2)")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         segment = log.take()
         quarantined = quarantines(segment)
         assert {found.table for found in quarantined} == captured - {TableName(mariadb.name, "u")}
@@ -463,7 +452,7 @@ def test_a_table_without_metadata_or_key_is_quarantined_and_the_others_go_on(mar
             mariadb.execute("INSERT INTO u VALUES (3)")
         finally:
             mariadb.execute("SET GLOBAL binlog_row_metadata = FULL")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         (found,) = quarantines(log.take())
     assert found.table == TableName.parse(f"{mariadb.name}.u")
     assert "binlog_row_metadata" in found.hint
@@ -476,7 +465,7 @@ def test_an_xa_transaction_sets_its_tables_aside(mariadb: MariaDatabase) -> None
             "XA START 'x'", "INSERT INTO t VALUES (1)", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'"
         )
         mariadb.execute("INSERT INTO u VALUES (2)")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         found = quarantines(log.take())
     assert {str(each.table) for each in found} == {f"{mariadb.name}.t"}
     assert all("XA transaction" in each.reason for each in found)
@@ -530,7 +519,7 @@ def test_a_purged_file_is_a_gap(mariadb: MariaDatabase) -> None:
         start = log.position
         assert source.gap_after(ResumePoint(start)) is None
         mariadb.execute("FLUSH BINARY LOGS")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         position = log.position
     (last,) = mariadb.execute("SHOW BINARY LOGS")[-1:]
     mariadb.execute("FLUSH BINARY LOGS")
@@ -560,7 +549,7 @@ def test_a_reset_log_is_a_gap_even_where_the_same_file_and_offset_are_there_agai
     before = mariadb.execute("SELECT UNIX_TIMESTAMP()")
     wait_until(lambda: mariadb.execute("SELECT UNIX_TIMESTAMP()") > before, "another second begins")
     mariadb.execute("RESET MASTER", "INSERT INTO t SELECT seq FROM seq_2_to_3000")
-    assert end_of_log(mariadb) > position
+    assert mariadb.end_of_log() > position
     again = source_of(mariadb)  # another process
     assert "reset" in (again.gap_after(ResumePoint(position)) or "")
     history = again.begin_history(fresh=True)
@@ -577,7 +566,7 @@ def test_a_log_reset_while_it_is_read_ends_the_reading(mariadb: MariaDatabase) -
     source = source_of(mariadb)
     with following(source) as log:
         mariadb.execute("INSERT INTO t SELECT seq FROM seq_1_to_1000")
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         log.take()
         mariadb.execute("RESET MASTER")
         with pytest.raises(TransientError):

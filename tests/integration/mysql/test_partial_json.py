@@ -12,15 +12,9 @@ import pytest
 from connector.landing.event_batch import EventBatch
 from connector.mysql.connection import literal
 from connector.schema import TableName
-from tests.support.servers.mariadb import (
-    MariaDatabase,
-    end_of_log,
-    following,
-    quarantines,
-    read_all,
-    read_to,
-    source_of,
-)
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import following, quarantines, read_to
+from tests.support.servers.mariadb import MariaDatabase
 
 pytestmark = pytest.mark.only_mysql
 
@@ -123,7 +117,7 @@ def test_a_difference_whose_document_before_is_not_in_the_log_sets_its_table_asi
             "SET binlog_row_image = MINIMAL", "UPDATE t SET j = JSON_SET(j, '$.b', 2)",
             "SET binlog_row_image = FULL", "UPDATE u SET j = JSON_SET(j, '$.b', 2)",
         )  # fmt: skip
-        read_to(log, end_of_log(partial))
+        read_to(log, partial.end_of_log())
         segment = log.take()
     (quarantined,) = quarantines(segment)
     assert quarantined.table == TableName.parse(f"{partial.name}.t")

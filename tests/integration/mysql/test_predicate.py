@@ -13,7 +13,9 @@ from connector.errors import RequestError
 from connector.mysql.dump import MysqlTables
 from connector.schema import TableName
 from connector.source import KeyRange
-from tests.support.servers.mariadb import MariaDatabase, chunk_rows, following, source_of
+from tests.support.mysql_source import source_of
+from tests.support.reading import chunk_rows, following
+from tests.support.servers.mariadb import MariaDatabase
 
 ESCAPES = [
     "id < 0) LIMIT 1; CREATE TABLE evil (id int); DELETE FROM canary WHERE (true",

@@ -11,7 +11,9 @@ import pytest
 from connector.demo.servers.mariadb import MariadbServer
 from connector.schema import TableName
 from connector.source import Finding
-from tests.support.servers.mariadb import MariaDatabase, following, read_all, source_of
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import following
+from tests.support.servers.mariadb import MariaDatabase
 
 
 def findings(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from connector.schema import TableName
+from tests.support.mysql_source import source_of
 from tests.support.raw_keys import assert_the_same
-from tests.support.servers.mariadb import MariaDatabase, end_of_log, events, following, read_to, source_of
+from tests.support.reading import events, following, read_to
+from tests.support.servers.mariadb import MariaDatabase
 
 KEYS = {
     "date": ("0000-00-00", "2026-00-10", "2026-02-31", "2026-02-28"),
@@ -31,7 +33,7 @@ def test_rows_by_such_keys_are_the_same_from_dump_and_log_in_any_chunks(
             "SET sql_mode = 'ALLOW_INVALID_DATES'",
             f"UPDATE t SET k = '{texts[1]}', id = 3 WHERE k = '{texts[0]}' AND id = 1",
         )
-        read_to(log, end_of_log(mariadb))
+        read_to(log, mariadb.end_of_log())
         tables = source.open_tables()
         assert_the_same(tables, table, events(log.take()), texts)
         tables.close()

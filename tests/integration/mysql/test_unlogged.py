@@ -15,7 +15,9 @@ from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.schema import TableName
 from connector.store.local import LocalStore
 from tests.integration.mysql.test_capture import agent, assert_equal, is_equal, short_waits, wait_caught_up
-from tests.support.servers.mariadb import MariaDatabase, opened, source_of
+from tests.support.mysql_source import source_of
+from tests.support.reading import opened
+from tests.support.servers.mariadb import MariaDatabase
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]

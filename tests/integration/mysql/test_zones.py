@@ -6,7 +6,9 @@ import pytest
 
 from connector.schema import TableName
 from connector.source import KeyRange
-from tests.support.servers.mariadb import MariaDatabase, following, read_all, source_of
+from tests.support.mysql_source import read_all, source_of
+from tests.support.reading import following
+from tests.support.servers.mariadb import MariaDatabase
 
 
 @pytest.mark.every_release

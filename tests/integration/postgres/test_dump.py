@@ -16,18 +16,8 @@ from connector.postgres import copysocket, dump
 from connector.postgres.dump import PostgresTables
 from connector.schema import TableName
 from connector.source import KeyRange, ResumePoint
-from tests.support.postgres_source import (
-    Row,
-    chunk_rows,
-    end_of_log,
-    events,
-    following,
-    opened,
-    ops,
-    read_rows,
-    read_to,
-    source_of,
-)
+from tests.support.postgres_source import source_of
+from tests.support.reading import Row, chunk_rows, events, following, opened, ops, read_rows, read_to
 from tests.support.servers.postgres import Database
 from tests.support.waiting import wait_until
 
@@ -232,7 +222,7 @@ def test_a_commit_that_hangs_while_the_slot_is_made_is_waited_for(
         database.execute("SELECT pg_reload_conf()")
         hanging.join(30)
         assert chunk_rows(tables, "public.t") == [{"id": 7}]
-        read_to(log, end_of_log(database) - 64)
+        read_to(log, database.end_of_log() - 64)
         assert log.buffered_rows == 0  # the log did not have it
         tables.close()
 
@@ -260,7 +250,7 @@ def test_an_idle_server_reaches_the_high_watermark(database: Database) -> None:
         for _ in range(5):
             database.execute("SELECT pg_switch_wal()")  # the next record begins after a page header
             with tables.open_chunk(T, KeyRange()) as chunk:
-                assert chunk.low < chunk.high <= end_of_log(database)
+                assert chunk.low < chunk.high <= database.end_of_log()
                 read_to(log, chunk.high)
         tables.close()
 

@@ -13,18 +13,8 @@ from connector.postgres.log.reader import PostgresLog
 from connector.postgres.log.stream import StreamReader
 from connector.schema import TableName
 from connector.source import ResumePoint
-from tests.support.postgres_source import (
-    confirmed,
-    end_of_log,
-    events,
-    following,
-    opened,
-    ops,
-    quarantines,
-    read_rows,
-    read_to,
-    source_of,
-)
+from tests.support.postgres_source import confirmed, source_of
+from tests.support.reading import events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.waiting import wait_until
 
@@ -163,7 +153,7 @@ def test_the_slot_never_passes_what_was_confirmed(
     with following(source) as log:
         start = confirmed(database)
         database.execute("INSERT INTO busy SELECT FROM generate_series(1, 1000)")
-        read_to(log, end_of_log(database) - 8)  # idle for us, and yet it moves by itself
+        read_to(log, database.end_of_log() - 8)  # idle for us, and yet it moves by itself
         told(database, log, log.position)
         assert confirmed(database) == start
         database.execute("INSERT INTO t VALUES (1)")
@@ -171,7 +161,7 @@ def test_the_slot_never_passes_what_was_confirmed(
         log.confirm(segment.position)
         wait_until(lambda: confirmed(database) == segment.position, "the confirmation arrives")
         database.execute("INSERT INTO busy SELECT FROM generate_series(1, 1000)")
-        read_to(log, end_of_log(database) - 8)
+        read_to(log, database.end_of_log() - 8)
         idle = log.position
         assert idle > segment.position
         told(database, log, idle)
@@ -302,7 +292,7 @@ def test_bulk_that_follows_on_bulk_begins_where_that_had_read_to(
         log.read(0.2, 64 << 20)
         assert isinstance(log._way, BacklogReader)
         assert log._way is not former
-        end = end_of_log(database)
+        end = database.end_of_log()
         while log.position < end:
             log.read(0.05, 1 << 18)
             read.append(log.take())

@@ -14,7 +14,8 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.predicate import called_functions
 from connector.schema import TableName
 from connector.source import KeyRange
-from tests.support.postgres_source import chunk_rows, following, source_of
+from tests.support.postgres_source import source_of
+from tests.support.reading import chunk_rows, following
 from tests.support.servers.postgres import Database
 
 T = TableName("public", "t")

@@ -22,8 +22,9 @@ from connector.postgres.connection import connect
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import Finding
-from tests.support.postgres_source import chunk_rows, following, opened, ops, read_rows, source_of
-from tests.support.postgres_source import events as events_of
+from tests.support.postgres_source import source_of
+from tests.support.reading import chunk_rows, following, opened, ops, read_rows
+from tests.support.reading import events as events_of
 from tests.support.servers.postgres import Database, postgres_versions
 
 

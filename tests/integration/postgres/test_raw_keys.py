@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from connector.schema import TableName
-from tests.support.postgres_source import events, following, read_rows, source_of
+from tests.support.postgres_source import source_of
 from tests.support.raw_keys import assert_the_same
+from tests.support.reading import events, following, read_rows
 from tests.support.servers.postgres import Database
 
 TABLE = TableName("public", "t")

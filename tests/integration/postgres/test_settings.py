@@ -13,7 +13,8 @@ import pytest
 from connector.postgres.connection import IGNORED_VARIABLES
 from connector.postgres.log.reader import BULK_BYTES
 from connector.schema import TableName
-from tests.support.postgres_source import chunk_rows, events, opened, read_rows, source_of
+from tests.support.postgres_source import source_of
+from tests.support.reading import chunk_rows, events, opened, read_rows
 from tests.support.servers.postgres import Database, postgres_versions
 
 ROLE_SETTINGS = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timezone
 from typing import Any
@@ -14,23 +13,11 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER, FIELD_TYPE
 
-from connector.config import SourceConfig, TableConfig
 from connector.demo.servers.mariadb import MariadbServer
 from connector.mysql.connection import parse_url
-from connector.mysql.dump import MysqlTables
-from connector.mysql.log.reader import MysqlLog
-from connector.mysql.source import MysqlSource
 from connector.schema import TableName
-from connector.source import KeyRange, ResumePoint
-from tests.support.postgres_source import events, ops, quarantines
 from tests.support.servers.mysql_server import MysqlServer
 from tests.support.waiting import wait_until
-
-__all__ = ["MariaDatabase", "chunk_rows", "events", "following", "opened", "ops", "read_rows", "read_to"]
-__all__ += ["quarantines", "source_of"]
-
-Row = dict[str, Any]
-
 
 # Tests are written in MariaDB's dialect; what MySQL says otherwise.
 _MYSQL = (
@@ -137,7 +124,9 @@ class MariaDatabase:
         self.execute("SET sql_log_bin = 0", *filter(str.strip, statements.split(";")))
 
     def end_of_log(self) -> int:
-        return end_of_log(self)
+        """Return where the server's log ends now."""
+        file, offset = self.execute("SHOW MASTER STATUS")[0][:2]
+        return int(file.rpartition(".")[2]) << 32 | offset
 
     def all_sent(self, end: int) -> bool:
         with self.connect() as connection:
@@ -200,99 +189,3 @@ def fresh_database(server: MariadbServer | MysqlServer, name: str) -> Iterator[M
     finally:
         if server.running:
             MariaDatabase(server, "").execute(f"DROP DATABASE IF EXISTS `{name}`")
-
-
-def reader_of(database: MariaDatabase) -> str:
-    """The url of a new user who may read the log and this database, and write nothing."""
-    user = f"reader{secrets.token_hex(4)}"
-    client = "REPLICATION CLIENT" if database.is_mysql else "BINLOG MONITOR"
-    database.execute(
-        f"CREATE USER {user} IDENTIFIED BY 'secret'",
-        f"GRANT REPLICATION SLAVE, {client} ON *.* TO {user}",
-        f"GRANT SELECT ON `{database.name}`.* TO {user}",
-    )
-    return database.server.url(user=user, password="secret", database=database.name)
-
-
-def source_of(
-    database: MariaDatabase,
-    tables: Sequence[str] = (),
-    keys: Mapping[str, Sequence[str]] | None = None,
-    *,
-    url: str | None = None,
-) -> MysqlSource:
-    """A source of all tables of the database, named after it."""
-    config = SourceConfig.model_validate(
-        {
-            "name": "t" + database.name.replace("_", "-")[-40:],
-            "kind": "mariadb",
-            "url": url or database.url,
-            "tables": list(tables) or [f"{database.name}.*"],
-        }
-    )
-    return MysqlSource(
-        config, {TableName.parse(name): TableConfig(key=list(key)) for name, key in (keys or {}).items()}
-    )
-
-
-@contextlib.contextmanager
-def following(source: MysqlSource) -> Iterator[MysqlLog]:
-    """The log from a new history on."""
-    source.prepare()
-    with opened(source, source.begin_history(fresh=False)) as log:
-        yield log
-
-
-@contextlib.contextmanager
-def opened(source: MysqlSource, history: ResumePoint) -> Iterator[MysqlLog]:
-    """The log behind the history's position."""
-    log = source.open_log(1, history)
-    try:
-        yield log
-    finally:
-        log.close()
-        source.close()
-
-
-def read_rows(log: MysqlLog, rows: int) -> Any:
-    """Read until so many whole rows events are held, and take them."""
-
-    def enough() -> bool:
-        log.read(0.05, 64 << 20)
-        return log.buffered_rows >= rows
-
-    wait_until(enough, f"{rows} rows events are read")
-    return log.take()
-
-
-def read_to(log: MysqlLog, position: int) -> None:
-    """Read until the position is reached."""
-
-    def reached() -> bool:
-        log.read(0.05, 64 << 20)
-        return log.position >= position
-
-    wait_until(reached, f"position {position} is reached")
-
-
-def end_of_log(database: MariaDatabase) -> int:
-    """Where the server's log ends now."""
-    file, offset = database.execute("SHOW MASTER STATUS")[0][:2]
-    return int(file.rpartition(".")[2]) << 32 | offset
-
-
-def read_all(database: MariaDatabase, log: MysqlLog) -> list[Row]:
-    """Everything up to the present end of the log, as events in order."""
-    read_to(log, end_of_log(database))
-    return events(log.take())
-
-
-def chunk_rows(
-    tables: MysqlTables, table: str, key_range: KeyRange | None = None, where: str | None = None
-) -> list[Row]:
-    """The rows of a chunk."""
-    import pyarrow as pa
-
-    with tables.open_chunk(TableName.parse(table), key_range or KeyRange(), where) as chunk:
-        names = [column.name for column in chunk.schema.columns]
-        return [row for some in chunk.rows() for row in pa.table(some.columns, names).to_pylist()]
