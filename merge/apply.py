@@ -58,8 +58,9 @@ SAME = f"{position('source')} = {position('target')}"
 DELETED = "source._cdc.op = 'delete'"
 KEPT = "source._cdc.op <> 'delete'"
 SINCE = "(source._cdc.since.epoch, source._cdc.since.lsn, source._cdc.since.seq)"
-KEEPS = f"(source._cdc.since IS NULL OR {SINCE} <= {position('target')}) AND target._cdc.op <> 'delete'"
-"""`target` still has what `source` does not carry: the row was not recreated since."""
+# `target` still has what `source` does not carry: the row was not recreated since (nor, KEEPS, deleted).
+CONTINUES = f"(source._cdc.since IS NULL OR {SINCE} <= {position('target')})"
+KEEPS = f"{CONTINUES} AND target._cdc.op <> 'delete'"
 
 
 @dataclass(frozen=True)
@@ -152,11 +153,9 @@ def overwrite_sql(target: Target, view: str, layout: Layout, rules: Rules) -> st
 
 def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, bounds: str = "") -> str:
     """Build the MERGE of reconciled changes, in the temporary view `view`, into a target."""
-    deleting = f"UPDATE SET {CDC} = {deleted_cdc()}" if rules.soft else "DELETE"
-    values = new_values(layout, rules)
-    updates = ", ".join(
-        f"{quoted(name)} = {value}" for name, value in values.items() if name not in layout.key
-    )
+    # A deleted row keeps its last values, whether the target or the changes have them.
+    deleting = f"UPDATE SET {_set(_folded(layout, CONTINUES), layout)}" if rules.soft else "DELETE"
+    updates = _set(new_values(layout, rules), layout)
     inserts = ", ".join([*(f"source.{quoted(name)}" for name in layout.columns), fresh_cdc()])
     return f"""
         MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout)}{bounds}
@@ -166,20 +165,29 @@ def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, bounds: s
             THEN INSERT ({listed([*layout.columns, CDC])}) VALUES ({inserts})"""
 
 
+def _set(values: Mapping[str, str], layout: Layout) -> str:
+    return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items() if name not in layout.key)
+
+
 def new_values(layout: Layout, rules: Rules) -> dict[str, str]:
     """Build each column of a row that is in both `source` and `target` and is not deleted."""
+    if rules.partial:
+        return _folded(layout, KEEPS)
+    return {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
+
+
+def _folded(layout: Layout, keeps: str) -> dict[str, str]:
+    """Build each column, from `target` where `keeps` holds and `source` lacks it."""
     values = {name: f"source.{quoted(name)}" for name in layout.columns}
-    if not rules.partial:
-        return {**values, CDC: fresh_cdc()}
     for name in layout.values:
-        lacking = f"{KEEPS} AND array_contains(source._cdc.missing, {text(name)})"
+        lacking = f"{keeps} AND array_contains(source._cdc.missing, {text(name)})"
         values[name] = f"CASE WHEN {lacking} THEN target.{quoted(name)} ELSE source.{quoted(name)} END"
     missing = "array_intersect(source._cdc.missing, coalesce(target._cdc.missing, array()))"
-    missing = f"CASE WHEN {KEEPS} THEN {_unless_empty(missing)} ELSE source._cdc.missing END"
+    missing = f"CASE WHEN {keeps} THEN {_unless_empty(missing)} ELSE source._cdc.missing END"
     raw = """map_concat(
         map_filter(coalesce(target._cdc.raw, map()), (k, v) -> array_contains(source._cdc.missing, k)),
         coalesce(source._cdc.raw, map()))"""
-    lacking = f"{KEEPS} AND source._cdc.missing IS NOT NULL"
+    lacking = f"{keeps} AND source._cdc.missing IS NOT NULL"
     raw = f"CASE WHEN {lacking} THEN {_unless_empty(raw)} ELSE source._cdc.raw END"
     return {**values, CDC: _cdc({"missing": missing, "raw": raw})}
 
@@ -208,11 +216,6 @@ def tie(layout: Layout, rules: Rules) -> str:
 def fresh_cdc() -> str:
     """Build a row's `_cdc` as its change carries it."""
     return _cdc({})
-
-
-def deleted_cdc() -> str:
-    """Build the `_cdc` of a row that is kept and marked as deleted."""
-    return _cdc({"raw": "target._cdc.raw", "missing": "target._cdc.missing"})
 
 
 def _cdc(values: Mapping[str, str]) -> str:

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from connector.landing.format import CDC, CDC_FIELDS, DELETE, TRUNCATE
 from connector.position import Position
 from connector.schema import TableSchema
-from merge.keys import Layout, raw_of_key, same_keys, with_raw
+from merge.keys import Layout, raw_of_key, same_keys, same_rows, with_raw
 from merge.landing_zone import LandingZone
 from merge.plan import Sweep, TablePlan
-from merge.reconcile import position_of, reconcile
+from merge.reconcile import SINCE_TYPE, position_of, reconcile
 from merge.sql import data_type, position_literal, quoted
 
 if TYPE_CHECKING:
@@ -32,9 +32,12 @@ def changes(
     schemas: Mapping[str, TableSchema],
     layout: Layout,
     target: DataFrame | None,
+    *,
+    soft: bool = False,
 ) -> DataFrame:
     """Return a plan's changes to `target` (None: it is empty): key, columns, `_cdc` (`merge.reconcile`).
 
+    `soft`: deleted keys have the columns of their last version.
     Some rows may be stale, since log is read again; the caller must compare positions.
     """
     events = landing.events(plan.files, schemas, layout.columns)
@@ -44,11 +47,25 @@ def changes(
     if plan.swept is not None and plan.astride:
         events = events.where(~_before(plan.swept))
     if plan.truncates:
-        events = _truncate(landing, plan, schemas, layout, events, target)
+        events = _truncate(landing, plan, schemas, layout, events, target, soft=soft)
     if target is not None:
         for sweep in plan.sweeps:
             events = events.unionByName(_ghosts(landing, sweep, schemas, layout, target))
-    return reconcile(events, layout.key, layout.values, partial=plan.partial, raw_keys=layout.raw_keys)
+    return reconcile(
+        events, layout.key, layout.values, partial=plan.partial, raw_keys=layout.raw_keys, soft=soft
+    )
+
+
+def with_deleted(source: DataFrame, target: DataFrame, layout: Layout) -> DataFrame:
+    """Add to the changes that rewrite `target` those of its rows marked as deleted that they lack.
+
+    The landing zone no longer counts what was deleted before the last full dump. Pure.
+    """
+    marked = target.where(F.col(CDC)["op"] == DELETE).alias("source")
+    unknown = marked.join(source.alias("target"), same_rows(layout), "left_anti")
+    cdc = F.col(CDC).withField("since", F.lit(None).cast(SINCE_TYPE))
+    columns = [F.col(quoted(name)) for name in layout.columns]
+    return source.unionByName(unknown.select(*columns, cdc.alias(CDC)))
 
 
 def _truncate(
@@ -58,17 +75,23 @@ def _truncate(
     layout: Layout,
     events: DataFrame,
     target: DataFrame | None,
+    *,
+    soft: bool,
 ) -> DataFrame:
-    """Drop events before the last truncate, and delete the target's rows from before it."""
+    """Drop events before the last truncate, and delete the target's rows from before it.
+
+    If deletes are `soft`, the events stay, and the rows that they left are deleted too.
+    """
     truncates = landing.events(plan.truncates, schemas, {}).where(F.col(CDC)["op"] == TRUNCATE)
     last = truncates.agg(F.max(position_of(F.col(CDC))).alias("at")).collect()[0]["at"]
     if last is None:
         return events
     position = Position(*last)
-    after = events.where((F.col(CDC)["op"] != TRUNCATE) & ~_before(position))
-    if target is None:
-        return after
-    return after.unionByName(_deletes(_older(target, layout, position), layout, position))
+    events = events.where(F.col(CDC)["op"] != TRUNCATE)
+    kept = events if soft else events.where(~_before(position))
+    for frame in ([events] if soft else []) + ([] if target is None else [target]):
+        kept = kept.unionByName(_deletes(_older(frame, layout, position), layout, position))
+    return kept
 
 
 def _ghosts(

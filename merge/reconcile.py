@@ -19,6 +19,12 @@ and the resulting row::
 Without the insert, `b` is null, `missing` is ``[b]``, and `since`, the position of the last boundary, is
 null. If `missing` names a column, `merge.apply` keeps the target's value, unless that is from before `since`.
 
+Where deletes are soft, a deleted key has the columns of its last version, by the same rule::
+
+    position   op       unchanged   a    b               a   b   _cdc.position   _cdc.op   _cdc.missing
+    (1, 10, 0) update   [b]         1    null     ->     1   null   (1, 20, 0)   delete    [b]
+    (1, 20, 0) delete
+
 Ties: two events of one key at one position are the same event, landed twice; either is taken.
 """
 
@@ -48,6 +54,7 @@ TARGET_FIELDS: dict[str, str] = {
 """The fields of `_cdc` in a Delta table. A reconciled row also has `since`."""
 
 MISSING_TYPE = TARGET_FIELDS["missing"]
+SINCE_TYPE = "struct<epoch:int,lsn:bigint,seq:bigint>"
 
 
 def reconcile(
@@ -57,15 +64,18 @@ def reconcile(
     *,
     partial: bool,
     raw_keys: Sequence[str] = (),
+    soft: bool = False,
 ) -> DataFrame:
     """Return one row per key: key, other `columns`, and `_cdc` with `TARGET_FIELDS` and `since`.
 
     `events`: key, `columns`, `_cdc` as landed; no truncates. `partial`: whether an event may lack columns;
     if none does, the latest event is taken as it is. A deleted key becomes a row with `op` delete, whose
-    columns are meaningless. `raw_keys`: the key columns whose raw text belongs to the key (`merge.keys`).
+    columns are meaningless; if `soft`, those of its last version, of which `missing` names the unknown ones.
+    `raw_keys`: the key columns whose raw text belongs to the key (`merge.keys`).
     """
-    fold = _by_column if partial else _by_row
-    return fold(events, key, columns, raw_keys)
+    if partial or soft:
+        return _by_column(events, key, columns, raw_keys, soft=soft)
+    return _by_row(events, key, columns, raw_keys)
 
 
 def position_of(cdc: Column) -> Column:
@@ -80,17 +90,16 @@ def _by_row(
     row = F.struct(*[F.col(quoted(c)) for c in columns], cdc)
     winners = _grouped(events, key, raw_keys).agg(F.max_by(row, position_of(cdc)).alias(CDC))
     winner, last = F.col(CDC), F.col(CDC)[CDC]
+    raw = F.when(last["op"] != DELETE, last["raw"]).otherwise(raw_of_key(raw_keys))
     return winners.select(
         *[F.col(quoted(c)) for c in key],
         *[winner[c].alias(c) for c in columns],
-        _target_cdc(
-            last, last["raw"], F.lit(None).cast(MISSING_TYPE), position_of(last), raw_of_key(raw_keys)
-        ).alias(CDC),
+        _target_cdc(last, raw, F.lit(None).cast(MISSING_TYPE), position_of(last)).alias(CDC),
     )
 
 
 def _by_column(
-    events: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str]
+    events: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str], *, soft: bool
 ) -> DataFrame:
     """Take each column from the latest event that carries it, but none from before the last boundary.
 
@@ -114,17 +123,19 @@ def _by_column(
         F.struct(
             F.max_by(cdc, at).alias("last"),
             F.max(F.when(boundary, at)).alias("boundary"),
+            F.max(F.when(boundary & (cdc["op"] != DELETE), at)).alias("created"),
             *[value.alias(f"c{n}") for n, value in enumerate(carried)],
         ).alias(CDC)
     )
-    return _resolved(folded, key, columns, raw_keys)
+    return _resolved(folded, key, columns, raw_keys, soft=soft)
 
 
 def _resolved(
-    folded: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str]
+    folded: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str], *, soft: bool
 ) -> DataFrame:
     fold = F.col(CDC)
-    since = fold["boundary"]
+    deleted = fold["last"]["op"] == DELETE
+    since = F.when(deleted, fold["created"]).otherwise(fold["boundary"]) if soft else fold["boundary"]
 
     def lacks(n: int) -> Column:
         at = fold[f"c{n}"]["at"]
@@ -143,10 +154,12 @@ def _resolved(
     ]
     raw = F.map_from_entries(F.array_compact(F.array(*raws))) if raws else F.lit(None)
     raw = F.when(F.size(raw) > 0, raw) if raws else raw.cast(TARGET_FIELDS["raw"])
+    if not soft:
+        raw, missing = F.when(deleted, raw_of_key(raw_keys)).otherwise(raw), F.when(~deleted, missing)
     return folded.select(
         *[F.col(quoted(c)) for c in key],
         *[F.when(~lacks(n), fold[f"c{n}"]["value"]).alias(name) for n, name in enumerate(columns)],
-        _target_cdc(fold["last"], raw, missing, since, raw_of_key(raw_keys)).alias(CDC),
+        _target_cdc(fold["last"], raw, missing, since).alias(CDC),
     )
 
 
@@ -158,13 +171,12 @@ def _filled(names: list[Column]) -> Column:
     return F.when(F.size(present) > 0, present).cast(MISSING_TYPE)
 
 
-def _target_cdc(last: Column, raw: Column, missing: Column, since: Column, raw_of_deleted: Column) -> Column:
+def _target_cdc(last: Column, raw: Column, missing: Column, since: Column) -> Column:
     taken = ("op", "epoch", "lsn", "seq", "committed_at")
-    alive = last["op"] != DELETE
     return F.struct(
         *[last[name].alias(name) for name in taken],
-        F.when(alive, raw).otherwise(raw_of_deleted).alias("raw"),
-        F.when(alive, missing).alias("missing"),
+        raw.alias("raw"),
+        missing.alias("missing"),
         since.alias("since"),
     )
 

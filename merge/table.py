@@ -15,7 +15,7 @@ from connector.errors import TableError
 from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
 from merge.backfill import Waiting, count_waiting, request_missing, request_waiting
-from merge.change_set import changes
+from merge.change_set import changes, with_deleted
 from merge.commits import Commits, Mark, is_of, read_commits
 from merge.control_table import Place
 from merge.keys import Layout
@@ -131,11 +131,13 @@ class TableJob:
         even into an empty table, since another job may have rebuilt that meanwhile.
         """
         frame = None if whole else self.target.frame(self.spark)
-        source = changes(self.landing, self.plan, self.schemas, self.layout, frame)
+        soft = self.config.table(self.plan.table).deletes == "soft"
+        source = changes(self.landing, self.plan, self.schemas, self.layout, frame, soft=soft)
+        if whole and soft and not self.state.empty:
+            source = with_deleted(source, self.target.frame(self.spark), self.layout)
         waiting = Waiting()
         if self.plan.partial:
             waiting = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
-        soft = self.config.table(self.plan.table).deletes == "soft"
         anywhere = bool(self.plan.truncates or self.plan.sweeps)
         rules = Rules(self.plan.partial, self.plan.chunks, soft, anywhere, whole)
         return apply(self.spark, self.target, self.state, source, self.layout, rules, mark), waiting

@@ -85,7 +85,46 @@ def test_soft_deletes_mark_the_row_and_keep_its_values(spark: SparkSession, tmp_
     assert zone.live() == [(2, 2, "x")]
     zone.log(30, insert(25, 1, a=8), Event("truncate", 26, 0, {}))
     zone.merge()
-    assert zone.rows("id, _cdc.op") == [(1, "delete"), (2, "delete"), (3, "delete")]
+    assert zone.rows(shown) == [(1, 8, "delete"), (2, 2, "delete"), (3, None, "delete")]
+
+
+def test_a_soft_deleted_row_has_its_last_values_however_merged_and_built_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also what came and went in one merge, and what a rebuild does not read since a full dump."""
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, insert(5, 1), insert(5, 2), insert(5, 3), insert(6, 4, b="y"), delete(7, 4))
+    zone.merge()
+    zone.log(20, update_of_a(13, 1, a=11), delete(14, 1), delete(15, 2), insert(16, 5), delete(17, 5))
+    report = zone.merge()
+    gone = [(1, 11, "x"), (2, 2, "x"), (4, 4, "y"), (5, 5, "x")]
+    assert report.exact
+    assert deleted(zone) == gone
+    built_anew(zone)
+    assert deleted(zone) == gone
+    zone.landed.full_dump(T, 1, 38, started_in=zone.landed.number + 1)
+    zone.chunk(45, Chunk(38, 43, [row(3, 3)]))
+    zone.log(50, insert(47, 2, a=22))
+    zone.merge()
+    built_anew(zone)
+    assert deleted(zone) == [(1, 11, "x"), (4, 4, "y"), (5, 5, "x")]
+    assert zone.live() == [(2, 22, "x"), (3, 3, "x"), (9, 9, "x")]
+
+
+def deleted(zone: Zone) -> list[tuple[Any, ...]]:
+    """The rows marked as deleted; none of them says that it waits for a column."""
+    found = zone.rows("id, a, b, _cdc.op, _cdc.missing")
+    assert not [r for r in found if r[4] is not None]
+    return [r[:3] for r in found if r[3] == "delete"]
+
+
+def built_anew(zone: Zone) -> None:
+    """Somebody else changes the table, and the next merge rewrites it."""
+    zone.spark.sql(f"UPDATE delta.`{zone.folder}/lake/public/orders` SET b = 'mine' WHERE id = 3")
+    position = zone.landed.manifests[-1].position
+    zone.log(position + 10, insert(position + 5, 9))
+    assert zone.merge().exact
+    assert zone.live()[-2:] == [(3, 3, "x"), (9, 9, "x")]
 
 
 def test_after_a_gap_a_full_dump_sweeps_ghosts_and_mends_what_changed_unseen(zone: Zone) -> None:
