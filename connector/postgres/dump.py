@@ -99,8 +99,8 @@ class PostgresChunk:
 class PostgresTables:
     """Reads chunks over one connection; implements `connector.source.TableReader`. Used by one thread.
 
-    `timeline` returns the log's; when it changes, the connection is opened again, as it may lead to a server
-    that was replaced.
+    `types` returns the log's cache of types (`connector.postgres.catalog`), `timeline` the log's timeline:
+    when that changes, the connection is opened again, as it may lead to a server that was replaced.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class PostgresTables:
         tables: Mapping[TableName, TableConfig],
         visibility: Callable[[], Visibility | None],
         timeline: Callable[[], str | None] = lambda: None,
-        types: Types | None = None,
+        types: Callable[[], Types] = dict,
         predicate_seconds: float = 600.0,
     ) -> None:
         self._connect, self._tables = connect, tables
         self._visibility, self._predicate_seconds = visibility, predicate_seconds
-        self._timeline, self._types = timeline, {} if types is None else types
+        self._timeline, self._types = timeline, types
         self._open()
 
     def next_boundary(
@@ -179,7 +179,6 @@ class PostgresTables:
     def _open(self) -> None:
         self._of, self._connection = self._timeline(), self._connect()
         self._role = self._connection.info.user
-        self._catalog = Catalog(self._connection, self._tables, self._types)
 
     @contextmanager
     def _chunk(
@@ -198,7 +197,7 @@ class PostgresTables:
         with self._errors(table, where):
             try:
                 low, high = self._open_snapshot(table)
-                layout = self._catalog.layout_now(table)
+                layout = Catalog(self._connection, self._tables, self._types()).layout_now(table)
                 if layout.schema is None:
                     raise TableError(table, layout.reason, hint=layout.hint)
                 yield layout.schema, low, high

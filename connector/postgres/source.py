@@ -270,7 +270,7 @@ class PostgresSource:
         with driver_errors(f"opening slot {self._config.slot}"):
             slot.wait_until_released(self._connected(), self._config.slot)
         visibility = Visibility(history.position, history.not_yet_visible)
-        side = self._connect()
+        side, self._types = self._connect(), {}  # oids may name other types after a restore or a crash
         catalog = Catalog(side, self._tables, self._types)
         try:
             reader = PostgresLog(
@@ -298,7 +298,7 @@ class PostgresSource:
             self._tables,
             lambda: self._visibility,
             lambda: self._timeline,
-            self._types,
+            lambda: self._types,
             self._config.predicate_seconds,
         )
 

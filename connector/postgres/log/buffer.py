@@ -121,13 +121,17 @@ class LogBuffer:
             self._visibility.publish(position)
 
     def take(self) -> LogSegment | PgSegment:
-        """Take all whole transactions."""
+        """Take all whole transactions. What was found in the open one goes with it, in part or whole."""
         rows, carried = self.whole_rows, self._first_carried
         transactions, self._transactions = self._transactions, Transactions()
         self.whole_rows = self._first_carried = 0
+        quarantined, self._quarantined = self._quarantined, []
         if self._open is not None:
             self._open = self._open._replace(start=self._open.start - rows)
-        return self._cut(rows, transactions, carried)
+            lsn = self._open.begin.commit_lsn
+            self._quarantined = [found for found in quarantined if found.lsn == lsn]
+            quarantined = [found for found in quarantined if found.lsn != lsn]
+        return self._cut(rows, transactions, carried, quarantined)
 
     def take_open(self) -> LogSegment | PgSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
@@ -138,9 +142,12 @@ class LogBuffer:
         transactions = Transactions()
         transactions.add(0, begin)
         self._open = _Open(begin, 0, carried + rows)
-        return self._cut(rows, transactions, carried)
+        quarantined, self._quarantined = self._quarantined, []
+        return self._cut(rows, transactions, carried, quarantined)
 
-    def _cut(self, rows: int, transactions: Transactions, carried: int) -> LogSegment | PgSegment:
+    def _cut(
+        self, rows: int, transactions: Transactions, carried: int, quarantined: Sequence[Quarantine]
+    ) -> LogSegment | PgSegment:
         payloads, self._payloads = self._payloads[:rows], self._payloads[rows:]
         layouts = [*self._known.values(), *(layout for layout in self._layouts if layout.start < rows)]
         for layout in layouts:
@@ -158,7 +165,6 @@ class LogBuffer:
             self._epoch, self._position, committed_at, payloads, transactions, layouts,
             base=self._base, first_ordinal=carried, last_commit=last_commit,
         )  # fmt: skip
-        quarantined, self._quarantined = self._quarantined, []
         return LogSegment(segment, quarantined) if quarantined else segment
 
     def _change_base(self, base: int) -> None:

@@ -158,6 +158,13 @@ def test_a_type_that_is_renamed_leaves_the_layout_as_it_was(database: Database) 
         tables = source.open_tables()
         with tables.open_chunk(T, KeyRange()) as chunk:
             assert chunk.schema == batch.schema
+    database.execute("DROP TABLE t; DROP TYPE feeling; CREATE TYPE mood AS ENUM ('b')")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, m mood)")
+    oid = database.execute("SELECT 'mood'::regtype::oid::bigint")[0][0]
+    source._types[oid, -1] = "double precision", "double"  # of a server whose disk was restored since
+    with following(source):
+        with tables.open_chunk(T, KeyRange()) as chunk:
+            assert [column.type for column in chunk.schema.columns] == ["int", "string"]
         tables.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from datetime import datetime, timedelta, timezone
 
+from connector.landing.event_batch import Quarantine
 from connector.landing.manifest import InvisibleCommit, LastCommit
 from connector.postgres.catalog import Layout
 from connector.postgres.log.buffer import LogBuffer
@@ -31,6 +32,19 @@ def test_a_commit_is_remembered_even_when_its_table_is_not_landed() -> None:
     buffer.feed(transaction(7, 100, relation("t"), insert(RELID, ["1"])), 0)
     buffer.feed(transaction(8, 200), 0)
     assert visibility.not_yet_visible(300) == [InvisibleCommit(xid=7, lsn=100)]
+
+
+def test_what_is_quarantined_in_an_open_transaction_is_handed_over_with_it() -> None:
+    """Nothing is landed of a segment that holds no whole transaction."""
+    buffer = LogBuffer(1, Visibility(0), lambda _relation, _xid: Layout(None, "it can't be read", "fix it"))
+    begin, *changes, commit = transaction(7, 100, relation("t"), insert(RELID, ["1"]))
+    buffer.feed(transaction(6, 90), 0)
+    buffer.feed([begin, *changes], 0)
+    assert [*buffer.take().decode()] == []
+    buffer.feed([commit], 0)
+    (quarantined,) = buffer.take().decode()
+    assert isinstance(quarantined, Quarantine)
+    assert quarantined.lsn == 100
 
 
 def test_the_last_commit_is_named_whatever_it_changed() -> None:
