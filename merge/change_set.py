@@ -57,15 +57,20 @@ def changes(
 
 
 def with_deleted(source: DataFrame, target: DataFrame, layout: Layout) -> DataFrame:
-    """Add to the changes that rewrite `target` those of its rows marked as deleted that they lack.
+    """Add to the changes that rewrite `target` those of its rows marked as deleted that they know less of.
 
-    The landing zone no longer counts what was deleted before the last full dump. Pure.
+    The landing zone no longer counts what was before the last full dump: neither rows deleted by then, nor
+    the values of those deleted before the dump read them. Pure.
     """
-    marked = target.where(F.col(CDC)["op"] == DELETE).alias("source")
-    unknown = marked.join(source.alias("target"), same_rows(layout), "left_anti")
-    cdc = F.col(CDC).withField("since", F.lit(None).cast(SINCE_TYPE))
-    columns = [F.col(quoted(name)) for name in layout.columns]
-    return source.unionByName(unknown.select(*columns, cdc.alias(CDC)))
+    cdc = F.col(CDC)
+    whole = source.where((cdc["op"] != DELETE) | cdc["since"].isNotNull())
+    marked = target.where(cdc["op"] == DELETE).alias("source")
+    kept = marked.join(whole.alias("target"), same_rows(layout), "left_anti").select(
+        *[F.col(quoted(name)) for name in layout.columns],
+        cdc.withField("since", F.lit(None).cast(SINCE_TYPE)).alias(CDC),
+    )
+    others = source.alias("source").join(kept.alias("target"), same_rows(layout), "left_anti")
+    return others.unionByName(kept)
 
 
 def _truncate(

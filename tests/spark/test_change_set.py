@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from merge import apply, merge_once
 from tests.support.landed import Chunk, Event
-from tests.support.zone import T, Zone, delete, insert, row, update_of_a
+from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
 
 @pytest.fixture
@@ -93,7 +93,8 @@ def test_a_soft_deleted_row_has_its_last_values_however_merged_and_built_anew(
 ) -> None:
     """Also what came and went in one merge, and what a rebuild does not read since a full dump."""
     zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
-    zone.log(10, insert(5, 1), insert(5, 2), insert(5, 3), insert(6, 4, b="y"), delete(7, 4))
+    rows = [insert(5, key) for key in (0, 1, 2, 3)]
+    zone.log(10, *rows, insert(6, 4, b="y"), delete(7, 4))
     zone.merge()
     zone.log(20, update_of_a(13, 1, a=11), delete(14, 1), delete(15, 2), insert(16, 5), delete(17, 5))
     report = zone.merge()
@@ -103,11 +104,12 @@ def test_a_soft_deleted_row_has_its_last_values_however_merged_and_built_anew(
     built_anew(zone)
     assert deleted(zone) == gone
     zone.landed.full_dump(T, 1, 38, started_in=zone.landed.number + 1)
-    zone.chunk(45, Chunk(38, 43, [row(3, 3)]))
+    chunk = zone.landed.chunk(ORDERS, Chunk(38, 43, [row(3, 3)]))
+    zone.landed.commit(45, [zone.landed.log(ORDERS, [delete(40, 0)]), chunk])
     zone.log(50, insert(47, 2, a=22))
     zone.merge()
     built_anew(zone)
-    assert deleted(zone) == [(1, 11, "x"), (4, 4, "y"), (5, 5, "x")]
+    assert deleted(zone) == [(0, 0, "x"), (1, 11, "x"), (4, 4, "y"), (5, 5, "x")]
     assert zone.live() == [(2, 22, "x"), (3, 3, "x"), (9, 9, "x")]
 
 
