@@ -8,6 +8,7 @@
     ├── OperatorError             stops; `hint` tells the operator what to do
     │   ├── ConfigurationError    wrong usage: a setting, a file, an argument (exit status 2)
     │   ├── PreconditionError     the database or the store is not fit for capture
+    │   │   └── LogOffError       the server changes rows and logs none of it
     │   ├── SourceMismatchError   the landing zone belongs to another database
     │   ├── FormatError           written by a newer version, or not by Deltatide at all
     │   ├── FencedError           another agent or merge job is at work, or has overtaken this one
@@ -58,6 +59,14 @@ class ConfigurationError(OperatorError):
 
 class PreconditionError(OperatorError):
     """the database or the landing zone is not ready for capture."""
+
+
+class LogOffError(PreconditionError):
+    """the server writes no log."""
+
+    def __init__(self, server: str, *, hint: str | None = None) -> None:
+        super().__init__(hint=hint)
+        self.server = server
 
 
 class SourceMismatchError(OperatorError):

@@ -356,7 +356,7 @@ def repair_gap(
     `FencedError` if the log is ahead because another agent has gone on.
     """
     newest = manifest_log.newest
-    reason = source.gap_after(place_of(newest))
+    reason = newest.pending_gap or source.gap_after(place_of(newest))
     if reason is None:
         return False
     manifest_log.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
@@ -383,7 +383,7 @@ def repair_gap(
         found_at=datetime.now(timezone.utc),
     )
     tables.notice(None, "gap", reason)
-    _commit_epoch(manifest_log, tables, dumps, history, gaps=[*newest.gaps, gap])
+    _commit_epoch(manifest_log, tables, dumps, history, gaps=[*newest.gaps, gap], pending_gap=None)
     return True
 
 

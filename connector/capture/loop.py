@@ -40,7 +40,7 @@ from connector.capture.manifest_log import ManifestLog
 from connector.capture.request_intake import RequestIntake
 from connector.capture.tables import Repair
 from connector.config import Config
-from connector.errors import TableError, TransientError
+from connector.errors import LogOffError, TableError, TransientError
 from connector.landing.manifest import LandedFile
 from connector.schema import TableName
 from connector.source import CatalogState, LogReader, Source
@@ -117,6 +117,9 @@ class Capture:
         try:
             if self._open():
                 self._capture()
+        except LogOffError as error:
+            self._manifest_log.note_log_off(error)
+            raise
         finally:
             self._lander.close()
         if self._failure is not None:

@@ -23,7 +23,7 @@ from tenacity import (
     wait_random,
 )
 
-from connector.errors import BugError, FencedError, SourceMismatchError, TransientError
+from connector.errors import BugError, FencedError, LogOffError, SourceMismatchError, TransientError
 from connector.landing.manifest import Manifest, Notice, SourceIdentity
 from connector.landing.manifest_store import commit_manifest, newest_manifest, read_manifest
 from connector.store.protocol import Store
@@ -102,6 +102,18 @@ class ManifestLog:
         """
         fresh = self._fresh() | {"files": [], "notices": list(notices)}
         return self._write(self.newest.model_copy(update=fresh | changes))
+
+    def note_log_off(self, found: LogOffError) -> None:
+        """Record the gap that begins where the server stopped logging; durable on return.
+
+        Nothing else shows it once the server logs again. Records nothing if it is not the server whose log is
+        being read, or before the first manifest.
+        """
+        newest = self._newest
+        if newest is None or newest.pending_gap or newest.source.server not in (None, found.server):
+            return
+        log.error("after %s the server went on without its log", newest.place)
+        self.commit(pending_gap="the server went on without its log for a while")
 
     def _fresh(self) -> dict[str, Any]:
         return {

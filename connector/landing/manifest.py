@@ -10,6 +10,8 @@ Invariants:
   their end, which that server may lack; absent if there are none.
 - `last_commit` is the last transaction of the epoch at or before `position`, in any table; None if there was
   none yet. It distinguishes a log that was replaced under the same positions from the one that was read.
+- `pending_gap`: why the log after `position` is lost, if that was seen before a new epoch could begin. The
+  next epoch begins with this gap, whatever the log looks like by then.
 - Each manifest carries the whole state (tables, dumps, commits not yet visible), so a start reads only the
   newest one.
 
@@ -261,6 +263,7 @@ class Manifest(_Part):
     dumps: list[DumpState] = Field(default_factory=list)
     last_dump_number: int = 0
     gaps: list[Gap] = Field(default_factory=list)
+    pending_gap: str | None = None
     notices: list[Notice] = Field(default_factory=list)
     not_yet_visible: list[InvisibleCommit] = Field(default_factory=list)
     last_commit: LastCommit | None = None

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pymysql.connections import Connection
+from pymysql.err import OperationalError, ProgrammingError
 
 from connector.config import SourceConfig, TableConfig
-from connector.errors import DeltatideError
+from connector.errors import DeltatideError, LogOffError
 from connector.mysql.catalog import find_tables
 from connector.mysql.connection import row, rows
 from connector.mysql.log.schema_cache import OWN_DATABASE
@@ -103,6 +105,7 @@ def _log(place: Place) -> Iterator[Finding]:
             "log_bin", "failed", "is OFF", "set log_bin = ON in the configuration, restart the server"
         )
         return
+    yield from _stays_on(place)
     yield _expect(place, "binlog_format", "ROW")
     yield _expect(place, "binlog_row_metadata", "FULL")
     yield from _row_image(place)
@@ -113,6 +116,24 @@ def _log(place: Place) -> Iterator[Finding]:
     yield from _retention(place)
     yield from _crashes(place)
     yield from _features(place)
+
+
+def _stays_on(place: Place) -> Iterator[Finding]:
+    """Report a server that stopped logging since it could not write its log, or would do so."""
+    try:
+        with suppress(OperationalError, ProgrammingError):  # `_rights` reports those
+            end_of_log(place.connection, place.server)
+    except LogOffError as error:
+        yield Finding("log_bin", "failed", "was turned off: the server could not write its log", error.hint)
+    name = "binlog_error_action"
+    action = place.variable(name)
+    if action == "ABORT_SERVER":
+        yield Finding(name, "ok", f"is {action}")
+    elif action is not None:
+        yield Finding(
+            name, "warning", f"is {action}: if the log can't be written, changes go on without it",
+            f"SET GLOBAL {name} = ABORT_SERVER; and set it in the server's configuration file",
+        )  # fmt: skip
 
 
 def _row_image(place: Place) -> Iterator[Finding]:
@@ -241,7 +262,7 @@ def _rights(place: Place) -> Iterator[Finding]:
     client = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"
     with refusals() as denied:
         end_of_log(place.connection, place.server)
-        files = log_files(place.connection)
+        files = log_files(place.connection, place.server)
     if denied:
         yield Finding("rights", "failed", denied[0], f"GRANT {client}, REPLICATION SLAVE ON *.* TO {user};")
         return

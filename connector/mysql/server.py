@@ -14,7 +14,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
-from connector.errors import PreconditionError
+from connector.errors import LogOffError
 from connector.mysql.codec.segment import pack_position
 from connector.mysql.connection import row, rows
 from connector.position import spell_position
@@ -71,11 +71,11 @@ def find_server(connection: Connection[Any]) -> Server:
 
 
 def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
-    """Return file and offset of the end of the log; `PreconditionError` without a binary log."""
+    """Return file and offset of the end of the log; `LogOffError` without a binary log."""
     renamed = not server.mariadb and server.release >= (8, 2)
     found = row(connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
     if found is None:
-        raise PreconditionError("the server writes no binary log", hint="set log_bin = ON and restart it")
+        raise _log_off(server)
     return str(found[0]), int(found[1])
 
 
@@ -97,15 +97,17 @@ def is_replica(connection: Connection[Any]) -> bool:
     )
 
 
-def log_files(connection: Connection[Any]) -> dict[int, LogFile]:
-    """List the files that the server still has, by number."""
+def _log_off(server: Server) -> LogOffError:
+    return LogOffError(server.uuid, hint="set log_bin = ON, see that it can write its log, and restart it")
+
+
+def log_files(connection: Connection[Any], server: Server) -> dict[int, LogFile]:
+    """List the files that the server still has, by number; `LogOffError` without a binary log."""
     try:
         listed = rows(connection, "SHOW BINARY LOGS")
     except pymysql.Error as error:
         if error.args[0] == NO_BINARY_LOG:
-            raise PreconditionError(
-                "the server writes no binary log", hint="set log_bin = ON and restart it"
-            ) from error
+            raise _log_off(server) from error
         raise
     files = [LogFile(number_of(str(name)), str(name), int(size)) for name, size, *_ in listed]
     return {file.number: file for file in files}

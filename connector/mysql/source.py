@@ -195,7 +195,7 @@ class MysqlSource:
         connection = self._connected()
         here = self._server_of(connection)
         with driver_errors("looking at the binary log"):
-            files = log_files(connection)
+            files = log_files(connection, here)
             birth = self._begun or self._state_tables.birth(connection)
         before = history.server or (birth.server if birth else here.uuid)
         if before != here.uuid:
@@ -300,7 +300,7 @@ class MysqlSource:
             raise TransientError(f"the address leads to server {server.uuid} now, not to {self._trusted}")
         number, offset = unpack_position(history.position)
         with driver_errors("looking at the binary log"):
-            files = log_files(connection)
+            files = log_files(connection, server)
             self._state_tables.create(connection)
             writable = self._state_tables.is_writable(connection)
         if number not in files:

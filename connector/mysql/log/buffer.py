@@ -49,7 +49,9 @@ class LogBuffer:
 
     `gtids`: the transactions executed up to `position`, kept current here; None if unknown. `statements`
     records those that name a table. A file that ends with neither a ROTATE nor a STOP means that the server
-    crashed: unless it `survives_crashes` with the same rows in log and tables, all tables are read again.
+    crashed: unless it `survives_crashes` with the same rows in log and tables, all tables are read again. So
+    they are if a ROTATE, which moves the position only when the next file is there, leads to one that a new
+    process began: the former process could not, and went on without its log.
 
     A transaction cut off by the end of such a file never happened: MariaDB leaves it there and rolls it back.
     Parts of it may have been taken already, so it is added to `cut_off`, reading ends, and the next reader,
@@ -76,7 +78,7 @@ class LogBuffer:
         self._schema_cache = schema_cache
         self._held = PendingRows(schema_cache)
         self._effects = DdlEffects(schema_cache, self._held, statements, prepared)
-        self._survives_crashes, self._stopped = survives_crashes, False
+        self._survives_crashes, self._stopped, self._rotated = survives_crashes, False, False
         self._file, self._offset = unpack_position(position)
         self._cut_off = set() if cut_off is None else cut_off
         self._started = False
@@ -228,20 +230,22 @@ class LogBuffer:
             self._held.change_tail(events.checksum_bytes(packet, BASE))
             self._held.begin_file()
             self.created = seconds
+            if self._rotated and events.begins_process(packet, BASE):
+                self._effects.tell_all(self.position, "the server went on without its log for a while")
+            self._rotated = False
             if self._offset == continuity.FILE_START:
                 self._last = pack(self._file, self._offset), seconds
         if kind == events.ROTATE:
             self._rotate(packet, bool(flags & events.ARTIFICIAL), end)
         elif kind in (events.FORMAT, events.START_ENCRYPTION) and end and not flags & events.ARTIFICIAL:
             self._advance(packet, end)  # both lack an end if reading begins within a file
+            self.position = self.position if self._open else pack(self._file, self._offset)
 
     def _advance(self, packet: bytes, end: int) -> None:
         expected = self._offset + len(packet) - BASE
         if end != expected & MAX_OFFSET:
             raise self._broken(packet, expected)
         self._offset = expected
-        if self._open is None:
-            self.position = pack(self._file, expected)
 
     def _rotate(self, packet: bytes, artificial: bool, end: int) -> None:
         """Move to the next file; an artificial ROTATE only names the file that follows in the stream."""
@@ -253,15 +257,17 @@ class LogBuffer:
             return
         number, crashed = self._file + 1, artificial and not self._stopped
         if (number, 4) not in targets or not self._started:
-            raise TransientError(f"the server went on at {targets}, not behind {self._place()}")
+            raise TransientError(f"the log went on at {targets}, not behind {self._place()}")
         if self._open is not None and not self._open.ended:
             self._end_within_transaction(self._open, crashed=crashed)
         self._file, self._offset, self.created = number, 4, None
+        self._stopped, self._rotated = False, not artificial and self._open is None
         if self._open is not None:
             self._end_transaction()
-        self.position, self._stopped = pack(number, 4), False
+        if not self._rotated:
+            self.position = pack(number, 4)
         if crashed and not self._survives_crashes:
-            self._effects.tell_crash(self.position)
+            self._effects.tell_all(pack(number, 4), "the server crashed")
 
     def _end_within_transaction(self, found: OpenTransaction, *, crashed: bool) -> None:
         """Drop a transaction that a crash cut off and that was skipped; otherwise stop reading."""
@@ -357,9 +363,8 @@ class LogBuffer:
         if self._open is None:
             raise BugError(f"a commit without a begin in the log, {self._place()}")
         self._committed_at = self._open.begins[0].micros or seconds * 1_000_000
-        if end > MAX_OFFSET:
-            self._open.ended = True
-        else:
+        self._open.ended = end > MAX_OFFSET
+        if not self._open.ended:
             self._end_transaction()
 
     def _end_transaction(self) -> None:

@@ -78,8 +78,7 @@ class DdlEffects:
         """Apply a statement's effects; return how many events it became."""
         self._note(query, lsn)
         if query.statement is None:
-            log.warning("a statement in the log can't be read: the rows of all tables are read again")
-            self._tell_all(lsn, "a statement that can't be read")
+            self.tell_all(lsn, "a statement can't be read")
             return 0
         count = 0
         for effect in effects_of(query.statement, query.database):
@@ -102,12 +101,9 @@ class DdlEffects:
         for table in named:
             self._statements.add(table, lsn)
 
-    def tell_crash(self, lsn: int) -> None:
-        """Reread all tables: after a crash, the log or the tables may lack what the other has."""
-        log.warning("the server crashed before %s: the rows of all tables are read again", lsn)
-        self._tell_all(lsn, "the server crashed")
-
-    def _tell_all(self, lsn: int, reason: str) -> None:
+    def tell_all(self, lsn: int, reason: str) -> None:
+        """Reread all tables: the log before `lsn` may lack what they have, or have what they lack."""
+        log.warning("%s, before %s: the rows of all tables are read again", reason, lsn)
         for table in sorted(self._schema_cache.among(None)):
             self._add_unlogged(table, lsn, reason)
 
@@ -188,8 +184,7 @@ class DdlEffects:
         xid = statement[len("XA COMMIT") :].strip()
         touched = self._prepared.get(xid)
         if touched is None:
-            log.warning("XA transaction %s was committed, the rows of all tables are read again", xid)
-            self._tell_all(lsn, f"XA transaction {xid} was committed, and its tables are not known")
+            self.tell_all(lsn, f"XA transaction {xid} was committed, and its tables are not known")
         else:
             self.quarantine(touched, lsn, f"XA transaction {xid} was committed, which is not supported")
 

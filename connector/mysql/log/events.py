@@ -241,6 +241,15 @@ def checksum_bytes(packet: bytes, base: int) -> int:
     return 4 if packet[-5] == _CHECKSUM_CRC32 else 0
 
 
+def begins_process(packet: bytes, base: int) -> bool:
+    """Return whether a FORMAT event, given whole, is the first that its server process wrote.
+
+    Only then it has a creation time of its own. It has none either when reading begins within its file.
+    """
+    created = base + HEADER + 2 + 50  # after the format's version and the server's
+    return any(packet[created : created + 4])
+
+
 def xid_of_xa(body: bytes) -> tuple[str, bool]:
     """Return the id of an XA PREPARE event and whether it is a commit in one phase."""
     one_phase = bool(body[0])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pymysql
 import pytest
 
 from connector.capture.history import place_of
 from connector.demo.servers.mariadb import MariadbServer
+from connector.errors import LogOffError
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.codec.segment import unpack_position
 from connector.source import ResumePoint
@@ -134,6 +137,74 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     source = source_of(restored)
     assert isinstance(source.gap_after(place_of(landed)), str)
     source.close()
+
+
+UNLOGGED = ("UPDATE t SET v = 'unlogged' WHERE id < 100", "DELETE FROM t WHERE id > 900")
+
+
+def run_until_the_log_is_off(database: MariaDatabase, folder: Path, turn_off: Callable[[], None]) -> None:
+    """Capture, and change rows once the server writes no log, of which the agent ends."""
+    fill(database)
+    with contextlib.suppress(LogOffError), agent(database, folder) as store:
+        wait_caught_up(database, store)
+        turn_off()
+        database.execute(*UNLOGGED)
+        wait_until(lambda: manifests_in(store)[-1].pending_gap, "the agent sees it", seconds=60)
+
+
+def assert_gap_is_repaired(database: MariaDatabase, folder: Path) -> None:
+    with agent(database, folder) as store:
+        database.execute("INSERT INTO t VALUES (2000, 1, 'after')")
+        wait_until(lambda: manifests_in(store)[-1].epoch == 2, "the gap is found", seconds=60)
+        wait_caught_up(database, store)
+        assert_equal(database, store, "t")
+    assert len(manifests_in(store)[-1].gaps) == 1
+
+
+def test_a_server_that_ran_without_its_log_for_a_while_is_a_gap(
+    restored: MariaDatabase, tmp_path: Path
+) -> None:
+    settings = dict(restored.server.settings)
+
+    def turn_off() -> None:
+        del restored.server.settings["log-bin"]
+        restored.server.settings["skip-log-bin"] = ""
+        restored.server.restart()
+
+    run_until_the_log_is_off(restored, tmp_path, turn_off)
+    restored.server.settings.clear()
+    restored.server.settings.update(settings)
+    restored.server.restart()
+    assert_gap_is_repaired(restored, tmp_path)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_server_that_could_not_write_its_log_and_went_on_is_a_gap(
+    restored: MariaDatabase, tmp_path: Path, seen: bool
+) -> None:
+    if restored.is_mysql:
+        restored.execute("SET GLOBAL binlog_error_action = IGNORE_ERROR")
+    folder = restored.server.data_dir
+
+    def turn_off() -> None:
+        folder.chmod(0o555)
+        with contextlib.suppress(pymysql.Error):
+            restored.execute("FLUSH BINARY LOGS")
+        folder.chmod(0o755)
+
+    if seen:
+        run_until_the_log_is_off(restored, tmp_path, turn_off)
+        restored.server.restart()
+        assert_gap_is_repaired(restored, tmp_path)
+        return
+    fill(restored)
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+    turn_off()
+    restored.execute(*UNLOGGED)
+    restored.server.restart()
+    with agent(restored, tmp_path) as store:
+        wait_until(lambda: is_equal(restored, store, "t"), "the table is read again", seconds=60)
 
 
 @pytest.mark.parametrize("restored", ["mariadb"], indirect=True)  # MySQL cuts off the rest by itself

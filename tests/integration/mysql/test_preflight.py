@@ -59,6 +59,7 @@ def test_a_fit_server_has_nothing_to_mend(mariadb: MariaDatabase) -> None:
         ("binlog_format", "MIXED", "failed"),
         ("binlog_row_metadata", "MINIMAL", "failed"),
         pytest.param("binlog_order_commits", "OFF", "failed", marks=pytest.mark.only_mysql),
+        pytest.param("binlog_error_action", "IGNORE_ERROR", "warning", marks=pytest.mark.only_mysql),
         ("binlog_row_image", "MINIMAL", "warning"),
         ("binlog_expire_logs_seconds", "3600", "warning"),
         ("innodb_flush_log_at_trx_commit", "0", "warning"),

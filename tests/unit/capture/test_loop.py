@@ -9,7 +9,14 @@ import pytest
 
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.manifest_log import ManifestLog
-from connector.errors import BugError, FencedError, GapError, PreconditionError, SourceMismatchError
+from connector.errors import (
+    BugError,
+    FencedError,
+    GapError,
+    LogOffError,
+    PreconditionError,
+    SourceMismatchError,
+)
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
@@ -384,6 +391,31 @@ def test_a_gap_ends_the_run_where_it_is_configured_to(database: MemoryDatabase, 
     agent.join()
     assert isinstance(agent.error, GapError)
     assert newest_manifest(store).number == number
+
+
+@pytest.mark.parametrize("moment", ["read", "gap_after"])
+@pytest.mark.parametrize("on_gap", ["repair", "stop"])
+def test_a_server_seen_without_its_log_is_a_gap_whatever_its_log_looks_like_later(
+    database: MemoryDatabase, store: MemoryStore, moment: str, on_gap: str
+) -> None:
+    agent = Agent(database, store)
+    agent.start()
+    agent.wait_dumped()
+    agent.source.fail(moment, error=LogOffError("it"))
+    agent.source.disconnect()
+    agent.join()
+    assert isinstance(agent.error, LogOffError)
+    agent = Agent(database, store, on_gap=on_gap)
+    if on_gap == "stop":
+        agent.start()
+        agent.join()
+        assert isinstance(agent.error, GapError)
+        assert newest_manifest(store).pending_gap
+        return
+    with agent:
+        newest = agent.wait(lambda m: m.epoch == 2 and m.exact, "the gap is repaired")
+    assert [gap.reason for gap in newest.gaps] == ["the server went on without its log for a while"]
+    assert newest.pending_gap is None
 
 
 def test_chunks_are_not_handed_out_before_the_log_of_a_new_epoch_is_open(

@@ -392,6 +392,22 @@ def test_a_file_that_ended_without_saying_so_is_followed_by_the_next() -> None:
     assert log.buffer.position == pack_position(8, 4)
 
 
+@pytest.mark.parametrize("created", [0, SECONDS])
+def test_a_file_that_only_a_new_process_could_begin_has_all_tables_read_again(created: int) -> None:
+    """The one before ended its file for it, and could not begin it: it went on without a log."""
+    log = Log()
+    log.transaction(1)
+    before = log.end
+    log.write(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    assert log.buffer.position == before
+    log.file, log.offset = 8, 4
+    log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000008")
+    assert log.buffer.position == before
+    log.write(events.FORMAT, b"\4\0" + bytes(50) + struct.pack("<I", created) + bytes(41) + b"\1")
+    assert log.buffer.position == log.end
+    assert {found.table.name for found in log.buffer.take_unlogged()} == ({"t", "u"} if created else set())
+
+
 def test_a_file_that_ended_within_a_transaction_stops() -> None:
     log = Log()
     log.gtid()
