@@ -40,10 +40,9 @@ _SESSION = (
     "sql_auto_is_null = OFF",
     "completion_type = NO_CHAIN",
     "sql_quote_show_create = ON",
-    "max_error_count = 64",
 )
-"""Settings whose defaults may differ by server, some so far that a dump would miss rows, or a look at the
-catalog a foreign key or a warning."""
+"""Settings whose defaults may differ by server, some so far that a dump would miss rows, or the check of the
+catalog a foreign key. Any user may set them."""
 
 _SESSION_WHERE_KNOWN = {
     "max_execution_time": "0",
@@ -60,7 +59,10 @@ _PARAMETERS = _TLS | {"unix_socket"}
 
 _LOST = frozenset((0, 2000, 2002, 2003, 2006, 2013, 2014, 2055))
 _TRANSIENT = _LOST | {1040, 1053, 1077, 1078, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317}
-_TRANSIENT |= {1412, 1615, 1836, 1927, 1928, 1969, 3024, 3032, 3100, 3169}
+READ_ONLY = frozenset((1290, 1836))
+"""A write on a server that was made read-only, as in a switchover. A new connection finds out."""
+
+_TRANSIENT |= READ_ONLY | {1412, 1615, 1927, 1928, 1969, 3024, 3032, 3100, 3169}
 """Too many connections, shutdown, network, locks, killed, a changed definition, read-only for now, time."""
 
 _REFUSALS = {

@@ -32,7 +32,6 @@ from connector.config import TableConfig
 from connector.errors import (
     DeltatideError,
     NotYetError,
-    PreconditionError,
     RequestError,
     TableError,
     TransientError,
@@ -222,16 +221,16 @@ class MysqlTables:
         return found is not None and bool(found[0])
 
     def _raise_barrier(self, table: TableName, landmark: Landmark) -> None:
-        """Commit a write, which shows all before it; `NotYetError` while commits may keep no order."""
+        """Commit a write, which shows all before it; `NotYetError` while it can't, or proves nothing."""
         if not self._commits_in_order():
             raise NotYetError(
                 f"{table}: without GTIDs, no snapshot can be proven while binlog_order_commits is OFF:"
                 " SET GLOBAL binlog_order_commits = ON"
             )
         if not (landmark.writable and self._state_tables.raise_barrier(self._guard)):
-            raise PreconditionError(
-                "deltatide.watermark can't be written, and without GTIDs no snapshot can be proven",
-                hint=f"{GRANT} TO the agent's user, or set gtid_mode = ON",
+            raise NotYetError(
+                f"{table}: without GTIDs, no snapshot can be proven without writing deltatide.watermark:"
+                f" {GRANT} TO the agent's user, or set gtid_mode = ON"
             )
 
     def _wait_until_visible(self, table: TableName, gtids: str) -> None:

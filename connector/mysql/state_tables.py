@@ -26,7 +26,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from connector.mysql.connection import code_of, is_transient, literal, query, row, rows
+from connector.mysql.connection import READ_ONLY, code_of, is_transient, literal, query, row, rows
 from connector.mysql.log.ddl_effects import UnloggedChange
 from connector.mysql.log.schema_cache import OWN_DATABASE, WATERMARK
 from connector.mysql.server import is_replica
@@ -80,7 +80,7 @@ class StateTables:
                     f"INSERT INTO {_WATERMARK} (source, id) VALUES ({self._source}, '{uuid.uuid4()}')",
                 )
         except pymysql.Error as error:
-            if is_transient(code_of(error)) and code_of(error) != _READ_ONLY:
+            if is_transient(code_of(error)) and code_of(error) not in READ_ONLY:
                 raise
             return False
         return True
@@ -95,7 +95,7 @@ class StateTables:
                 return False
             self.try_writing(connection)
         except pymysql.Error as error:
-            if is_transient(code_of(error)) and code_of(error) != _READ_ONLY:
+            if is_transient(code_of(error)) and code_of(error) not in READ_ONLY:
                 raise
             return False
         return True
@@ -184,9 +184,6 @@ class StateTables:
             connection, f"SELECT namespace, name, epoch, lsn FROM {_UNLOGGED_CHANGE} WHERE {self._is_ours}"
         )
         return {TableName(_text(s), _text(n)): _fingerprint(epoch, lsn) for s, n, epoch, lsn in found}
-
-
-_READ_ONLY = 1836
 
 
 def _is_read_only(connection: Connection[Any]) -> bool:

@@ -154,8 +154,12 @@ class MysqlLog:
                 self._state_tables.note_birth(self._side, Birth(self._server.uuid, file, created))
 
     def _look(self) -> None:
-        """Query the end of the log; raise if it is before our position, or ahead while nothing arrives."""
+        """Query the end of the log; raise if it is before our position, or ahead while nothing arrives.
+
+        Also ask whether a server that was read-only still is: one that became so refuses the next write.
+        """
         with driver_errors("looking at the end of the log"):
+            self._writable = self._writable or self._state_tables.is_writable(self._side)
             name, offset = end_of_log(self._side, self._server)
             end, position = position_of(name, offset), self.position
             self.behind_bytes = self._distance(position, name, offset)

@@ -15,6 +15,7 @@ import pytest
 from connector.capture import catalog_watcher, dump_workers, loop
 from connector.capture.loop import Capture
 from connector.config import Config
+from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
@@ -190,6 +191,34 @@ def test_a_user_who_may_only_read_captures_the_same(mariadb: MariaDatabase, tmp_
     newest = newest_manifest(store)
     assert newest is not None
     assert (newest.epoch, newest.gaps, bool(newest.gtids)) == (1, [], True)
+
+
+def test_a_primary_that_is_made_read_only_goes_on_being_captured(
+    mariadb: MariaDatabase, tmp_path: Path
+) -> None:
+    """The first step of a switchover, while a dump runs; the log goes on in the next file."""
+    fill(mariadb)
+    url = reader_of(mariadb)
+    user = url.partition("://")[2].partition(":")[0]
+    mariadb.execute(f"GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO {user}")
+    try:
+        with agent(mariadb, tmp_path, url=url, delay_seconds=0.2) as store:
+            wait_until(lambda: any(d.chunks > 1 for d in dumps_in(store)), "a dump has begun")
+            mariadb.execute(
+                "SET GLOBAL read_only = 1", "FLUSH BINARY LOGS", "UPDATE t SET v = 'x' WHERE id < 9"
+            )
+            wait_caught_up(mariadb, store)
+            assert_equal(mariadb, store, "t")
+            mariadb.execute("SET GLOBAL read_only = 0", "UPDATE t SET v = 'y' WHERE id < 9")
+            wait_caught_up(mariadb, store)
+            assert_equal(mariadb, store, "t")
+    finally:
+        mariadb.execute("SET GLOBAL read_only = 0")
+
+
+def dumps_in(store: LocalStore) -> list[DumpState]:
+    newest = newest_manifest(store)
+    return newest.dumps if newest else []
 
 
 def test_lost_connections_under_load_change_nothing(mariadb: MariaDatabase, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stand
     monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
     server = Server(False, "9.0", 1, "u", False)
     reading = MysqlLog(
-        1, log.buffer, cast(Any, stream), cast(Any, None), server, StateTables("shop"), writable=False
+        1, log.buffer, cast(Any, stream), cast(Any, None), server, StateTables("shop"), writable=True
     )
     for _ in range(4):
         now[0] += reader.STALL_SECONDS / 2
