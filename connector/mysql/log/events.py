@@ -164,10 +164,10 @@ def _statement(text: bytes, status: dict[int, bytes]) -> str | None:
     modes = int.from_bytes(status.get(_SQL_MODE, b""), "little")
     if len(text) > LONGEST_STATEMENT or (modes & _NO_BACKSLASH_ESCAPES and b"\\" in text):
         return None
-    if text.isascii():
-        return text.decode()
     client = int.from_bytes(status.get(_CHARSETS, b"")[:2], "little")
     charset = charset_of(client) if client else "utf8mb4"
+    if text.isascii() and charset != _NO_ASCII:
+        return text.decode()
     charset = "utf8mb4" if charset == BINARY else charset  # names are taken as is, so as UTF-8
     try:
         return None if charset is None or not decoder_known(charset) else decode_bytes(text, charset)
@@ -177,6 +177,9 @@ def _statement(text: bytes, status: dict[int, bytes]) -> str | None:
 
 _SQL_MODE, _CHARSETS, _INVOKER, _UPDATED, _TOO_MANY = 1, 4, 11, 12, 254
 _NO_BACKSLASH_ESCAPES = 1 << 20
+_NO_ASCII = "swe7"
+"""The only character set that a client may have in which brackets, braces and quotes are letters."""
+
 _STATUS_WIDTHS = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1}
 _STATUS_TEXTS = {2: 2, 5: 1, 6: 1}
 

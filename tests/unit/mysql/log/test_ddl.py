@@ -200,6 +200,8 @@ def read(text: bytes, *, modes: int = 0, client: int = 45) -> str | None:
 def test_a_statement_is_read_in_the_character_set_of_its_client() -> None:
     statement = "ALTER TABLE d.`é` MODIFY v varchar(5)"
     assert read(statement.encode("latin1"), client=8) == statement
+    assert read(b"TRUNCATE TABLE `[`", client=8) == "TRUNCATE TABLE `[`"
+    assert read(b"TRUNCATE TABLE `[`", client=10) is None  # in swe7 the bracket is a letter
     assert read(statement.encode("latin1")) is None
     assert read(statement.encode()) == statement
     assert read(statement.encode(), client=63) == statement  # binary: as it is
