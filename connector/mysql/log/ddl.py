@@ -45,6 +45,13 @@ _TOKEN = re.compile(
 )
 
 
+def as_mysql_reads(statement: str) -> str:
+    """Return a statement with MariaDB's executable comments made plain ones, as they are to MySQL."""
+    if "/*M!" not in statement:
+        return statement
+    return _TOKEN.sub(lambda found: "/* " if found[0].startswith("/*M!") else found[0], statement)
+
+
 class _Token(NamedTuple):
     text: str
     word: str

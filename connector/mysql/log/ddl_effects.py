@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from connector.landing.event_batch import Quarantine
 from connector.mysql.catalog_fingerprint import Statements
-from connector.mysql.log.ddl import Effect, changes_rows, effects_of, names_in
+from connector.mysql.log.ddl import Effect, as_mysql_reads, changes_rows, effects_of, names_in
 from connector.mysql.log.events import Query
 from connector.mysql.log.pending_events import PendingRows
 from connector.mysql.log.schema_cache import SchemaCache
@@ -76,6 +76,8 @@ class DdlEffects:
 
     def run(self, query: Query, lsn: int, ordinal: int) -> int:
         """Apply a statement's effects; return how many events it became."""
+        if query.statement is not None and not self._schema_cache.mariadb:
+            query = query._replace(statement=as_mysql_reads(query.statement))
         self._note(query, lsn)
         if query.statement is None:
             self.tell_all(lsn, "a statement can't be read")

@@ -220,6 +220,17 @@ def test_rows_are_read_again_whose_key_column_may_have_become_another(clauses: s
     assert [found.table.name for found in log.buffer.take_unlogged()] == ["t"]
 
 
+def test_mysql_skips_what_only_mariadb_executes() -> None:
+    log = Log()
+    log.gtid()
+    log.query("TRUNCATE /*M!999999 x */ `u`")
+    log.gtid(6)
+    log.query("ALTER TABLE t COMMENT '/*M!', MODIFY a int")
+    assert [found.table.name for found in log.buffer.take_unlogged()] == ["t"]
+    (batch, _) = [batch for batch in log.buffer.take().decode() if isinstance(batch, EventBatch)]
+    assert (batch.schema.table.name, batch.truncates) == ("u", True)
+
+
 @pytest.mark.parametrize("taken_each_time", [True, False])
 def test_table_ids_begin_again_when_the_server_does(taken_each_time: bool) -> None:
     log, found, expected = Log(), [], []
