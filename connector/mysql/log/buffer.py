@@ -182,12 +182,12 @@ class LogBuffer:
         return True
 
     def take(self) -> LogSegment | MysqlSegment:
-        """Take all whole transactions."""
+        """Take all whole transactions. What was found in the open one goes with it, in part or whole."""
         transactions, self._transactions = self._transactions, Transactions()
         rows, self.whole_rows = self.whole_rows, 0
         if self._open is not None:
             self._open.start -= rows
-        return self._cut(rows, transactions)
+        return self._cut(rows, transactions, self._open.lsn if self._open else None)
 
     def take_open(self) -> LogSegment | MysqlSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
@@ -197,14 +197,14 @@ class LogBuffer:
         begin = self._open.begins[0]
         transactions.add(0, self._open.lsn, begin.micros, begin.txid)
         self._open.start, self._open.carried = 0, True
-        return self._cut(len(self._held.payloads), transactions)
+        return self._cut(len(self._held.payloads), transactions, None)
 
-    def _cut(self, rows: int, transactions: Transactions) -> LogSegment | MysqlSegment:
+    def _cut(self, rows: int, transactions: Transactions, open_lsn: int | None) -> LogSegment | MysqlSegment:
         committed_at = None if self._committed_at is None else continuity.to_datetime(self._committed_at)
         segment = self._held.cut(rows, transactions, self._epoch, self.position, committed_at, self.gtids)
         segment.last_commit = self._last_commit()
-        quarantined = self._effects.take_quarantined()
-        announced = [announcement(s, self._epoch, lsn) for lsn, s in self._effects.take_announced()]
+        quarantined, layouts = self._effects.take_found(open_lsn)
+        announced = [announcement(schema, self._epoch, lsn) for lsn, schema in layouts]
         return LogSegment(segment, quarantined, announced) if quarantined or announced else segment
 
     def _last_commit(self) -> LastCommit | None:

@@ -64,15 +64,18 @@ class DdlEffects:
         unlogged, self._unlogged = self._unlogged, {}
         return list(unlogged.values())
 
-    def take_quarantined(self) -> list[Quarantine]:
-        """Take the quarantined tables."""
-        quarantined, self._quarantined = self._quarantined, []
-        return quarantined
+    def take_found(self, open_lsn: int | None) -> tuple[list[Quarantine], list[tuple[int, TableSchema]]]:
+        """Take the quarantined tables, and the announced layouts, each with its transaction's lsn.
 
-    def take_announced(self) -> list[tuple[int, TableSchema]]:
-        """Take the announced layouts, each with its transaction's lsn."""
-        announced, self._announced = self._announced, []
-        return announced
+        Those of the transaction that begins at `open_lsn` stay until they can be taken with it.
+        """
+        quarantined, announced = self._quarantined, self._announced
+        self._quarantined = [found for found in quarantined if found.lsn == open_lsn]
+        self._announced = [found for found in announced if found[0] == open_lsn]
+        return (
+            [found for found in quarantined if found.lsn != open_lsn],
+            [found for found in announced if found[0] != open_lsn],
+        )
 
     def run(self, query: Query, lsn: int, ordinal: int) -> int:
         """Apply a statement's effects; return how many events it became."""
