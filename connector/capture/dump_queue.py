@@ -269,11 +269,15 @@ class DumpQueue:
                     self.news = True
                     self._lock.notify_all()
 
-    def mark_again(self, mark: int | None) -> None:
-        """Let dumps that wait for marked transactions wait for another server's `mark` instead."""
+    def mark_again(self, mark: int | None, position: int) -> None:
+        """Let dumps that wait for transactions of the former server wait for another server's `mark` instead.
+
+        Its log may never reach their marks, nor floors beyond `position`, up to which it is the same.
+        """
         with self._lock:
-            for state in (s for s in self._active() if s.awaits is not None):
-                state.awaits = mark
+            for state in self._active():
+                if state.awaits is not None or (state.floor or 0) > position:
+                    state.awaits, state.floor = mark, None
 
     def active_of(self, table: TableName) -> list[DumpState]:
         """Return the unfinished dumps of a table."""

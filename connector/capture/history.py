@@ -397,7 +397,7 @@ def _go_on_elsewhere(
     """
     log.warning("failover: %s", failover.reason)
     if failover.same_positions:
-        dumps.mark_again(source.mark_running())
+        dumps.mark_again(source.mark_running(), manifest_log.newest.position)
         tables.notice(None, "failover", failover.reason)
         manifest_log.commit(
             notices=tables.take_notices(),

@@ -25,7 +25,6 @@ from connector.source import Finding
 LEAST_MINORS = {14: 18, 15: 13, 16: 9, 17: 5}
 """By major version. Earlier servers decode by an outdated publication what follows a transaction that was
 running when a table was published (fixed by commit 4909b38af0, "Fix data loss in logical replication")."""
-"""Versions from 14 up to, but not including, 18."""
 
 CLOCK_SECONDS = 5.0
 """A greater difference makes lag figures useless; events themselves carry the server's clock."""

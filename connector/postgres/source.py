@@ -11,12 +11,12 @@ import math
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.errors import PreconditionError, TableError, TransientError
+from connector.errors import NotYetError, PreconditionError, TableError, TransientError
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.position import format_lsn, parse_lsn
 from connector.postgres import continuity, publication, slot
@@ -46,11 +46,20 @@ log = logging.getLogger(__name__)
 LOCKED_SECONDS = 60.0
 """A locked table is unfit for at least this long before the log is reopened to publish it."""
 
-DECODE_ATTEMPTS = 3
-"""How often the server must fail to decode its log after one manifest before that is a gap."""
+DECODE_ATTEMPTS, DECODE_SECONDS = 3, 10.0
+"""How often, and for how long, decoding must fail after one manifest: then it is a gap."""
 
 WAITING_SECONDS = 5.0
 """How long a transaction may keep dumps from starting before that is logged."""
+
+
+@dataclass
+class _Failures:
+    """How often the log after a manifest's position was not decoded, `since` when (monotonic seconds)."""
+
+    position: int
+    since: float
+    count: int = 0
 
 
 class PostgresSource:
@@ -70,7 +79,7 @@ class PostgresSource:
         self._proof: Connection | None = None
         self._timeline: str | None = None
         self._types: Types = {}
-        self._failures = (0, 0)  # a manifest's position, and how often the log after it was not decoded
+        self._failures = _Failures(0, 0.0)
 
     def check(self) -> list[Finding]:
         """Check and report every precondition; raises only if the database can't be reached."""
@@ -197,7 +206,7 @@ class PostgresSource:
                 raise PreconditionError(misfit, hint="set source.slot to another name, or drop that slot")
             found = slot.wait_until_released(connection, name)
             self._publish(connection)  # a slot older than its publication can't be read
-            self._reader = None
+            self._reader, self._failures = None, _Failures(0, 0.0)
             if found and not fresh and not found.lost and found.confirmed is not None:
                 log.info("slot %s is adopted", name)
                 position = found.confirmed
@@ -238,12 +247,19 @@ class PostgresSource:
             return Failover(here, went_on, same_positions=True)
 
     def _undecodable(self, position: int) -> str | None:
-        """Return why the server can't decode the log after a manifest, if it failed there repeatedly."""
+        """Return why the server can't decode the log after a manifest, if it failed there repeatedly.
+
+        Call it once for each reader: what one met is counted once.
+        """
         if self._reader is None or self._reader.unreadable is None:
             return None
-        failures = self._failures[1] + 1 if self._failures[0] == position else 1
-        self._failures = position, failures
-        return self._reader.unreadable if failures >= DECODE_ATTEMPTS else None
+        reason, self._reader.unreadable = self._reader.unreadable, None
+        now = time.monotonic()
+        if self._failures.position != position:
+            self._failures = _Failures(position, now)
+        self._failures.count += 1
+        lasting = now - self._failures.since >= DECODE_SECONDS
+        return reason if self._failures.count >= DECODE_ATTEMPTS and lasting else None
 
     def _left_timeline(self, history: ResumePoint) -> str | None:
         """Return why the log on the server's timeline is not the log that was read, or None."""
@@ -315,8 +331,8 @@ class PostgresSource:
     def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> Layout | None:
         """Return the layout of a relation as transaction `xid` logged it.
 
-        `TransientError` if the catalog lacks a type because that transaction, which has made it, is not
-        visible yet: a commit is in the log before others see it.
+        `NotYetError` if the catalog lacks a type because that transaction, which has made it, is not visible
+        yet: a commit is in the log before others see it.
         """
         table = TableName(relation.namespace, relation.name)
         if not self._config.captures(table):
@@ -327,9 +343,11 @@ class PostgresSource:
             except TableError as error:
                 return Layout(None, error.reason, error.hint or "")
             types = [column.source_type for column in layout.schema.columns] if layout.schema else []
-            if UNKNOWN in types and xid is not None and not catalog.shows(xid):
-                raise TransientError(f"{table}: the transaction that has altered it is not visible yet")
-            return layout
+            if UNKNOWN not in types or xid is None:
+                return layout
+            if not catalog.shows(xid):
+                raise NotYetError(f"the transaction {xid}, which has altered {table}, is not visible yet")
+            return catalog.layout(table, relation.columns)  # it may have become visible just now
 
     def _database(self, connection: Connection) -> str:
         return connection.info.dbname

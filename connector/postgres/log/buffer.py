@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from connector.errors import BugError
+from connector.errors import BugError, NotYetError
 from connector.landing.event_batch import Quarantine
 from connector.landing.manifest import LastCommit
 from connector.log_segment import LogSegment
@@ -43,7 +43,10 @@ MESSAGE_OVERHEAD = 41
 """Memory of a bytes object and its list slot, beside the message itself."""
 
 Resolve = Callable[[Relation, int | None], "TableLayout | None"]
-"""Returns a relation's layout, or None if it is not configured; also given the xid of the transaction."""
+"""Returns a relation's layout, or None if it is not configured; also given the xid of the transaction.
+
+`NotYetError` if the layout can't be known yet; the messages from there on wait.
+"""
 
 
 class _Open(NamedTuple):
@@ -76,11 +79,18 @@ class LogBuffer:
         self._dropped: set[bytes] = set()
         self._dropped_some = False
         self._quarantined: list[Quarantine] = []
+        self._waiting: list[bytes] = []
+        self._reported = False
 
     @property
     def empty(self) -> bool:
         """Return whether nothing is held, not even part of a transaction."""
-        return not self._payloads and self._open is None
+        return not self._payloads and self._open is None and not self._waiting
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether messages wait for a layout: nothing more should be fed before `resume`."""
+        return bool(self._waiting)
 
     @property
     def in_transaction(self) -> bool:
@@ -92,9 +102,13 @@ class LogBuffer:
         payloads, dropped = self._payloads, self._dropped
         if base != self._base:
             self._change_base(base)
+        if self._waiting:
+            self._waiting.extend(messages)
+            return
         commits: list[tuple[int, int]] = []
-        size = sum(map(len, messages))
-        for message in messages:
+        size, count = sum(map(len, messages)), len(messages)
+        rest = iter(messages)
+        for message in rest:
             kind = message[base]
             if kind in CHANGES:
                 if dropped and kind != _TRUNCATE and message[base + 1 : base + 5] in dropped:
@@ -108,11 +122,29 @@ class LogBuffer:
                 self._open = _Open(parse_begin(message, base), len(payloads), 0)
                 self._dropped_some = False
             elif kind == _RELATION:
-                self._relation(parse_relation(message, base))
+                try:
+                    self._relation(parse_relation(message, base))
+                except NotYetError as error:
+                    self._waiting = [message, *rest]
+                    size, count = size - sum(map(len, self._waiting)), count - len(self._waiting)
+                    self._report_waiting(error)
             elif kind not in _IGNORED:
                 raise BugError(f"unknown log message {chr(kind)!r}")
-        self.bytes += size + MESSAGE_OVERHEAD * len(messages)
+        self.bytes += size + MESSAGE_OVERHEAD * count
         self._visibility.publish(self._position, commits)
+
+    def resume(self) -> bool:
+        """Try messages that wait for their layout again; return whether none waits now."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self.feed(waiting, self._base)
+            self._reported = self._reported and bool(self._waiting)
+        return not self._waiting
+
+    def _report_waiting(self, error: NotYetError) -> None:
+        if not self._reported:
+            log.warning("the log has to wait: %s", error)
+        self._reported = True
 
     def idle(self, position: int) -> None:
         """Advance to a position before which the source has nothing for us; ignored within a transaction."""

@@ -118,9 +118,11 @@ class BacklogReader:
         """Feed what has arrived; return False on timeout."""
         stream = self._stream
         assert stream is not None
-        rows = stream.fetch()
+        rows = [] if stream.done else stream.fetch()
         if rows:
             self._feed(rows)
+        if self._buffer.waiting:
+            return False
         if stream.done:
             self._end_batch()
             return True

@@ -40,6 +40,9 @@ CAUGHT_UP_BYTES = 8 << 20
 LOOK_SECONDS = 2.0
 """How often to query the end of the log, and a snapshot to settle commits with."""
 
+WAIT_SECONDS = 0.05
+"""How often to try again what can't be resolved yet."""
+
 SETTLE_COMMITS = 20_000
 """Settle earlier if this many commits are recorded: about 3 MB."""
 
@@ -107,7 +110,9 @@ class PostgresLog:
             raise TransientError(str(error)) from error
 
     def _read(self, seconds: float, upto_bytes: int) -> None:
-        if isinstance(self._way, BacklogReader):
+        if not self._buffer.resume():
+            time.sleep(min(seconds, WAIT_SECONDS))
+        elif isinstance(self._way, BacklogReader):
             self._way.read(seconds, upto_bytes)
             if self._way.done and self._buffer.empty:
                 self._choose()

@@ -88,7 +88,7 @@ class StreamReader:
                 now = time.monotonic()
                 if now - self._last_status > STATUS_SECONDS:
                     self._send_status()
-                if now >= deadline:
+                if now >= deadline or self._buffer.waiting:
                     return
                 if count < FEW:
                     if count:

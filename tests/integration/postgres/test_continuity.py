@@ -184,10 +184,11 @@ def test_a_promoted_server_goes_on_only_where_its_log_was_read_to(server: Postgr
     assert sorted(landed(store, "chunk", epoch=2)) == [1, 3]
 
 
-def test_dumps_do_not_wait_for_transaction_ids_that_the_promoted_server_has_never_given_out(
-    server: PostgresServer,
+@pytest.mark.parametrize(("awaits", "floor"), [(1_000_000, None), (None, 1 << 40)])
+def test_dumps_do_not_wait_for_ids_and_positions_that_the_promoted_server_may_never_reach(
+    server: PostgresServer, awaits: int | None, floor: int | None
 ) -> None:
-    """The other server gave them out without logging anything under them."""
+    """The other server gave them out, or wrote log up to the floor, and nothing of it has arrived here."""
     store, lost = MemoryStore(), 1_000_000
     execute(server, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with Agent(server, store) as agent:
@@ -195,7 +196,7 @@ def test_dumps_do_not_wait_for_transaction_ids_that_the_promoted_server_has_neve
     newest = manifests_in(store)[-1]
     waiting = DumpState(
         id="w", number=9, table=newest.dumps[0].table, kind="full", reason="repair", epoch=1,
-        requested_at=newest.committed_at, started_in=newest.number + 1, awaits=lost,
+        requested_at=newest.committed_at, started_in=newest.number + 1, awaits=awaits, floor=floor,
     )  # fmt: skip
     update = {
         "number": newest.number + 1,

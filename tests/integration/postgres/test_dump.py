@@ -14,6 +14,7 @@ from connector.errors import NotYetError, RequestError, TransientError
 from connector.landing.manifest import InvisibleCommit
 from connector.postgres import copysocket, dump
 from connector.postgres.dump import PostgresTables
+from connector.postgres.log.bulk import BacklogReader
 from connector.schema import TableName
 from connector.source import KeyRange, ResumePoint
 from tests.support.postgres_source import source_of
@@ -121,30 +122,44 @@ def test_a_table_that_is_gone_or_locked_keeps_no_other_from_being_read(database:
         tables.close()
 
 
-def test_a_type_whose_commit_is_not_visible_yet_is_waited_for(unanswered: Database) -> None:
-    """Taken for unknown, the column would land as another type from the log than from dumps."""
+@pytest.mark.parametrize("in_bulk", [False, True], ids=["streamed", "in_bulk"])
+def test_a_type_whose_commit_is_not_visible_yet_is_waited_for(
+    unanswered: Database, in_bulk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for unknown, the column would land as another type from the log than from dumps.
+
+    What is before that commit lands meanwhile, over the same connection.
+    """
+    monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1)
     database = unanswered
     wait_until(
         lambda: database.execute("SHOW synchronous_standby_names")[0][0] == "nobody", "the setting holds"
     )
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (0)")
-    source = source_of(database)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     migration = (
         "SET synchronous_commit = on; BEGIN; CREATE DOMAIN cents AS bigint; ALTER TABLE t ADD c cents;"
-        "INSERT INTO t VALUES (1, 10); COMMIT"
+        "INSERT INTO t VALUES (2, 10); COMMIT"
     )
     hanging = threading.Thread(target=lambda: database.execute(migration))
-    with following(source) as log:
-        history = ResumePoint(log.position, ())
-        hanging.start()
-        with pytest.raises(TransientError, match="not visible yet"):
-            read_rows(log, 1)
-    database.execute("ALTER SYSTEM RESET synchronous_standby_names")
-    database.execute("SELECT pg_reload_conf()")
-    hanging.join(30)
+    source = source_of(database, bulk_bytes=1 if in_bulk else 1 << 30)
+    source.prepare()
+    history = source.begin_history(fresh=False)
+    database.execute("INSERT INTO t VALUES (1)")
+    hanging.start()
+    wait_until(lambda: _hang_in_commit(database) == 1, "a commit hangs")
     with opened(source, history) as log:
+        assert isinstance(log._way, BacklogReader) == in_bulk
+        assert ops(events(read_rows(log, 1)), "id") == [("insert", 1)]
+        wait_until(lambda: log.read(0.05, 64 << 20) or log._buffer.waiting, "the migration waits")
+        log.read(0.05, 64 << 20)
+        assert log.buffered_rows == 0
+        database.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        database.execute("SELECT pg_reload_conf()")
         (batch,) = read_rows(log, 1).decode()
         assert [column.type for column in batch.schema.columns] == ["int", "bigint"]
+        database.execute("INSERT INTO t VALUES (3, 30)")
+        assert ops(events(read_rows(log, 1)), "id", "c") == [("insert", 3, 30)]
+    hanging.join(30)
 
 
 def test_a_type_that_is_renamed_leaves_the_layout_as_it_was(database: Database) -> None:

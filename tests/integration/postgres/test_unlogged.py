@@ -31,6 +31,7 @@ from tests.support.waiting import wait_until
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(source, "DECODE_SECONDS", 0.2)
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
 
 
