@@ -7,8 +7,8 @@ a statement that did it, with the log position.
 InnoDB gives a table a new id whenever it is emptied or rebuilt. MariaDB does that before it logs the
 statement, so a crash in between leaves an empty table and a log without the statement. A logged statement
 changes the id as well, and must not trigger a dump. So `Look` reads ids between two positions, and is judged
-once the log has been read past the second: a new id is unlogged if no statement naming the table came since
-`at`, the position before the look that saw the former id.
+once the log has been read past the second: a new id is unlogged if no statement that may have rebuilt the
+table came since `at`, the position before the look that saw the former id.
 
 A look that leaves doubt decides nothing, and the next one decides: if a statement is between the look's own
 two positions, or the statements kept by then no longer show whether there was one.
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from connector.schema import TableName
 
 STATEMENTS_KEPT = 64
-"""Keep the positions of this many statements naming a table: more than come between two looks."""
+"""Keep the positions of this many statements that rebuild a table: more than come between two looks."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Fingerprint:
 
 
 class Statements:
-    """Log positions of statements by the table they name. Written by the log reader, read by the watcher."""
+    """Log positions of statements by the table they rebuild. The log reader writes, the watcher reads."""
 
     def __init__(self) -> None:
         self._epoch = 0

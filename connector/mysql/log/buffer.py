@@ -48,7 +48,7 @@ class LogBuffer:
     """The log read and not taken yet. One thread at a time, except for `position`.
 
     `gtids`: the transactions executed up to `position`, kept current here; None if unknown. `statements`
-    records those that name a table. A file that ends with neither a ROTATE nor a STOP means that the server
+    records those that rebuild tables. A file that ends with neither a ROTATE nor a STOP means that the server
     crashed: unless it `survives_crashes` with the same rows in log and tables, all tables are read again. So
     they are if a ROTATE, which moves the position only when the next file is there, leads to one that a new
     process began: the former process could not, and went on without its log.

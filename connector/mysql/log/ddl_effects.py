@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from connector.landing.event_batch import Quarantine
 from connector.mysql.catalog_fingerprint import Statements
-from connector.mysql.log.ddl import Effect, as_mysql_reads, changes_rows, effects_of, names_in
+from connector.mysql.log.ddl import Effect, as_mysql_reads, changes_rows, effects_of, rebuilt_by
 from connector.mysql.log.events import Query
 from connector.mysql.log.pending_events import PendingRows
 from connector.mysql.log.schema_cache import SchemaCache
@@ -97,13 +97,13 @@ class DdlEffects:
         return count
 
     def _note(self, query: Query, lsn: int) -> None:
-        """Record the tables that a statement names: it may have rebuilt them."""
+        """Record the tables that a statement may have rebuilt."""
         if query.statement is None:
-            named = self._schema_cache.among(None)
+            tables = self._schema_cache.among(None)
         else:
-            names = names_in(query.statement, query.database)
-            named = {table for name in names if (table := self._schema_cache.named(*name)) is not None}
-        for table in named:
+            rebuilt = rebuilt_by(query.statement, query.database)
+            tables = {table for effect in rebuilt for table in self._tables_of(effect)}
+        for table in tables:
             self._statements.add(table, lsn)
 
     def tell_all(self, lsn: int, reason: str) -> None:

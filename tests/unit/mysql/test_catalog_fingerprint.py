@@ -28,7 +28,7 @@ def test_a_fingerprint_comes_back_as_it_was_written() -> None:
     assert Fingerprint.parse(str(Fingerprint())) == Fingerprint()
 
 
-def test_another_id_without_a_statement_that_names_the_table_is_an_unlogged_change_once() -> None:
+def test_another_id_without_a_statement_that_rebuilds_the_table_is_an_unlogged_change_once() -> None:
     found = judged("19", 90, 99, 210)
     assert found.differs(KNOWN)
     again = Look(1, 300, 310, {T: "19"}).judge(T, found, statements(210))
@@ -38,7 +38,7 @@ def test_another_id_without_a_statement_that_names_the_table_is_an_unlogged_chan
     )  # nothing logged since
 
 
-def test_another_id_after_a_statement_that_names_the_table_is_no_unlogged_change() -> None:
+def test_another_id_after_a_statement_that_rebuilds_the_table_is_no_unlogged_change() -> None:
     for lsn in (100, 199):
         assert judged("19", lsn) == Fingerprint("1:7", "", 1, 200, "19")
 

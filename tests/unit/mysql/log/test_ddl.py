@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from connector.mysql.log import events
-from connector.mysql.log.ddl import changes_rows, effects_of
+from connector.mysql.log.ddl import changes_rows, effects_of, rebuilt_by
 
 
 def told(statement: str) -> set[tuple[str, str, str | None]]:
@@ -175,6 +175,35 @@ def test_a_change_in_the_statement_format_names_the_table(statement: str) -> Non
 def test_an_insert_does_not_change_the_tables_that_it_reads() -> None:
     statement = "REPLACE INTO percona.checksums SELECT count(*) FROM d.t"
     assert told(statement) == {("statement", "percona", "checksums")}
+
+
+@pytest.mark.parametrize(
+    ("statement", "rebuilds"),
+    [
+        ("TRUNCATE t", True),
+        ("ALTER TABLE t FORCE", True),
+        ("OPTIMIZE LOCAL TABLE u, t", True),
+        ("SET STATEMENT max_statement_time = 1 FOR OPTIMIZE TABLE t", True),
+        ("CREATE FULLTEXT INDEX i ON t (v)", True),
+        ("DROP INDEX i ON t", True),
+        ("DROP TABLE t", True),
+        ("RENAME TABLE u TO t", True),
+        ("ALTER TABLE u EXCHANGE PARTITION p WITH TABLE t", True),
+        ("ANALYZE TABLE t", False),
+        ("CHECK TABLE t", False),
+        ("GRANT SELECT ON t TO x", False),
+        ("CREATE OR REPLACE VIEW w AS SELECT * FROM t", False),
+        ("CREATE TRIGGER g AFTER INSERT ON t FOR EACH ROW DELETE FROM u", False),
+        ("CREATE TABLE IF NOT EXISTS t (a int)", False),
+        ("CREATE TABLE u LIKE t", False),
+        ("INSERT INTO t VALUES (1)", False),
+        ("ALTER TABLE u ADD FOREIGN KEY (a) REFERENCES t (a)", False),
+    ],
+)
+def test_only_a_statement_that_may_rebuild_a_table_explains_its_new_id(
+    statement: str, rebuilds: bool
+) -> None:
+    assert (("d", "t") in {(e.database, e.name) for e in rebuilt_by(statement, "d")}) == rebuilds
 
 
 def test_only_a_table_that_is_created_runs_a_select() -> None:
