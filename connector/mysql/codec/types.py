@@ -188,7 +188,7 @@ _STRING_CODES = {"char": STRING, "binary": STRING, "varchar": VARCHAR, "varbinar
 
 def type_of_catalog(column_type: str, charset: str | None) -> ColumnType:
     """Parse the catalog's COLUMN_TYPE and CHARACTER_SET_NAME; `ValueError` for an unknown type."""
-    bare = re.sub(r"\s*/\*.*?\*/", "", column_type)
+    bare = _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", column_type)
     match = _CATALOG.fullmatch(bare)
     if match is None:
         raise ValueError(f"{column_type!r} is not a type that is known")
@@ -217,8 +217,14 @@ def type_of_catalog(column_type: str, charset: str | None) -> ColumnType:
     return ColumnType(code, size=size, scale=scale, unsigned=unsigned and code in NUMERIC)
 
 
+_QUOTED_OR_COMMENT = re.compile(r"('(?:[^']|'')*')|\s*/\*.*?\*/")
+_ESCAPED = {"''": "'", r"\0": "\0", r"\n": "\n", r"\r": "\r", r"\\": "\\"}
+"""As the servers write members (``append_unescaped``), whatever the sql_mode is."""
+
+
 def _enumerated(code: int, arguments: str, charset: str | None) -> ColumnType:
-    values = tuple(v.replace("''", "'") for v in re.findall(r"'((?:[^']|'')*)'", arguments))
+    members = re.findall(r"'((?:[^']|'')*)'", arguments)
+    values = tuple(re.sub(r"''|\\[0nr\\]", lambda found: _ESCAPED[found[0]], v) for v in members)
     size = (1 if len(values) < 256 else 2) if code == ENUM else _set_size(len(values))
     return ColumnType(code, size=size, charset=charset, values=values)
 

@@ -80,6 +80,15 @@ def test_each_type_stands_before_and_behind_numbers_of_either_sign(mariadb: Mari
     assert_same_from_log_and_dump(mariadb, {"t": [f"INSERT INTO t VALUES (1901, 200, {row})"]})
 
 
+@pytest.mark.parametrize("kind", ["enum", "set"])
+def test_members_that_the_catalog_escapes_are_as_the_log_has_them(mariadb: MariaDatabase, kind: str) -> None:
+    members = (r"'a\\b','a\\nb','a\nb','a\rb','a\tb','a/*b*/c'", "'a /* b','c */ d','a)b','it''s','it\"s'")
+    columns = f"id int PRIMARY KEY, e {kind}({','.join(members)}), f {kind}('x /*', '*/ y')"
+    rows = ", ".join(f"({n}, {1 << n if kind == 'set' else n + 1}, 1)" for n in range(11))
+    mariadb.execute(f"CREATE TABLE t ({columns})")
+    assert_same_from_log_and_dump(mariadb, {"t": [f"INSERT INTO t VALUES {rows}"]})
+
+
 # By table: how it is made, and how it changes. What the server keeps for itself must not land.
 VERSIONED = "WITH SYSTEM VERSIONING"
 PERIOD = (
