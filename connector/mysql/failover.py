@@ -8,20 +8,26 @@ lacks some when its primary dies during a dump, and they change nothing that is 
 skipped with the rest; so a set never names what its server has not executed.
 
 Only another server's ids prove anything. The same server gives the same ids to other transactions after a
-reset, or restored from a copy: there, a purged file is a gap even if nothing of it was missing.
+reset, or restored from a copy: there, a purged file is a gap even if nothing of it was missing. If that
+server's replica takes over, its ids are the same ones again. So the last commit that was read must not be of
+a later time there (`later_commit`): a replica logs the time of the original commit, or one before it.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pymysql.connections import Connection
 
 from connector.errors import TransientError
+from connector.landing.manifest import LastCommit
 from connector.mysql.codec.segment import unpack_position
 from connector.mysql.connection import literal, query, row, rows
+from connector.mysql.continuity import to_datetime
 from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log import events
 from connector.mysql.log.pending_events import BASE
@@ -31,7 +37,7 @@ from connector.mysql.server import LogFile, Server, end_of_log, position_of
 from connector.source import ResumePoint
 
 _BODY = BASE + events.HEADER
-_GTIDS = frozenset((events.GTID, events.TAGGED_GTID, events.ANONYMOUS_GTID))
+_uint32 = struct.Struct("<I").unpack_from
 
 
 def has_gtids(connection: Connection[Any], server: Server) -> bool:
@@ -62,8 +68,8 @@ def executed_at(
     return str(gtids)
 
 
-def _begins(stream: BinlogStream, upto: int) -> Iterator[events.Begin]:
-    """Read the begins of one file's transactions, from its start up to an offset.
+def _begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[events.Begin]:
+    """Read the begins of transactions, from a file's start up to an offset in it, or to the end of the log.
 
     No time limit: the stream detects a silent server, and a large row is slow to arrive.
     """
@@ -81,14 +87,50 @@ def _begins(stream: BinlogStream, upto: int) -> Iterator[events.Begin]:
                     continue
                 place += len(packet) - BASE
                 left = size_of(packet) - (len(packet) - BASE)
-                if packet[5] in _GTIDS:
-                    yield events.parse_begin(packet[5], 0, 0, packet[_BODY : len(packet) - tail])
+                if packet[5] in events.BEGINS:
+                    seconds, server_id = _uint32(packet, 1)[0], _uint32(packet, 6)[0]
+                    body = packet[_BODY : len(packet) - tail]
+                    yield events.parse_begin(packet[5], seconds, server_id, body)
     except LogEndedError:
         pass
     finally:
         stream.close()
-    if place < upto:
+    if place < upto < math.inf:
         raise TransientError(f"the log ended at {place}, before {upto}")
+
+
+def later_commit(
+    connection: Connection[Any],
+    server: Server,
+    files: Mapping[int, LogFile],
+    last: LastCommit | None,
+    open_file: Callable[[LogFile], BinlogStream],
+) -> str | None:
+    """Return why another server's transaction with the id of `last` is another one; None if it is not.
+
+    None also if the server never executed it (a write of ours), has purged it, or if `last` has no id. Reads
+    the log from the start of one file up to it.
+    """
+    is_named = last is not None and re.search("[0-9][:-]", last.txid)
+    if last is None or not is_named or missing(connection, server, last.txid):
+        return None
+    for number in sorted(files, reverse=True):
+        if _precedes(server, last.txid, _before(connection, files[number].name)):
+            continue
+        found = next((b for b in _begins(open_file(files[number])) if b.txid == last.txid), None)
+        if found is None or to_datetime(found.original or found.micros) <= last.committed_at:
+            return None
+        at = to_datetime(found.original or found.micros)
+        return f"its {last.txid} is of {at:%Y-%m-%d %H:%M:%S}Z, not of {last.committed_at:%Y-%m-%d %H:%M:%S}Z"
+    return None
+
+
+def _precedes(server: Server, txid: str, before: str) -> bool:
+    """Return whether a transaction is among those before a file."""
+    if not server.mariadb:
+        return MysqlGtids.parse(before).contains(MysqlGtids.parse(txid))
+    (gtid,) = _listed(txid)
+    return _newest(_listed(before)).get((gtid.origin, gtid.server), 0) >= gtid.number
 
 
 def missing(connection: Connection[Any], server: Server, gtids: str) -> str:

@@ -269,6 +269,9 @@ class MysqlSource:
         must = gtids if needed is None else needed
         if lacking := self._lacking(connection, here, must):
             return f"{reason}, and it never executed {lacking}"
+        open_file = lambda file: self._stream_of(here, files, pack_position(file.number, 4))  # noqa: E731
+        if other := failover.later_commit(connection, here, files, known.last_commit, open_file):
+            return f"{reason}, and {other}: the former server had been restored or reset"
         if must != gtids:
             gtids = failover.executed_of(connection, here, gtids, must)
         file = failover.first_file_after(connection, here, files, gtids)

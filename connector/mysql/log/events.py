@@ -53,12 +53,14 @@ _CHECKSUM_CRC32 = 1
 class Begin(NamedTuple):
     """The begin of a transaction. `gtid` None: it is anonymous.
 
-    `standalone`: its next statement is all of it (MariaDB only).
+    `standalone`: its next statement is all of it (MariaDB only). `original`: when it was committed where it
+    was executed first, if this server replicated it and tells (MySQL only).
     """
 
     gtid: Gtid | None
     micros: int
     standalone: bool
+    original: int | None = None
 
     @property
     def txid(self) -> str | None:
@@ -87,11 +89,13 @@ def parse_begin(kind: int, header_seconds: int, server_id: int, body: bytes) -> 
         return Begin(Gtid(str(domain), sequence, server_id), micros, bool(body[12] & _STANDALONE))
     if kind == TAGGED_GTID:
         return _parse_tagged(body)
+    original = None
     if len(body) >= 42 + 7 and body[25] == 2:
-        micros = int.from_bytes(body[42:49], "little") & ((1 << 55) - 1)
+        micros, replicated = int.from_bytes(body[42:49], "little") & ((1 << 55) - 1), body[48] & 0x80
+        original = int.from_bytes(body[49:56], "little") if replicated else None
     if kind == ANONYMOUS_GTID:
         return Begin(None, micros, False)
-    return Begin(Gtid(_uuid(body[1:17]), int.from_bytes(body[17:25], "little")), micros, False)
+    return Begin(Gtid(_uuid(body[1:17]), int.from_bytes(body[17:25], "little")), micros, False, original)
 
 
 @lru_cache(maxsize=100)  # a log has few
@@ -103,7 +107,8 @@ def _uuid(data: bytes) -> str:
 def _parse_tagged(body: bytes) -> Begin:
     """Parse a tagged GTID, in MySQL's ``mysql/serialization``: fields in order, each after its number.
 
-    They are flags, uuid, sequence (signed), tag, two about commit order, and the commit time.
+    They are flags, uuid, sequence (signed), tag, two about commit order, the commit time, and the original
+    one if that is another.
     """
     place = 0
 
@@ -132,7 +137,9 @@ def _parse_tagged(body: bytes) -> Begin:
         field(order)
         number()
     field(6)
-    return Begin(Gtid(f"{_uuid(uuid)}:{tag}", sequence), number(), False)
+    micros = number()
+    original = number() if place < len(body) and number() == 7 else None
+    return Begin(Gtid(f"{_uuid(uuid)}:{tag}", sequence), micros, False, original)
 
 
 def _varying(data: bytes, place: int) -> tuple[int, int]:

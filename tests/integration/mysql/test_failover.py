@@ -17,6 +17,7 @@ from connector.landing.requests import DumpRequest, submit
 from connector.mysql import source
 from connector.store.local import LocalStore
 from tests.integration.mysql.test_capture import Load, agent, assert_equal, fill, short_waits, wait_caught_up
+from tests.integration.mysql.test_continuity import copy_disk, put_back
 from tests.support.cuts import manifests_in
 from tests.support.mysql_source import reader_of, source_of
 from tests.support.replication import Replicated, replicated
@@ -399,3 +400,32 @@ def test_a_replica_is_known_without_a_right_to_write(servers: Replicated, tmp_pa
         wait_caught_up(replica, store)
     assert_failed_over(store)
     assert_equal(replica, store, "t")
+
+
+def test_the_replica_of_a_primary_that_was_restored_from_a_copy_is_a_gap(
+    servers: Replicated, tmp_path: Path
+) -> None:
+    """It has all the GTIDs that landed, of other transactions."""
+    primary, replica, copy = servers.primary, servers.replica, tmp_path / "copy"
+    fill(primary)
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+    servers.wait_applied()
+    servers.stop()
+    copy_disk(primary.server, primary.server.data_dir, copy)
+    with agent(primary, tmp_path) as store:
+        for n in range(10):
+            primary.execute(f"UPDATE t SET n = -1 WHERE id = {n + 1}")
+        wait_caught_up(primary, store)
+    put_back(primary.server, copy)
+    for n in range(60):
+        primary.execute(f"UPDATE t SET n = -2 WHERE id = {n + 31}")
+    servers.start()
+    servers.wait_applied()
+    servers.stop()
+    with agent(primary, tmp_path, url=replica.url) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+        assert_equal(replica, store, "t")
+    (gap,) = newest_of(store).gaps
+    assert "restored" in gap.reason
