@@ -143,7 +143,9 @@ def run(config: Config) -> Progress:
 
 def _refuse_failures(findings: list[Finding]) -> None:
     """Raise if a failure concerns the whole source; a failure of one table quarantines that table."""
-    failed = [f for f in findings if f.state == "failed" and f.table is None and not f.dropped]
+    failed = [
+        f for f in findings if f.state == "failed" and f.table is None and not (f.dropped or f.recorded)
+    ]
     for finding in findings:
         if finding.state == "warning" or finding.dropped:
             log.warning("%s: %s", finding.name, finding.detail)

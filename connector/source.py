@@ -29,7 +29,8 @@ class Finding:
     """One result of a check: what was checked, whether it holds, and the SQL or setting that fixes it.
 
     `table`: set if the failure concerns only this table; every other table can still be captured.
-    `dropped`: what was named may have been dropped; everything else can go on.
+    `dropped`: what was named may have been dropped; everything else can go on. `recorded`: a starting agent
+    meets it again, and records the gap that it means before it stops.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Finding:
     fix: str | None = None
     table: TableName | None = None
     dropped: bool = False
+    recorded: bool = False
 
 
 @dataclass(frozen=True)

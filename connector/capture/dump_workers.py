@@ -121,14 +121,18 @@ class DumpWorkers:
         """End a dump. A required dump of some rows (not just requested) becomes a dump of the whole table.
 
         The source may refuse a condition because its column is gone again, or keys that were written oddly.
+        If the table must be quarantined, the capture loop ends the dump: no manifest may say one without the
+        other.
         """
         dump = task.dump
         log.error("dump %s of %s failed: %s", dump.id, dump.table, error)
+        if isinstance(error, RequestError) and dump.reason != "request" and dump.kind == "full":
+            error = TableError(dump.table, f"its dump failed: {error}")
         if isinstance(error, TableError):
             self.quarantined.append(error)
-        elif dump.reason != "request" and dump.kind == "full":
-            self.quarantined.append(TableError(dump.table, f"its dump failed: {error}"))
-        elif dump.reason != "request":
+            self._dumps.give_back(task, REST_SECONDS)
+            return
+        if dump.reason != "request":
             log.error("%s is dumped whole instead", dump.table)
             self._dumps.add(dump.table, manifest=dump.started_in, reason=dump.reason, floor=dump.floor)
         self._dumps.end(dump, "failed", str(error))

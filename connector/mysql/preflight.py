@@ -102,8 +102,9 @@ def _other_replica(place: Place, ours: int) -> str | None:
 def _log(place: Place) -> Iterator[Finding]:
     if place.variable("log_bin") != "ON":
         yield Finding(
-            "log_bin", "failed", "is OFF", "set log_bin = ON in the configuration, restart the server"
-        )
+            "log_bin", "failed", "is OFF", "set log_bin = ON in the configuration, restart the server",
+            recorded=True,
+        )  # fmt: skip
         return
     yield from _stays_on(place)
     yield _expect(place, "binlog_format", "ROW")
@@ -124,7 +125,8 @@ def _stays_on(place: Place) -> Iterator[Finding]:
         with suppress(OperationalError, ProgrammingError):  # `_rights` reports those
             end_of_log(place.connection, place.server)
     except LogOffError as error:
-        yield Finding("log_bin", "failed", "was turned off: the server could not write its log", error.hint)
+        detail = "was turned off: the server could not write its log"
+        yield Finding("log_bin", "failed", detail, error.hint, recorded=True)
     name = "binlog_error_action"
     action = place.variable(name)
     if action == "ABORT_SERVER":

@@ -278,6 +278,9 @@ def _parse(fingerprint: str) -> _Parsed:
     parts = fingerprint.split(" ")
     words = {part[:1]: part[1:] for part in parts if ":" not in part}
     listed = [column.partition("=") for column in words.get("@", "").split(",") if column]
+    listed.sort(
+        key=lambda column: "g" not in column[2]
+    )  # of names that differ by case only, the real one counts
     columns = {name: what for name, _, what in listed}
     leaves = (part.split(":") for part in parts if ":" in part)
     return _Parsed(

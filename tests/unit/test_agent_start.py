@@ -11,7 +11,7 @@ from connector import agent
 from connector.capture import manifest_log
 from connector.capture.history import open_history
 from connector.capture.lander import Lander
-from connector.errors import PreconditionError, TransientError
+from connector.errors import LogOffError, PreconditionError, TransientError
 from connector.landing.format import LEASE
 from connector.landing.lease import read_lease
 from connector.source import Finding
@@ -99,3 +99,17 @@ def test_a_name_that_matches_nothing_ends_the_first_start_alone_later_the_table_
     open_history(source, manifest_log.ManifestLog(store, 1), Lander(store), config)
     agent.run(config)
     assert "tables public.gone: no table matches" in caplog.text
+
+
+def test_a_log_that_is_off_is_met_again_by_the_capture_which_records_the_gap(
+    source: CheckedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = Finding("log_bin", "failed", "is OFF", "set log_bin = ON", recorded=True)
+    monkeypatch.setattr(CheckedSource, "check", lambda _self: [off])
+
+    def run(_capture: agent.Capture) -> None:
+        raise LogOffError("server")
+
+    monkeypatch.setattr(agent.Capture, "run", run)
+    with pytest.raises(LogOffError):
+        agent.run(config_of())

@@ -166,7 +166,12 @@ def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effe
 
 
 def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
-    if "REPLACE" not in words[1:3] or "TABLE" not in words[1:5]:
+    if words[1:3] != ["OR", "REPLACE"]:
+        return []
+    if words[3:4] in (["DATABASE"], ["SCHEMA"]):
+        name, _ = _table_at(tokens, 4, database)
+        return [Effect("unlogged", name[1], None, "CREATE OR REPLACE DATABASE")] if name else []
+    if "TABLE" not in words[3:5]:
         return []
     name, _ = _table_at(tokens, words.index("TABLE") + 1, database)
     return _effects_on(name, "unlogged", "CREATE OR REPLACE TABLE", tokens, database)
@@ -198,9 +203,9 @@ def _moved(tokens: list[_Token], place: int, table: tuple[str, str], database: s
     return []
 
 
-_NO_COLUMN = frozenset(
-    "INDEX KEY PRIMARY FOREIGN CONSTRAINT CHECK PARTITION DEFAULT PERIOD SYSTEM TO AS".split()
-)
+_NO_COLUMN = frozenset("INDEX KEY PRIMARY FOREIGN CONSTRAINT CHECK PARTITION DEFAULT TO AS".split())
+_NO_COLUMN_BEFORE = {"PERIOD": "FOR", "SYSTEM": "VERSIONING"}
+"""Not reserved, so a column may be named so; the second word tells."""
 
 
 def _columns_that_went(tokens: list[_Token], place: int) -> tuple[str, ...]:
@@ -212,9 +217,14 @@ def _columns_that_went(tokens: list[_Token], place: int) -> tuple[str, ...]:
             continue
         while place < len(tokens) and tokens[place].word in ("COLUMN", "IF", "EXISTS"):
             place += 1
-        if place < len(tokens) and tokens[place].is_name and tokens[place].word not in _NO_COLUMN:
+        if place < len(tokens) and tokens[place].is_name and not _is_no_column(tokens, place):
             found.append(tokens[place].text)
     return tuple(found)
+
+
+def _is_no_column(tokens: list[_Token], place: int) -> bool:
+    word, after = tokens[place].word, tokens[place + 1].word if place + 1 < len(tokens) else ""
+    return word in _NO_COLUMN or (word in _NO_COLUMN_BEFORE and after == _NO_COLUMN_BEFORE[word])
 
 
 def _rewriting(before: list[str], left: list[str]) -> str | None:

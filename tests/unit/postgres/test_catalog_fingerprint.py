@@ -43,3 +43,10 @@ def test_a_column_that_came_and_went_unseen_may_be_the_one_that_comes(looks_betw
 def test_a_new_column_is_none_that_went_before_the_table_was_seen() -> None:
     looks = fingerprint(id=1, dropped=(2,)), fingerprint(id=1, v=3, dropped=(2,))
     assert reasons(*looks, fingerprint(id=1, v=3, w=4, dropped=(2,))) == [False, False]
+
+
+def test_a_generated_column_hides_no_real_one_whose_name_differs_by_case() -> None:
+    """Generated columns do not land, so a table may have both."""
+    before, after = fingerprint(id=1, note=2), fingerprint(id=1, memo=2)
+    before, after = (text.replace(" xabc", ",note=3.25g xabc") for text in (before, after))
+    assert reasons(before, after) == [True]

@@ -71,6 +71,8 @@ def test_a_statement_that_leaves_rows_alone_has_no_effect(statement: str) -> Non
         ("DROP COLUMN IF EXISTS c, ALGORITHM=INSTANT", ("c",)),
         ("ADD c int, RENAME INDEX x TO y, DROP PRIMARY KEY, DROP FOREIGN KEY f, DROP CHECK z", ()),
         ("DROP `index`", ("index",)),
+        ("DROP COLUMN period, DROP system", ("period", "system")),
+        ("DROP PERIOD FOR p, DROP SYSTEM VERSIONING", ()),
     ],
 )
 def test_an_alter_names_the_columns_that_went(clauses: str, columns: tuple[str, ...]) -> None:
@@ -151,6 +153,9 @@ def test_a_statement_whose_table_can_not_be_parsed_has_an_effect_on_all_it_menti
 def test_a_dropped_database_means_all_its_tables() -> None:
     assert told("DROP DATABASE IF EXISTS `x y`") == {("unlogged", "x y", None)}
     assert told("DROP SCHEMA tables") == {("unlogged", "tables", None)}
+    assert told("CREATE OR REPLACE DATABASE `x y` CHARACTER SET utf8mb4") == {("unlogged", "x y", None)}
+    assert told("CREATE OR REPLACE SCHEMA tables") == {("unlogged", "tables", None)}
+    assert told("CREATE DATABASE IF NOT EXISTS x") == set()
 
 
 @pytest.mark.parametrize(
