@@ -146,12 +146,15 @@ class DdlEffects:
         """Announce a layout that no row may ever show: first without the dropped columns, then the current.
 
         The second is from the catalog, which may be ahead of the log; announcing twice does no harm. Without
-        a key column there is no layout to announce, and a column of its name may be back in the second: the
-        rows are read again.
+        a key column, or if the layout before is not known, there is none to announce, and a column of a
+        dropped one's name may be back in the second: the rows are read again.
         """
         now = self._schema_cache.now(table)
         known = self._schema_cache.latest(table)  # read after `now`, so it has at least as many changes
-        if known is not None and known.schema is not None:
+        if known is None or known.schema is None:
+            if went:
+                self._add_unlogged(table, lsn, "ALTER TABLE dropped or renamed a column of an unknown layout")
+        else:
             gone = {name.lower() for name in went}
             left = tuple(c for c in known.schema.columns if c.name.lower() not in gone)
             if not gone.isdisjoint(map(str.lower, known.schema.key)):

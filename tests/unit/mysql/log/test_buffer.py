@@ -220,6 +220,18 @@ def test_rows_are_read_again_whose_key_column_may_have_become_another(clauses: s
     assert [found.table.name for found in log.buffer.take_unlogged()] == ["t"]
 
 
+@pytest.mark.parametrize(("clauses", "read_again"), [("DROP id", ["t"]), ("ADD id int PRIMARY KEY", [])])
+def test_rows_are_read_again_whose_layout_is_unknown_when_a_column_goes(
+    clauses: str, read_again: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row was logged since the log was opened, and the catalog shows a table without a key for a moment."""
+    monkeypatch.setattr(SchemaCache, "latest", lambda _self, table: Mapped(table))
+    log = Log()
+    log.gtid()
+    log.query(f"ALTER TABLE t {clauses}")
+    assert [found.table.name for found in log.buffer.take_unlogged()] == read_again
+
+
 def test_mysql_skips_what_only_mariadb_executes() -> None:
     log = Log()
     log.gtid()
