@@ -20,7 +20,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import make_dsn, parse_dsn
 
 from connector.errors import ConfigurationError, DeltatideError, PreconditionError, TransientError
-from connector.postgres.libpq import CopyError
+from connector.postgres.driver.interface import CopyError
 
 SESSION = {
     "DateStyle": "ISO,MDY",

@@ -31,8 +31,8 @@ from connector.postgres.catalog import Catalog, Types, row_security_hint
 from connector.postgres.codec.copytext import CopiedRows, split_rows
 from connector.postgres.codec.text_values import decode_column
 from connector.postgres.connection import all_rows, close, failed, literal, one_row, quote
-from connector.postgres.copysocket import open_copy
-from connector.postgres.libpq import CopyError, run_alone
+from connector.postgres.driver.choice import driver
+from connector.postgres.driver.interface import CopyError
 from connector.postgres.predicate import bounded, check_predicate, pick_rows
 from connector.postgres.table_facts import find_table, qualified
 from connector.postgres.visibility import Snapshot, Visibility
@@ -65,7 +65,7 @@ class PostgresChunk:
     ) -> None:
         self.schema, self.low, self.high = schema, low, high
         self._query, self._marked = query, marked
-        self._copy = open_copy(connection)
+        self._copy = driver().open_rows(connection)
         self.reading = False
 
     def rows(self) -> Iterator[ChunkRows]:
@@ -77,6 +77,11 @@ class PostgresChunk:
                 yield decoded
             del decoded  # a row may be large: release it before reading the next
         self.reading = False
+
+    def abandon(self) -> None:
+        """Close the connection if rows are still arriving on it; never raises."""
+        if self.reading:
+            self._copy.close()
 
     def _decode(self, rows: CopiedRows) -> ChunkRows | None:
         if not len(rows.starts):
@@ -131,7 +136,7 @@ class PostgresTables:
             # Without the alias, ORDER BY would sort by the selected text.
             columns = ", ".join(f"t.{quote(c)}" for c in key)
             texts = ", ".join(f"t.{quote(c)}::text" for c in key)
-            found = run_alone(
+            found = driver().run_alone(
                 self._connection,
                 f"SELECT {texts} FROM {self._rows_of(table)} t{conditions} ORDER BY {columns}"
                 f" OFFSET {rows - 1} LIMIT 1",
@@ -188,8 +193,7 @@ class PostgresTables:
         try:
             yield chunk
         finally:
-            if chunk.reading:
-                close(self._connection)
+            chunk.abandon()
 
     @contextmanager
     def _snapshot(self, table: TableName, where: str | None) -> Iterator[tuple[TableSchema, int, int]]:

@@ -2,9 +2,9 @@
 
 Invariants:
 
-- *One expression.* Before use, the server parses the condition twice, by the extended protocol: bare
-  (``WHERE condition``) and in parentheses (``WHERE (condition)``). The protocol refuses a second statement. A
-  text that closes a parenthesis it did not open, or ends in an open comment or string, fails bare; one that
+- *One expression.* Before use, the server parses the condition twice: bare (``WHERE condition``) and in
+  parentheses (``WHERE (condition)``). It refuses a second statement (`Driver.prepare_alone`). A text that
+  closes a parenthesis it did not open, or ends in an open comment or string, fails bare; one that
   continues after a whole expression (``UNION``, ``LIMIT``, ``FOR UPDATE``) fails in parentheses. A text that
   passes both is one expression wherever it is in parentheses.
 - *No side effect.* It runs in a read-only transaction that is rolled back, for a limited time, and calls no
@@ -26,7 +26,7 @@ from psycopg2.extensions import connection as Connection
 
 from connector.errors import RequestError
 from connector.postgres.connection import all_rows, literal
-from connector.postgres.libpq import prepare_alone, run_alone
+from connector.postgres.driver.choice import driver
 
 _GAP = r"(?:\s|/\*.*?\*/|\*/|--[^\n]*\n)*"
 _CALL = re.compile(rf"""(?:"((?:[^"]|"")+)"|([^\W\d][\w$]*)){_GAP}\(""", re.DOTALL)
@@ -54,9 +54,10 @@ def check_predicate(connection: Connection, relation: str, where: str) -> None:
 
     Raises the server's error (`CopyError`) or `RequestError`. Runs none of it. Call within `bounded`.
     """
-    prepare_alone(connection, f"SELECT 1 FROM {relation} t WHERE {where}\n")
-    prepare_alone(connection, f"SELECT 1 FROM {relation} t WHERE ({where}\n)")
-    plan = run_alone(connection, f"EXPLAIN (VERBOSE, COSTS OFF) SELECT ({where}\n) FROM {relation} t")
+    driver().prepare_alone(connection, f"SELECT 1 FROM {relation} t WHERE {where}\n")
+    driver().prepare_alone(connection, f"SELECT 1 FROM {relation} t WHERE ({where}\n)")
+    explain = f"EXPLAIN (VERBOSE, COSTS OFF) SELECT ({where}\n) FROM {relation} t"
+    plan = driver().run_alone(connection, explain)
     called = [*called_functions("\n".join(line for (line,) in plan)), *named_functions(where)]
     if volatile := [name for (name,) in all_rows(connection, _VOLATILE, (called,))]:
         raise RequestError(
@@ -88,9 +89,10 @@ def pick_rows(connection: Connection, relation: str, conditions: str) -> str:
 
     Valid only within the transaction's snapshot. Call within `bounded`.
     """
-    picked = run_alone(
+    picked = driver().run_alone(
         connection,
-        f"SELECT t.tableoid::bigint, array_agg(t.ctid) FROM {relation} t{conditions} GROUP BY t.tableoid",
+        f"SELECT t.tableoid::bigint::text, array_agg(t.ctid)::text FROM {relation} t{conditions}"
+        " GROUP BY t.tableoid",
     )
     places = [f"(tableoid = {int(table)} AND ctid = ANY ({literal(rows)}::tid[]))" for table, rows in picked]
     return " OR ".join(places) or "false"

@@ -6,6 +6,7 @@ or re-creates it. So a slot that is ahead is a gap.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
@@ -14,12 +15,15 @@ from psycopg2.extensions import connection as Connection
 
 from connector.errors import FencedError, PreconditionError, TransientError
 from connector.position import format_lsn, parse_lsn
-from connector.postgres.connection import literal, one_row
+from connector.postgres.connection import literal, one_row, quote
 
 PLUGIN = "pgoutput"
 
 RELEASE_SECONDS = 10.0
 """How long a killed agent's walsender may hold the slot before we assume that somebody is using it."""
+
+STREAM = "stream"
+"""In the name of a slot's copy: it is streamed, as the slot itself would be. So the slot counts as in use."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +87,45 @@ def wait_until_released(connection: Connection, name: str) -> Slot | None:
     deadline = time.monotonic() + RELEASE_SECONDS
     while True:
         slot = find_slot(connection, name)
-        if slot is None or slot.active_pid is None:
+        pid = slot.active_pid or _copy_reader(connection, name) if slot else None
+        if pid is None:
             return slot
         if time.monotonic() > deadline:
             raise FencedError(
-                f"slot {name} is in use by process {slot.active_pid} of the server",
-                hint=f"stop the other agent, or SELECT pg_terminate_backend({slot.active_pid})",
+                f"slot {name} is in use by process {pid} of the server",
+                hint=f"stop the other agent, or SELECT pg_terminate_backend({pid})",
             )
         time.sleep(0.2)
+
+
+def copy_slot(connection: Connection, name: str, use: str) -> str:
+    """Make a temporary copy of the slot, which ends with the connection; return its name."""
+    copy = f"{_copy_prefix(name, use)}{os.getpid()}_{int(time.monotonic() * 1000) % 100000}"
+    one_row(connection, f"SELECT pg_copy_logical_replication_slot({literal(name)}, {literal(copy)}, true)")
+    return copy
+
+
+def _copy_prefix(name: str, use: str) -> str:
+    return f"{name[:40]}_{use}_"
+
+
+def _copy_reader(connection: Connection, name: str) -> int | None:
+    """Return the process that streams a copy of the slot."""
+    row = one_row(
+        connection,
+        "SELECT active_pid FROM pg_replication_slots WHERE temporary AND active_pid IS NOT NULL"
+        " AND slot_name ~ %s",
+        (f"^{_copy_prefix(name, STREAM)}[0-9]+_[0-9]+$",),
+    )
+    return row[0] if row else None
+
+
+def start_replication(name: str, publication: str, position: int) -> str:
+    """Build the command that streams a slot's changes after a position."""
+    return (
+        f"START_REPLICATION SLOT {quote(name)} LOGICAL {format_lsn(position)} "
+        f"(proto_version '1', publication_names {literal(quote(publication))})"
+    )
 
 
 def advance_slot(connection: Connection, name: str, position: int) -> None:

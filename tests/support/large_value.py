@@ -23,7 +23,7 @@ from connector.capture.lander import Lander
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.postgres.catalog import Layout
-from connector.postgres.copysocket import SocketCopy
+from connector.postgres.driver.copysocket import SocketCopy
 from connector.postgres.dump import PostgresChunk
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.visibility import Visibility

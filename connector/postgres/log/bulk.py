@@ -14,7 +14,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import os
 import time
 
 import psycopg2
@@ -24,9 +23,10 @@ from connector.errors import BugError
 from connector.position import format_lsn
 from connector.postgres.codec.pgoutput import COPY_BASE
 from connector.postgres.connection import close, driver_errors, literal, one_row, quote
-from connector.postgres.libpq import CopyStream
+from connector.postgres.driver.choice import driver
+from connector.postgres.driver.interface import Copy
 from connector.postgres.log.buffer import LogBuffer
-from connector.postgres.slot import advance_slot, end_of_log
+from connector.postgres.slot import advance_slot, copy_slot, end_of_log
 from connector.postgres.visibility import Visibility
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class BacklogReader:
         self.done = False
         self._connection, self._buffer, self._copy = connection, buffer, copy
         self._publication, self._visibility, self._enough_bytes = publication, visibility, enough_bytes
-        self._stream: CopyStream | None = None
+        self._stream: Copy | None = None
         self._rows = self._upto = 0
 
     @classmethod
@@ -70,13 +70,9 @@ class BacklogReader:
 
         Our own slot may lie before it: what was read last may still be on its way into the landing zone.
         """
-        copy = f"{slot[:40]}_bulk_{os.getpid()}_{int(time.monotonic() * 1000) % 100000}"
         try:
             with driver_errors("reading the log in bulk"):
-                one_row(
-                    connection,
-                    f"SELECT pg_copy_logical_replication_slot({literal(slot)}, {literal(copy)}, true)",
-                )
+                copy = copy_slot(connection, slot, "bulk")
                 advance_slot(connection, copy, visibility.position)
                 one_row(connection, "SELECT set_config('work_mem', '64MB', false)")
         except Exception as error:
@@ -99,6 +95,8 @@ class BacklogReader:
 
     def close(self) -> None:
         """Close the connection, and with it the slot's copy; never raises."""
+        if self._stream is not None:
+            self._stream.close()
         close(self._connection)
 
     def _begin_batch(self) -> None:
@@ -107,7 +105,7 @@ class BacklogReader:
             self.done = True
             return
         self._rows = 0
-        self._stream = CopyStream(self._connection)
+        self._stream = driver().open_copy(self._connection)
         self._stream.start(
             f"COPY (SELECT lsn, data FROM pg_logical_slot_get_binary_changes({literal(self._copy)}, "
             f"{literal(format_lsn(self._upto))}, {BATCH_CHANGES}, 'proto_version', '1', "

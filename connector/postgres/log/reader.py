@@ -5,8 +5,8 @@ Invariants:
 - The buffer is empty whenever the reader switches between the two, so its messages are all of one kind.
 - The log counts as read over one connection while the side connection lives, which a crash of the server
   ends.
-- Only `confirm` lets the server discard log. In bulk the slot moves by `pg_replication_slot_advance`, in the
-  stream by a status message.
+- Only `confirm` lets the server discard log. The slot moves by a status message while it is streamed, and by
+  `pg_replication_slot_advance` while a copy of it is read: in bulk, or as a stream by psycopg2 alone.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ UNDECODABLE = ("42704", "22", "54", "XX")
 """SQLSTATEs, or their classes, of log that the server can't decode: changes older than the publication
 (pgoutput looks it up as of each change), values whose text would exceed 1 GB, failing output functions."""
 
-ADVANCE_BYTES = 256 << 20
-"""In bulk, advance the slot only this often: each time the server rereads the log up to there."""
+ADVANCE_SHARE = 0.05
+"""How much of the time may go into advancing the slot: each time the server rereads the log up to there, from
+the beginning of the longest transaction."""
 
 
 class PostgresLog:
@@ -77,7 +78,7 @@ class PostgresLog:
         self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes
         self._way: StreamReader | BacklogReader | None = None
         self._confirmed = self._advanced = visibility.position
-        self._looked = 0.0
+        self._looked = self._advance_after = 0.0
         self._choose()
 
     @property
@@ -120,6 +121,7 @@ class PostgresLog:
             self._way.read(seconds, upto_bytes, lambda: self._visibility.position)
         if time.monotonic() - self._looked > LOOK_SECONDS or self._visibility.size > SETTLE_COMMITS:
             self._look()
+        self._advance_if_due()
 
     def take(self) -> LogSegment | PgSegment:
         """Take all whole transactions out of the buffer."""
@@ -134,8 +136,7 @@ class PostgresLog:
         self._confirmed = max(self._confirmed, position)
         if isinstance(self._way, StreamReader):
             self._way.confirm(self._confirmed)
-        elif self._confirmed - self._advanced > ADVANCE_BYTES:
-            self._advance()
+        self._advance_if_due()
 
     def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
         """Return the commits at or before `position` that a fresh snapshot does not show yet."""
@@ -183,10 +184,18 @@ class PostgresLog:
         self._way = backlog
         return True
 
+    def _advance_if_due(self) -> None:
+        """Advance the slot to what was confirmed, unless status messages do, or it has just taken long."""
+        streamed = isinstance(self._way, StreamReader) and self._way.confirms_slot
+        if self._confirmed > self._advanced and not streamed and time.monotonic() > self._advance_after:
+            self._advance()
+
     def _advance(self) -> None:
+        began = time.monotonic()
         with driver_errors("moving the slot"):
             advance_slot(self._side, self._slot, self._confirmed)
-        self._advanced = self._confirmed
+        self._advanced, now = self._confirmed, time.monotonic()
+        self._advance_after = now + (now - began) / ADVANCE_SHARE
 
     def _look(self) -> None:
         """Query a fresh snapshot and the end of the log; settle what the snapshot shows."""

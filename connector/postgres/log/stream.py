@@ -4,7 +4,7 @@ Invariants:
 
 - The position moves to the end of each commit received, and on a keepalive to where the server had read its
   log, since messages come in order.
-- As flushed, only the position given to `confirm` is reported to the server, however far the stream has come.
+- As flushed, only the position given to `confirm` is reported for the slot, however far the stream has come.
 
 While nobody calls `read`, a heartbeat thread keeps the server from dropping the connection
 (wal_sender_timeout).
@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 from psycopg2.extensions import connection as Connection
 
-from connector.position import format_lsn
-from connector.postgres.connection import close, driver_errors, literal, quote
-from connector.postgres.libpq import CopyError, CopyStream
+from connector.postgres.connection import driver_errors
+from connector.postgres.driver.choice import driver
+from connector.postgres.driver.interface import CopyError
 from connector.postgres.log.buffer import LogBuffer
 
 STREAM_BASE = 25
@@ -29,8 +29,6 @@ STREAM_BASE = 25
 
 _KEEPALIVE_BYTES = 18
 """Shorter than any log data message; the shortest is a commit: 25 + 26 bytes."""
-
-_POSTGRES_EPOCH = 946_684_800.0
 
 STATUS_SECONDS = 5.0
 """Well within any sensible wal_sender_timeout (60 s by default)."""
@@ -58,7 +56,6 @@ class StreamReader:
         position: int,
         confirmed: int,
     ) -> None:
-        self._connection = connection
         self._buffer = buffer
         self._received, self._confirmed = position, confirmed
         self._lock = threading.Lock()
@@ -66,14 +63,15 @@ class StreamReader:
         self._failure: CopyError | None = None
         self._last_status = 0.0
         with driver_errors(f"reading the log from slot {slot}"):
-            self._stream = CopyStream(connection)
-            self._stream.start(
-                f"START_REPLICATION SLOT {quote(slot)} LOGICAL {format_lsn(position)} "
-                f"(proto_version '1', publication_names {literal(quote(publication))})"
-            )
+            self._stream = driver().open_log(connection, slot, publication, position)
             self._send_status()
         self._heartbeat = threading.Thread(target=self._beat, name="replication-status", daemon=True)
         self._heartbeat.start()
+
+    @property
+    def confirms_slot(self) -> bool:
+        """Return whether `confirm` moves the slot itself, not a copy of it."""
+        return self._stream.confirms_slot
 
     def read(self, seconds: float, upto_bytes: int, position: Callable[[], int]) -> None:
         """Read for `seconds`, or until the buffer holds `upto_bytes`."""
@@ -106,7 +104,7 @@ class StreamReader:
         """Close the connection; never raises."""
         self._closed.set()
         with self._lock:
-            close(self._connection)
+            self._stream.close()
         self._heartbeat.join()
 
     def _receive(self) -> int:
@@ -138,11 +136,7 @@ class StreamReader:
             self._buffer.feed(data, STREAM_BASE)
 
     def _send_status(self) -> None:
-        """Send written, flushed and applied positions. Only the flushed one lets the server discard log."""
-        micros = int((time.time() - _POSTGRES_EPOCH) * 1_000_000)
-        confirmed = self._confirmed
-        written = max(self._received, confirmed)
-        self._stream.send(struct.pack(">cQQQqB", b"r", written, confirmed, confirmed, micros, 0))
+        self._stream.report(max(self._received, self._confirmed), self._confirmed)
         self._last_status = time.monotonic()
 
     def _beat(self) -> None:

@@ -12,14 +12,17 @@ import pytest
 from psycopg2.extensions import connection as Connection
 
 from connector.postgres.codec.copytext import split_rows
-from connector.postgres.copysocket import Copy, LibpqCopy, SocketCopy, open_copy
-from connector.postgres.libpq import CopyError, CopyStream
+from connector.postgres.driver import by_libpq
+from connector.postgres.driver.copysocket import SocketCopy
+from connector.postgres.driver.interface import CopyError, Rows
+from connector.postgres.driver.libpq import CopyStream, TextCopyStream
+from connector.postgres.driver.rowcopy import RowCopy
 from tests.support.servers.postgres import Database, PostgresServers, postgres_versions
 from tests.support.waiting import wait_until
 
-OPENERS: dict[str, Callable[[Connection], Copy]] = {
+OPENERS: dict[str, Callable[[Connection], Rows]] = {
     "socket": lambda connection: SocketCopy(CopyStream(connection)),
-    "libpq": lambda connection: LibpqCopy(CopyStream(connection)),
+    "libpq": lambda connection: RowCopy(TextCopyStream(connection)),
 }
 
 
@@ -32,11 +35,11 @@ def connection(database: Database) -> Iterator[Connection]:
 
 
 @pytest.fixture(params=list(OPENERS))
-def opener(request: pytest.FixtureRequest) -> Callable[[Connection], Copy]:
+def opener(request: pytest.FixtureRequest) -> Callable[[Connection], Rows]:
     return OPENERS[request.param]
 
 
-def read_all(copy: Copy, query: str, columns: int) -> list[tuple[bytes | None, ...]]:
+def read_all(copy: Rows, query: str, columns: int) -> list[tuple[bytes | None, ...]]:
     copy.start(f"COPY ({query}) TO STDOUT")
     rows: list[tuple[bytes | None, ...]] = []
     while not copy.done:
@@ -52,11 +55,11 @@ def one(connection: Connection, query: str) -> object:
 
 
 def test_an_unencrypted_connection_is_read_by_its_socket(connection: Connection) -> None:
-    assert isinstance(open_copy(connection), SocketCopy)
+    assert isinstance(by_libpq.open_rows(connection), SocketCopy)
 
 
 def test_rows_of_all_lengths_come_whole_and_the_connection_is_usable_after(
-    connection: Connection, opener: Callable[[Connection], Copy]
+    connection: Connection, opener: Callable[[Connection], Rows]
 ) -> None:
     # Lengths around 256 put every byte, a newline too, into the messages' headers; each row begins with a d.
     query = "SELECT repeat('d', n), E'a\\n\\tb\\\\', NULL FROM generate_series(1, 3000) n"
@@ -67,7 +70,7 @@ def test_rows_of_all_lengths_come_whole_and_the_connection_is_usable_after(
 
 
 def test_a_row_larger_than_the_buffer_and_small_ones_around_it(
-    connection: Connection, opener: Callable[[Connection], Copy]
+    connection: Connection, opener: Callable[[Connection], Rows]
 ) -> None:
     query = "SELECT n, repeat('ä', CASE n WHEN 5 THEN 9000000 ELSE 3 END) FROM generate_series(1, 9) n"
     rows = read_all(opener(connection), query, 2)
@@ -76,18 +79,18 @@ def test_a_row_larger_than_the_buffer_and_small_ones_around_it(
     ]
 
 
-def test_many_rows_come_in_order(connection: Connection, opener: Callable[[Connection], Copy]) -> None:
+def test_many_rows_come_in_order(connection: Connection, opener: Callable[[Connection], Rows]) -> None:
     rows = read_all(opener(connection), "SELECT n, md5(n::text) FROM generate_series(1, 200000) n", 2)
     assert [int(number or 0) for number, _ in rows] == list(range(1, 200_001))
 
 
-def test_no_rows_are_an_end(connection: Connection, opener: Callable[[Connection], Copy]) -> None:
+def test_no_rows_are_an_end(connection: Connection, opener: Callable[[Connection], Rows]) -> None:
     assert read_all(opener(connection), "SELECT 1 WHERE false", 1) == []
     assert one(connection, "SELECT 7") == 7
 
 
 def test_notices_between_rows_are_passed_over(
-    connection: Connection, opener: Callable[[Connection], Copy]
+    connection: Connection, opener: Callable[[Connection], Rows]
 ) -> None:
     one(
         connection,
@@ -106,7 +109,7 @@ def test_notices_between_rows_are_passed_over(
     ],
 )
 def test_a_refusal_before_or_between_rows_is_the_servers_own(
-    connection: Connection, opener: Callable[[Connection], Copy], query: str, state: str
+    connection: Connection, opener: Callable[[Connection], Rows], query: str, state: str
 ) -> None:
     with pytest.raises(CopyError) as refused:
         read_all(opener(connection), query, 1)
@@ -115,7 +118,7 @@ def test_a_refusal_before_or_between_rows_is_the_servers_own(
 
 
 def test_a_terminated_session_is_an_error_and_no_end(
-    connection: Connection, database: Database, opener: Callable[[Connection], Copy]
+    connection: Connection, database: Database, opener: Callable[[Connection], Rows]
 ) -> None:
     pid = connection.info.backend_pid
     query = "SELECT n, repeat('x', 5000), pg_sleep(0.01) FROM generate_series(1, 100000) n"
@@ -160,7 +163,7 @@ def _under_tls(url: str) -> Connection | None:
 
 
 def test_an_encrypted_connection_is_read_by_libpq(encrypted: Connection) -> None:
-    copy = open_copy(encrypted)
-    assert isinstance(copy, LibpqCopy)
+    copy = by_libpq.open_rows(encrypted)
+    assert isinstance(copy, RowCopy)
     rows = read_all(copy, "SELECT n, repeat('d', n % 300) FROM generate_series(1, 90000) n", 2)
     assert rows == [(b"%d" % n, b"d" * (n % 300)) for n in range(1, 90_001)]

@@ -12,7 +12,8 @@ import pytest
 from connector.demo.servers.postgres import PostgresServer
 from connector.errors import NotYetError, RequestError, TransientError
 from connector.landing.manifest import InvisibleCommit
-from connector.postgres import copysocket, dump
+from connector.postgres import dump
+from connector.postgres.driver.rowcopy import BUFFER_BYTES
 from connector.postgres.dump import PostgresTables
 from connector.postgres.log.bulk import BacklogReader
 from connector.schema import TableName
@@ -440,7 +441,7 @@ def test_rows_are_read_within_bounded_batches(database: Database) -> None:
         with tables.open_chunk(T, KeyRange()) as chunk:
             sizes = [len(some.columns[0]) for some in chunk.rows()]
         assert sum(sizes) == 45000
-        assert max(sizes) <= copysocket.BUFFER_BYTES // 100
+        assert max(sizes) <= BUFFER_BYTES // 100
         tables.close()
 
 

@@ -20,20 +20,15 @@ from __future__ import annotations
 import select
 import socket
 import time
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from psycopg2.extensions import connection as Connection
 
 from connector.cells import Bytes
 from connector.postgres.codec.copytext import CopiedRows, Places
-from connector.postgres.libpq import CopyError, CopyStream
-
-BUFFER_BYTES = 2 << 20
-"""How much is read at a time: enough for Arrow to be fast, little enough for memory."""
-
-WAIT_SECONDS = 60.0
-"""A wait for rows wakes this often; the server may be silent for long while a predicate matches nothing."""
+from connector.postgres.driver.interface import CopyError
+from connector.postgres.driver.libpq import CopyStream
+from connector.postgres.driver.rowcopy import BUFFER_BYTES, WAIT_SECONDS
 
 FEW_BYTES = 64 << 10
 NAP_SECONDS = 0.0005
@@ -46,59 +41,8 @@ _PASSED_OVER = frozenset(b"HNSA")
 """The answer that rows will come; notices, changed settings and notifications, which may come at any time."""
 
 
-class Copy(Protocol):
-    """One COPY TO STDOUT in text format over one connection, used by one thread."""
-
-    @property
-    def done(self) -> bool:
-        """Return whether all rows have been read."""
-
-    def start(self, command: str) -> None:
-        """Send the command."""
-
-    def read(self) -> CopiedRows:
-        """Wait for a bufferful of rows, or for the last ones; valid until the next call.
-
-        `CopyError` if the server refused or aborted, or the connection was lost.
-        """
-
-
-def open_copy(connection: Connection) -> Copy:
-    """Choose how to read a COPY over an idle connection, which must outlive the returned object."""
-    stream = CopyStream(connection)
-    return LibpqCopy(stream) if stream.encrypted else SocketCopy(stream)
-
-
-class LibpqCopy:
-    """Implements `Copy` with libpq's own calls."""
-
-    def __init__(self, stream: CopyStream) -> None:
-        self._stream = stream
-
-    @property
-    def done(self) -> bool:
-        """Return whether all rows have been read."""
-        return self._stream.done
-
-    def start(self, command: str) -> None:
-        """Send the command and wait until the server begins to copy."""
-        self._stream.start(command)
-
-    def read(self) -> CopiedRows:
-        """Wait for a bufferful of rows, or for the last ones."""
-        stream, rows, size = self._stream, list[bytes](), 0
-        while not stream.done and size < BUFFER_BYTES:
-            if not (some := stream.fetch_text()) and not stream.done:
-                stream.wait(WAIT_SECONDS)
-            rows += some
-            size += sum(map(len, some))
-            if not stream.done:
-                stream.pull()
-        return CopiedRows.of(rows)
-
-
 class SocketCopy:
-    """Implements `Copy` on the connection's socket, which must not be encrypted."""
+    """Implements `Rows` on the connection's socket, which must not be encrypted."""
 
     def __init__(self, stream: CopyStream) -> None:
         self._stream = stream
@@ -128,6 +72,10 @@ class SocketCopy:
         if self.done:
             self._stream.end()
         return self._rows(walks)
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        self._stream.close()
 
     def _make_room(self) -> None:
         """Move an incomplete row to the front of the buffer."""

@@ -6,6 +6,8 @@ position that no manifest may cover. Here the connection is psycopg2's, and only
 protocol are made directly (https://www.postgresql.org/docs/current/libpq-copy.html). Those that wait for the
 server (`_wait_for_result`, `wait`) let other threads run; those that only read libpq's buffer don't.
 
+Importing this module raises ImportError, AttributeError or OSError if psycopg2's libpq can't be reached.
+
 Invariant: only what `start`, `send_query` and `send` of `CopyStream` are given is sent to the server.
 """
 
@@ -19,6 +21,10 @@ from typing import Any
 
 from psycopg2 import _psycopg
 from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import libpq_version
+
+from connector.postgres.connection import close
+from connector.postgres.driver.interface import CopyError, c_text
 
 _COPY_OUT, _COPY_BOTH = 3, 8
 _COMMAND_OK, _TUPLES_OK = 1, 2
@@ -56,47 +62,14 @@ _execute = _function(
 _row_count = _function(_holding, "PQntuples", c_int, c_void_p)
 _column_count = _function(_holding, "PQnfields", c_int, c_void_p)
 _value = _function(_holding, "PQgetvalue", c_char_p, c_void_p, c_int, c_int)
+_version = _function(_holding, "PQlibVersion", c_int)
 _bytes = _function(ctypes.pythonapi, "PyBytes_FromStringAndSize", ctypes.py_object, c_void_p, c_ssize_t)
 
 
-class CopyError(Exception):
-    """The server or the connection ended a COPY with an error; `sqlstate` is None when the connection did."""
-
-    def __init__(self, message: str, sqlstate: str | None) -> None:
-        super().__init__(message)
-        self.sqlstate = sqlstate
-
-
-def prepare_alone(connection: Connection, statement: str) -> None:
-    """Have the server parse one statement without running it; `CopyError` if it refuses.
-
-    Uses the extended query protocol, in which the server refuses a second statement.
-    """
-    session = CopyStream(connection)
-    session.take(_prepare(session.pg, b"", _c_text(statement), 0, None))
-
-
-def run_alone(connection: Connection, statement: str) -> list[list[str]]:
-    """Run one query by the extended query protocol; return all rows as text (null as empty).
-
-    `CopyError` if the server refuses. Lets other threads run while it waits.
-    """
-    session = CopyStream(connection)
-    rows: list[list[str]] = []
-
-    def keep(result: int) -> None:
-        columns = range(_column_count(result))
-        rows.extend([_value(result, r, c).decode() for c in columns] for r in range(_row_count(result)))
-
-    session.take(_execute(session.pg, _c_text(statement), 0, None, None, None, None, 0), keep)
-    return rows
-
-
-def _c_text(statement: str) -> bytes:
-    """Encode for libpq, which stops at a zero byte."""
-    if "\0" in statement:
-        raise CopyError("a statement can't hold a zero byte", "22021")
-    return statement.encode()
+if not hasattr(Connection, "pgconn_ptr"):
+    raise ImportError("psycopg2 keeps the address of libpq's connection to itself")
+if _version() != libpq_version():
+    raise ImportError(f"found libpq {_version()}, and psycopg2 uses {libpq_version()}")
 
 
 class CopyStream:
@@ -109,6 +82,7 @@ class CopyStream:
         pointer = connection.pgconn_ptr
         if pointer is None or connection.closed:
             raise CopyError("the connection is closed", None)
+        self._connection = connection
         self._pg = c_void_p(pointer)
         self._buffer = c_void_p()
         self._reference = ctypes.byref(self._buffer)
@@ -157,7 +131,7 @@ class CopyStream:
 
     def send_query(self, command: str) -> None:
         """Only send the command; the caller reads from the socket what precedes the query's end."""
-        if not _send_query(self._pg, _c_text(command)):
+        if not _send_query(self._pg, c_text(command)):
             raise self._lost()
         while unsent := _flush(self._pg):
             if unsent < 0:
@@ -186,17 +160,6 @@ class CopyStream:
             self._end(size)
         return out
 
-    def fetch_text(self) -> list[bytes]:
-        """Like `fetch`, for the text format, which has no zero byte: a little faster."""
-        out: list[bytes] = []
-        add, pg, text, buffer, reference = out.append, self._pg, self._text, self._buffer, self._reference
-        while (size := _get(pg, reference, 1)) > 0:
-            add(text.value)  # type: ignore[arg-type]
-            _free(buffer)
-        if size:
-            self._end(size)
-        return out
-
     def pull(self) -> None:
         """Read what has arrived on the socket, without waiting."""
         if not _consume(self._pg):
@@ -210,6 +173,10 @@ class CopyStream:
         """Send one CopyData message to the server."""
         if _put(self._pg, message, len(message)) < 0 or _flush(self._pg) < 0:
             raise self._lost()
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        close(self._connection)
 
     def _end(self, size: int) -> None:
         if size == -2:
@@ -229,3 +196,38 @@ class CopyStream:
     def _lost(self) -> CopyError:
         text = (_error(self._pg) or b"").decode(errors="replace").strip()
         return CopyError(text.splitlines()[0] if text else "the connection was lost", None)
+
+
+class TextCopyStream(CopyStream):
+    """One COPY TO STDOUT in text format, which has no zero byte: `fetch` is a little faster."""
+
+    def fetch(self) -> list[bytes]:
+        """Return the whole rows that have arrived, in order, without waiting; sets `done` at the end."""
+        out: list[bytes] = []
+        add, pg, text, buffer, reference = out.append, self._pg, self._text, self._buffer, self._reference
+        while (size := _get(pg, reference, 1)) > 0:
+            add(text.value)  # type: ignore[arg-type]
+            _free(buffer)
+        if size:
+            self._end(size)
+        return out
+
+
+def prepare(session: CopyStream, statement: str) -> None:
+    """Have the server parse one statement, by the extended query protocol; `CopyError` if it refuses."""
+    session.take(_prepare(session.pg, b"", c_text(statement), 0, None))
+
+
+def execute(session: CopyStream, statement: str) -> list[list[str]]:
+    """Run one query by the extended query protocol; return all rows as text (null as empty).
+
+    `CopyError` if the server refuses. Lets other threads run while it waits.
+    """
+    rows: list[list[str]] = []
+
+    def keep(result: int) -> None:
+        columns = range(_column_count(result))
+        rows.extend([_value(result, r, c).decode() for c in columns] for r in range(_row_count(result)))
+
+    session.take(_execute(session.pg, c_text(statement), 0, None, None, None, None, 0), keep)
+    return rows

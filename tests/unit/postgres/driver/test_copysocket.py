@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from connector.postgres.copysocket import walk_messages
+from connector.postgres.driver.copysocket import walk_messages
 
 
 def message(kind: bytes, body: bytes) -> bytes:

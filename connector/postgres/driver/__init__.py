@@ -1,0 +1,1 @@
+"""How connections copy and stream."""
