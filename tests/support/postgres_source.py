@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import pytest
 
 from connector.config import SourceConfig, TableConfig
 from connector.postgres.log.reader import BULK_BYTES
@@ -11,7 +12,8 @@ from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from tests.support.servers.postgres import Database
 
-Row = dict[str, Any]
+both_ways = pytest.mark.parametrize("way", ["libpq", "psycopg2"], indirect=True)
+"""Runs a test with libpq called behind psycopg2, and again with psycopg2 alone."""
 
 
 def source_of(

@@ -1,14 +1,33 @@
-"""Choose how connections copy and stream."""
+"""Choose how connections copy and stream, once per process."""
 
 from __future__ import annotations
 
 import functools
+import logging
 
-from connector.postgres.driver import by_libpq
 from connector.postgres.driver.interface import Driver
+
+log = logging.getLogger(__name__)
 
 
 @functools.cache
 def driver() -> Driver:
-    """Return libpq's calls."""
+    """Return libpq's calls if they can be reached, else psycopg2 alone, with a warning."""
+    try:
+        return reach_libpq()
+    except (ImportError, AttributeError, OSError) as error:
+        log.warning(
+            "libpq can't be called behind psycopg2 (%s): psycopg2 alone reads log and dumps, more slowly and "
+            "with a second replication slot; with psycopg2-binary it would not",
+            error,
+        )
+        from connector.postgres.driver import by_psycopg2
+
+        return by_psycopg2
+
+
+def reach_libpq() -> Driver:
+    """Load the module that calls libpq; ImportError, AttributeError or OSError if it can't be reached."""
+    from connector.postgres.driver import by_libpq
+
     return by_libpq

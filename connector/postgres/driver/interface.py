@@ -1,6 +1,6 @@
 """What reading needs of the driver beyond ordinary queries, by contract.
 
-`by_libpq` implements `Driver`; everything else asks `choice` for it.
+`by_libpq` and `by_psycopg2` implement `Driver`, `choice` returns the one in use, nothing else knows which.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of COPY from real servers, by the socket and by libpq: the same rows, errors and ends."""
+"""Rows of COPY from real servers, by the socket, by libpq and by psycopg2: the same rows, errors and ends."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import pytest
 from psycopg2.extensions import connection as Connection
 
 from connector.postgres.codec.copytext import split_rows
-from connector.postgres.driver import by_libpq
+from connector.postgres.driver import by_libpq, by_psycopg2
 from connector.postgres.driver.copysocket import SocketCopy
 from connector.postgres.driver.interface import CopyError, Rows
 from connector.postgres.driver.libpq import CopyStream, TextCopyStream
-from connector.postgres.driver.rowcopy import RowCopy
+from connector.postgres.driver.rowcopy import BUFFER_BYTES, RowCopy
 from tests.support.servers.postgres import Database, PostgresServers, postgres_versions
 from tests.support.waiting import wait_until
 
 OPENERS: dict[str, Callable[[Connection], Rows]] = {
     "socket": lambda connection: SocketCopy(CopyStream(connection)),
     "libpq": lambda connection: RowCopy(TextCopyStream(connection)),
+    "psycopg2": by_psycopg2.open_rows,
 }
 
 
@@ -127,6 +128,41 @@ def test_a_terminated_session_is_an_error_and_no_end(
         read_all(opener(connection), query, 3)
 
 
+def test_rows_that_nobody_takes_stay_on_the_server_until_the_reader_closes(
+    connection: Connection, database: Database, opener: Callable[[Connection], Rows]
+) -> None:
+    sent: list[list[tuple[int]]] = []
+    pid, copy = connection.info.backend_pid, opener(connection)
+
+    def waits() -> bool:
+        sent.append(
+            database.execute("SELECT bytes_processed FROM pg_stat_progress_copy WHERE pid = %s", (pid,))
+        )
+        return len(sent) > 9 and all(each == sent[-1] for each in sent[-9:])
+
+    copy.start("COPY (SELECT repeat('x', 5000) FROM generate_series(1, 1000000)) TO STDOUT")
+    copy.read()
+    wait_until(waits, "the server waits")
+    assert BUFFER_BYTES < sent[-1][0][0] < 32 << 20
+    copy.close()
+    wait_until(
+        lambda: not database.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)), "it is told"
+    )
+    assert connection.closed
+
+
+def test_a_reader_that_closes_while_the_server_is_silent_does_not_wait_for_it(
+    connection: Connection, database: Database
+) -> None:
+    copy = by_psycopg2.open_rows(connection)
+    copy.start("COPY (SELECT pg_sleep(600)) TO STDOUT")
+    sleeps = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND pid = %s"
+    wait_until(lambda: database.execute(sleeps, (connection.info.backend_pid,)), "the server sleeps")
+    copy.close()
+    assert connection.closed
+    database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+
+
 @pytest.fixture
 def encrypted(postgres_servers: PostgresServers) -> Iterator[Connection]:
     """A connection under TLS, to the first server that was built with it."""
@@ -162,8 +198,9 @@ def _under_tls(url: str) -> Connection | None:
     return connection
 
 
-def test_an_encrypted_connection_is_read_by_libpq(encrypted: Connection) -> None:
-    copy = by_libpq.open_rows(encrypted)
-    assert isinstance(copy, RowCopy)
-    rows = read_all(copy, "SELECT n, repeat('d', n % 300) FROM generate_series(1, 90000) n", 2)
-    assert rows == [(b"%d" % n, b"d" * (n % 300)) for n in range(1, 90_001)]
+def test_an_encrypted_connection_is_never_read_by_its_socket(encrypted: Connection) -> None:
+    for open_rows in (by_libpq.open_rows, by_psycopg2.open_rows):
+        copy = open_rows(encrypted)
+        assert isinstance(copy, RowCopy)
+        rows = read_all(copy, "SELECT n, repeat('d', n % 300) FROM generate_series(1, 90000) n", 2)
+        assert rows == [(b"%d" % n, b"d" * (n % 300)) for n in range(1, 90_001)]

@@ -7,19 +7,21 @@ import threading
 import pytest
 
 from connector.errors import FencedError, TransientError
+from connector.position import format_lsn
 from connector.postgres import slot
 from connector.postgres.log.bulk import BacklogReader
 from connector.postgres.log.reader import PostgresLog
 from connector.postgres.log.stream import StreamReader
 from connector.schema import TableName
 from connector.source import ResumePoint
-from tests.support.postgres_source import confirmed, source_of
+from tests.support.postgres_source import both_ways, confirmed, source_of
 from tests.support.reading import events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
+@both_ways
 def test_every_operation_comes_in_order_on_every_version(database: Database) -> None:
     database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
     with following(source_of(database)) as log:
@@ -93,6 +95,7 @@ def test_partitions_come_under_their_root(database: Database) -> None:
     assert ops(found, "id") == [("insert", 1), ("delete", 1), ("insert", 11)]
 
 
+@both_ways
 def test_reading_again_gives_the_same_events_and_none_twice(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(database)
@@ -109,6 +112,7 @@ def test_reading_again_gives_the_same_events_and_none_twice(database: Database) 
     assert ops(again, "id") == [("insert", 2), ("insert", 3)]
 
 
+@both_ways
 def test_a_huge_transaction_can_be_taken_in_parts(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     parts = []
@@ -134,16 +138,27 @@ def told(database: Database, log: PostgresLog, position: int) -> None:
     """Read on until a status message has told the server that we received the position."""
     query = (
         "SELECT write_lsn - '0/0'::pg_lsn FROM pg_stat_replication r"
-        " JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE slot_name = %s"
+        " JOIN pg_replication_slots s ON s.active_pid = r.pid WHERE s.database = current_database()"
     )
 
     def written() -> bool:
         log.read(0.1, 1 << 20)
-        return int(database.execute(query, (database.name,))[0][0]) >= position
+        return int(database.execute(query)[0][0]) >= position
 
     wait_until(written, f"the server is told of {position}")
 
 
+def wait_until_confirmed(database: Database, log: PostgresLog, position: int) -> None:
+    """Read on until the slot is at the position."""
+
+    def moved() -> bool:
+        log.read(0.01, 1 << 20)
+        return confirmed(database) == position
+
+    wait_until(moved, f"the slot is at {position}")
+
+
+@both_ways
 def test_the_slot_never_passes_what_was_confirmed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +174,7 @@ def test_the_slot_never_passes_what_was_confirmed(
         database.execute("INSERT INTO t VALUES (1)")
         segment = read_rows(log, 1)
         log.confirm(segment.position)
-        wait_until(lambda: confirmed(database) == segment.position, "the confirmation arrives")
+        wait_until_confirmed(database, log, segment.position)
         database.execute("INSERT INTO busy SELECT FROM generate_series(1, 1000)")
         read_to(log, database.end_of_log() - 8)
         idle = log.position
@@ -167,10 +182,47 @@ def test_the_slot_never_passes_what_was_confirmed(
         told(database, log, idle)
         assert confirmed(database) == segment.position
         log.confirm(idle)
-        wait_until(lambda: confirmed(database) == idle, "the idle stretch is confirmed")
+        wait_until_confirmed(database, log, idle)
     assert confirmed(database) == idle
 
 
+@pytest.mark.parametrize("way", ["psycopg2"], indirect=True)
+def test_no_answer_of_psycopg2_itself_moves_the_slot(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that all log is flushed which the server has read, if that had nothing for us."""
+    monkeypatch.setattr("connector.postgres.log.stream.STATUS_SECONDS", 60)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE busy (id serial PRIMARY KEY)")
+    database.execute(f"ALTER DATABASE \"{database.name}\" SET wal_sender_timeout = '1s'")
+    with following(source_of(database, ["public.t"])) as log:
+        start = confirmed(database)
+        database.execute("INSERT INTO busy SELECT FROM generate_series(1, 1000)")
+        claimed = (
+            "SELECT confirmed_flush_lsn > %s::text::pg_lsn FROM pg_replication_slots WHERE temporary"
+            " AND database = current_database()"
+        )
+        wait_until(
+            lambda: log.read(0.05, 1 << 20) or database.execute(claimed, (format_lsn(start),))[0][0],
+            "psycopg2 reports as flushed what nobody confirmed",
+        )
+        assert confirmed(database) == start
+
+
+@both_ways
+def test_a_large_row_and_small_ones_around_it_come_whole(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with following(source_of(database)) as log:
+        database.execute(
+            "INSERT INTO t SELECT n, repeat('ä', CASE n WHEN 5 THEN 9000000 ELSE 3 END)"
+            " FROM generate_series(1, 9) n"
+        )
+        found = events(read_rows(log, 9))
+    assert [(row["id"], len(row["v"])) for row in found] == [
+        (n, 9_000_000 if n == 5 else 3) for n in range(1, 10)
+    ]
+
+
+@both_ways
 def test_a_server_that_asks_for_an_answer_gets_one_while_nobody_reads(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,15 +233,14 @@ def test_a_server_that_asks_for_an_answer_gets_one_while_nobody_reads(
         answered = (
             "SELECT reply_time - backend_start > '2.5s' FROM pg_stat_replication r"
             " JOIN pg_replication_slots s"
-            " ON s.active_pid = r.pid WHERE slot_name = %s"
+            " ON s.active_pid = r.pid WHERE s.database = current_database()"
         )
-        wait_until(
-            lambda: database.execute(answered, (database.name,))[0][0], "the server's patience is over twice"
-        )
+        wait_until(lambda: database.execute(answered)[0][0], "the server's patience is over twice")
         database.execute("INSERT INTO t VALUES (1)")
         assert ops(events(read_rows(log, 1)), "id") == [("insert", 1)]
 
 
+@both_ways
 def test_a_terminated_walsender_is_transient_and_resumed_exactly(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(database)
@@ -198,8 +249,8 @@ def test_a_terminated_walsender_is_transient_and_resumed_exactly(database: Datab
         first = read_rows(log, 1)
         database.execute("INSERT INTO t VALUES (2)")
         database.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s",
-            (database.name,),
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            " WHERE database = current_database() AND active"
         )
         with pytest.raises(TransientError):
             wait_until(lambda: log.read(0.05, 1 << 20), "the connection is lost")
@@ -207,6 +258,7 @@ def test_a_terminated_walsender_is_transient_and_resumed_exactly(database: Datab
         assert ops(events(read_rows(log, 1)), "id") == [("insert", 2)]
 
 
+@both_ways
 def test_the_backlog_in_bulk_equals_the_stream(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connector.postgres.log.bulk.BATCH_CHANGES", 700)
     monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1)
@@ -239,6 +291,7 @@ def test_the_backlog_in_bulk_equals_the_stream(database: Database, monkeypatch: 
     assert len(streamed) > 3000
 
 
+@both_ways
 def test_the_stream_after_the_bulk_confirms_no_more_than_was_confirmed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,10 +316,12 @@ def test_the_stream_after_the_bulk_confirms_no_more_than_was_confirmed(
         database.execute("INSERT INTO t VALUES (-1)")
         read_rows(log, 1)
         assert confirmed(database) <= history.position
-        log.confirm(log.position)
-        wait_until(lambda: confirmed(database) == log.position, "the slot moves")
+        read = log.position
+        log.confirm(read)
+        wait_until_confirmed(database, log, read)
 
 
+@both_ways
 def test_bulk_that_follows_on_bulk_begins_where_that_had_read_to(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,6 +410,7 @@ def test_a_slot_that_is_gone_consumed_or_of_another_history_is_a_gap(database: D
     source.close()
 
 
+@both_ways
 def test_a_slot_in_use_is_refused_with_the_process_that_holds_it(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +424,7 @@ def test_a_slot_in_use_is_refused_with_the_process_that_holds_it(
     assert "pg_terminate_backend" in (refused.value.hint or "")
 
 
+@both_ways
 def test_a_lingering_walsender_is_waited_for(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with following(source_of(database)) as log:

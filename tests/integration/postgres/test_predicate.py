@@ -14,7 +14,7 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.predicate import called_functions
 from connector.schema import TableName
 from connector.source import KeyRange
-from tests.support.postgres_source import source_of
+from tests.support.postgres_source import both_ways, source_of
 from tests.support.reading import chunk_rows, following
 from tests.support.servers.postgres import Database
 
@@ -113,6 +113,7 @@ def refuses(use: Callable[[], object]) -> bool:
     return False
 
 
+@both_ways
 def test_a_condition_that_is_more_than_one_expression_is_refused_whole(
     tables: PostgresTables, database: Database
 ) -> None:
@@ -125,11 +126,13 @@ def test_a_condition_that_is_more_than_one_expression_is_refused_whole(
     assert ids(tables, "id % 2 = 0 -- even") == [4, 6, 8]
 
 
+@both_ways
 def test_a_condition_cannot_change_the_values_of_rows(tables: PostgresTables) -> None:
     assert ids(tables, "bite(id) AND id < 5") == [3, 4]
     assert ids(tables, "id < 4 AND at < now() AND v LIKE 'v%' AND id IN (SELECT id FROM t)") == [3]
 
 
+@both_ways
 def test_a_condition_that_takes_too_long_is_refused(database: Database, tables: PostgresTables) -> None:
     tables._predicate_seconds = 0.2
     slow = "(SELECT count(*) FROM generate_series(1, 1000000000) n WHERE n % 7 = t.id) > 0"
@@ -151,6 +154,7 @@ PIECES = st.sampled_from([
 # fmt: on
 
 
+@both_ways
 def test_no_text_leaves_a_trace_or_a_foreign_row(database: Database, tables: PostgresTables) -> None:
     before = traces(database)
     told = {"refused": 0, "taken": 0}
