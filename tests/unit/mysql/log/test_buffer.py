@@ -224,7 +224,7 @@ def test_rows_are_read_again_whose_key_column_may_have_become_another(clauses: s
 def test_rows_are_read_again_whose_layout_is_unknown_when_a_column_goes(
     clauses: str, read_again: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No row was logged since the log was opened, and the catalog shows a table without a key for a moment."""
+    """No row was logged since the log was opened, and the catalog shows a table without a key."""
     monkeypatch.setattr(SchemaCache, "latest", lambda _self, table: Mapped(table))
     log = Log()
     log.gtid()
