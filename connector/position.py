@@ -35,7 +35,7 @@ def format_lsn(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
-def spell_position(lsn: int, kind: str) -> str:
+def format_position(lsn: int, kind: str) -> str:
     """Format a position as users of its kind of source know it: an LSN, or a binlog's file and offset."""
     if kind == "postgres":
         return format_lsn(lsn)

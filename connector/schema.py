@@ -34,7 +34,7 @@ class TableName(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return f"{_spell(self.namespace)}.{_spell(self.name)}"
+        return f"{_format(self.namespace)}.{_format(self.name)}"
 
     @property
     def section(self) -> str:
@@ -60,7 +60,7 @@ class TableName(NamedTuple):
         )
 
 
-def _spell(part: str) -> str:
+def _format(part: str) -> str:
     return '"' + part.replace('"', '""') + '"' if re.search(r'[."]', part) else part
 
 

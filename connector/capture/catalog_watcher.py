@@ -39,7 +39,7 @@ class CatalogWatcher:
         self._source, self._known = source, known
         self._found: CatalogState | None = None
         self._failed = 0
-        self._told: str | None = None
+        self._reported: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -62,7 +62,7 @@ class CatalogWatcher:
         while not self._stopping.wait(LOOK_SECONDS):
             try:
                 self._found = self._source.look(self._known())
-                self._failed, self._told = 0, None
+                self._failed, self._reported = 0, None
             except (TransientError, OperatorError) as error:
                 self._failed += 1
                 if isinstance(error, OperatorError) or self._failed >= FAILURES:
@@ -73,6 +73,6 @@ class CatalogWatcher:
 
     def _tell(self, text: str) -> None:
         """Log once why looks fail: as long as that lasts, unlogged changes go unseen."""
-        if text != self._told:
+        if text != self._reported:
             log.warning("can't look for changes without row events, trying again: %s", text)
-        self._told = text
+        self._reported = text

@@ -65,7 +65,7 @@ class DumpWorkers:
         self.quarantined: deque[TableError] = deque()
         self._source, self._dumps, self._lander, self._key_of = source, dumps, lander, key_of
         self._stopping = threading.Event()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._lost: Counter[str] = Counter()
         self._threads = [
             threading.Thread(target=self._run, name=f"dump-{n}", daemon=True) for n in range(workers)
@@ -162,9 +162,9 @@ class DumpWorkers:
 
     def _let_rest(self, task: PlanTask | ReadTask, error: NotYetError) -> None:
         self._dumps.give_back(task, REST_SECONDS)
-        if task.dump.id not in self._told:
+        if task.dump.id not in self._reported:
             log.warning("dump of %s has to wait: %s", task.dump.table, error)
-            self._told.add(task.dump.id)
+            self._reported.add(task.dump.id)
 
     def _back_off(
         self, task: PlanTask | ReadTask, tables: TableReader | None, attempt: int, error: TransientError

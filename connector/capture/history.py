@@ -40,7 +40,7 @@ from connector.source import (
 log = logging.getLogger(__name__)
 
 
-def place_of(manifest: Manifest) -> ResumePoint:
+def resume_point_of(manifest: Manifest) -> ResumePoint:
     """Return the point after a manifest where the log resumes."""
     return ResumePoint(
         manifest.position,
@@ -232,13 +232,13 @@ def _undumped(tables: Tables, prepared: Prepared) -> set[TableName]:
 
 def _commit_taken(manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, prepared: Prepared) -> None:
     began = any(dump.started_in == manifest_log.next_number for dump in dumps.states)
-    bar = prepared.not_yet_visible if began else ()
+    barrier = prepared.not_yet_visible if began else ()
     manifest_log.commit(
         notices=tables.take_notices(),
         tables=tables.snapshot(),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
-        not_yet_visible=[*manifest_log.newest.not_yet_visible, *bar],
+        not_yet_visible=[*manifest_log.newest.not_yet_visible, *barrier],
     )
 
 
@@ -356,7 +356,7 @@ def repair_gap(
     `FencedError` if the log is ahead because another agent has gone on.
     """
     newest = manifest_log.newest
-    reason = newest.pending_gap or source.gap_after(place_of(newest))
+    reason = newest.pending_gap or source.gap_after(resume_point_of(newest))
     if reason is None:
         return False
     manifest_log.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop

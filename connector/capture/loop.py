@@ -30,9 +30,9 @@ from connector.capture.dump_workers import DumpWorkers
 from connector.capture.history import (
     leave_tables,
     open_history,
-    place_of,
     repair_gap,
     repair_unlogged,
+    resume_point_of,
     take_up_tables,
 )
 from connector.capture.lander import LandedSegment, Lander, Landings
@@ -188,7 +188,7 @@ class Capture:
             self._watch.take()  # its result has a position of the former epoch; it will look again
         self._take_up()
         newest = self._manifest_log.newest
-        reader = self._source.open_log(newest.epoch, place_of(newest))
+        reader = self._source.open_log(newest.epoch, resume_point_of(newest))
         self._dumps.go()
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:

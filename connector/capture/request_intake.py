@@ -67,7 +67,7 @@ class RequestIntake:
         self._served: dict[str, Outcome] = {}
         self._done: dict[str, Outcome] = {}
         self._before: dict[str, set[str | None]] | None = None  # taken by an earlier run, still there
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._released: set[TableName] = set()
         self._thread = threading.Thread(target=self._run, name="requests", daemon=True)
 
@@ -237,8 +237,8 @@ class RequestIntake:
 
     def _tell(self, text: str) -> None:
         """Log a lasting problem once."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             log.warning("%s", text)
 
     def _remove_done(self) -> None:

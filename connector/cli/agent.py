@@ -175,13 +175,13 @@ def schema(
     history = Table("manifest", "landed", "position", "change", box=None)
     for version in versions:
         history.add_row(
-            str(version.manifest), when(version.committed_at), version.place, Text(_spell_change(version))
+            str(version.manifest), when(version.committed_at), version.place, Text(_format_change(version))
         )
     out.print()
     out.print(history)
 
 
-def _spell_change(version: LayoutVersion) -> str:
+def _format_change(version: LayoutVersion) -> str:
     """Describe what a layout changed, as in ``added n (integer); dropped old``."""
     if version.is_first:
         return f"first layout, {len(version.schema.columns)} columns"
@@ -201,7 +201,7 @@ def _layout_json(version: LayoutVersion) -> dict[str, Any]:
         "schema_id": version.schema.id,
         "key": list(version.schema.key),
         "columns": [vars(c) for c in version.schema.columns],
-        "change": _spell_change(version),
+        "change": _format_change(version),
     }
 
 

@@ -22,7 +22,7 @@ from connector.config import Config, load
 from connector.errors import ConfigurationError, PreconditionError, TransientError
 from connector.landing.format import CDC
 from connector.landing.manifest_store import newest_manifest
-from connector.position import spell_position
+from connector.position import format_position
 from connector.schema import TableName
 from connector.signals import STOPPING, stopped_by_signals
 from connector.store.factory import open_store
@@ -177,7 +177,7 @@ def live(
         shown = Table(*map(escape, columns), box=None)
         for row in frame.collect():
             values = row.asDict(recursive=True)
-            shown.add_row(*(escape(_spelled(values[name])) for name in columns))
+            shown.add_row(*(escape(_formatted(values[name])) for name in columns))
         out.print(shown)
 
 
@@ -203,7 +203,7 @@ def cuts(
         )
         for row in frame.collect():
             versions = [_table_shown(name, row.tables[name]) for name in sorted(row.tables)]
-            position = spell_position(row.position, settings.source.kind)
+            position = format_position(row.position, settings.source.kind)
             shown.add_row(
                 str(row.manifest), str(row.epoch), position, when(row.source_committed_at),
                 when(row.merged_at), "yes" if row.exact else "no", escape(", ".join(versions)),
@@ -223,7 +223,7 @@ def _print_json(frame: Any) -> None:
     print(json.dumps(rows, indent=2, default=str))
 
 
-def _spelled(value: Any) -> str:
+def _formatted(value: Any) -> str:
     return "NULL" if value is None else str(value)
 
 

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from connector.errors import BugError, FormatError
 from connector.landing.format import FORMAT
-from connector.position import CHUNK_SEQ, Position, spell_position
+from connector.position import CHUNK_SEQ, Position, format_position
 from connector.schema import TableName
 
 KEPT_CHARACTERS = 300
@@ -271,7 +271,7 @@ class Manifest(_Part):
     @property
     def place(self) -> str:
         """Format the position as users of this kind of source know it."""
-        return spell_position(self.position, self.source.kind)
+        return format_position(self.position, self.source.kind)
 
     @property
     def exact(self) -> bool:

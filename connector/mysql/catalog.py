@@ -207,15 +207,15 @@ def layouts_of(
 
 def _misfit(connection: Connection[Any], facts: TableFacts, *, silent: bool) -> TableError | None:
     """Return what prevents exact capture of a table, whatever its layout."""
-    table, spelled = facts.table, qualified(facts.table)
+    table, formatted = facts.table, qualified(facts.table)
     if facts.engine not in TRANSACTIONAL:
         return TableError(
             table,
             f"it is kept by {facts.engine}, which has no snapshots",
-            hint=f"ALTER TABLE {spelled} ENGINE = InnoDB",
+            hint=f"ALTER TABLE {formatted} ENGINE = InnoDB",
         )
     if silent and (names := cascades_of(connection, table)):
-        hint = f"ALTER TABLE {spelled} DROP FOREIGN KEY {quote(names[0])}, and add it again with RESTRICT"
+        hint = f"ALTER TABLE {formatted} DROP FOREIGN KEY {quote(names[0])}, and add it again with RESTRICT"
         return TableError(table, cascading(names), hint=hint)
     return None
 

@@ -21,7 +21,7 @@ from connector.mysql.log import events
 from connector.mysql.log.events import Begin
 from connector.mysql.log.pending_events import BASE
 from connector.mysql.log.stream import SILENCE_SECONDS, BinlogStream, LogEndedError, UnreadableLogError
-from connector.mysql.server import format_position
+from connector.mysql.server import format_binlog_position
 
 FILE_START = 4
 """Offset of a file's first event."""
@@ -56,15 +56,15 @@ def differs(stream: BinlogStream, last: LastCommit) -> str | None:
     try:
         found = _first(stream, last.position)
     except (LogEndedError, UnreadableLogError, *_GARBAGE) as error:
-        place = format_position(last.position)
+        place = format_binlog_position(last.position)
         return f"the log can't be read at {place} any more, the server was restored or replaced: {error}"
     finally:
         stream.close()
     if found == last:
         return None
     return (
-        f"the log has {_spell(found)} at {format_position(last.position)}, where it had {_spell(last)}:"
-        " the server was restored or replaced"
+        f"the log has {_format(found)} at {format_binlog_position(last.position)}, where it had"
+        f" {_format(last)}: the server was restored or replaced"
     )
 
 
@@ -83,7 +83,7 @@ def unreadable(stream: BinlogStream, position: int) -> str | None:
     except LogEndedError:
         return None
     except UnreadableLogError as error:
-        return f"the server can't read its log behind {format_position(position)}: {error}"
+        return f"the server can't read its log behind {format_binlog_position(position)}: {error}"
     finally:
         stream.close()
     return None
@@ -106,10 +106,10 @@ def _first(stream: BinlogStream, position: int) -> LastCommit | None:
                 return of_transaction(position, events.parse_begin(kind, seconds, server_id, body))
             elif kind not in events.FRAMES and not packet[18] & events.ARTIFICIAL:
                 return None
-    raise TransientError(f"the server does not send its log at {format_position(position)}")
+    raise TransientError(f"the server does not send its log at {format_binlog_position(position)}")
 
 
-def _spell(commit: LastCommit | None) -> str:
+def _format(commit: LastCommit | None) -> str:
     if commit is None:
         return "no transaction"
     return f"{commit.txid} of {commit.committed_at:%Y-%m-%d %H:%M:%S}Z"

@@ -71,12 +71,12 @@ class MysqlGtids:
 
     def __str__(self) -> str:
         """Format it as the server does: uuids and tags in order, adjacent intervals joined."""
-        return _spell(self._intervals)
+        return _format(self._intervals)
 
     @property
     def needed(self) -> str | None:
         """Return the set without our own writes at its end; None if there are none."""
-        return _spell({**self._intervals, **self._before_ours}) if self._before_ours else None
+        return _format({**self._intervals, **self._before_ours}) if self._before_ours else None
 
     def holds(self, gtid: Gtid) -> bool:
         """Return whether a transaction is in the set."""
@@ -203,10 +203,10 @@ def _first(interval: list[int]) -> int:
     return interval[0]
 
 
-def _spell(sets: Mapping[str, list[list[int]]]) -> str:
+def _format(sets: Mapping[str, list[list[int]]]) -> str:
     parts: dict[str, list[str]] = {}
     for origin in sorted(origin for origin, intervals in sets.items() if intervals):
         uuid, _, tag = origin.partition(":")
-        spelled = [f"{a}-{b}" if a < b else f"{a}" for a, b in sets[origin]]
-        parts.setdefault(uuid, [uuid]).extend([tag, *spelled] if tag else spelled)
+        formatted = [f"{a}-{b}" if a < b else f"{a}" for a, b in sets[origin]]
+        parts.setdefault(uuid, [uuid]).extend([tag, *formatted] if tag else formatted)
     return ",".join(":".join(part) for part in parts.values())

@@ -90,10 +90,10 @@ class KeyColumn:
         if code not in _NUMERIC | _FLOATS:
             return text
         match = _NUMBER.fullmatch(text)
-        spelled = _number(Decimal(match[1]), code) if match else None
-        if spelled is None:
+        formatted = _number(Decimal(match[1]), code) if match else None
+        if formatted is None:
             raise ValueError(f"{text!r} is not a number, for key column {self.name}")
-        return spelled
+        return formatted
 
     def _number_of(self, text: str) -> int:
         """Return an enum member's number, or a set's bits."""

@@ -321,6 +321,6 @@ def _expect(place: Place, name: str, wanted: str) -> Finding:
     if value == wanted:
         return Finding(name, "ok", f"is {value}")
     shown = "not known to this server" if value is None else f"is {value}"
-    spelled = wanted or "''"
-    fix = f"SET GLOBAL {name} = {spelled}; and set it in the server's configuration file"
+    formatted = wanted or "''"
+    fix = f"SET GLOBAL {name} = {formatted}; and set it in the server's configuration file"
     return Finding(name, "failed", shown, fix)

@@ -115,11 +115,11 @@ def _readable(place: Place, facts: TableFacts) -> Finding | None:
 
 def _kept(facts: TableFacts) -> Finding | None:
     """Check what stores the rows: only a transactional engine has snapshots."""
-    name, spelled = f"table {facts.table}", qualified(facts.table)
+    name, formatted = f"table {facts.table}", qualified(facts.table)
     if facts.engine not in TRANSACTIONAL:
         return Finding(
             name, "failed", f"is kept by {facts.engine}, which has no snapshots",
-            f"ALTER TABLE {spelled} ENGINE = InnoDB; or add it to source.exclude",
+            f"ALTER TABLE {formatted} ENGINE = InnoDB; or add it to source.exclude",
         )  # fmt: skip
     return None
 

@@ -17,7 +17,7 @@ from pymysql.cursors import DictCursor
 from connector.errors import LogOffError
 from connector.mysql.codec.segment import pack_position
 from connector.mysql.connection import row, rows
-from connector.position import spell_position
+from connector.position import format_position
 
 MAX_OFFSET = (1 << 32) - 1
 
@@ -123,6 +123,6 @@ def position_of(name: str, offset: int) -> int:
     return pack_position(number_of(name), min(offset, MAX_OFFSET))
 
 
-def format_position(position: int) -> str:
+def format_binlog_position(position: int) -> str:
     """Format a position for people."""
-    return spell_position(position, "mysql")
+    return format_position(position, "mysql")

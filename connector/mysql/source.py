@@ -38,11 +38,11 @@ from connector.mysql.server import (
     Server,
     end_of_log,
     find_server,
-    format_position,
+    format_binlog_position,
     log_files,
     position_of,
 )
-from connector.mysql.state_tables import Birth, StateTables
+from connector.mysql.state_tables import RecordedFile, StateTables
 from connector.mysql.table_ids import TableIds, with_notes
 from connector.position import Position
 from connector.schema import TableName
@@ -65,7 +65,7 @@ class MysqlSource:
         self._looking = Lock()
         self._found: Server | None = None
         self._reader: MysqlLog | None = None
-        self._begun: Birth | None = None
+        self._begun: RecordedFile | None = None
         self._trusted: str | None = None
         self._lacking_since: float | None = None
         self._ids = TableIds()
@@ -185,9 +185,9 @@ class MysqlSource:
             name, offset = end_of_log(connection, server)
             gtids = self._executed_at(connection, server, name, offset)
         position = position_of(name, offset)
-        self._begun = birth = Birth(server.uuid, position >> 32, self._created(server, name))
+        self._begun = recorded_file = RecordedFile(server.uuid, position >> 32, self._created(server, name))
         self._trusted = server.uuid
-        last_commit = continuity.of_file(birth.file, birth.created)
+        last_commit = continuity.of_file(recorded_file.file, recorded_file.created)
         return ResumePoint(position, (), gtids, server.uuid, last_commit=last_commit)
 
     def gap_after(self, history: ResumePoint) -> str | Failover | None:
@@ -196,15 +196,15 @@ class MysqlSource:
         here = self._server_of(connection)
         with driver_errors("looking at the binary log"):
             files = log_files(connection, here)
-            birth = self._begun or self._state_tables.birth(connection)
-        before = history.server or (birth.server if birth else here.uuid)
+            recorded_file = self._begun or self._state_tables.recorded_file(connection)
+        before = history.server or (recorded_file.server if recorded_file else here.uuid)
         if before != here.uuid:
             reason = f"the log is that of server {here.uuid}, not of {before}"
         else:
-            ours = birth if birth and birth.server == here.uuid else None
+            ours = recorded_file if recorded_file and recorded_file.server == here.uuid else None
             reason = self._break(here, files, history.position, ours) or ""
         with driver_errors("comparing GTIDs"):
-            unproven = history.gtids if birth is None and not reason else None
+            unproven = history.gtids if recorded_file is None and not reason else None
             if unproven and (lacking := self._lacking(connection, here, unproven)):
                 reason = f"server {here.uuid} has not executed {lacking}: the log was reset"
             found: str | Failover | None
@@ -218,7 +218,7 @@ class MysqlSource:
         return found
 
     def _break(
-        self, here: Server, files: Mapping[int, LogFile], position: int, birth: Birth | None
+        self, here: Server, files: Mapping[int, LogFile], position: int, recorded_file: RecordedFile | None
     ) -> str | None:
         """Return why the same server's log does not continue at a position, or None."""
         number, offset = unpack_position(position)
@@ -228,10 +228,13 @@ class MysqlSource:
         if offset > files[number].size:
             size = files[number].size
             return f"binlog file {files[number].name} ends at {size}, before {offset}: reset or another log"
-        if birth is None or birth.file < min(files):
+        if recorded_file is None or recorded_file.file < min(files):
             return None  # purged as usual: nothing is left to compare
-        if birth.file not in files or self._created(here, files[birth.file].name) != birth.created:
-            return f"binlog file {birth.file} is another one than was read: the log was reset"
+        if (
+            recorded_file.file not in files
+            or self._created(here, files[recorded_file.file].name) != recorded_file.created
+        ):
+            return f"binlog file {recorded_file.file} is another one than was read: the log was reset"
         return None
 
     def _difference(self, here: Server, files: Mapping[int, LogFile], history: ResumePoint) -> str | None:
@@ -277,10 +280,10 @@ class MysqlSource:
         file = failover.first_file_after(connection, here, files, gtids)
         if file is None:
             return f"{reason}, and its log of what follows {gtids} is purged"
-        self._begun = Birth(here.uuid, file.number, self._created(here, file.name))
+        self._begun = RecordedFile(here.uuid, file.number, self._created(here, file.name))
         history = ResumePoint(pack_position(file.number, 4), (), gtids, here.uuid, needed)
         return Failover(
-            history, f"{reason}; nothing is missing, it goes on at {format_position(history.position)}"
+            history, f"{reason}; nothing is missing, it goes on at {format_binlog_position(history.position)}"
         )
 
     def _lacking(self, connection: Connection[Any], here: Server, gtids: str, *, wait: bool = True) -> str:
@@ -307,15 +310,17 @@ class MysqlSource:
             self._state_tables.create(connection)
             writable = self._state_tables.is_writable(connection)
         if number not in files:
-            raise TransientError(f"the server has no log at {format_position(history.position)} any more")
+            raise TransientError(
+                f"the server has no log at {format_binlog_position(history.position)} any more"
+            )
         with driver_errors("asking for GTIDs"):
             if history.gtids is None:
                 gtids = self._executed_at(connection, server, files[number].name, offset)
                 history = replace(history, gtids=gtids)
         if writable:
-            birth = Birth(server.uuid, number, self._created(server, files[number].name))
+            recorded_file = RecordedFile(server.uuid, number, self._created(server, files[number].name))
             with driver_errors("writing down the log file"):
-                self._state_tables.note_birth(connection, birth)
+                self._state_tables.record_file(connection, recorded_file)
                 self._state_tables.note_again(connection)
             self._begun = None
         self._reader = self._open(server, files[number].name, epoch, history, writable=writable)

@@ -50,7 +50,7 @@ _CREATE = (
 
 
 @dataclass(frozen=True)
-class Birth:
+class RecordedFile:
     """A log file that was read: its server, number and creation time (seconds since 1970)."""
 
     server: str
@@ -127,7 +127,7 @@ class StateTables:
             cursor.execute(f"UPDATE {_WATERMARK} SET barrier = barrier + 1 WHERE {self._is_ours}")
             return bool(cursor.rowcount == 1)
 
-    def birth(self, connection: Connection[Any]) -> Birth | None:
+    def recorded_file(self, connection: Connection[Any]) -> RecordedFile | None:
         """Return the log file recorded last."""
         if not self.is_there(connection):
             return None
@@ -136,14 +136,14 @@ class StateTables:
             f"SELECT log_server, log_file, log_created FROM {_WATERMARK} WHERE {self._is_ours}"
             " AND log_file IS NOT NULL",
         )
-        return Birth(str(found[0]), int(found[1]), int(found[2])) if found else None
+        return RecordedFile(str(found[0]), int(found[1]), int(found[2])) if found else None
 
-    def note_birth(self, connection: Connection[Any], birth: Birth) -> None:
+    def record_file(self, connection: Connection[Any], file: RecordedFile) -> None:
         """Record a log file."""
         query(
             connection,
-            f"UPDATE {_WATERMARK} SET log_server = {literal(birth.server)}, log_file = {birth.file},"
-            f" log_created = {birth.created} WHERE {self._is_ours}",
+            f"UPDATE {_WATERMARK} SET log_server = {literal(file.server)}, log_file = {file.file},"
+            f" log_created = {file.created} WHERE {self._is_ours}",
         )
 
     def note_unlogged(

@@ -167,16 +167,16 @@ class Catalog:
         """Look up each type's name and landing type; a domain lands as its base type."""
         unknown = []
         for oid, typmod in set(types) - self._types.keys():
-            spelled = source_type(oid, typmod)
-            if spelled is not None and oid < FIRST_USER_OID:
-                self._types[oid, typmod] = spelled, landing_type(oid, typmod)
+            formatted = source_type(oid, typmod)
+            if formatted is not None and oid < FIRST_USER_OID:
+                self._types[oid, typmod] = formatted, landing_type(oid, typmod)
             else:
                 unknown.append((oid, typmod))
         if unknown:
             given = {"oids": [oid for oid, _ in unknown], "typmods": [typmod for _, typmod in unknown]}
             bases = {(oid, typmod): row for oid, typmod, *row in all_rows(self._connection, _TYPES, given)}
-            for type_, (spelled, *base) in bases.items():
-                self._types[type_] = spelled, landing_type(*base)
+            for type_, (formatted, *base) in bases.items():
+                self._types[type_] = formatted, landing_type(*base)
 
 
 _TYPES = """
@@ -245,26 +245,26 @@ def _not_unique(facts: TableFacts, key: Sequence[str]) -> Layout | None:
     fitting = [i for i in facts.indexes if set(i.columns) == set(key)]
     if any(i.immediate and not i.nullable for i in fitting):
         return None
-    spelled = qualified(facts.table)
+    formatted = qualified(facts.table)
     if usable := [i for i in fitting if i.immediate]:
-        fix = " ".join(f"ALTER TABLE {spelled} ALTER {quote(c)} SET NOT NULL;" for c in usable[0].nullable)
+        fix = " ".join(f"ALTER TABLE {formatted} ALTER {quote(c)} SET NOT NULL;" for c in usable[0].nullable)
         return Layout(None, f"key column {', '.join(usable[0].nullable)} may be null", fix)
     what = "only a deferrable" if fitting else "no"
     columns = ", ".join(map(quote, key))
     return Layout(
         None,
         f"its configured key ({', '.join(key)}) has {what} unique index",
-        f"CREATE UNIQUE INDEX ON {spelled} ({columns});",
+        f"CREATE UNIQUE INDEX ON {formatted} ({columns});",
     )
 
 
 def _keyless(table: TableName, facts: TableFacts | None) -> Layout:
     if facts and (key := facts.deferrable):
-        columns, spelled = ", ".join(map(quote, key.columns)), qualified(table)
+        columns, formatted = ", ".join(map(quote, key.columns)), qualified(table)
         return Layout(
             None,
             f"its primary key ({', '.join(key.columns)}) is deferrable, so the log can't identify rows by it",
-            f"ALTER TABLE {spelled} DROP CONSTRAINT {quote(key.name)}, ADD PRIMARY KEY ({columns});",
+            f"ALTER TABLE {formatted} DROP CONSTRAINT {quote(key.name)}, ADD PRIMARY KEY ({columns});",
         )
     if facts and facts.generated:
         return Layout(

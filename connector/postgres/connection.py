@@ -149,8 +149,8 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection:
 
 def _startup_options() -> str:
     """Build the settings for the start of a session, which the role's own might cut short."""
-    spelled = ((name, value.replace(" ", "\\ ")) for name, value in SESSION.items())
-    return " ".join(f"-c {name}={value}" for name, value in spelled)
+    formatted = ((name, value.replace(" ", "\\ ")) for name, value in SESSION.items())
+    return " ".join(f"-c {name}={value}" for name, value in formatted)
 
 
 def _session_query(version: int) -> str:

@@ -84,8 +84,8 @@ def differs(
     if found == expected:
         return None
     return (
-        f"up to {format_lsn(position)} the log now ends with {_spell(found)} and not with {_spell(expected)}:"
-        " the server was restored or replaced"
+        f"up to {format_lsn(position)} the log now ends with {_format(found)} and not with"
+        f" {_format(expected)}: the server was restored or replaced"
     )
 
 
@@ -106,7 +106,7 @@ def _last_sent_again(connection: Connection, slot: str, publication: str, positi
     return None
 
 
-def _spell(commit: LastCommit | None) -> str:
+def _format(commit: LastCommit | None) -> str:
     if commit is None:
         return "no commit"
     at: datetime = commit.committed_at.astimezone(timezone.utc)

@@ -272,12 +272,12 @@ class PostgresTables:
             for key in keys
         )
         names = [f"k{number}" for number in range(len(schema.key))]
-        spelled = {
+        formatted = {
             column: f"COALESCE(t.{quote(column)}, CASE WHEN v.{name}::{exact} = v.{name} "
             f"THEN v.{name}::{exact} ELSE v.{name} END)"
             for column, name, (_, exact) in zip(schema.key, names, types, strict=True)
         }
-        columns = [spelled.get(c.name, f"t.{quote(c.name)}") for c in schema.columns]
+        columns = [formatted.get(c.name, f"t.{quote(c.name)}") for c in schema.columns]
         joined = " AND ".join(f"t.{quote(c)} = v.{n}" for c, n in zip(schema.key, names, strict=True))
         return (
             f"SELECT t.{quote(schema.key[0])} IS NULL, {', '.join(columns)} "

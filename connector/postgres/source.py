@@ -118,7 +118,7 @@ class PostgresSource:
         with driver_errors(f"preparing publication {self._config.publication}"):
             slot.wait_until_released(connection, self._config.slot)  # create nothing beside another agent
             added = self._publish(connection)
-            return Prepared(tuple(added), _bar(connection))
+            return Prepared(tuple(added), _barrier(connection))
 
     def _publish(self, connection: Connection) -> list[TableName]:
         with one_snapshot(connection):
@@ -170,8 +170,8 @@ class PostgresSource:
         """Return the xid barrier: every transaction that is running now has a lower xid."""
         connection = self._connected()
         with driver_errors("asking for a transaction id"):
-            (bar,) = _bar(connection)
-        return bar.xid
+            (barrier,) = _barrier(connection)
+        return barrier.xid
 
     def end_of_marked(self, mark: int) -> int | None:
         """Return the end of the log once a snapshot shows that all transactions below the mark have ended."""
@@ -182,12 +182,12 @@ class PostgresSource:
         assert row is not None
         assert end is not None
         if Snapshot.parse(row[0]).xmin < mark:
-            self._tell_of_waiting(mark)
+            self._report_waiting(mark)
             return None
         self._waiting.pop(mark, None)
         return round_to_record_end(parse_lsn(end[0]))
 
-    def _tell_of_waiting(self, mark: int) -> None:
+    def _report_waiting(self, mark: int) -> None:
         """Log once that a transaction has kept dumps from starting for some time."""
         if time.monotonic() > self._waiting.setdefault(mark, time.monotonic() + WAITING_SECONDS):
             self._waiting[mark] = math.inf
@@ -214,7 +214,7 @@ class PostgresSource:
                 slot.drop_slot(connection, name)
                 position = slot.create_slot(connection, name)
             self._proved(connection)
-            return ResumePoint(position, _bar(connection), server=self._timeline)
+            return ResumePoint(position, _barrier(connection), server=self._timeline)
 
     def gap_after(self, history: ResumePoint) -> str | Failover | None:
         """Return why the log after `history` can't be read whole or isn't the log that was read, else None.
@@ -243,7 +243,7 @@ class PostgresSource:
                 return reason
             went_on = f"timeline {self._timeline} of the server goes on where {history.server} was read to"
             commits = tuple(c for c in history.not_yet_visible if c.lsn)
-            here = replace(history, server=self._timeline, not_yet_visible=(*commits, *_bar(connection)))
+            here = replace(history, server=self._timeline, not_yet_visible=(*commits, *_barrier(connection)))
             return Failover(here, went_on, same_positions=True)
 
     def _undecodable(self, position: int) -> str | None:
@@ -397,7 +397,7 @@ class PostgresSource:
         )
 
 
-def _bar(connection: Connection) -> tuple[InvisibleCommit, ...]:
+def _barrier(connection: Connection) -> tuple[InvisibleCommit, ...]:
     """Take an xid as a barrier: every xid assigned before is lower (`connector.postgres.visibility`)."""
     row = one_row(connection, "SELECT pg_current_xact_id()::text")
     assert row is not None

@@ -87,7 +87,7 @@ class Visibility:
         self._position = position
         self._opening = 0
         self._commits = [(e.lsn, e.xid) for e in entries if e.lsn]
-        self._bar = max((e.xid for e in entries if not e.lsn), default=0)
+        self._barrier = max((e.xid for e in entries if not e.lsn), default=0)
 
     @property
     def position(self) -> int:
@@ -97,7 +97,7 @@ class Visibility:
     @property
     def size(self) -> int:
         """The number of commits recorded, plus one for a barrier."""
-        return len(self._commits) + bool(self._bar)
+        return len(self._commits) + bool(self._barrier)
 
     def publish(self, position: int, commits: Sequence[tuple[int, int]] = ()) -> None:
         """Move the position, which never goes back, past commits given as (lsn, 32-bit xid)."""
@@ -125,7 +125,7 @@ class Visibility:
         watermark, and the chunk must be reopened once that transaction has ended.
         """
         with self._lock:
-            if snapshot.xmin < self._bar:
+            if snapshot.xmin < self._barrier:
                 return None
             hidden = [lsn for lsn, xid in self._commits if lsn <= position and not snapshot.shows(xid)]
         return min([position, *hidden]) - 1
@@ -139,12 +139,14 @@ class Visibility:
             if self._opening:
                 return False
             self._commits = [entry for entry in self._commits if not snapshot.shows(entry[1])]
-            if snapshot.xmin >= self._bar:
-                self._bar = 0
+            if snapshot.xmin >= self._barrier:
+                self._barrier = 0
             return True
 
     def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
         """Return the commits still recorded at or before a position, and any barrier, for the manifest."""
         with self._lock:
-            bar = [InvisibleCommit(xid=self._bar, lsn=0)] if self._bar else []
-            return bar + [InvisibleCommit(xid=xid, lsn=lsn) for lsn, xid in self._commits if lsn <= position]
+            barrier = [InvisibleCommit(xid=self._barrier, lsn=0)] if self._barrier else []
+            return barrier + [
+                InvisibleCommit(xid=xid, lsn=lsn) for lsn, xid in self._commits if lsn <= position
+            ]

@@ -79,7 +79,7 @@ class TableMap:
 
     def schema(self, key: Sequence[str] | None = None) -> TableSchema:
         """Return the landing schema, with the configured key if there is one."""
-        columns = tuple(Column(c.name, c.type.spelling, c.type.landing) for c in self.landed)
+        columns = tuple(Column(c.name, c.type.type_name, c.type.landing) for c in self.landed)
         return TableSchema(self.table, columns, self.key if key is None else tuple(key))
 
     def with_aliases(self, catalog_types: Mapping[str, str]) -> TableMap:

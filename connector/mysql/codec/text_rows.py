@@ -239,7 +239,7 @@ def decode_text(
             return texts.cast(pa.float64()).cast(target), None
         return texts.cast(target), None
     except pa.ArrowInvalid as error:
-        raise ValueError(f"a text is not a value of {type_.spelling}: {error}") from error
+        raise ValueError(f"a text is not a value of {type_.type_name}: {error}") from error
 
 
 _TEXT_TYPES = types.STRINGS | types.BLOBS | {types.ENUM, types.SET}

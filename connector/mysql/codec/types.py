@@ -124,7 +124,7 @@ class ColumnType:
         return "binary" if is_bytes else "string"
 
     @property
-    def spelling(self) -> str:
+    def type_name(self) -> str:
         """Format the type like MySQL 8's COLUMN_TYPE, without display widths and zerofill."""
         unsigned = " unsigned" if self.unsigned else ""
         if self.alias:
@@ -137,9 +137,9 @@ class ColumnType:
             return f"decimal({self.precision},{self.scale}){unsigned}"
         if self.code in (FLOAT, DOUBLE):
             return ("float" if self.code == FLOAT else "double") + unsigned
-        return f"bit({self.length})" if self.code == BIT else self._spell_string()
+        return f"bit({self.length})" if self.code == BIT else self._string_type_name()
 
-    def _spell_string(self) -> str:
+    def _string_type_name(self) -> str:
         if self.code in (ENUM, SET):
             values = ",".join("'" + value.replace("'", "''") + "'" for value in self.values)
             return f"{'enum' if self.code == ENUM else 'set'}({values})"

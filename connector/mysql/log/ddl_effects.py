@@ -91,9 +91,9 @@ class DdlEffects:
                 effect = effect._replace(
                     kind="unlogged", reason="TRUNCATE TABLE of it or of a temporary table"
                 )
-            count += self._tell(effect, lsn, ordinal + count)
+            count += self._apply(effect, lsn, ordinal + count)
         if changes_rows(query.statement):
-            self._tell_indirect(query, lsn)
+            self._reread_indirect(query, lsn)
         return count
 
     def _note(self, query: Query, lsn: int) -> None:
@@ -118,7 +118,7 @@ class DdlEffects:
         self._unlogged[table] = (known or UnloggedChange(table, lsn, reason, lsn))._replace(last=lsn)
         return known is None
 
-    def _tell_indirect(self, query: Query, lsn: int) -> None:
+    def _reread_indirect(self, query: Query, lsn: int) -> None:
         """Reread all tables that a change in the statement format may have reached."""
         databases = (None,) if query.updated is None else query.updated
         tables = {table for database in databases for table in self._schema_cache.among(database)}
@@ -127,7 +127,7 @@ class DdlEffects:
             if self._add_unlogged(table, lsn, reason):
                 log.warning("%s: %s; its rows are read again", table, reason)
 
-    def _tell(self, effect: Effect, lsn: int, ordinal: int) -> int:
+    def _apply(self, effect: Effect, lsn: int, ordinal: int) -> int:
         """Apply one effect: a truncate becomes an event, the rest is read again, quarantined or announced."""
         truncated = 0
         for table in self._tables_of(effect):
@@ -200,8 +200,8 @@ class DdlEffects:
         """Quarantine tables."""
         for table in sorted(tables):
             log.error("%s is quarantined: %s", table, reason)
-            told = hint or f"dump it again: deltatide dump {table}"
-            self._quarantined.append(Quarantine(table, lsn, reason, told))
+            advice = hint or f"dump it again: deltatide dump {table}"
+            self._quarantined.append(Quarantine(table, lsn, reason, advice))
 
     def quarantine_unlogged(self, unlogged: UnloggedChange) -> None:
         """Quarantine a table whose change could not be recorded."""

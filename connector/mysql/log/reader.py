@@ -21,8 +21,8 @@ from connector.mysql.codec.segment import MysqlSegment, unpack_position
 from connector.mysql.connection import close, driver_errors
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.stream import BinlogStream, UnreadableLogError
-from connector.mysql.server import Server, end_of_log, format_position, log_files, position_of
-from connector.mysql.state_tables import Birth, StateTables
+from connector.mysql.server import Server, end_of_log, format_binlog_position, log_files, position_of
+from connector.mysql.state_tables import RecordedFile, StateTables
 
 LOOK_SECONDS = 2.0
 """How often to query the end of the log."""
@@ -145,13 +145,13 @@ class MysqlLog:
             for found in changes:
                 self._buffer.quarantine_unlogged(found)
         if self._buffer.file != self._born and self._buffer.created is not None:
-            self._note_birth(self._buffer.file, self._buffer.created)
+            self._record_file(self._buffer.file, self._buffer.created)
 
-    def _note_birth(self, file: int, created: int) -> None:
+    def _record_file(self, file: int, created: int) -> None:
         self._born = file
         if self._writable:
             with driver_errors("writing down the log file"):
-                self._state_tables.note_birth(self._side, Birth(self._server.uuid, file, created))
+                self._state_tables.record_file(self._side, RecordedFile(self._server.uuid, file, created))
 
     def _look(self) -> None:
         """Query the end of the log; raise if it is before our position, or ahead while nothing arrives.
@@ -166,7 +166,7 @@ class MysqlLog:
         self._looked = now = time.monotonic()
         if end < position and self._buffer.whole_rows == 0:
             raise TransientError(
-                f"the server's log ends at {name} {offset}, before {format_position(position)}"
+                f"the server's log ends at {name} {offset}, before {format_binlog_position(position)}"
             )
         moved_from, received, since = self._moved
         comes = self._buffer.held_bytes or self._stream.received - received > STALL_BYTES
@@ -174,7 +174,7 @@ class MysqlLog:
             self._moved = position, self._stream.received, now
         elif now - since > STALL_SECONDS:
             raise TransientError(
-                f"nothing comes behind {format_position(position)}, the log ends at {name} {offset}"
+                f"nothing comes behind {format_binlog_position(position)}, the log ends at {name} {offset}"
             )
 
     def _distance(self, position: int, name: str, offset: int) -> int:

@@ -32,7 +32,7 @@ _LANDING = {
 }
 
 # Written as by format_type(); {} marks where the type modifier goes.
-_SPELLING = {
+_TYPE_NAMES = {
     16: "boolean",
     17: "bytea",
     18: '"char"',
@@ -122,12 +122,12 @@ def source_type(oid: int, typmod: int) -> str | None:
     """Format a built-in type as ``format_type()`` does; None for others, which only the catalog can name."""
     if oid in _ELEMENT:
         return f"{source_type(_ELEMENT[oid], typmod)}[]"
-    spelling = _SPELLING.get(oid)
-    if spelling is None:
+    type_name = _TYPE_NAMES.get(oid)
+    if type_name is None:
         return None
     if oid == 1042 and typmod < _VARYING_HEADER:
         return "bpchar"
-    return spelling.format(_modifier(oid, typmod))
+    return type_name.format(_modifier(oid, typmod))
 
 
 def _modifier(oid: int, typmod: int) -> str:

@@ -178,19 +178,19 @@ def dump(server: MariaDB, table: str) -> tuple[dict, dict]:
                 }
                 rows[row["id"]] = row, raw
         cursor.execute("SET character_set_results = utf8mb4")
-        texts = ", ".join(_text_of(name, columns[name].spelling) for name in names)
+        texts = ", ".join(_text_of(name, columns[name].type_name) for name in names)
         cursor.execute(f"SELECT {texts} FROM t.{table}")
         own = {int(row[0]): dict(zip(names, row, strict=True)) for row in cursor}
     return rows, own
 
 
-def _text_of(name: str, spelling: str) -> str:
+def _text_of(name: str, type_name: str) -> str:
     quoted = f"`{name}`"
-    if spelling.startswith("bit"):
+    if type_name.startswith("bit"):
         return f"CAST({quoted} + 0 AS CHAR)"
-    if "blob" in spelling or "binary" in spelling or spelling == "geometry":
+    if "blob" in type_name or "binary" in type_name or type_name == "geometry":
         return f"HEX({quoted})"
-    if spelling.removesuffix(" unsigned") in ("float", "double"):
+    if type_name.removesuffix(" unsigned") in ("float", "double"):
         return f"CAST({quoted} AS DOUBLE)"  # the server cuts its text
     return f"CAST({quoted} AS CHAR)"
 
@@ -283,7 +283,7 @@ def test_the_logs_schema_is_the_catalogs(mariadb):
     schema = next(segment.decode()).schema
     assert schema.key == ("id",)
     assert [(c.name, c.source_type, c.type) for c in schema.columns] == [
-        (name, type_.spelling, type_.landing) for name, type_ in columns.items()
+        (name, type_.type_name, type_.landing) for name, type_ in columns.items()
     ]
     assert table.schema.names[:-1] == list(columns)
 

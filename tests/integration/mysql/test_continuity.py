@@ -12,7 +12,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from connector.capture.history import place_of
+from connector.capture.history import resume_point_of
 from connector.demo.servers.mariadb import MariadbServer
 from connector.errors import LogOffError
 from connector.landing.manifest_store import newest_manifest
@@ -108,14 +108,14 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     assert landed.gaps == []
     put_back(server, copy)
     write_as_many(restored, landed.gtids or "")
-    assert_no_failover(restored, place_of(landed))
+    assert_no_failover(restored, resume_point_of(landed))
     put_back(server, copy)
     for n in range(20):
         restored.execute(f"UPDATE t SET v = 'kept {n}' WHERE id > 400")
     assert unpack_position(restored.end_of_log())[0] == unpack_position(landed.position)[0]
     assert restored.end_of_log() > landed.position > idle.position
     source = source_of(restored)
-    for place in (place_of(idle), place_of(landed)):
+    for place in (resume_point_of(idle), resume_point_of(landed)):
         assert "restored" in str(source.gap_after(place))
         assert source.gap_after(replace(place, last_commit=None)) is None  # nothing else tells
     source.close()
@@ -135,7 +135,7 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     restored.execute(f"RESET {'BINARY LOGS AND GTIDS' if restored.is_mysql else 'MASTER'} TO 1000")
     write_as_many(restored, landed.gtids or "")  # by the process that still runs
     source = source_of(restored)
-    assert isinstance(source.gap_after(place_of(landed)), str)
+    assert isinstance(source.gap_after(resume_point_of(landed)), str)
     source.close()
 
 

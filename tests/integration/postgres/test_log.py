@@ -447,8 +447,8 @@ def test_a_table_added_to_the_publication_tells_who_may_have_written_unseen(data
     second = source_of(database)
     prepared = second.prepare()
     assert prepared.added == (TableName("public", "later"),)
-    (bar,) = prepared.not_yet_visible
-    assert (bar.xid, bar.lsn) > (int(xid), 0)
+    (barrier,) = prepared.not_yet_visible
+    assert (barrier.xid, barrier.lsn) > (int(xid), 0)
     (again,) = second.prepare().not_yet_visible
     assert (again.xid, again.lsn) > (int(xid), 0)
     second.close()

@@ -31,13 +31,13 @@ class Kind:
 
     column: Col
     cells: Any
-    spelling: str = ""
+    type_name: str = ""
 
 
-def integers(code, width, unsigned, spelling):
+def integers(code, width, unsigned, type_name):
     low, high = (0, 2 ** (8 * width) - 1) if unsigned else (-(2 ** (8 * width - 1)), 2 ** (8 * width - 1) - 1)
     cells = st.integers(low, high).map(lambda v: (reference.integer(v, width), v))
-    return Kind(Col("", code, unsigned=unsigned), cells, spelling)
+    return Kind(Col("", code, unsigned=unsigned), cells, type_name)
 
 
 def decimals(precision, scale):
@@ -53,17 +53,17 @@ def decimals(precision, scale):
     )
 
 
-def strings(code, meta, prefix, collation, texts, encoding, spelling):
+def strings(code, meta, prefix, collation, texts, encoding, type_name):
     cells = texts.map(lambda t: (reference.varchar(t.encode(encoding), prefix), t))
-    return Kind(Col("", code, meta, collation=collation), cells, spelling)
+    return Kind(Col("", code, meta, collation=collation), cells, type_name)
 
 
-def binaries(code, meta, prefix, width, spelling):
+def binaries(code, meta, prefix, width, type_name):
     def cell(value):
         stored = value.rstrip(b"\0") if width else value
         return reference.varchar(stored, prefix), value.ljust(width or 0, b"\0")
 
-    return Kind(Col("", code, meta, collation=BINARY), st.binary(max_size=width or 20).map(cell), spelling)
+    return Kind(Col("", code, meta, collation=BINARY), st.binary(max_size=width or 20).map(cell), type_name)
 
 
 moments = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31))
@@ -329,11 +329,11 @@ def test_a_damaged_event_sets_the_table_aside(written, data):
         assert found[-1].lsn == pack_position(3, 4)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.spelling)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type_name)
 def test_types_are_spelled_as_the_catalog_spells_them(kind):
     column = Col(**{**kind.column.__dict__, "name": "c"})
     mapped = parse_table_map(reference.table_map(7, [column]), mariadb=False)
-    assert mapped.columns[0].type.spelling == kind.spelling
+    assert mapped.columns[0].type.type_name == kind.type_name
 
 
 def one_column(column, values):
