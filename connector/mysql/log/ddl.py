@@ -171,6 +171,9 @@ def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     if words[3:4] in (["DATABASE"], ["SCHEMA"]):
         name, _ = _table_at(tokens, 4, database)
         return [Effect("unlogged", name[1], None, "CREATE OR REPLACE DATABASE")] if name else []
+    if words[3:4] == ["SEQUENCE"]:  # it takes the place of a table, too
+        name, _ = _table_at(tokens, 4, database)
+        return _effects_on(name, "unlogged", "CREATE OR REPLACE SEQUENCE", tokens, database)
     if "TABLE" not in words[3:5]:
         return []
     name, _ = _table_at(tokens, words.index("TABLE") + 1, database)

@@ -30,6 +30,9 @@ LOOK_SECONDS = 2.0
 STALL_SECONDS = 60.0
 """If the log's end is ahead and nothing arrives for this long, the server reads another log than we think."""
 
+_NOT_RECORDED = 0
+"""No log file has this number."""
+
 STALL_BYTES = 1 << 16
 """More than the heartbeats in that time. Within a transaction the position stays, however long it is."""
 
@@ -153,13 +156,20 @@ class MysqlLog:
             with driver_errors("writing down the log file"):
                 self._state_tables.record_file(self._side, RecordedFile(self._server.uuid, file, created))
 
+    def _note_writable(self, writable: bool) -> None:
+        """Take note of whether the server may be written; write what was not written meanwhile."""
+        if writable and not self._writable:
+            self._state_tables.note_again(self._side)
+            self._born = _NOT_RECORDED
+        self._writable = writable
+
     def _look(self) -> None:
         """Query the end of the log; raise if it is before our position, or ahead while nothing arrives.
 
-        Also ask whether a server that was read-only still is: one that became so refuses the next write.
+        Also ask whether the server may be written: it may have become a replica, or no longer be one.
         """
         with driver_errors("looking at the end of the log"):
-            self._writable = self._writable or self._state_tables.is_writable(self._side)
+            self._note_writable(self._state_tables.is_writable(self._side))
             name, offset = end_of_log(self._side, self._server)
             end, position = position_of(name, offset), self.position
             self.behind_bytes = self._distance(position, name, offset)

@@ -158,6 +158,11 @@ def test_a_dropped_database_means_all_its_tables() -> None:
     assert told("CREATE DATABASE IF NOT EXISTS x") == set()
 
 
+def test_a_replaced_sequence_may_have_been_a_table() -> None:
+    assert told("CREATE OR REPLACE SEQUENCE t START WITH 1") == {("unlogged", "d", "t")}
+    assert told("CREATE SEQUENCE t") == set()
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -41,7 +41,7 @@ def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stand
     monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
     server = Server(False, "9.0", 1, "u", False)
     reading = MysqlLog(
-        1, log.buffer, cast(Any, stream), cast(Any, None), server, StateTables("shop"), writable=True
+        1, log.buffer, cast(Any, stream), cast(Any, None), server, WrittenTables(), writable=True
     )
     for _ in range(4):
         now[0] += reader.STALL_SECONDS / 2
@@ -57,3 +57,42 @@ def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stand
     stream.next = [b"\0" + log.event(events.HEARTBEAT, b"bin.000007", flags=events.ARTIFICIAL, end=0)]
     with pytest.raises(TransientError, match="nothing comes"):
         reading.read(0, 1 << 20)
+
+
+class WrittenTables(StateTables):
+    """Says whether it may be written; remembers what was."""
+
+    def __init__(self) -> None:
+        super().__init__("shop")
+        self.writable, self.written = True, list[str]()
+
+    def is_writable(self, connection: Any) -> bool:
+        return self.writable
+
+    def note_again(self, connection: Any) -> None:
+        self.written.append("changes")
+
+    def record_file(self, connection: Any, file: Any) -> None:
+        self.written.append(f"file {file.file}")
+
+
+def test_a_server_that_becomes_a_replica_is_written_no_more_until_it_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, stream, state_tables = Log(), Stream(), WrittenTables()
+    monkeypatch.setattr(reader, "end_of_log", lambda *_: ("bin.000007", log.offset))
+    monkeypatch.setattr(reader, "LOOK_SECONDS", -1)
+    server = Server(False, "9.0", 1, "u", False)
+    none = cast(Any, None)
+    reading = MysqlLog(1, log.buffer, cast(Any, stream), none, server, state_tables, writable=True)
+    state_tables.writable = False
+    reading.read(0, 1 << 20)
+    log.buffer.created = 1
+    reading._born = 6  # the log goes on in the next file
+    reading.read(0, 1 << 20)
+    assert state_tables.written == []
+    state_tables.writable = True
+    reading.read(0, 1 << 20)
+    reading.read(0, 1 << 20)
+    assert state_tables.written == ["changes", "file 7"]
+    assert reading.landmark.writable
