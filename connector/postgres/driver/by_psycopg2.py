@@ -140,6 +140,8 @@ class ThreadedCopy:
         if self._thread is not None and self._thread.is_alive():
             with contextlib.suppress(psycopg2.Error, OSError):
                 with socket.socket(fileno=os.dup(self._connection.fileno())) as shared:
+                    # Then the close resets the connection; else the server may wait for room in it for long.
+                    shared.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     shared.shutdown(socket.SHUT_RDWR)
             while self._thread.is_alive():
                 with contextlib.suppress(queue.Empty):
