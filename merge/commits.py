@@ -8,7 +8,8 @@ Invariants:
 - A rebuild rewrites all rows: what happened before it no longer matters.
 - A table whose history was cleaned up does not continue, nor does one that now has another commit at that
   version: its files were put back from an older copy. The commit there must be ours, of a manifest that the
-  frontier includes: whatever we commit on top of a copy is of a later one.
+  frontier includes: whatever we commit on top of a copy is of a later one. The same tells whether the version
+  that an older cut names still is the cut's.
 
 On a platform that keeps no user metadata, our commits can't be told from other WRITEs and MERGEs.
 """
@@ -136,19 +137,38 @@ class Commits:
 
 
 def read_commits(spark: SparkSession, target: Target, source: str, place: Place) -> Commits:
-    """Read a table's history after the version of its frontier `place`; all of it if that has none."""
-    first = _first_after(place)
-    rows = _history(spark, target, f" LIMIT {COMMITS_READ}")
-    if rows[-1]["version"] >= first and len(rows) == COMMITS_READ:
-        rows = _history(spark, target)
-    return commits_of(rows, source, place)
+    """Read a table's history from the version of its frontier `place` on; all of it if that has none."""
+    return commits_of(_history(spark, target, place.version or 0), source, place)
 
 
-def _history(spark: SparkSession, target: Target, limit: str = "") -> list[Row]:
-    history = spark.sql(f"DESCRIBE HISTORY {target.name}{limit}")
+def still_holds(spark: SparkSession, target: Target, source: str, place: Place) -> bool:
+    """Return whether a table's version that a cut names is still the state that the cut recorded.
+
+    False if its history no longer has that version, too. The table's id is the caller's to compare.
+    """
+    rows = _history(spark, target, place.version or 0)
+    return place.version in {row["version"] for row in rows} and not _is_another(
+        rows, _marks(rows, source), place
+    )
+
+
+def _history(spark: SparkSession, target: Target, since: int) -> list[Row]:
+    """Read the commits from version `since` on, and some before; newest first."""
+    rows = _newest(spark, target, COMMITS_READ)
+    wanted = rows[0]["version"] - since + 1
+    return rows if wanted <= COMMITS_READ else _newest(spark, target, wanted)
+
+
+def _newest(spark: SparkSession, target: Target, count: int) -> list[Row]:
+    history = spark.sql(f"DESCRIBE HISTORY {target.name} LIMIT {count}")
     return (
         history.select("version", "operation", "userMetadata").orderBy("version", ascending=False).collect()
     )
+
+
+def _marks(rows: Sequence[Row], source: str) -> dict[int, Mark]:
+    """Return the marks of our commits by version."""
+    return {row["version"]: mark for row in rows if (mark := Mark.parse(row["userMetadata"], source))}
 
 
 def _first_after(place: Place) -> int:
@@ -158,7 +178,7 @@ def _first_after(place: Place) -> int:
 def commits_of(rows: Sequence[Row], source: str, place: Place) -> Commits:
     """Judge a history, newest commit first. Pure."""
     newest = rows[0]["version"]
-    marks = {row["version"]: mark for row in rows if (mark := Mark.parse(row["userMetadata"], source))}
+    marks = _marks(rows, source)
     version = max(marks, default=newest)
     manifest = marks[version].manifest if marks else None
     last = max(marks.values(), key=lambda mark: mark.fence, default=None)

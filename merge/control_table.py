@@ -158,9 +158,10 @@ def create_cuts(spark: SparkSession, config: Config) -> None:
 def cuts(spark: SparkSession, config: Config) -> DataFrame:
     """Return all cuts of the configured source, newest first; columns as `COLUMNS`.
 
-    A row with `exact` is the state of all tables at one position of the source: read each table with
-    ``VERSION AS OF tables[name].version``, as long as its id is still ``tables[name].id`` (DESCRIBE DETAIL);
-    `merge.as_of` checks that.
+    A row with `exact` was the state of all tables at one position of the source when it was merged: each at
+    version ``tables[name].version`` of the Delta table with id ``tables[name].id``. A Delta table that was
+    dropped, replaced or put back from an older copy since has other rows in that version, or none: read a cut
+    with `merge.as_of`, which refuses it then.
     """
     try:
         frame = spark.table(cuts_table(config))

@@ -16,7 +16,7 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName, TableSchema
 from merge.apply import KEPT, Rules, effective, fresh_cdc, new_values
 from merge.change_set import changes
-from merge.commits import is_of, read_commits
+from merge.commits import is_of, read_commits, still_holds
 from merge.control_table import Place, cuts, read_frontier
 from merge.keys import Layout, same_rows
 from merge.landing_zone import Columns, LandingZone
@@ -174,9 +174,10 @@ def _as_wide(frame: DataFrame, known: Columns, layout: Layout) -> DataFrame:
 def as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataFrame]:
     """Return all tables as of one cut, by name: the source at one position if the cut is exact.
 
-    Soft-deleted rows are included. `ConfigurationError` if no cut of this manifest was recorded, if one of
-    its Delta tables was dropped or replaced since (its versions are another table's now), or if the session
-    skips files that it can't read.
+    Soft-deleted rows are included. `ConfigurationError` if no cut of this manifest was recorded, if the
+    session skips files that it can't read, or if one of the cut's Delta tables no longer has the cut's state:
+    it was dropped or replaced since, its history was cleaned up, or its files were put back from an older
+    copy, so that the version that the cut names is missing or another state's.
     """
     check_strict(spark)
     with plain(spark):
@@ -187,16 +188,25 @@ def _as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, Data
     row = cuts(spark, config).where(f"manifest = {int(manifest)}").first()
     if row is None:
         raise ConfigurationError(f"manifest {manifest} is no cut", hint="list them: deltatide cuts")
-    places = {TableName.parse(table): place for table, place in row["tables"].items()}
+    places = {TableName.parse(table): Place(**place.asDict()) for table, place in row["tables"].items()}
     targets = targets_of(config, places)
     frames: dict[str, DataFrame] = {}
     for table, place in places.items():
-        if place["version"] is None:
+        if place.version is None:
             continue
-        if table_id(spark, targets[table]) != place["id"]:
+        if (reason := _why_gone(spark, config, targets[table], place)) is not None:
             raise ConfigurationError(
-                f"{targets[table].name} was dropped or replaced after the cut of manifest {manifest}",
+                f"{targets[table].name} {reason} after the cut of manifest {manifest}",
                 hint="choose a cut that was merged after that: deltatide cuts",
             )
-        frames[str(table)] = targets[table].at(spark, place["version"])
+        frames[str(table)] = targets[table].at(spark, place.version)
     return frames
+
+
+def _why_gone(spark: SparkSession, config: Config, target: Target, place: Place) -> str | None:
+    """Return what became of a Delta table since a cut, if it no longer has the cut's state; else None."""
+    if table_id(spark, target) != place.id:
+        return "was dropped or replaced"
+    if not still_holds(spark, target, config.source.name, place):
+        return f"lost its version {place.version} (put back from an older copy, or history cleaned up)"
+    return None

@@ -201,3 +201,28 @@ def test_columns_go_by_name_into_a_table_that_is_empty(zone: Zone) -> None:
     zone.landed.commit(20, [zone.landed.log(wide, [event])])
     assert zone.merge().exact
     assert zone.rows("id, a, b, c, _cdc.op") == [(1, 2, "b", "c", "insert")]
+
+
+def put_back(zone: Zone) -> None:
+    shutil.rmtree(zone.folder / "lake/public/orders")
+    shutil.copytree(zone.folder / "copy", zone.folder / "lake/public/orders")
+    zone.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+
+def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_rows(zone: Zone) -> None:
+    """The next merge gives the cut's version again, to a state of its own."""
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    shutil.copytree(zone.folder / "lake/public/orders", zone.folder / "copy")
+    zone.log(20, insert(15, 2))
+    zone.merge()
+    put_back(zone)
+    with pytest.raises(ConfigurationError, match="lost its version 2") as refused:
+        as_of(zone.spark, zone.config, 2)
+    zone.log(30, insert(25, 9))
+    assert zone.merge().exact
+    with pytest.raises(ConfigurationError, match="lost its version 2"):
+        as_of(zone.spark, zone.config, 2)
+    assert "after the cut of manifest 2" in str(refused.value)
+    assert "choose a cut that was merged after that" in (refused.value.hint or "")
+    assert [ids(as_of(zone.spark, zone.config, n)[T]) for n in (1, 3)] == [[1], [1, 2, 9]]

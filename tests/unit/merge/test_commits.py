@@ -12,7 +12,7 @@ from connector.errors import GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge import commits
-from merge.commits import COMMITS_READ, Commits, Mark, commits_of, is_of, read_commits
+from merge.commits import COMMITS_READ, Commits, Mark, commits_of, is_of, read_commits, still_holds
 from merge.control_table import Place
 from merge.target import Target
 from tests.support.landed import Landed
@@ -147,8 +147,34 @@ def test_the_commit_at_the_place_is_read_though_a_hundred_have_come_since(
 ) -> None:
     """Without it, none of the commits might be known as ours, and somebody's WRITE pass for one."""
     rows = history("CREATE TABLE", ours(1), *["OPTIMIZE"] * (COMMITS_READ - 1), "WRITE")
-    shown = [rows[:COMMITS_READ], rows]
-    monkeypatch.setattr(commits, "_history", lambda *_: shown.pop(0))
-    spark: Any = None
-    found = read_commits(spark, Target(TableName("public", "t"), "t"), "shop", Place(1, 1))
+    shown(monkeypatch, rows)
+    found = read_commits(SPARK, TARGET, "shop", Place(1, 1))
     assert found.breach == f"version {COMMITS_READ + 1} is a WRITE of someone else"
+
+
+SPARK: Any = None
+TARGET = Target(TableName("public", "t"), "t")
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, rows: Sequence[Any]) -> None:
+    monkeypatch.setattr(commits, "_newest", lambda _spark, _target, count: rows[:count])
+
+
+@pytest.mark.parametrize("since", [0, 3 * COMMITS_READ])
+def test_a_cut_of_before_the_files_were_put_back_no_longer_holds(
+    monkeypatch: pytest.MonkeyPatch, since: int
+) -> None:
+    """They were put back as they were at version 1; the merge of manifest 4 gave version 2 again."""
+    rows = history("CREATE TABLE", ours(1), ours(4), *["OPTIMIZE"] * since, ours(5))
+    shown(monkeypatch, rows)
+    cuts = [Place(1, 1), Place(2, 1), Place(2, 2), Place(3, 2), Place(3, 3 + since + 1), Place(4, 2)]
+    held = [still_holds(SPARK, TARGET, "shop", place) for place in cuts]
+    assert held == [True, True, False, False, False, True]
+
+
+def test_nor_does_one_whose_version_was_cleaned_up_or_is_unmarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a platform keeps no user metadata, any commit may be ours."""
+    shown(monkeypatch, history(ours(8), "OPTIMIZE", ours(9), oldest=40))
+    assert [still_holds(SPARK, TARGET, "shop", Place(8, n)) for n in (39, 40, 41)] == [False, True, False]
+    shown(monkeypatch, history("CREATE TABLE", "WRITE", "MERGE"))
+    assert still_holds(SPARK, TARGET, "shop", Place(1, 1))
