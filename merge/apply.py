@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC
-from merge.commits import Mark
+from merge.commits import USER_METADATA, Mark
 from merge.keys import Layout, keys_equal
 from merge.reconcile import TARGET_FIELDS
 from merge.session_settings import held
@@ -135,7 +135,7 @@ def commit_settings(target: Target, mark: Mark) -> dict[str, str]:
     return {
         f"{prefix}write.txnAppId": f"deltatide/{mark.source}/{target.table}",
         f"{prefix}write.txnVersion": str(mark.fence),
-        f"{prefix}commitInfo.userMetadata": mark.to_json(),
+        USER_METADATA: mark.to_json(),
     }
 
 

@@ -7,9 +7,12 @@ Invariants:
   to by others does not continue, whatever its version is.
 - A rebuild rewrites all rows: what happened before it no longer matters.
 - A table whose history was cleaned up does not continue, nor does one that now has another commit at that
-  version: its files were put back from an older copy. The commit there must be ours, of a manifest that the
-  frontier includes: whatever we commit on top of a copy is of a later one. The same tells whether the version
-  that an older cut names still is the cut's.
+  version: its files were put back from an older copy. Every commit of ours has a mark, those that create the
+  table or alter its columns too, and a frontier is at one of ours. So the commit there must have a mark, of a
+  manifest that the frontier includes: whatever we commit on top of a copy is of a later one. The same tells
+  whether the version that an older cut names still is the cut's.
+- How far a table is, and its fences, follow from the commits that wrote rows: after one that only created or
+  altered the table, the merge may have crashed.
 
 On a platform that keeps no user metadata, our commits can't be told from other WRITEs and MERGEs.
 """
@@ -60,6 +63,9 @@ OURS_PERHAPS = frozenset({"MERGE", "WRITE"})
 FENCES = 1000
 """Delta transaction versions reserved per manifest: one for the merge, the others for rebuilds."""
 
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""The setting from which Delta takes a commit's user metadata."""
+
 COMMITS_READ = 100
 """Enough for the commits since the last cut, including OPTIMIZE and the like."""
 
@@ -68,6 +74,7 @@ COMMITS_READ = 100
 class Mark:
     """The user metadata of our commits: this commit brings the table to the state after `manifest`.
 
+    `layout`: it creates the table or alters its columns for the merge up to `manifest`, and writes no rows.
     `rebuilt`: how many times all rows were rewritten from the landing zone alone; 0: this was not a rebuild.
     `write_id`: the manifest's, since another landing zone has a manifest with the same number.
     """
@@ -76,6 +83,7 @@ class Mark:
     manifest: int
     rebuilt: int = 0
     write_id: str | None = None
+    layout: bool = False
 
     @property
     def fence(self) -> int:
@@ -91,6 +99,10 @@ class Mark:
         before = last.rebuilt if last is not None and last.manifest == self.manifest else 0
         return replace(self, rebuilt=before + 1)
 
+    def of_layout(self) -> Mark:
+        """Return the mark of the commits that prepare the table for this one's rows."""
+        return replace(self, layout=True)
+
     def to_json(self) -> str:
         """Serialize."""
         return json.dumps({"deltatide": asdict(self)})
@@ -105,7 +117,8 @@ class Mark:
         ours = mark.get("deltatide") if isinstance(mark, dict) else None
         if not isinstance(ours, dict) or ours.get("source") != source:
             return None
-        return cls(source, int(ours["manifest"]), int(ours.get("rebuilt", 0)), ours.get("write_id"))
+        rebuilt, layout = int(ours.get("rebuilt", 0)), bool(ours.get("layout", False))
+        return cls(source, int(ours["manifest"]), rebuilt, ours.get("write_id"), layout)
 
 
 def is_of(landing: Manifests, mark: Mark | None) -> bool:
@@ -124,9 +137,10 @@ def is_of(landing: Manifests, mark: Mark | None) -> bool:
 class Commits:
     """A table's history since some version.
 
-    `version`: that of our newest commit, or the newest of all if none is ours. `manifest`: the one that our
-    newest commit names. `newest`: the table's version. `breach`: why the table does not continue, or None.
-    `last`: our greatest mark, which the next commit has to exceed.
+    `version`: that of our newest commit that wrote rows; if none did, of our first; if none is ours, the
+    newest of all. `manifest`: the one that our newest commit that wrote rows names. `newest`: the table's
+    version. `breach`: why the table does not continue, or None. `last`: the greatest mark of those that wrote
+    rows, which the next commit has to exceed.
     """
 
     version: int
@@ -179,9 +193,10 @@ def commits_of(rows: Sequence[Row], source: str, place: Place) -> Commits:
     """Judge a history, newest commit first. Pure."""
     newest = rows[0]["version"]
     marks = _marks(rows, source)
-    version = max(marks, default=newest)
-    manifest = marks[version].manifest if marks else None
-    last = max(marks.values(), key=lambda mark: mark.fence, default=None)
+    written = {version: mark for version, mark in marks.items() if not mark.layout}
+    version = max(written, default=min(marks, default=newest))
+    manifest = written[version].manifest if written else None
+    last = max(written.values(), key=lambda mark: mark.fence, default=None)
     return Commits(version, manifest, newest, _breach(rows, marks, place), last)
 
 
@@ -199,7 +214,8 @@ def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], place: Place) -> str
     for row in after:
         if row["version"] not in marks and row["operation"] not in harmless:
             return f"version {row['version']} is a {row['operation']} of someone else"
-    ours = [marks[row["version"]].manifest for row in after if row["version"] in marks]
+    found = (marks.get(row["version"]) for row in after)
+    ours = [mark.manifest for mark in found if mark is not None and not mark.layout]
     if ours != sorted(ours):
         return "a commit of a merge that was overtaken got through"
     return None
@@ -208,11 +224,9 @@ def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], place: Place) -> str
 def _is_another(rows: Sequence[Row], marks: Mapping[int, Mark], place: Place) -> bool:
     """Return whether the commit at a frontier's version is not the one that was there: files were put back.
 
-    A frontier is at one of our commits as soon as there is one.
+    Without any marks (the platform keeps none) or without that commit, it can't be told.
     """
     at = place.version
-    if at is None or not any(row["version"] == at for row in rows):
+    if at is None or not marks or not any(row["version"] == at for row in rows):
         return False
-    if at in marks:
-        return marks[at].manifest > place.manifest
-    return any(version < at for version in marks)
+    return at not in marks or marks[at].manifest > place.manifest

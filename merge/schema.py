@@ -5,6 +5,7 @@ Invariants:
 - A column is never dropped and a type never narrowed; a dropped source column stays, null in rows written
   later.
 - A change that can't be made raises `TableError` before anything in the table is changed.
+- Each commit carries the mark of the merge that it prepares.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING
 from connector.errors import TableError
 from connector.landing.format import CDC
 from connector.schema import Column, TableName, TableSchema, decimal_of
+from merge.commits import USER_METADATA, Mark
 from merge.keys import may_be_raw
 from merge.reconcile import TARGET_FIELDS
+from merge.session_settings import held
 from merge.sql import quoted, text
 from merge.target import (
     DROP,
@@ -57,26 +60,31 @@ def prepare(
     spark: SparkSession,
     target: Target,
     state: TargetState | None,
-    source: str,
+    mark: Mark,
     newest: TableSchema,
     others: Iterable[TableSchema] = (),
 ) -> TargetState:
     """Create the target, or evolve its columns to what `newest` and `others` (also to be read) need.
 
-    `state`: as found, None if it does not exist. Returns its state afterward. `TableError` if it isn't this
-    source's, or the change can't be made.
+    `state`: as found, None if it does not exist. `mark`: of the merge that will write the rows. Returns the
+    state afterward. `TableError` if the target isn't this source's, or the change can't be made.
     """
     schemas = [newest, *others]
     wanted = wanted_columns(target.table, schemas)
     if state is None:
-        spark.sql(create_sql(target, source, newest.key, wanted))
+        _commit(spark, mark, [create_sql(target, mark.source, newest.key, wanted)])
         state = look(spark, target)
         assert state is not None
-    check_owner(state, target, source, newest.key)
+    check_owner(state, target, mark.source, newest.key)
     changes = alter_sql(target, state, wanted)
-    for statement in changes:
-        spark.sql(statement)
+    _commit(spark, mark, changes)
     return (look(spark, target) or state) if changes else state
+
+
+def _commit(spark: SparkSession, mark: Mark, statements: Iterable[str]) -> None:
+    with held(spark, {USER_METADATA: mark.of_layout().to_json()}):
+        for statement in statements:
+            spark.sql(statement)
 
 
 def check_layout(target: Target, state: TargetState, source: str, newest: TableSchema) -> None:

@@ -58,7 +58,7 @@ def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> Non
 
 @dataclass(frozen=True)
 class TableJob:
-    """The merge of one table by one plan, into a Delta table in the given `state`."""
+    """The merge of one table by one plan, into a Delta table in the given `state`; `mark`: its commit's."""
 
     spark: SparkSession
     config: Config
@@ -67,6 +67,7 @@ class TableJob:
     plan: TablePlan
     schemas: Mapping[str, TableSchema]
     state: TargetState
+    mark: Mark
 
     @classmethod
     def prepared(
@@ -81,20 +82,15 @@ class TableJob:
     ) -> TableJob:
         """Create the Delta table (`state` None), or evolve its columns to the plan's."""
         newest, *others = (schemas[id_] for id_ in plan.schema_ids)
-        ready = prepare(spark, target, state, config.source.name, newest, others)
-        return cls(spark, config, landing, target, plan, schemas, ready)
+        mark = Mark(config.source.name, plan.upto, write_id=landing.get(plan.upto).write_id)
+        ready = prepare(spark, target, state, mark, newest, others)
+        return cls(spark, config, landing, target, plan, schemas, ready, mark)
 
     @property
     def layout(self) -> Layout:
         """Return the Delta table's layout."""
         newest = self.schemas[self.plan.schema_ids[0]]
         return Layout.of(self.state.columns, self.plan.state.key, newest)
-
-    @property
-    def mark(self) -> Mark:
-        """Return the mark of a merge by this plan."""
-        write_id = self.landing.get(self.plan.upto).write_id
-        return Mark(self.config.source.name, self.plan.upto, write_id=write_id)
 
     def merge(self, place: Place, mark: Mark | None = None) -> Merged:
         """Apply the plan, which begins at `place`; or, with a rebuild's mark, at 0, and rewrite all rows."""

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from connector.errors import ConfigurationError
 from merge import apply as applying
 from merge import as_of, cuts, live, table
+from merge.commits import Mark
 from tests.support.landed import Chunk, Event, Landed, schema_of
 from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
@@ -226,3 +227,21 @@ def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_row
     assert "after the cut of manifest 2" in str(refused.value)
     assert "choose a cut that was merged after that" in (refused.value.hint or "")
     assert [ids(as_of(zone.spark, zone.config, n)[T]) for n in (1, 3)] == [[1], [1, 2, 9]]
+
+
+def test_a_table_put_back_as_it_was_without_rows_is_built_anew_though_we_altered_it_since(zone: Zone) -> None:
+    """The ALTER takes the version that the first rows had. All commits of a merge name its manifest."""
+    zone.log(10)
+    zone.merge()
+    shutil.copytree(zone.folder / "lake/public/orders", zone.folder / "copy")
+    zone.log(20, insert(15, 1))
+    zone.merge()
+    put_back(zone)
+    wider = schema_of(T, id="int", a="int", b="string", c="string")
+    zone.landed.table(wider)
+    event = Event("insert", 25, 4, {"id": 2, "a": 2, "b": "x", "c": "new"})
+    zone.landed.commit(30, [zone.landed.log(wider, [event])])
+    assert zone.merge().exact
+    assert zone.rows("id, c") == [(1, None), (2, "new")]
+    marks = [Mark.parse(made.userMetadata, "shop") for made in zone.history()]
+    assert [mark and (mark.manifest, mark.layout) for mark in marks][:3] == [(1, True), (3, True), (3, False)]

@@ -37,8 +37,16 @@ def ours(manifest: int, *, rebuilt: int = 0) -> tuple[str, Mark]:
     return ("WRITE" if rebuilt else "MERGE", Mark("shop", manifest, rebuilt))
 
 
+def created(manifest: int = 1) -> tuple[str, Mark]:
+    return ("CREATE TABLE", Mark("shop", manifest).of_layout())
+
+
+def altered(manifest: int) -> tuple[str, Mark]:
+    return ("ADD COLUMNS", Mark("shop", manifest).of_layout())
+
+
 def test_our_commits_and_what_keeps_rows_continue() -> None:
-    rows = history("CREATE TABLE", ours(1), "OPTIMIZE", "ADD COLUMNS", ours(2), "VACUUM START", "VACUUM END")
+    rows = history(created(), ours(1), "OPTIMIZE", "ADD COLUMNS", ours(2), "VACUUM START", "VACUUM END")
     assert judged(rows, 1) == Commits(4, manifest=2, newest=6, breach=None, last=Mark("shop", 2))
     assert judged(rows, None).breach is None
 
@@ -61,25 +69,25 @@ def test_our_commits_and_what_keeps_rows_continue() -> None:
     ],
 )
 def test_whatever_else_changes_rows_is_a_breach(operation: str) -> None:
-    rows = history("CREATE TABLE", ours(1), operation, ours(2))
+    rows = history(created(), ours(1), operation, ours(2))
     assert judged(rows, 1).breach == f"version 2 is a {operation} of someone else"
     assert judged(rows, None).breach
     assert judged(rows, 3).breach is None  # it was there when that place was recorded
 
 
 def test_a_rebuild_mends_what_was_before_it_and_nothing_after() -> None:
-    rows = history("CREATE TABLE", ours(1), "RESTORE", ours(2), ours(2, rebuilt=1))
+    rows = history(created(), ours(1), "RESTORE", ours(2), ours(2, rebuilt=1))
     assert judged(rows, 1).breach is None
     assert judged([*history("DELETE", oldest=5), *rows], 1).breach
 
 
 def test_another_sources_commits_are_someone_elses() -> None:
-    rows = history("CREATE TABLE", ours(1), ("MERGE", Mark("warehouse", 2)))
+    rows = history(created(), ours(1), ("MERGE", Mark("warehouse", 2)))
     assert judged(rows, 1).breach
 
 
 def test_versions_that_began_again_and_a_history_that_is_gone_do_not_continue() -> None:
-    assert judged(history("CREATE TABLE", ours(1)), 5).breach == "its newest version is 1, it was at 5"
+    assert judged(history(created(), ours(1)), 5).breach == "its newest version is 1, it was at 5"
     cut_short = history(ours(8), ours(9), oldest=40)
     assert judged(cut_short, 20).breach == "its history before version 40 is gone"
     assert judged(cut_short, 39).breach is None
@@ -87,7 +95,7 @@ def test_versions_that_began_again_and_a_history_that_is_gone_do_not_continue() 
 
 def test_a_commit_of_a_merge_that_was_overtaken_is_a_breach() -> None:
     """It may have brought rows back; Delta's fence keeps it out, where a platform lets it."""
-    assert judged(history("CREATE TABLE", ours(3), ours(2)), 0).breach
+    assert judged(history(created(), ours(3), ours(2)), 0).breach
 
 
 def test_without_user_metadata_writes_may_be_ours_and_a_restore_is_still_seen() -> None:
@@ -100,7 +108,7 @@ def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_anot
     """Somebody may touch the table right after it was built anew."""
     merged = Mark("shop", 7)
     first = merged.rebuild_after(Mark("shop", 6, rebuilt=4))
-    touched = judged(history("CREATE TABLE", ours(6), ("MERGE", merged), ("WRITE", first), "DELETE"), 1)
+    touched = judged(history(created(), ours(6), ("MERGE", merged), ("WRITE", first), "DELETE"), 1)
     assert (touched.breach, touched.last) == ("version 4 is a DELETE of someone else", first)
     second = merged.rebuild_after(touched.last)
     assert merged.fence < first.fence < second.fence < Mark("shop", 8).fence
@@ -109,19 +117,48 @@ def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_anot
 
 def test_a_place_whose_commit_is_another_one_now_does_not_continue() -> None:
     """The table's files were put back as they were at version 1; OPTIMIZE gave it the numbers again."""
-    rows = history("CREATE TABLE", ours(1), "OPTIMIZE", "OPTIMIZE", ours(4))
+    rows = history(created(), ours(1), "OPTIMIZE", "OPTIMIZE", ours(4))
     assert judged(rows, 3).breach == "version 3 is not the commit that it was"
-    assert judged([*history("CREATE TABLE", ours(1), "OPTIMIZE", ours(4, rebuilt=1))], 2).breach is None
-    assert judged(history("CREATE TABLE", ours(4)), 0).breach is None
+    assert judged([*history(created(), ours(1), "OPTIMIZE", ours(4, rebuilt=1))], 2).breach is None
+    assert judged(history(created(), ours(4)), 0).breach is None
 
 
 def test_nor_does_one_whose_commit_there_was_made_on_top_of_an_older_copy() -> None:
     """The files were put back as they were at version 1, and the next merge gave version 2 again."""
-    rows = history("CREATE TABLE", ours(1), ours(3))
+    rows = history(created(), ours(1), ours(3))
     assert judged(rows, 2, manifest=2).breach == "version 2 is not the commit that it was"
     assert judged(rows, 2, manifest=3).breach is None
     assert judged(rows, 2, manifest=4).breach is None  # it had nothing to apply from manifest 4
-    assert judged(history("CREATE TABLE", ours(1), ours(3, rebuilt=1)), 1, manifest=2).breach is None
+    assert judged(history(created(), ours(1), ours(3, rebuilt=1)), 1, manifest=2).breach is None
+
+
+@pytest.mark.parametrize(
+    "made", ["VACUUM START", "SET TBLPROPERTIES", "WRITE", altered(3), created(3)], ids=str
+)
+def test_nor_does_one_that_was_put_back_as_it_was_without_rows(made: str | tuple[str, Mark]) -> None:
+    """Manifest 2 had brought the first rows, at version 1."""
+    rows = history(created(), made, ours(3))
+    assert judged(rows, 1, manifest=2).breach == "version 1 is not the commit that it was"
+    assert judged(rows[1:], 1, manifest=2).breach == "version 1 is not the commit that it was"
+
+
+def test_nor_does_one_whose_commit_there_is_the_last_that_was_read() -> None:
+    rows = history(ours(1), "OPTIMIZE", *["OPTIMIZE"] * (COMMITS_READ - 2), ours(4))
+    assert judged(rows[:COMMITS_READ], 1, manifest=3).breach == "version 1 is not the commit that it was"
+
+
+def test_somebodys_write_into_a_table_that_has_had_no_rows_is_a_breach() -> None:
+    assert judged(history(created(), "WRITE"), 0).breach == "version 1 is a WRITE of someone else"
+
+
+def test_a_commit_that_only_altered_the_layout_does_not_say_that_the_rows_are_there() -> None:
+    """A merge up to manifest 9 created or altered the table, and crashed; the next one goes up to 7."""
+    rows = history(created(), ours(5), altered(9))
+    assert judged(rows, 1) == Commits(1, manifest=5, newest=2, breach=None, last=Mark("shop", 5))
+    rows = history(created(), ours(5), altered(9), ours(7))
+    assert judged(rows, 1) == Commits(3, manifest=7, newest=3, breach=None, last=Mark("shop", 7))
+    rows = history(created(9), altered(10))
+    assert judged(rows, None) == Commits(0, manifest=None, newest=1, breach=None, last=None)
 
 
 def test_a_manifest_of_the_same_number_is_another_landing_zones_unless_it_was_written_as_the_same() -> None:
@@ -131,6 +168,7 @@ def test_a_manifest_of_the_same_number_is_another_landing_zones_unless_it_was_wr
     lost.get = missing  # type: ignore[method-assign]
     mark = Mark("shop", 1, write_id="here-1")
     assert Mark.parse(mark.to_json(), "shop") == mark == replace(mark.rebuild_after(None), rebuilt=0)
+    assert Mark.parse(mark.of_layout().to_json(), "shop") == replace(mark, layout=True)
     assert is_of(landing, mark)
     assert is_of(landing, None)
     assert not is_of(landing, Mark("shop", 1, write_id="there-1"))
@@ -146,7 +184,7 @@ def test_the_commit_at_the_place_is_read_though_a_hundred_have_come_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without it, none of the commits might be known as ours, and somebody's WRITE pass for one."""
-    rows = history("CREATE TABLE", ours(1), *["OPTIMIZE"] * (COMMITS_READ - 1), "WRITE")
+    rows = history(created(), ours(1), *["OPTIMIZE"] * (COMMITS_READ - 1), "WRITE")
     shown(monkeypatch, rows)
     found = read_commits(SPARK, TARGET, "shop", Place(1, 1))
     assert found.breach == f"version {COMMITS_READ + 1} is a WRITE of someone else"
@@ -165,7 +203,7 @@ def test_a_cut_of_before_the_files_were_put_back_no_longer_holds(
     monkeypatch: pytest.MonkeyPatch, since: int
 ) -> None:
     """They were put back as they were at version 1; the merge of manifest 4 gave version 2 again."""
-    rows = history("CREATE TABLE", ours(1), ours(4), *["OPTIMIZE"] * since, ours(5))
+    rows = history(created(), ours(1), ours(4), *["OPTIMIZE"] * since, ours(5))
     shown(monkeypatch, rows)
     cuts = [Place(1, 1), Place(2, 1), Place(2, 2), Place(3, 2), Place(3, 3 + since + 1), Place(4, 2)]
     held = [still_holds(SPARK, TARGET, "shop", place) for place in cuts]
