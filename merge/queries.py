@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from connector.config import Config
-from connector.errors import ConfigurationError
+from connector.errors import ConfigurationError, TableError
 from connector.landing.format import CDC
 from connector.landing.manifest import Manifest
 from connector.schema import TableName, TableSchema
@@ -21,11 +22,12 @@ from merge.control_table import Place, cuts, read_frontier
 from merge.keys import Layout, same_rows
 from merge.landing_zone import Columns, LandingZone
 from merge.plan import TablePlan, plan_past_holes
-from merge.schema import CDC_TYPE, wanted_columns, wider
+from merge.schema import CDC_TYPE, check_layout, wanted_columns, wider
 from merge.session_settings import check_strict, plain
 from merge.sql import data_type, quoted
 from merge.target import (
     Target,
+    TargetState,
     check_rival,
     look,
     not_landed,
@@ -45,9 +47,10 @@ def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     The frame keeps showing that state, from that manifest's files and the Delta table's current version,
     until VACUUM removes that version. Costs a join of the Delta table with what has landed since its last
     merge; a Delta table that does not continue (`merge.commits`), or that a merge refuses (another source's,
-    another landing zone's, of another key), is ignored, and everything that landed is read.
-    `ConfigurationError` if no such table has landed, or the session skips files that it can't read;
-    `SourceMismatchError` if the cuts are of another landing zone.
+    another landing zone's, of another key, of types that can't become today's), is ignored, and everything
+    that landed is read. `ConfigurationError` if no such table has landed, or the session skips files that it
+    can't read; `SourceMismatchError` if the cuts are of another landing zone; `TableError` if what landed
+    itself has types that can't become today's, which a full dump ends.
     """
     check_strict(spark)
     with plain(spark):
@@ -67,14 +70,16 @@ def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     state = look(spark, target)
     frame = None if state is None else _continuing(spark, config, landing, target, state.id, place)
     newest = _captured(landing, name, known.number)
-    if state is not None and stranger(state, target, config.source.name, newest.tables[name].key) is not None:
-        frame = None
-    after = place.manifest if frame is not None else 0
-    plan = plan_past_holes(name, landing, after, newest.number) if newest.number > after else None
-    if frame is not None and (plan is None or plan.idle):
-        return _alive(frame)
-    assert plan is not None
-    return _with_changes(landing, config, plan, frame)
+    source, key = config.source.name, newest.tables[name].key
+    if frame is not None and state is not None and stranger(state, target, source, key) is None:
+        if newest.number <= place.manifest:
+            return _alive(frame)
+        plan = plan_past_holes(name, landing, place.manifest, newest.number)
+        if plan.idle:
+            return _alive(frame)
+        if _fits(landing, plan, target, replace(state, columns=_types(frame)), source):
+            return _with_changes(landing, config, plan, frame)
+    return _with_changes(landing, config, plan_past_holes(name, landing, 0, newest.number), None)
 
 
 def _captured(landing: LandingZone, table: TableName, after: int) -> Manifest:
@@ -103,12 +108,32 @@ def _continuing(
     return target.at(spark, commits.newest)
 
 
+def _fits(landing: LandingZone, plan: TablePlan, target: Target, state: TargetState, source: str) -> bool:
+    """Return whether a merge could give a Delta table the columns and types that the plan's events need."""
+    schemas, plan = _keyed(landing, plan)
+    newest, *others = (schemas[id_] for id_ in plan.schema_ids)
+    try:
+        check_layout(target, state, source, newest, others)
+    except TableError:
+        return False
+    return True
+
+
+def _keyed(landing: LandingZone, plan: TablePlan) -> tuple[dict[str, TableSchema], TablePlan]:
+    """Return a plan's schemas, and the plan without what landed under another key."""
+    schemas = landing.schemas((plan.table, id_) for id_ in plan.all_schema_ids)
+    return schemas, plan.of_key(schemas)
+
+
+def _types(frame: DataFrame) -> dict[str, str]:
+    return {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != CDC}
+
+
 def _with_changes(
     landing: LandingZone, config: Config, plan: TablePlan, frame: DataFrame | None
 ) -> DataFrame:
-    schemas = landing.schemas((plan.table, id_) for id_ in plan.all_schema_ids)
-    plan = plan.of_key(schemas)
-    known = {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != CDC} if frame else {}
+    schemas, plan = _keyed(landing, plan)
+    known = {} if frame is None else _types(frame)
     wanted = _columns(plan, known, [schemas[id_] for id_ in plan.schema_ids])
     layout = Layout.of(wanted, plan.state.key, schemas[plan.schema_ids[0]])
     if frame is None:
@@ -158,7 +183,9 @@ def _columns(plan: TablePlan, known: Columns, schemas: list[TableSchema]) -> dic
     columns = dict(known)
     for wanted in wanted_columns(plan.table, schemas).values():
         name = by_case.get(wanted.name.lower(), wanted.name)
-        columns[name] = wider(known.get(name, wanted.type), wanted.type) or wanted.type
+        type_ = wider(known.get(name, wanted.type), wanted.type)
+        assert type_ is not None, "checked before"
+        columns[name] = type_
     return columns
 
 

@@ -87,10 +87,16 @@ def _commit(spark: SparkSession, mark: Mark, statements: Iterable[str]) -> None:
             spark.sql(statement)
 
 
-def check_layout(target: Target, state: TargetState, source: str, newest: TableSchema) -> None:
-    """Raise `TableError` if `prepare` would for the newest layout alone; changes nothing."""
+def check_layout(
+    target: Target,
+    state: TargetState,
+    source: str,
+    newest: TableSchema,
+    others: Iterable[TableSchema] = (),
+) -> None:
+    """Raise `TableError` if `prepare` would for these layouts; changes nothing."""
     check_owner(state, target, source, newest.key)
-    alter_sql(target, state, wanted_columns(target.table, [newest]))
+    alter_sql(target, state, wanted_columns(target.table, [newest, *others]))
 
 
 def wanted_columns(table: TableName, schemas: Sequence[TableSchema]) -> dict[str, Column]:

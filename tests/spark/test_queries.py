@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.config import Config
+from connector.errors import TableError
 from connector.landing.format import manifest_path
 from merge import live, merge_once
 from tests.support.landed import Chunk, Event, Landed, config_of, schema_of
@@ -71,3 +72,21 @@ def test_without_old_manifests_tables_start_at_their_full_dump(zone: Zone) -> No
     assert zone.merge().exact
     assert zone.rows("id, a") == [(1, 1), (2, 2)]
     assert zone.rows("id, v", "public/other") == [(1, 1)]
+
+
+def test_a_delta_table_whose_types_can_not_become_todays_is_ignored(zone: Zone) -> None:
+    """As the merge refuses it. Before a full dump, what landed has the old type too, and that is told."""
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    typed = schema_of(T, id="int", a="int", b="int")
+    zone.landed.table(typed)
+    zone.landed.commit(20, [zone.landed.log(typed, [Event("insert", 15, 6, {"id": 3, "a": 3, "b": 9})])])
+    with pytest.raises(TableError, match="'b' is string now and was int") as refused:
+        zone.live()
+    assert "dumped again" in (refused.value.hint or "")
+    zone.landed.full_dump(T, 1, 30, started_in=3)
+    rows = [{"id": n, "a": n, "b": 6 + n} for n in (1, 2, 3)]
+    zone.landed.commit(35, [zone.landed.chunk(typed, Chunk(30, 33, rows))])
+    assert zone.live() == [(1, 1, 7), (2, 2, 8), (3, 3, 9)]
+    (failed,) = zone.merge().failed
+    assert "Delta can't change that in place" in str(failed.error)
