@@ -16,10 +16,10 @@ from connector.schema import TableName
 from connector.source import KeyRange
 from merge.backfill import key_text
 from merge.session_settings import held
-from tests.support import postgres_source
+from tests.support import mysql_source, postgres_source
 from tests.support.installed import Installation
 from tests.support.lake import assert_lake, assert_landed, merge, merge_until_whole
-from tests.support.servers import mariadb
+from tests.support.reading import following
 from tests.support.tested_database import TestedDatabase
 
 WORDS = (
@@ -218,9 +218,9 @@ def create_tables(database: TestedDatabase) -> list[Keyed]:
 @contextmanager
 def open_tables(database: Any) -> Iterator[Any]:
     """A reader of the database's tables."""
-    module: Any = postgres_source if database.kind == "postgres" else mariadb
+    module: Any = postgres_source if database.kind == "postgres" else mysql_source
     source = module.source_of(database)
-    with module.following(source):
+    with following(source):
         tables = source.open_tables()
         yield tables
         tables.close()

@@ -199,7 +199,7 @@ class Installation:
             assert agent.stop() == 0, agent.output
 
     def wait(
-        self, agent: Running, condition: Callable[[Manifest], Any], what: str, seconds: float = 40
+        self, agent: Running, condition: Callable[[Manifest], Any], what: str, seconds: float = 120
     ) -> Manifest:
         """Wait for a newest manifest of which a condition holds."""
 
