@@ -15,7 +15,12 @@ from tests.support.servers.mariadb import MariaDatabase
 from tests.support.servers.mysql_server import MysqlServer, find_root
 from tests.support.waiting import wait_until
 
-MARIADB = {"log-slave-updates": "ON", "slave-parallel-threads": "4", "slave-parallel-mode": "optimistic"}
+MARIADB = {
+    "log-slave-updates": "ON",
+    "slave-parallel-threads": "4",
+    "slave-parallel-mode": "optimistic",
+    "innodb-flush-log-at-trx-commit": "2",  # what is committed survives a kill of the server
+}
 MYSQL = {"replica-parallel-workers": "4", "replica-preserve-commit-order": "OFF"}
 """Commits of a replica may be in another order than in the log of its primary."""
 
