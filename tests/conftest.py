@@ -1,10 +1,10 @@
-"""Servers and sessions that tests share, each started when first asked for and ended with the run.
+"""Servers and sessions shared by tests, each started on first use and stopped at the end of the run.
 
 postgres    one PostgreSQL server; all versions: `parametrize("postgres", postgres_versions(), indirect=True)`
-database    a database of the test's own on it
-mariadb     a database of the test's own on a MariaDB server, and again on MySQL; skipped where there is none
+database    a database per test on it
+mariadb     a database per test on a MariaDB server, and again on MySQL; skipped where there is none
 tested      (acceptance) the same on PostgreSQL, MariaDB and MySQL
-s3_server   an S3 server; s3: a bucket of the test's own on it
+s3_server   an S3 server; s3: a bucket per test on it
 spark       one local Spark session, with Delta, that reaches the S3 server
 """
 
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parent
 FOLDER_MARKERS = ("spark", "integration", "acceptance")
 
-os.environ["AWS_EC2_METADATA_DISABLED"] = (
-    "true"  # credentials are ours or missing, never those of the machine
-)
-# A busy machine is no failure.
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # use our credentials or none, never the machine's
+# A busy machine is not a failure.
 hypothesis.settings.register_profile(
     "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -48,13 +46,13 @@ hypothesis.settings.load_profile("default")
 _numbers = itertools.count(1)
 
 
-# What is committed survives a kill of the server, as it does wherever the log is to be trusted.
+# Committed data survives a kill of the server, as it must wherever the log is to be trusted.
 SURVIVING = {"innodb-flush-log-at-trx-commit": "2"}
 FURTHER_RELEASES = ("mariadb-11.4", "mysql-8.0")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test by the folder that it lies in; leave out the servers that it is not about."""
+    """Mark each test by its folder; deselect it on servers that it is not about."""
     left_out = [item for item in items if not _wanted(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
@@ -68,14 +66,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _server_of(item: pytest.Item) -> str | None:
-    """The server that a test is to run on, where it is about several."""
+    """Return the server that a test runs on, if it is parametrized by server."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     server = parameters.get("mariadb") or parameters.get("tested")
     return server if isinstance(server, str) else None
 
 
 def _wanted(item: pytest.Item) -> bool:
-    """Whether a test is about the server that it is to run on, or about another."""
+    """Return whether a test should run on its server."""
     server = _server_of(item)
     if server is None:
         return True
@@ -89,7 +87,7 @@ def _wanted(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def servers_folder() -> Iterator[Path]:
-    """A folder that the user who runs the servers can reach, unlike pytest's own for root."""
+    """Yield a folder that the servers' user can reach, unlike pytest's own when run as root."""
     folder = Path(tempfile.mkdtemp(prefix="deltatide-tests-"))
     folder.chmod(0o755)
     yield folder
@@ -98,27 +96,27 @@ def servers_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres_servers(servers_folder: Path) -> Iterator[PostgresServers]:
-    """The servers by major version."""
+    """Yield the servers by major version."""
     with PostgresServers(servers_folder) as servers:
         yield servers
 
 
 @pytest.fixture
 def postgres(request: pytest.FixtureRequest, postgres_servers: PostgresServers) -> PostgresServer:
-    """A server shared by all tests; of the version given by indirect parametrization, else the usual one."""
+    """Return a server shared by all tests; indirect parametrization may choose another version."""
     return postgres_servers.get(getattr(request, "param", None))
 
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest, postgres: PostgresServer) -> Iterator[Database]:
-    """A database named after the test; at its end it is dropped with its sessions and slots."""
+    """Yield a database named after the test; then drop it with its sessions and slots."""
     with fresh_database(postgres, database_name(request.node.name, next(_numbers))) as fresh:
         yield fresh
 
 
 @pytest.fixture(scope="session")
 def mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
-    """One MariaDB server shared by all tests."""
+    """Start one MariaDB server shared by all tests."""
     if find_programs() is None:
         pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
     with MariadbServer.start(servers_folder / "mariadb-server", settings=SURVIVING) as server:
@@ -127,7 +125,7 @@ def mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
 
 @pytest.fixture(scope="session")
 def mysql_server() -> Iterator[MysqlServer]:
-    """One MySQL server shared by all tests."""
+    """Start one MySQL server shared by all tests."""
     root = find_root()
     if root is None:
         pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap")
@@ -137,7 +135,7 @@ def mysql_server() -> Iterator[MysqlServer]:
 
 @pytest.fixture(scope="session", name="mariadb-11.4_server")
 def newer_mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
-    """One MariaDB 11.4 server shared by all tests."""
+    """Start one MariaDB 11.4 server shared by all tests."""
     base = find_server_programs("mariadb-11.4", servers_folder)
     if base is None:
         pytest.skip("MariaDB 11.4 is not there: .ci/fetch-servers makes .cache/mariadb-11.4")
@@ -148,7 +146,7 @@ def newer_mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
 
 @pytest.fixture(scope="session", name="mysql-8.0_server")
 def older_mysql_server(servers_folder: Path) -> Iterator[MysqlServer]:
-    """One MySQL 8.0 server shared by all tests."""
+    """Start one MySQL 8.0 server shared by all tests."""
     server = MysqlServer.of_release("8.0", servers_folder)
     if server is None:
         pytest.skip("MySQL 8.0 is not there: .ci/fetch-servers makes .cache/mysql-8.0")
@@ -158,9 +156,9 @@ def older_mysql_server(servers_folder: Path) -> Iterator[MysqlServer]:
 
 @pytest.fixture(params=["mariadb", "mysql", *FURTHER_RELEASES])
 def mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDatabase]:
-    """A database named after the test on a MariaDB server, then the same on MySQL.
+    """Yield a database named after the test, once on MariaDB and once on MySQL.
 
-    Tests marked `every_release` run on the further releases of both, too.
+    Tests marked `every_release` also run on the other releases of both.
     """
     yield from _fresh(request, request.getfixturevalue(f"{request.param}_server"))
 
@@ -169,13 +167,13 @@ def mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDatabase]:
 def mariadb_database(
     request: pytest.FixtureRequest, mariadb_server: MariadbServer
 ) -> Iterator[MariaDatabase]:
-    """A database named after the test on MariaDB."""
+    """Yield a database named after the test on MariaDB."""
     yield from _fresh(request, mariadb_server)
 
 
 @pytest.fixture
 def mysql_database(request: pytest.FixtureRequest, mysql_server: MysqlServer) -> Iterator[MariaDatabase]:
-    """A database named after the test on MySQL."""
+    """Yield a database named after the test on MySQL."""
     yield from _fresh(request, mysql_server)
 
 
@@ -188,7 +186,7 @@ def _fresh(request: pytest.FixtureRequest, server: MariadbServer | MysqlServer) 
 
 @pytest.fixture(scope="session")
 def s3_server(servers_folder: Path) -> Iterator[S3Server]:
-    """One S3 server whose conditional puts hold."""
+    """Start one S3 server that enforces conditional puts."""
     folder = servers_folder / "s3"
     folder.mkdir()
     with S3Server(folder) as server:
@@ -197,13 +195,13 @@ def s3_server(servers_folder: Path) -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3(s3_server: S3Server) -> S3:
-    """A fresh bucket."""
+    """Return a fresh bucket."""
     return s3_server.s3.with_bucket(f"test-{next(_numbers)}")
 
 
 @pytest.fixture(scope="session")
 def spark(s3_server: S3Server) -> Iterator[SparkSession]:
-    """One local session; s3a paths go to the S3 server."""
+    """Start one local session; s3a paths go to the S3 server."""
     pytest.importorskip("pyspark")
     from merge.session import local_session
 

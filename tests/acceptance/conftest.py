@@ -1,6 +1,6 @@
-"""What acceptance tests share: an installation of the test's own, with or without a shop in its database.
+"""What acceptance tests share: an installation per test, with or without a shop in its database.
 
-They run on PostgreSQL, MariaDB and MySQL; those marked `only_postgres` speak of what it alone has.
+They run on PostgreSQL, MariaDB and MySQL; those marked `only_postgres` test what only PostgreSQL has.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from tests.support.tested_database import KINDS, TestedDatabase
 
 @pytest.fixture(params=KINDS)
 def tested(request: pytest.FixtureRequest) -> TestedDatabase:
-    """A database named after the test."""
+    """Return a database named after the test."""
     if request.param == "postgres":
         return request.getfixturevalue("database")
     database = request.getfixturevalue(f"{request.param}_database")
-    database.execute("DROP DATABASE IF EXISTS deltatide")  # as on a server that no agent has seen
+    database.execute("DROP DATABASE IF EXISTS deltatide")  # as on a server that no agent has used
     return database
 
 
 @pytest.fixture
 def place(tmp_path: Path, tested: TestedDatabase) -> Installation:
-    """A configuration, landing zone and lake for a fresh and empty database."""
+    """Return a configuration, landing zone and lake for a fresh, empty database."""
     return Installation(tmp_path, tested)
 
 
 @pytest.fixture
 def shop(place: Installation) -> Installation:
-    """The same, with tables and rows that no log tells of."""
+    """Return the same, with tables whose rows predate the captured log."""
     create_shop(place.database)
     return place

@@ -43,11 +43,11 @@ OTHERS: dict[str, Callable[[Bench], Iterator[Measurement]]] = {
     "merge": merge,
 }
 OF_POSTGRES_ALONE = ("backlog", "merge")
-"""The others have no bulk catch-up, and merges do not depend on the source."""
+"""Other databases have no bulk catch-up, and merges do not depend on the source."""
 
 
 def main() -> int:
-    """Exit status 1 when something could not be measured, or, with --strict, missed its target."""
+    """Return exit status 1 if a measurement failed or, with --strict, missed its target."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 class _Results:
-    """What has been measured so far; a measurement that fails does not keep the others from being taken."""
+    """The measurements so far; one that fails does not stop the others."""
 
     def __init__(self, console: Console) -> None:
         self.measurements: list[Measurement] = []
@@ -84,7 +84,7 @@ class _Results:
         self._console = console
 
     def collect(self, name: str, measurements: Iterator[Measurement]) -> None:
-        """Take the measurements of one kind."""
+        """Collect the measurements of one kind."""
         begun = time.monotonic()
         with self.told(name):
             self.measurements.extend(measurements)
@@ -92,7 +92,7 @@ class _Results:
 
     @contextmanager
     def told(self, name: str, *, optional: bool = False) -> Iterator[None]:
-        """Print an error instead of raising it. `optional`: what is not installed is no failure."""
+        """Print an error instead of raising it. `optional`: a missing server is not a failure."""
         try:
             yield
         except Exception as error:

@@ -1,7 +1,7 @@
-"""The agent under measurement: the installed command in a process of its own, watched from outside.
+"""The agent under measurement: the installed command in its own process, observed from outside.
 
-Its manifests say what is committed and when, /proc says what it cost. It ends with the bench: gracefully, or,
-after a kill of the bench, by a watchdog process that notices the end of a pipe.
+Its manifests show what is committed and when, /proc shows what it cost. It ends with the bench: gracefully,
+or, if the bench is killed, through a watchdog process that sees a pipe close.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ url = "{folder}/lake"
 
 @dataclass(frozen=True)
 class Moment:
-    """A manifest, when it was created, and what the agent had cost when it was seen."""
+    """A manifest, when it was created, and the agent's CPU time when it was seen."""
 
     manifest: Manifest
     created: float
@@ -55,10 +55,10 @@ class Moment:
 
 
 class Agent:
-    """One agent process; a context manager that ends it gracefully.
+    """One agent process; a context manager that stops it gracefully.
 
-    `url`: another one of the database than over TCP.
-    `streaming`: never read in bulk, however far behind. `landing`: further settings of that section.
+    `url`: replaces the database's TCP URL.
+    `streaming`: never read in bulk, however far behind. `landing`: more settings for that section.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Agent:
             raise self._ended(process.returncode)
 
     def next(self, seconds: float = LIMIT_SECONDS) -> Moment:
-        """Wait for the manifest after the last one that was waited for."""
+        """Wait for the next manifest after the last one returned."""
         path = self._file(self._number + 1)
         deadline = time.monotonic() + seconds
         while not path.exists():
@@ -130,19 +130,19 @@ class Agent:
         return Moment(Manifest.from_json(path.read_bytes()), path.stat().st_ctime, self.cpu_seconds())
 
     def until(self, holds: Callable[[Manifest], bool]) -> Moment:
-        """Wait for a manifest of which something is true."""
+        """Wait for a manifest that meets a condition."""
         while True:
             moment = self.next()
             if holds(moment.manifest):
                 return moment
 
     def cpu_seconds(self) -> float:
-        """User and system time of the process so far, by the kernel's clock ticks of 10 ms."""
+        """Return the process's user and system time so far; the resolution is a kernel clock tick, 10 ms."""
         fields = self._proc("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def peak_mb(self) -> float:
-        """The most memory that was resident at any time, in MB of 10^6 bytes."""
+        """Return the peak resident memory in MB (10^6 bytes)."""
         line = next(line for line in self._proc("status").splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * 1024 / 1e6
 
@@ -157,7 +157,7 @@ class Agent:
         watchdog, self._watchdog = self._watchdog, None
         assert watchdog is not None
         assert watchdog.stdin is not None
-        watchdog.kill()  # before its pipe ends, so that it signals nobody
+        watchdog.kill()  # before its pipe closes, so it signals no one
         watchdog.wait()
         watchdog.stdin.close()
 

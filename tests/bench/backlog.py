@@ -1,4 +1,4 @@
-"""A backlog that waits when the agent starts: bulk catch-up, beside pg_recvlogical over TCP."""
+"""A backlog when the agent starts: bulk catch-up, compared with pg_recvlogical over TCP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture by streaming, from the log to committed manifests, beside the database's own decoder of its log."""
+"""Capture by streaming, from the log to committed manifests, compared with the database's own log decoder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROUNDS = 2
 
 
 def capture(log: WaitingLog) -> Iterator[Measurement]:
-    """Measure each transport; the one with a target is TCP."""
+    """Measure each transport; only TCP has a target."""
     runs = []
     for transport, url in log.database.urls.items():
         reference = ours = 0.0

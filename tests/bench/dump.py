@@ -1,4 +1,4 @@
-"""A dump by two workers, from the first manifest to the one that completes it, beside a client."""
+"""A dump by two workers, from the first manifest to the one that completes it, compared with a client."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""From a commit in the source to the manifest that holds it, under steady load; then the cost of idleness.
+"""Latency from a commit in the source to the manifest that holds it, under steady load; then the idle cost.
 
-A change counts from the moment at which its statement was sent: MariaDB's log has commit times in seconds.
+Latency counts from when a statement is sent, because MariaDB's log has commit times in whole seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Times = npt.NDArray[np.float64]
 
 
 def latency(bench: Bench) -> Iterator[Measurement]:
-    """Measure both on one agent."""
+    """Measure both with one agent."""
     folder = bench.folder / "latency"
     with bench.server.database("bench_latency") as database:
         database.create_table("changes")
@@ -50,7 +50,7 @@ def latency(bench: Bench) -> Iterator[Measurement]:
 
 
 def _write(database: Database, seconds: float) -> Times:
-    """Insert at the steady rate, and give when each row was sent, by its number less 1."""
+    """Insert at a steady rate; return when each row was sent, with row n at index n - 1."""
     period = CHANGES_PER_COMMIT / CHANGES_PER_SECOND
     begun, row, sent = time.monotonic(), 0, []
     with database.inserting("changes") as insert:
@@ -63,7 +63,7 @@ def _write(database: Database, seconds: float) -> Times:
 
 
 def _latencies(agent: Agent, sent: Times) -> list[float]:
-    """Seconds from commit to manifest of each change."""
+    """Return the seconds from commit to manifest for each change."""
     seconds: list[float] = []
     while len(seconds) < len(sent):
         seconds += _latencies_of(agent, agent.next(), sent)
@@ -79,7 +79,7 @@ def _latencies_of(agent: Agent, moment: Moment, sent: Times) -> list[float]:
 
 
 def _idle_percent(agent: Agent, seconds: float) -> float:
-    time.sleep(1.0)  # what the load left behind is not idleness
+    time.sleep(1.0)  # work left over from the load is not idle cost
     cpu, begun = agent.cpu_seconds(), time.monotonic()
     time.sleep(seconds)
     return (agent.cpu_seconds() - cpu) / (time.monotonic() - begun) * 100

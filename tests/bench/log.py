@@ -1,10 +1,10 @@
-"""A log of row changes that waits to be read, as often as one likes, by the agent or by the database's tool.
+"""A log of row changes, written once and read repeatedly, by the agent or by the database's own decoder.
 
-A copy of the landing zone stands where the log begins (and a slot, where there are slots); each run starts
-from copies of them. So no run has to dump the table first, and all read the same bytes.
+The landing zone (and the slot, where there are slots) is saved at the start of the log; each run starts from
+copies. No run has to dump the table first, and all read the same bytes.
 
-Rates are those of a log that goes on: behind the changes that are measured come others, so that a run ends
-with a manifest that was full, not with one that waited for `flush_seconds`.
+Rates are those of a continuing log: more changes follow the measured ones, so a run ends with a full
+manifest, not with one that waited for `flush_seconds`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tests.bench.source import Bench, Database
 
 CHANGES = 500_000
 CHANGES_BEHIND = 400_000
-"""More than fill a manifest, which has 32 MiB of log."""
+"""More than fills a manifest, which holds 32 MiB of log."""
 CHANGES_PER_TRANSACTION = 100
 """60 inserts, 30 updates and 10 deletes."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of the agent took, from its first manifest to the one that covers the end."""
+    """The cost of one run of the agent, from its first manifest to the one that covers the end."""
 
     changes_per_second: float
     cpu_seconds_per_million: float
@@ -35,7 +35,7 @@ class Run:
 
 
 class WaitingLog:
-    """`changes` row changes up to `end`, and some behind them up to `last`; read again by each run."""
+    """`changes` row changes up to `end`, followed by others up to `last`; each run reads them again."""
 
     def __init__(
         self, bench: Bench, database: Database, folder: Path, changes: int, end: int, last: int
@@ -45,15 +45,15 @@ class WaitingLog:
         self._folder = folder
 
     def decode(self, url: str) -> float:
-        """Return the changes per second of the database's own tool, up to `end`."""
+        """Return the changes per second of the database's own decoder, up to `end`."""
         return self.changes / self.database.decode_log(url, self.end)
 
     def stream(self, url: str) -> Run:
-        """Let an agent read it that never reads in bulk."""
+        """Read up to `end` with an agent that never reads in bulk."""
         return self._run(url, self.end, streaming=self.database.kind == "postgres")
 
     def catch_up(self) -> Run:
-        """Let an agent read all of it, as it likes."""
+        """Read all of the log with the default agent."""
         return self._run("", self.last, streaming=False)
 
     def _run(self, url: str, end: int, *, streaming: bool) -> Run:
@@ -76,7 +76,7 @@ class WaitingLog:
 
 @contextmanager
 def waiting_log(bench: Bench) -> Iterator[WaitingLog]:
-    """Write the log; it is dropped at the end."""
+    """Write the log; drop it at the end."""
     folder = bench.folder / "log"
     changes = bench.rows(CHANGES)
     transactions = changes // CHANGES_PER_TRANSACTION

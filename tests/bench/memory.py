@@ -1,4 +1,4 @@
-"""Peak memory while one huge transaction is captured."""
+"""Peak memory while capturing one huge transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGE_MIB = 200
 
 
 def memory(bench: Bench) -> Iterator[Measurement]:
-    """Insert all rows in one transaction while the agent follows; it becomes visible whole."""
+    """Insert all rows in one transaction while the agent follows; one manifest must commit all of it."""
     rows, folder = bench.rows(ROWS), bench.folder / "memory"
     with bench.server.database("bench_memory") as database:
         database.create_table("stock")
@@ -33,7 +33,7 @@ def memory(bench: Bench) -> Iterator[Measurement]:
 
 
 def _large_values(bench: Bench) -> Iterator[Measurement]:
-    """Dump rows with a large value each, then change them while the agent follows."""
+    """Dump rows with one large value each, then change them while the agent follows."""
     mib, folder = bench.rows(LARGE_MIB), bench.folder / "large"
     with bench.server.database("bench_large") as database:
         large = f"repeat(repeat(md5(n::text), 1024), {32 * mib})"

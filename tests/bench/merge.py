@@ -1,4 +1,4 @@
-"""Merging 100 changes into a small table and into 20, warm, beside a MERGE written by hand."""
+"""Merging 100 changes into one small table and into 20, warm, compared with a MERGE written by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TABLES, ROWS, CHANGES = 20, 1000, 100
 ROUNDS = 3
-"""The better of two, after one that warms Java up."""
+"""The first warms up the JVM; the best one counts."""
 
 
 def merge(bench: Bench) -> Iterator[Measurement]:
@@ -62,7 +62,7 @@ def _measure(
 
 
 def _change(database: Database, agent: Agent, names: list[str]) -> Manifest:
-    """Update rows of the tables in one transaction, and wait for the manifest that holds it."""
+    """Update rows of the tables in one transaction; return the manifest that holds it."""
     updates = (f"UPDATE {name} SET quantity = quantity + 1 WHERE id <= {CHANGES}" for name in names)
     database.execute("BEGIN", *updates, "COMMIT")
     return agent.until(lambda manifest: len(manifest.files) == len(names)).manifest
@@ -79,7 +79,7 @@ def _merge(spark: SparkSession, config: Config, tables: list[str] | None) -> flo
 
 
 def _merge_by_hand(spark: SparkSession, agent: Agent, landed: Manifest, reference: Path) -> float:
-    """MERGE the same changes into a table that has the same rows: no order, no duplicates, no positions."""
+    """MERGE the same changes into a table with the same rows: no ordering, deduplication or positions."""
     begun = time.monotonic()
     source = spark.read.parquet(str(agent.zone / landed.files[0].path)).drop("_cdc")
     source.createOrReplaceTempView("bench_source")

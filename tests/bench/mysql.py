@@ -1,4 +1,4 @@
-"""MariaDB and MySQL under measurement, beside their own clients."""
+"""MariaDB and MySQL under measurement, compared with their own clients."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ COLUMNS = """id bigint PRIMARY KEY, quantity int, price numeric(12,2), changed_a
 ROW = """n, n % 1000, (n % 100000) / 100.0, timestamp '2026-01-01 00:00:00' + INTERVAL n SECOND,
     concat('code-', n % 997), left(sha2(n, 256), 14), concat('city ', n % 5000), left(sha2(n * 7, 256), 16),
     n % 2 = 0, n * 0.37"""
-"""A row made of the number `n`."""
+"""A row generated from the number `n`."""
 
 
 class MysqlDatabase:
-    """One measurement's own database."""
+    """The database of one measurement."""
 
     reader = "mariadb -q -e 'SELECT *'"
 
@@ -50,31 +50,31 @@ class MysqlDatabase:
         self._mark = 0
 
     def create_table(self, table: str, rows: int = 0) -> None:
-        """Make a table with so many rows, numbered from 1."""
+        """Create a table with `rows` rows, numbered from 1."""
         self.execute(f"CREATE TABLE {table} ({COLUMNS})")
         if rows:
             self.insert(table, 1, rows)
             self.execute(f"ANALYZE LOCAL TABLE {table}")
 
     def insert(self, table: str, first: int, last: int) -> None:
-        """Insert rows in one transaction."""
+        """Insert rows `first` to `last` in one transaction."""
         with self.inserting(table) as insert:
             insert(first, last)
 
     @contextmanager
     def inserting(self, table: str) -> Iterator[Callable[[int, int], None]]:
-        """Return what inserts rows, each time in a transaction, over one session."""
+        """Yield a function that inserts rows over one session, one transaction per call."""
         with self._session() as cursor:
             yield lambda first, last: cursor.execute(self._insert(table, first, last))
 
     def execute(self, *statements: str) -> None:
-        """Run statements over one session."""
+        """Run statements in one session."""
         with self._session() as cursor:
             for statement in statements:
                 cursor.execute(statement)
 
     def write_changes(self, table: str, first: int, last: int) -> None:
-        """Write the transactions of these numbers."""
+        """Write transactions `first` to `last`."""
         with self._session() as cursor:
             for number in range(first, last + 1):
                 row = number * 60
@@ -88,12 +88,12 @@ class MysqlDatabase:
                 cursor.execute("COMMIT")
 
     def end_of_log(self) -> int:
-        """Return the position behind the last commit."""
+        """Return the position after the last commit."""
         with closing(self._connect()) as connection:
             return position_of(*end_of_log(connection, find_server(connection)))
 
     def mark(self) -> None:
-        """Remember the end of the log; what comes lies in one file, as the tool reads one."""
+        """Remember the end of the log; what follows must be in one file, because the decoder reads one."""
         self._mark = self.end_of_log()
 
     def rewind(self) -> None:
@@ -103,7 +103,7 @@ class MysqlDatabase:
         """Do nothing: the next agent finds its two small tables."""
 
     def decode_log(self, url: str, end: int) -> float:
-        """Let mariadb-binlog or mysqlbinlog write the log's file, decoded, to nowhere."""
+        """Decode the log file with mariadb-binlog or mysqlbinlog, output discarded; return the seconds."""
         (first, start), (last, stop) = unpack_position(self._mark), unpack_position(end)
         if first != last:
             raise PreconditionError(f"the log goes from file {first} to file {last}")
@@ -111,7 +111,7 @@ class MysqlDatabase:
         return timed([*program, "-v", f"--start-position={start}", f"--stop-position={stop}", file])
 
     def read_table(self, table: str) -> float:
-        """Let the client read a table to nowhere."""
+        """Read a table with the client, output discarded; return the seconds."""
         where = parse_url(self.urls["TCP"])
         command = [
             "mariadb",
@@ -127,7 +127,7 @@ class MysqlDatabase:
         return timed(list(map(str, command)), {"MYSQL_PWD": where["password"]})
 
     def _decoder(self, file: str) -> tuple[list[str], str]:
-        """Return the program and the file of the log, as that sees it."""
+        """Return the decoder's command, and the log file's path as that command sees it."""
         if isinstance(self._server, MysqlServer):
             with self._session() as cursor:
                 cursor.execute("SELECT @@datadir")
@@ -167,7 +167,7 @@ class MysqlBench:
 
     @contextmanager
     def database(self, name: str) -> Iterator[Database]:
-        """A fresh database, dropped at the end. The log goes on in a new file."""
+        """Create a fresh database and start a new log file; drop the database at the end."""
         with closing(pymysql.connect(**parse_url(self._server.url()))) as connection:
             with connection.cursor() as cursor:
                 cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
@@ -182,7 +182,7 @@ class MysqlBench:
 
 @contextmanager
 def started_mariadb(folder: Path) -> Iterator[Server]:
-    """Start MariaDB; it ends with the block."""
+    """Start MariaDB; stop it at the end of the block."""
     _require_client()
     if find_programs() is None:
         raise PreconditionError("no MariaDB server is installed", hint=INSTALL_HINT)
@@ -192,7 +192,7 @@ def started_mariadb(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def started_mysql(folder: Path) -> Iterator[Server]:
-    """Start MySQL; it ends with the block."""
+    """Start MySQL; stop it at the end of the block."""
     _require_client()
     root = find_root()
     if root is None:

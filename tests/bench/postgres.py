@@ -1,4 +1,4 @@
-"""PostgreSQL under measurement, beside its own clients."""
+"""PostgreSQL under measurement, compared with its own clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.bench.source import Database, Server, timed
 SETTINGS = {
     "shared_buffers": "512MB",
     "synchronous_commit": "off",
-    # No checkpoint and no vacuum in the middle of a measurement.
+    # No checkpoint and no vacuum during a measurement.
     "max_wal_size": "16GB",
     "checkpoint_timeout": "1h",
     "autovacuum": "off",
@@ -32,7 +32,7 @@ COLUMNS = """id bigint PRIMARY KEY, quantity int, price numeric(12,2), changed_a
 ROW = """n, (n % 1000)::int, (n % 100000) / 100.0, timestamp '2026-01-01' + n * interval '1 second',
     'code-' || n % 997, substr(md5(n::text), 1, 14), 'city ' || n % 5000, substr(md5((n * 7)::text), 1, 16),
     n % 2 = 0, n * 0.37::float8"""
-"""A row made of the number `n`."""
+"""A row generated from the number `n`."""
 
 
 _TRANSACTIONS = f"""
@@ -50,9 +50,9 @@ _TEMPLATE, _REFERENCE = "bench_template", "bench_reference"
 
 
 class PostgresDatabase:
-    """One measurement's own database.
+    """The database of one measurement.
 
-    A template slot stands at the mark of its log; each agent and each pg_recvlogical reads from a copy of it.
+    A template slot holds the marked position; each agent and each pg_recvlogical reads from a copy of it.
     """
 
     kind, tables = "postgres", "public.*"
@@ -66,48 +66,48 @@ class PostgresDatabase:
         self._url, self._clients = url, clients
 
     def query(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """Run a statement in a session and transaction of its own; its rows."""
+        """Run a statement in its own session and transaction; return its rows."""
         with self._session() as cursor:
             cursor.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
 
     def execute(self, *statements: str) -> None:
-        """Run statements over one session."""
+        """Run statements in one session."""
         with self._session() as cursor:
             for statement in statements:
                 cursor.execute(statement)
 
     @contextmanager
     def inserting(self, table: str) -> Iterator[Callable[[int, int], None]]:
-        """Return what inserts rows, each time in a transaction, over one session."""
+        """Yield a function that inserts rows over one session, one transaction per call."""
         with self._session() as cursor:
             yield lambda first, last: cursor.execute(_insert(table, first, last))
 
     def create_table(self, table: str, rows: int = 0) -> None:
-        """Make a table with so many rows, numbered from 1."""
+        """Create a table with `rows` rows, numbered from 1."""
         self.execute(f"CREATE TABLE {table} ({COLUMNS})")
         if rows:
             self.insert(table, 1, rows)
             self.execute(f"VACUUM ANALYZE {table}")
 
     def insert(self, table: str, first: int, last: int) -> None:
-        """Insert rows in one transaction."""
+        """Insert rows `first` to `last` in one transaction."""
         self.execute(_insert(table, first, last))
 
     def write_changes(self, table: str, first: int, last: int) -> None:
-        """Write the transactions of these numbers."""
+        """Write transactions `first` to `last`."""
         self.execute(_TRANSACTIONS.format(table=table, first=first, last=last))
 
     def end_of_log(self) -> int:
-        """The position behind the last commit."""
+        """Return the position after the last commit."""
         return parse_lsn(str(self.query("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
 
     def mark(self) -> None:
-        """Remember where the agent's slot stands."""
+        """Save the position of the agent's slot."""
         self._copy_slot(SLOT, _TEMPLATE)
 
     def rewind(self) -> None:
-        """Let the agent's slot stand at the mark."""
+        """Reset the agent's slot to the mark."""
         self._copy_slot(_TEMPLATE, SLOT)
 
     def forget(self) -> None:
@@ -115,12 +115,12 @@ class PostgresDatabase:
         self.drop_slot(SLOT)
 
     def _copy_slot(self, source: str, name: str) -> None:
-        """Make a slot that stands where another one stands; one of that name is dropped first."""
+        """Copy a slot with its position; an existing slot of the new name is dropped first."""
         self.drop_slot(name)
         self.query("SELECT pg_copy_logical_replication_slot(%s, %s)", (source, name))
 
     def drop_slot(self, name: str) -> None:
-        """Drop a slot if there is one, once nobody uses it any more."""
+        """Drop a slot if it exists, once it is no longer in use."""
         deadline = time.monotonic() + 20
         while True:
             rows = self.query("SELECT active FROM pg_replication_slots WHERE slot_name = %s", (name,))
@@ -134,7 +134,7 @@ class PostgresDatabase:
             time.sleep(0.05)
 
     def decode_log(self, url: str, end: int) -> float:
-        """Let pg_recvlogical write the log up to a commit's end to nowhere."""
+        """Decode the log up to a commit's end with pg_recvlogical, output discarded; return the seconds."""
         self._copy_slot(_TEMPLATE, _REFERENCE)
         seconds = timed([
             self._clients / "pg_recvlogical", "-d", url, "-S", _REFERENCE, "--start", "--no-loop",
@@ -145,7 +145,7 @@ class PostgresDatabase:
         return seconds
 
     def read_table(self, table: str) -> float:
-        """Let psql COPY a table to nowhere."""
+        """COPY a table with psql, output discarded; return the seconds."""
         return timed([self._clients / "psql", "-X", "-q", "-d", self._url, "-c", f"COPY {table} TO STDOUT"])
 
     @contextmanager
@@ -164,7 +164,7 @@ def _insert(table: str, first: int, last: int) -> str:
 
 
 class PostgresBench:
-    """A running PostgreSQL."""
+    """A running PostgreSQL server."""
 
     title = "PostgreSQL"
 
@@ -175,7 +175,7 @@ class PostgresBench:
 
     @contextmanager
     def database(self, name: str) -> Iterator[Database]:
-        """A fresh database, dropped at the end with its slots."""
+        """Create a fresh database; drop it at the end with its slots."""
         maintenance = PostgresDatabase(self._server, "postgres", self._clients)
         maintenance.execute(f"CREATE DATABASE {name}")
         try:
@@ -189,7 +189,7 @@ class PostgresBench:
 
 @contextmanager
 def started_postgres(folder: Path) -> Iterator[Server]:
-    """Start the server; it ends with the block."""
+    """Start the server; stop it at the end of the block."""
     programs = _bin_dir_with_clients()
     with PostgresServer.start(folder / "postgres", bin_dir=programs, settings=SETTINGS) as server:
         yield PostgresBench(server, programs)

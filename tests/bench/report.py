@@ -1,4 +1,4 @@
-"""Measurements: what was found, against what, and whether the target is met. Printed, and written as JSON."""
+"""Measurements: value, reference, and whether the target is met. Printed, and written as JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Target:
-    """A bound of the ratio to the reference, or of the value itself."""
+    """A bound on the ratio to the reference, or on the value itself."""
 
     of: Literal["ratio", "value"]
     sign: Literal[">=", "<="]
     bound: float
 
     def met(self, value: float, ratio: float | None) -> bool:
-        """Whether a measurement keeps to it."""
+        """Return whether a measurement meets the target."""
         found = value if self.of == "value" else ratio
         return found is not None and (found >= self.bound if self.sign == ">=" else found <= self.bound)
 
@@ -31,7 +31,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One figure. Without a target it is only shown, and `ok`."""
+    """One figure. Without a target it is informational, and always `ok`."""
 
     name: str
     value: float
@@ -48,18 +48,18 @@ class Measurement:
         object.__setattr__(self, "ok", self.target is None or self.target.met(self.value, ratio))
 
     def to_json(self) -> dict[str, object]:
-        """The fields as bench.json has them."""
+        """Return the fields as written to bench.json."""
         fields = {n: round(v, 4) if isinstance(v, float) else v for n, v in asdict(self).items()}
         return {**fields, "target": None if self.target is None else str(self.target)}
 
 
 def at_least(ratio: float) -> Target:
-    """A target for the ratio to the reference."""
+    """Return a target for the ratio to the reference."""
     return Target("ratio", ">=", ratio)
 
 
 def at_most(value: float) -> Target:
-    """A target for the value."""
+    """Return a target for the value."""
     return Target("value", "<=", value)
 
 

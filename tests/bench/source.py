@@ -1,4 +1,4 @@
-"""What the measurements need of a database, and the server and folder that they share."""
+"""What the measurements need from a database, and the server and folder that they share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connector.errors import PreconditionError
 
 
 class Database(Protocol):
-    """One measurement's own database; its rows have about 100 bytes in 10 columns, made of a number.
+    """The database of one measurement; rows are generated from a number, about 100 bytes in 10 columns.
 
     `kind` and `tables` are as in the configuration. `urls`: by transport, TCP first. `reader` and `decoder`
     name the database's own tools that `read_table` and `decode_log` run.
@@ -27,67 +27,67 @@ class Database(Protocol):
     decoder: str
 
     def create_table(self, table: str, rows: int = 0) -> None:
-        """Make a table with so many rows, numbered from 1."""
+        """Create a table with `rows` rows, numbered from 1."""
 
     def insert(self, table: str, first: int, last: int) -> None:
-        """Insert rows in one transaction."""
+        """Insert rows `first` to `last` in one transaction."""
 
     def inserting(self, table: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Return what inserts rows (first, last), each time in a transaction, over one session."""
+        """Yield a function that inserts rows (first, last) over one session, one transaction per call."""
 
     def execute(self, *statements: str) -> None:
-        """Run statements over one session, each in its own transaction."""
+        """Run statements in one session, each in its own transaction."""
 
     def write_changes(self, table: str, first: int, last: int) -> None:
-        """Write the transactions of these numbers: each 60 inserts, 30 updates and 10 deletes."""
+        """Write transactions `first` to `last`, each with 60 inserts, 30 updates and 10 deletes."""
 
     def end_of_log(self) -> int:
-        """Return the position behind the last commit."""
+        """Return the position after the last commit."""
 
     def mark(self) -> None:
-        """Remember where the log goes on for an agent that has just ended."""
+        """Remember where the log continues for an agent that has just ended."""
 
     def rewind(self) -> None:
-        """Let the log go on from the mark for the next agent, whose landing zone is as it was there."""
+        """Rewind the log to the mark for the next agent, whose landing zone is restored to the same point."""
 
     def forget(self) -> None:
-        """Remove what an agent leaves in the database; its landing zone is gone."""
+        """Remove what an agent left in the database; its landing zone is gone."""
 
     def decode_log(self, url: str, end: int) -> float:
-        """Let the database's own tool decode the log from the mark to `end`, to nowhere; the seconds."""
+        """Decode the log from the mark to `end` with `decoder`, output discarded; return the seconds."""
 
     def read_table(self, table: str) -> float:
-        """Let the database's own client read a table over TCP, to nowhere; the seconds."""
+        """Read a table over TCP with `reader`, output discarded; return the seconds."""
 
 
 class Server(Protocol):
-    """A running server. `title`: its name for people; `targets`: by measurement, what has to be reached."""
+    """A running server. `title`: its display name; `targets`: minimum ratios by measurement."""
 
     title: str
     version: str
     targets: Mapping[str, float]
 
     def database(self, name: str) -> AbstractContextManager[Database]:
-        """A fresh database, dropped at the end."""
+        """Create a fresh database; drop it at the end."""
 
 
 class Bench:
-    """A running server and a folder. `quick`: a tenth of the rows."""
+    """A running server and a folder. `quick`: use a tenth of the rows."""
 
     def __init__(self, server: Server, folder: Path, quick: bool) -> None:
         self.server, self.folder, self.quick = server, folder, quick
 
     def rows(self, full: int) -> int:
-        """How many rows to use where a full run uses so many."""
+        """Return the number of rows to use where a full run uses `full`."""
         return full // 10 if self.quick else full
 
     def name(self, measurement: str) -> str:
-        """A measurement's name with the database's."""
+        """Return a measurement's name, prefixed with the server's title."""
         return f"{self.server.title}: {measurement}"
 
 
 def timed(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> float:
-    """Run a program, its output to nowhere; the seconds it took."""
+    """Run a program with its output discarded; return the seconds it took."""
     begun = time.monotonic()
     done = subprocess.run(
         list(map(str, command)), env={**os.environ, **(environment or {})},

@@ -1,4 +1,4 @@
-"""The command with an agent that always streams from PostgreSQL, for measuring that on a log that waits."""
+"""The command with an agent that always streams from PostgreSQL, to measure streaming on a backlog."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def open_source(config: Config) -> Source:
-    """Open the source as the agent does, with bulk reading out of reach."""
+    """Open the source as the agent does, but never read in bulk."""
     from connector.postgres.source import PostgresSource
 
     return PostgresSource(config.source, config.tables, bulk_bytes=1 << 62)
 
 
 def main() -> None:
-    """Run the command, its Arrow set up as in the real one: before it is imported."""
+    """Run the command; configure Arrow before importing it, as the real command does."""
     keep_small()
     from connector import agent
 

@@ -1,6 +1,6 @@
-"""What has landed of a table of every type, from dump and log apart.
+"""The landed values of a table with every type, separately for dump and log.
 
-The table has a column for each case (``c0``, ``c1`` ...), and a row for each place in the lists of values.
+The table has a column for each case (``c0``, ``c1`` ...), and a row for each index into the lists of values.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from tests.support.cuts import manifests_in
 
 
 class Cell(NamedTuple):
-    """A landed value, spelled so that NaN equals itself and 0 is not -0, and its text in ``_cdc.raw``."""
+    """A landed value, formatted so that NaN equals itself and 0 is not -0, and its text in ``_cdc.raw``."""
 
     value: str
     raw: str | None
 
     @classmethod
     def of(cls, value: Any, raw: str | None) -> Cell:
-        """Format a value; an instant in UTC, whatever class its zone is of."""
+        """Format a value; a datetime without the class of its time zone."""
         return cls(value.isoformat() if isinstance(value, datetime) else repr(value), raw)
 
 
 def column_of(index: int) -> str:
-    """The name of a case's column."""
+    """Return the name of a case's column."""
     return f"c{index}"
 
 
 def rows_of_cases(cases: Sequence[Literals]) -> list[list[str | None]]:
-    """The values to write, a row at a time; None where a case has no more."""
+    """Return the values to write, row by row; None where a case has no more."""
     lists = [case.all for case in cases]
     longest = max(map(len, lists))
     return [[values[n] if n < len(values) else None for values in lists] for n in range(longest)]
 
 
 def landed_cells(captured: CapturedDatabase, table: TableName, op: str) -> dict[int, dict[str, Cell]]:
-    """Cells by ``id`` and column, of the events of one operation: `DUMP` or `UPDATE`."""
+    """Return cells by ``id`` and column, from the events of one operation: `DUMP` or `UPDATE`."""
     assert op in (DUMP, UPDATE)
     found: dict[int, dict[str, Cell]] = {}
     for manifest in manifests_in(captured.store):
@@ -58,7 +58,7 @@ def landed_cells(captured: CapturedDatabase, table: TableName, op: str) -> dict[
 
 
 def cells_of(row: dict[str, Any]) -> dict[str, Cell]:
-    """The cells of a landed row, or of one of a Delta table."""
+    """Return the cells of a landed row or of a Delta table's row."""
     raw = dict(row[CDC]["raw"] or {})
     assert not row[CDC].get("unchanged"), "a value was left out of the log"
     return {name: Cell.of(v, raw.get(name)) for name, v in row.items() if name not in (CDC, "id", "n")}
@@ -70,7 +70,7 @@ def differences(
     cases: Sequence[Literals],
     told: str,
 ) -> list[str]:
-    """A line for each cell that is not as expected."""
+    """Return one line for each cell that is not as expected."""
     lines = []
     for id_, cells in expected.items():
         other = found.get(id_, {})

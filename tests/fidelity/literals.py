@@ -1,4 +1,4 @@
-"""A row of the fidelity matrix, for all databases, and whether a landed value is what a text says."""
+"""A row of the fidelity matrix, for all databases, and the check of a landed value against a text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 class Literals:
     """Literals of one source type, in the source's SQL, and the Spark type that they land as.
 
-    `exact`: the column holds them exactly. `raw`: the column is null, and ``_cdc.raw`` holds the source's own
-    text. `servers`: those that have the type, by the names of their test fixtures; none: all of the database.
-    PostgreSQL's literals are what the type's input function takes. `before`: statements that a column of the
-    type needs. `since`: the first major release that has it; `optional`: a server may be built without it.
-    `note`: what a reader of docs/types.md should know.
+    `exact`: the column holds these exactly. `raw`: for these the column is null, and ``_cdc.raw`` holds the
+    source's own text. `servers`: those that have the type, by test fixture name; empty: all of the database.
+    PostgreSQL's literals are input to the type's input function. `before`: statements that a column of the
+    type requires. `since`: the first major release that has it; `optional`: a server may be built without it.
+    `note`: a remark for readers of docs/types.md.
     """
 
     type: str
@@ -31,18 +31,18 @@ class Literals:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All literals, those that the column holds first."""
+        """Return all literals, those that the column holds first."""
         return self.exact + self.raw
 
     def is_on(self, server: str) -> bool:
-        """Whether a server has the type."""
+        """Return whether a server has the type."""
         return not self.servers or server in self.servers
 
 
 def means(value: Any, text: Any) -> bool:
-    """Whether a landed value is what the source's text of it says; bytes are given by their digits.
+    """Return whether a landed value equals the source's text of it; the text of bytes is hexadecimal.
 
-    A float may be given as it is.
+    For a float, `text` may also be a float.
     """
     if text is None or isinstance(value, str | None):
         return value == text
@@ -57,5 +57,5 @@ def means(value: Any, text: Any) -> bool:
 
 
 def _bare(moment: str) -> str:
-    """A moment without zeros at the end of its fraction."""
+    """Strip trailing zeros from a timestamp's fraction."""
     return moment.rstrip("0").rstrip(".") if "." in moment else moment

@@ -1,4 +1,4 @@
-"""Literals of every built-in type of MySQL and MariaDB. Texts are in utf8mb4 unless they say otherwise."""
+"""Literals of every built-in type of MySQL and MariaDB. Texts are in utf8mb4 unless stated otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes docs/types.md from the fidelity matrix: ``python -m tests.fidelity.page``."""
+"""Generate docs/types.md from the fidelity matrix: ``python -m tests.fidelity.page``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERVERS = {mysql.MARIADB: "MariaDB", mysql.MYSQL: "MySQL", ("mysql",): "MySQL fr
 
 
 def page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     return "\n".join(
         [
             HEAD,

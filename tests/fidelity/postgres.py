@@ -1,4 +1,4 @@
-"""PostgreSQL's types. Values are what the type's input function takes."""
+"""Literals of PostgreSQL's types, as input to the type's input function."""
 
 from __future__ import annotations
 

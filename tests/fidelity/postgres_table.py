@@ -1,4 +1,4 @@
-"""A PostgreSQL table of every type, captured under a role whose settings are against us."""
+"""A PostgreSQL table with every type, captured by a role with hostile settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOSTILE = {
 
 
 class PostgresTypes:
-    """The table, and the agent that captures it; `cases` are those that the server has."""
+    """The table, and the agent that captures it; `cases` are the types that the server has."""
 
     def __init__(self, database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.database = database
@@ -53,7 +53,7 @@ class PostgresTypes:
         self.captured = CapturedDatabase(database, folder, monkeypatch, url=url, tables=["public.types"])
 
     def _has(self, case: Literals) -> bool:
-        """Make what the declaration needs, where this server has the type."""
+        """Return whether this server has the type, after running the statements that it requires."""
         if case.since > int(self.database.execute("SHOW server_version_num")[0][0]) // 10000:
             return False
         for statement in case.before:
@@ -74,14 +74,14 @@ class PostgresTypes:
             )
 
     def capture(self) -> None:
-        """Dump the table, then change each row, and land that."""
+        """Dump the table, then update every row and land the updates."""
         with self.captured.running():
             self.captured.wait_settled()
             self.database.execute("UPDATE types SET n = 1")
             self.captured.wait_settled()
 
     def expected(self) -> dict[int, dict[str, Cell]]:
-        """What each cell should be, from the source's own text."""
+        """Return the expected cells, from the source's own text."""
         texts = [
             f"CASE WHEN num_nulls({column_of(n)}) = 0 THEN format('%s', {column_of(n)}) END"
             for n in range(len(self.cases))
@@ -94,7 +94,7 @@ class PostgresTypes:
         return {column_of(n): Cell.of(value, raw) for n, (value, raw) in enumerate(decoded)}
 
     def problems(self) -> list[str]:
-        """What of dump, log and declared types is not as it should be, a line each."""
+        """Return one line for each value in dump or log, or declared type, that is not as expected."""
         expected = self.expected()
         lines = differences(expected, landed_cells(self.captured, TABLE, DUMP), self.cases, "the dump")
         lines += differences(expected, landed_cells(self.captured, TABLE, UPDATE), self.cases, "the log")
@@ -111,7 +111,7 @@ class PostgresTypes:
         ]
 
     def _wrong_places(self, expected: dict[int, dict[str, Cell]]) -> list[str]:
-        """Values that are in `_cdc.raw` and that a case says are in the column, or the other way round."""
+        """Report values in `_cdc.raw` that a case expects in the column, or the reverse."""
         return [
             f"{case.type}: {value} is {cell}"
             for n, case in enumerate(self.cases)

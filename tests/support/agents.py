@@ -1,4 +1,4 @@
-"""Agents over an in-memory database, with short intervals, that tests start, stop and kill."""
+"""Agents on an in-memory database, with short intervals, that tests start, stop and kill."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ STORE_CALLS = "put put_file create read read_versioned replace list folders dele
 
 
 class Killed(BaseException):
-    """the process is gone."""
+    """The agent's process is gone."""
 
 
 class MortalStore:
-    """One agent's way to a store: it ends with a given call, before or after that took effect."""
+    """One agent's access to a store: the agent dies at a chosen call, before or after it takes effect."""
 
     def __init__(self, store: Any) -> None:
         self.store, self.dead = store, False
@@ -37,7 +37,7 @@ class MortalStore:
         self._lock = threading.Lock()
 
     def die_at(self, doom: Callable[[str, tuple[Any, ...]], str | None]) -> None:
-        """Die when `doom`, asked about each call, says "before" or "after"."""
+        """Die at the store call for which `doom` returns "before" or "after"."""
         self._doom = doom
 
     def __getattr__(self, name: str) -> Any:
@@ -61,7 +61,7 @@ class MortalStore:
 
 
 class CheckedSource(MemorySource):
-    """Notes where a position is confirmed that no manifest holds."""
+    """Records each confirmed position that no manifest has reached."""
 
     def __init__(self, database: MemoryDatabase, config: Any, store: Any, **options: Any) -> None:
         super().__init__(database, config, **options)
@@ -82,7 +82,7 @@ class CheckedSource(MemorySource):
 
 
 class Agent:
-    """A capture in a thread of its own."""
+    """A capture loop in its own thread."""
 
     def __init__(self, database: MemoryDatabase, store: Any, **settings: Any) -> None:
         change_bytes = settings.pop("change_bytes", 100)
@@ -96,11 +96,11 @@ class Agent:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself."""
+        """Return whether the thread has ended."""
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def start(self) -> None:
-        """Start without `with`: for an agent that is not meant to end well."""
+        """Start without `with`, for an agent that is expected to fail."""
         self._thread.start()
 
     def __enter__(self) -> Agent:
@@ -120,13 +120,13 @@ class Agent:
             self.error = error
 
     def join(self, seconds: float = 10) -> None:
-        """Wait for its end, which must come within seconds."""
+        """Wait until the thread ends; fail after `seconds`, or if a position was confirmed too soon."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "capture did not end"
         assert self.source.confirmed_too_soon == []
 
     def wait(self, condition: Callable[[Manifest], Any], what: str, seconds: float = 15) -> Manifest:
-        """Wait for a manifest; fails at once when the agent has ended."""
+        """Wait for a manifest that meets a condition; fail at once if the agent fails."""
 
         def found() -> Manifest | None:
             manifest = newest_manifest(self._landed)
@@ -139,17 +139,17 @@ class Agent:
         return wait_until(found, what, seconds=seconds, pause=0.005)
 
     def wait_dumped(self) -> Manifest:
-        """Wait until no dump is left to do, and every table was dumped."""
+        """Wait until every table is dumped and no dump is active."""
         return self.wait(lambda m: m.exact and not any(d.active for d in m.dumps), "all is dumped")
 
     def wait_caught_up(self) -> Manifest:
-        """Wait until a manifest has reached the end of the log as it is now."""
+        """Wait until a manifest has reached the current end of the log."""
         end = self.source.database.end
         return self.wait(lambda m: m.position >= end, f"position {end} is committed")
 
 
 def config_of(**settings: Any) -> Config:
-    """A configuration with small times; settings by their names, whichever section they are in."""
+    """Return a configuration with short intervals; settings go by name to the section that has them."""
     source = {"name": "shop", "kind": "postgres", "url": "postgresql://u@h/d", "tables": ["public.*"]}
     landing = {"url": "/nowhere", "flush_seconds": 0.05, "flush_mib": 1, "heartbeat_seconds": 0.1}
     dump = {"chunk_rows": 7, "workers": 2}
@@ -166,7 +166,7 @@ def config_of(**settings: Any) -> Config:
 
 
 class Writer:
-    """Writes at random to `public.items` (id; a, b) and `public.parts` (area, number; note)."""
+    """Writes randomly to `public.items` (id; a, b) and `public.parts` (area, number; note)."""
 
     def __init__(self, database: MemoryDatabase, seed: int = 0) -> None:
         self.database, self.random = database, random.Random(seed)
@@ -187,7 +187,7 @@ class Writer:
             self.step()
 
     def step(self) -> None:
-        """Commit something, show something, or let the log grow idly."""
+        """Commit something, make a commit visible, flush, or let the log grow without changes."""
         choice = self.random.random()
         if choice < 0.15 and self.database.hidden:
             self.database.settle(self.random.choice(self.database.hidden))
@@ -240,7 +240,7 @@ class Writer:
 
 
 def shop(rows: int = 50, seed: int = 0) -> MemoryDatabase:
-    """A database with two tables, and rows that no log will tell of."""
+    """Return a database with two tables whose rows predate the captured log."""
     database = MemoryDatabase()
     database.create_table("public.items", ["id"], {"id": "bigint", "a": "string", "b": "string"})
     database.create_table(
@@ -258,7 +258,7 @@ def shop(rows: int = 50, seed: int = 0) -> MemoryDatabase:
 
 
 def insert(database: MemoryDatabase, *ids: int, visible: bool = True) -> int:
-    """Insert items in one transaction; gives the position behind it."""
+    """Insert items in one transaction; return the position after it."""
     with database.transaction(visible=visible) as transaction:
         for id_ in ids:
             transaction.insert("public.items", id=id_, a=f"a{id_}", b=f"b{id_}")
@@ -266,12 +266,12 @@ def insert(database: MemoryDatabase, *ids: int, visible: bool = True) -> int:
 
 
 def read_upto(agent: Agent) -> int:
-    """How far the agent has read."""
+    """Return the position up to which the agent has read."""
     return agent.source.visibility.position if agent.source.visibility else 0
 
 
 def landed_ids(store: Any, kind: str = "log") -> list[int]:
-    """The ids of the items that manifests name."""
+    """Return the ids of the items in committed landing files."""
     files = [
         f
         for m in manifests_in(store)
@@ -282,12 +282,12 @@ def landed_ids(store: Any, kind: str = "log") -> list[int]:
 
 
 def dump_of(manifest: Manifest, request_id: str) -> Any:
-    """The dump of a request, None when the manifest has none."""
+    """Return the dump of a request; None if the manifest has none."""
     return next((d for d in manifest.dumps if d.id == request_id), None)
 
 
 def ask(agent: Agent, store: Any, **request: Any) -> Manifest:
-    """Ask for a dump and wait for its end."""
+    """Request a dump and wait until it ends."""
     request_id = submit(store, DumpRequest(**request))
     return agent.wait(
         lambda m: (d := dump_of(m, request_id)) is not None and not d.active,
@@ -296,7 +296,7 @@ def ask(agent: Agent, store: Any, **request: Any) -> Manifest:
 
 
 def counted(agent: Agent, moment: str) -> list[str]:
-    """The passings of a moment of the agent's source, from now on."""
+    """Return a list that grows each time the agent's source reaches a moment from now on."""
     seen: list[str] = []
     reach = agent.source.reach
 

@@ -1,4 +1,4 @@
-"""An agent in this process over a real database; tests stop, start and query it."""
+"""An agent in this process on a real database; tests start, stop and query it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CapturedDatabase:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run the agent meanwhile; it must end well."""
+        """Run the agent during the block; it must end without an error."""
         source = open_source(self.config)
         self._capture = capture = Capture(source, self.store, self.config)
         regard = capture._regard
@@ -87,7 +87,7 @@ class CapturedDatabase:
             raise AssertionError("the agent ended") from self._error
 
     def wait_settled(self, seconds: float = 90) -> Manifest:
-        """Wait until the log as it is now has landed, the catalog was looked at, and no dump is left."""
+        """Wait until the log up to now has landed, the catalog has been checked, and no dump is active."""
         end, looks = self.database.end_of_log(), self._looks
 
         def settled() -> Manifest | None:
@@ -101,7 +101,7 @@ class CapturedDatabase:
         return wait_until(settled, "all has landed", seconds=seconds)
 
     def dump(self, tables: list[TableName] | None = None) -> None:
-        """Ask for a full dump of all tables, or of some, and wait until it ends or is refused."""
+        """Request a full dump of all tables, or of some, and wait until it ends or is refused."""
         request_id = submit(self.store, DumpRequest(tables=tables))
 
         def ended() -> bool:
@@ -118,7 +118,7 @@ class CapturedDatabase:
 
 
 def landed_tables(store: Any) -> dict[TableName, Table]:
-    """What has landed of each table, resolved in plain Python."""
+    """Return what has landed of each table, resolved in plain Python."""
     landed: dict[TableName, Table] = defaultdict(Table)
     for manifest in manifests_in(store):
         add_manifest(store, manifest, landed)

@@ -1,7 +1,7 @@
 """The oracle of capture: reads a landing zone back and resolves it in plain Python, cut by cut.
 
 The rules: for each key the event with the greatest position wins; a partial event changes only the columns it
-carries; a truncate, and the ghost sweep of a full dump, delete what is positioned before them.
+carries; a truncate, and the ghost sweep of a full dump, delete everything at earlier positions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Event:
-    """One landed event; `columns` are those it carries."""
+    """One landed event; `columns` are the ones it carries."""
 
     position: Position
     op: str
@@ -43,7 +43,7 @@ class Table:
     sweeps: list[tuple[Position, set[Key]]] = field(default_factory=list)
 
     def row(self, key: Key) -> tuple[dict[str, Any] | None, Position | None]:
-        """The row of a key, None for none, and the position of the event that decided about it."""
+        """Return a key's row, or None, and the position of the last event that set it whole or deleted it."""
         deletes = [Event(p, DELETE, key, {}, False) for p in self.truncates]
         deletes += [Event(p, DELETE, key, {}, False) for p, kept in self.sweeps if key not in kept]
         row, decided = None, None
@@ -58,14 +58,14 @@ class Table:
 
 
 def manifests_in(store: Any) -> list[Manifest]:
-    """All manifests, which must be numbered from 1 without a hole."""
+    """Return all manifests, after checking that they are numbered from 1 with none missing."""
     numbers = sorted(int(path[-20:-5]) for path in store.list("manifest/"))
     assert numbers == list(range(1, len(numbers) + 1))
     return [Manifest.from_json(store.read(manifest_path(number))) for number in numbers]
 
 
 def read_events(store: Any, file: LandedFile) -> list[Event]:
-    """The events of a landing file, under the schema that it names."""
+    """Return the events of a landing file, read under the schema that it names."""
     data = store.read(file.path)
     assert data is not None, f"{file.path} is named by a manifest and does not exist"
     schema_data = store.read(schema_path(file.table, file.schema_id))
@@ -88,7 +88,7 @@ def _event(schema: TableSchema, row: dict[str, Any]) -> Event:
 
 
 def assert_every_cut_exact(store: Any, database: MemoryDatabase) -> list[Manifest]:
-    """Check the whole chain: its form, and after each manifest the state of every table."""
+    """Check every manifest: its form, and the state of every table after it."""
     manifests = manifests_in(store)
     tables: dict[TableName, Table] = defaultdict(Table)
     paths: set[str] = set()
@@ -141,18 +141,18 @@ def _check_table(manifest: Manifest, name: TableName, table: Table, database: Me
     want = database.state_at(manifest.position).get(str(name), {})
     whole = state.dumped and (manifest.epoch == 1 or manifest.exact)
     known_from = Position(manifest.epoch, 0, 0)
-    if not state.dumped:  # perhaps taken up again, after a time in which nothing of it landed
+    if not state.dumped:  # capture may have resumed after a time without landing
         floors = [d.floor or 0 for d in manifest.dumps if d.table == name and d.active]
         known_from = Position(manifest.epoch, max(floors, default=0), 0)
     for key in table.events.keys() | want.keys():
         got, decided = table.row(key)
         if not whole and (decided is None or decided < known_from):
-            continue  # not known yet, or as the former epoch left it
+            continue  # not known yet, or left over from the previous epoch
         _check_row(f"manifest {manifest.number} at {manifest.position}: {name} {key}", got, want.get(key))
 
 
 def _check_row(told: str, got: dict[str, Any] | None, expected: Any) -> None:
-    """Compare the columns that both have: dropped ones stay as they were, added ones may not be read yet."""
+    """Compare the columns that both have: dropped ones keep their values, added ones may not be read yet."""
     assert (got is None) == (expected is None), f"{told} is {got}, in the source it is {expected}"
     if got is not None:
         both = got.keys() & expected.keys()
@@ -161,7 +161,7 @@ def _check_row(told: str, got: dict[str, Any] | None, expected: Any) -> None:
 
 
 def assert_no_event_lost(store: Any, database: MemoryDatabase) -> None:
-    """Every event of every table between the first and the last manifest has landed once; for one epoch."""
+    """Check that every event between the first and last manifests landed exactly once, in a single epoch."""
     manifests = manifests_in(store)
     begin, end = manifests[0].position, manifests[-1].position
     expected = sorted(

@@ -1,4 +1,4 @@
-"""One finished demo, run by the installed command; several tests check what it leaves."""
+"""One finished demo, run by the installed command; several tests check its results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEMO_SECONDS_LIMIT = 900
-"""For a busy machine; a quiet one needs about one."""
+"""Enough for a busy machine; an idle one needs about a minute."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """A demonstration that has ended."""
+    """A finished demo."""
 
     folder: Path
     status: int
@@ -23,7 +23,7 @@ class Demo:
 
 @functools.cache
 def finished_demo(folder: Path, source: str = "postgres") -> Demo:
-    """Run the demonstration with few rows, once in a test run; landing zone and lake stay."""
+    """Run the demo with few rows, once per test run; keep its landing zone and lake."""
     command = [sys.executable, "-m", "connector.cli", "demo", "--source", source]
     command += ["--folder", str(folder), "--rows", "5000", "--seconds", "8"]
     done = subprocess.run(

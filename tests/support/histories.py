@@ -1,8 +1,8 @@
-"""Random histories of a source, with the expected result at every cut, from a plain reading of the rules.
+"""Random histories of a source, with the expected result at every cut, by a direct reading of the rules.
 
 A `World` is many small independent histories (distinguished by the key column `h`) that share the positions
-of one log: commits that become visible late, partial updates, key changes, truncates, chunks with proven low
-watermarks taken at random moments, keyed dumps. `known` resolves everything that has landed, in plain Python.
+of one log: commits that become visible late, partial updates, key changes, truncates, chunks read at random
+moments with proven low watermarks, keyed dumps. `known` resolves everything that has landed, in plain Python.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Commit:
 
 @dataclass
 class History:
-    """One group of keys in the source's table. `hidden`: commits that no snapshot shows yet."""
+    """One group of keys in the source's table. `hidden`: commits that are not yet visible."""
 
     h: int
     r: random.Random
@@ -60,7 +60,7 @@ class History:
         }  # fmt: skip
 
     def commit(self, lsn: int) -> None:
-        """One transaction. Keys whose last writer is hidden are locked still, as in a database."""
+        """Commit one transaction. Keys written by a hidden commit are still locked, as in a database."""
         r = self.r
         locked = {key for c in self.log if c.lsn in self.hidden for key in c.keys}
         free = [name for name in NAMES if name not in locked]
@@ -160,9 +160,9 @@ class Batch:
 
 @dataclass
 class World:
-    """Many histories under one log, an agent that reads it, and dumps at random moments.
+    """Many histories in one log, an agent that reads it, and dumps at random moments.
 
-    A truncate concerns the whole table, so with `truncates` there should be one history only.
+    A truncate affects the whole table, so use only one history with `truncates`.
     """
 
     r: random.Random
@@ -181,7 +181,7 @@ class World:
         ]
 
     def step(self) -> None:
-        """Let a transaction happen in about half of the histories, and a dump begin in some."""
+        """Run a transaction in about half of the histories, and sometimes dump a random share of the keys."""
         self.lsn += 1
         for history in self.histories:
             if history.r.random() < 0.5:
@@ -201,7 +201,7 @@ class World:
             )
 
     def chunk(self, keys: Iterable[Key], keyed: bool) -> None:
-        """Read keys in one snapshot for each history; rows of the same low watermark make one chunk."""
+        """Read keys in one snapshot per history; rows with the same low watermark form one chunk."""
         wanted: dict[int, list[str]] = {}
         for h, name in keys:
             wanted.setdefault(h, []).append(name)
@@ -217,7 +217,7 @@ class World:
                 self.pending.append(Chunk(low, self.lsn, rows, absent, self.dump))
 
     def commit(self, position: int) -> Batch:
-        """Commit a manifest at a position, with the log up to it and some of the chunks that may go along."""
+        """Commit a manifest at a position, with the log up to it and some of the chunks that are ready."""
         log = [
             event
             for history in self.histories
@@ -233,7 +233,7 @@ class World:
         return batch
 
     def known(self) -> dict[Key, Known]:
-        """Fold all that is committed: what a reader of it knows of each key."""
+        """Return what a reader of everything committed knows of each key."""
         events: dict[Key, list[Event]] = {}
         truncates = []
         for event in (event for batch in self.batches for event in batch.events()):
@@ -246,7 +246,7 @@ class World:
         return {key: row for key, row in folds.items() if row is not None}
 
     def seen(self) -> set[Key]:
-        """Return the keys that a reader of what is committed knows all about: their presence, at least."""
+        """Return the keys for which a reader of everything committed knows at least whether they exist."""
         whole = ("insert", "delete", "dump")
         events = [event for batch in self.batches for event in batch.events()]
         if any(event.op == "truncate" for event in events):
@@ -260,7 +260,7 @@ class World:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a row: of each column that an event has carried the value and its raw text."""
+    """What is known of a row: the value and raw text of each column that an event has carried."""
 
     columns: dict[str, tuple[Any, str | None]]
 
@@ -269,7 +269,7 @@ class Known:
         return set(VALUES) - set(self.columns)
 
     def agrees(self, truth: Known) -> bool:
-        """Return whether it is true as far as it goes."""
+        """Return whether all known columns match the truth."""
         return self.columns.items() <= truth.columns.items()
 
 
@@ -284,12 +284,12 @@ def carried(event: Event) -> dict[str, tuple[Any, str | None]]:
 
 
 def is_boundary(event: Event) -> bool:
-    """Return whether nothing before an event counts after it."""
+    """Return whether an event makes all earlier ones irrelevant."""
     return event.op in ("insert", "dump", "delete") or not event.unchanged
 
 
 def fold(events: Iterable[Event]) -> Known | None:
-    """Apply the events of one key in the order of their positions; None when it is deleted or unknown."""
+    """Apply the events of one key in position order; return None if its row is deleted or unknown."""
     columns: dict[str, tuple[Any, str | None]] = {}
     alive = False
     for event in sorted(events, key=lambda e: e.position):

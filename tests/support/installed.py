@@ -1,4 +1,4 @@
-"""The installed command as users run it: a configuration file, its processes, and what they leave."""
+"""The installed command as users run it: a configuration file, its processes, and their output."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "landing": {"flush_seconds": 0.2, "heartbeat_seconds": 0.5, "lease_seconds": 3},
     "dump": {"chunk_rows": 200, "workers": 2, "delay_seconds": 0.05},
 }
-"""Small times and tiny chunks."""
+"""Short intervals and tiny chunks."""
 
 AT_WORK = re.compile("a new history begins|going on after manifest")
 
 
 class Running:
-    """One process of the command, its output in a file. Killed at the end of a `with`, however it ends."""
+    """One process of the command, with its output in a file. Leaving the `with` block kills it."""
 
     def __init__(self, log: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
         self.log = log
@@ -58,26 +58,26 @@ class Running:
 
     @property
     def output(self) -> str:
-        """All it has printed."""
+        """Return everything printed so far."""
         return self.log.read_text(errors="replace")
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the process has ended."""
         return self.process.poll() is not None
 
     def kill(self) -> None:
-        """End it as `kill -9` does."""
+        """Kill the process with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 10) -> int:
-        """Ask it to end, and give its exit status; fails when it takes longer than `seconds`."""
+        """Signal the process and return its exit status; fail if it takes longer than `seconds`."""
         self.process.send_signal(number)
         return self.wait(seconds)
 
     def stop_group(self, number: signal.Signals, seconds: float = 60) -> int:
-        """Ask all of its processes to end, as service managers do; give the exit status when none is left."""
+        """Signal the process group, as service managers do; return the exit status once all have ended."""
         group = self.process.pid
         os.killpg(group, number)
         status = self.wait(seconds)
@@ -85,18 +85,18 @@ class Running:
         return status
 
     def wait(self, seconds: float = 30) -> int:
-        """Wait for its end and give its exit status (-9: killed)."""
+        """Wait for the process to end and return its exit status (-9: killed)."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"not ended after {seconds:g} s:\n{self.output[-3000:]}") from None
 
     def wait_says(self, text: str, seconds: float = 30) -> None:
-        """Wait until its output holds a text."""
+        """Wait until the output contains a text."""
         self.wait_until(lambda: text in self.output, f"it says {text!r}", seconds)
 
     def wait_until(self, condition: Callable[[], Any], what: str, seconds: float = 30) -> Any:
-        """Wait for a condition; fails at once, with the output, when the process ends meanwhile."""
+        """Wait for a condition; fail at once, with the output, if the process ends first."""
 
         def met() -> Any:
             ended = self.ended
@@ -120,7 +120,7 @@ def _is_there(group: int) -> bool:
 
 
 class Installation:
-    """A configuration file with its landing zone and lake, all in a folder, and the commands run with it."""
+    """A configuration file with its landing zone and lake, all in one folder, and commands run with it."""
 
     def __init__(self, folder: Path, database: TestedDatabase, **sections: dict[str, Any]) -> None:
         self.folder, self.database = folder, database
@@ -131,7 +131,7 @@ class Installation:
         self.configure()
 
     def configure(self, **sections: dict[str, Any]) -> Config:
-        """Write the configuration: defaults, those of the start, and these, by section."""
+        """Write the configuration: the defaults, the constructor's sections, then these; later ones win."""
         source = {"tables": [f"{self.database.namespace}.*"], **self.database.settings()}
         places = {"source": source, "landing": {"url": str(self.landing)}, "lake": {"url": str(self.lake)}}
         settings: dict[str, dict[str, Any]] = {}
@@ -143,34 +143,34 @@ class Installation:
 
     @property
     def config(self) -> Config:
-        """The configuration as the command reads it."""
+        """Return the configuration as the command reads it."""
         return load(self.file)
 
     def table(self, name: str) -> str:
-        """A table's whole name."""
+        """Return a table's qualified name."""
         return name if "." in name else f"{self.database.namespace}.{name}"
 
     def through(self, port: int) -> str:
-        """The url of the database by way of a proxy."""
+        """Return the database's URL with the port of a proxy."""
         return self.database.url.replace(f":{self.database.port}/", f":{port}/")
 
     @property
     def slot(self) -> str:
-        """The replication slot's name."""
+        """Return the replication slot's name."""
         return self.config.source.slot
 
     @property
     def store(self) -> Store:
-        """The landing zone."""
+        """Open the landing zone."""
         return open_store(self.config.landing, "shop")
 
     @property
     def newest(self) -> Manifest | None:
-        """The newest manifest; None before the first."""
+        """Return the newest manifest; None before the first."""
         return newest_manifest(self.store)
 
     def run(self, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
+        """Run a command to completion."""
         return subprocess.run(
             [sys.executable, "-m", "connector.cli", arguments[0], "-c", str(self.file), *arguments[1:]],
             cwd=self.folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, timeout=seconds,
@@ -178,13 +178,13 @@ class Installation:
         )  # fmt: skip
 
     def json(self, *arguments: str) -> Any:
-        """Run a command with --json and give what it printed."""
+        """Run a command with --json and return its parsed output."""
         done = self.run(*arguments, "--json")
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
 
     def start(self, *arguments: str, kill_at: str = "") -> Running:
-        """Start a command; `kill_at` names a moment of `connector.failpoint`."""
+        """Start a command; `kill_at` names the `connector.failpoint` at which it kills itself."""
         self._started += 1
         environment = {"DELTATIDE_KILL_AT": kill_at}
         log = self.folder / f"{arguments[0]}-{self._started}.log"
@@ -192,7 +192,7 @@ class Installation:
 
     @contextmanager
     def agent(self) -> Iterator[Running]:
-        """Run the agent, which is at work when this begins, and stop it gracefully: with exit status 0."""
+        """Run the agent, at work when the block begins; stop it at the end, with exit status 0."""
         with self.start("run") as agent:
             agent.wait_until(lambda: AT_WORK.search(agent.output), "it is at work")
             yield agent
@@ -201,7 +201,7 @@ class Installation:
     def wait(
         self, agent: Running, condition: Callable[[Manifest], Any], what: str, seconds: float = 120
     ) -> Manifest:
-        """Wait for a newest manifest of which a condition holds."""
+        """Wait until the newest manifest meets a condition, and return it."""
 
         def found() -> Manifest | None:
             newest = self.newest
@@ -210,11 +210,11 @@ class Installation:
         return agent.wait_until(found, what, seconds)
 
     def wait_dumped(self, agent: Running) -> Manifest:
-        """Wait until every table was dumped and no dump is left to do."""
+        """Wait until every table is dumped and no dump is active."""
         return self.wait(agent, lambda m: m.exact and not any(d.active for d in m.dumps), "all is dumped")
 
     def wait_caught_up(self, agent: Running, seconds: float = 40) -> Manifest:
-        """Wait until all is dumped and a manifest has reached the end of the log as it is now."""
+        """Wait until every table is dumped and a manifest has reached the current end of the log."""
         end = self.end_of_log()
         return self.wait(
             agent,
@@ -224,16 +224,16 @@ class Installation:
         )
 
     def end_of_log(self) -> int:
-        """The end of the server's log."""
+        """Return the position at the end of the server's log."""
         return self.database.end_of_log()
 
     def confirmed(self) -> int | None:
-        """What the slot was told to be durable; None without a slot, as MySQL and MariaDB have none."""
+        """Return the position confirmed to the slot; None without a slot, as on MySQL and MariaDB."""
         rows = self._ask_slot("confirmed_flush_lsn::text")
         return parse_lsn(rows[0][0]) if rows else None
 
     def walsender(self) -> int | None:
-        """PostgreSQL's process that sends the log to the agent."""
+        """Return the pid of the walsender that serves the agent; None if there is none."""
         rows = self._ask_slot("active_pid")
         return rows[0][0] if rows else None
 
@@ -245,7 +245,7 @@ class Installation:
         )
 
     def history(self) -> list[Manifest]:
-        """All manifests, after a check that they are one line: no hole, no fork, nothing that goes back."""
+        """Return all manifests, after checking that they form one line: no hole, no fork, no step back."""
         manifests = manifests_in(self.store)
         for before, after in itertools.pairwise(manifests):
             assert (before.epoch, before.position) <= (after.epoch, after.position), after.number
@@ -266,7 +266,7 @@ def _toml(section: str, values: dict[str, Any]) -> str:
 
 
 def assert_message(done: Any, *expected: str, status: int = 1) -> str:
-    """Check that a command failed with a message of one to three lines, no traceback."""
+    """Check that a command failed with a message of one to three lines, no traceback; return the message."""
     output = done.stderr if hasattr(done, "stderr") else done.output
     lines = [line for line in output.splitlines() if not re.match(r"\d\d:\d\d:\d\d (INFO|WARNING)", line)]
     text = "\n".join(lines)
@@ -280,7 +280,7 @@ def assert_message(done: Any, *expected: str, status: int = 1) -> str:
 
 
 class Meddler:
-    """Does something again and again while a test goes on, as in `with Meddler(kill_sessions, 0.5, 1.5):`."""
+    """Repeats an action in the background during a test, as in `with Meddler(kill_sessions, 0.5, 1.5):`."""
 
     def __init__(self, meddle: Callable[[], Any], *pauses: float) -> None:
         self.times = 0
@@ -308,12 +308,12 @@ class Meddler:
             self._failure = error
 
     def wait_times(self, times: int, seconds: float = 60) -> None:
-        """Wait until it was done so often."""
+        """Wait until the action has run `times` times."""
         wait_until(lambda: self.times >= times or self._failure, f"{times} times", seconds=seconds)
 
 
 def seconds_of(action: Callable[[], Any]) -> float:
-    """Measure how long an action takes."""
+    """Return how many seconds an action takes."""
     began = time.monotonic()
     action()
     return time.monotonic() - began

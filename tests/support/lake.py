@@ -1,4 +1,4 @@
-"""Compares the source with what has landed, and with the lake: every row, every column.
+"""Compare the source with what has landed and with the lake: every row, every column.
 
 The lake is read with delta-rs, which shares no code with Spark; what has landed is resolved in plain Python.
 """
@@ -24,14 +24,14 @@ Rows = Counter[tuple[Any, ...]]
 
 
 def source_columns(database: TestedDatabase, table: str) -> dict[str, str]:
-    """A table's columns in alphabetic order, each as the SQL that selects it."""
+    """Return a table's columns in alphabetical order, with the SQL that selects each."""
     found = database.columns(table)
     assert found, f"{table} has no columns"
     return found
 
 
 def source_rows(database: TestedDatabase, table: str, columns: dict[str, str]) -> Rows:
-    """The rows of the source, and how often each is there."""
+    """Return the source's rows, each with its count."""
     return Counter(database.rows(f"SELECT {', '.join(columns.values())} FROM {table}"))
 
 
@@ -40,13 +40,13 @@ def _delta(place: Installation, table: str) -> Path:
 
 
 def lake_columns(place: Installation, table: str) -> list[str]:
-    """The Delta table's columns but for `_cdc`."""
+    """Return the Delta table's columns except `_cdc`."""
     fields = DeltaTable(str(_delta(place, table))).schema().fields
     return [field.name for field in fields if field.name != CDC]
 
 
 def lake_rows(place: Installation, table: str, columns: list[str]) -> Rows:
-    """The rows of the Delta table, and how often each is there."""
+    """Return the Delta table's rows, each with its count."""
     builder = QueryBuilder().register("target", DeltaTable(str(_delta(place, table))))
     wanted = ", ".join(f'"{column}"' for column in columns)
     batches = builder.execute(f"SELECT {wanted} FROM target").read_all()
@@ -54,9 +54,9 @@ def lake_rows(place: Installation, table: str, columns: list[str]) -> Rows:
 
 
 def assert_landed(place: Installation, *tables: str, unchanged: Collection[str] = ("note",)) -> None:
-    """All landed files together come to what the source holds, which is idle and whose log has landed.
+    """Check that all landed files together resolve to the source's rows; its whole log must have landed.
 
-    `unchanged`: columns that the log may leave out when a key changes; these are asked for when merging.
+    `unchanged`: columns that the log may omit when a key changes; a merge requests them in a dump.
     """
     landed: dict[TableName, Table] = defaultdict(Table)
     manifests = manifests_in(place.store)
@@ -77,13 +77,13 @@ def assert_landed(place: Installation, *tables: str, unchanged: Collection[str] 
 
 
 def spark_rows(spark: Any, place: Installation, table: str, columns: list[str]) -> Rows:
-    """The same as Spark reads it: delta-rs knows nothing of columns whose type was widened."""
+    """Return the same, read with Spark: delta-rs does not support columns whose type was widened."""
     frame = spark.read.format("delta").load(str(_delta(place, table)))
     return Counter(tuple(row[c] for c in columns) for row in frame.select(*columns).toArrow().to_pylist())
 
 
 def assert_lake(place: Installation, *tables: str, spark: Any = None) -> None:
-    """The lake is what the source holds. Nobody may write, and all must be merged. `spark`: reads it."""
+    """Check that the lake equals the source, which must be idle and fully merged. `spark`: read with it."""
     for table in map(place.table, tables):
         columns = source_columns(place.database, table)
         expected = source_rows(place.database, table, columns)
@@ -104,7 +104,7 @@ def _short(row: tuple[Any, ...]) -> str:
 
 
 def merge(spark: Any, place: Installation, **options: Any) -> Any:
-    """Merge in this process; every table must be merged."""
+    """Merge in this process; fail unless every table is merged."""
     from merge.job import merge_once
 
     report = merge_once(spark, place.config, **options)
@@ -113,7 +113,7 @@ def merge(spark: Any, place: Installation, **options: Any) -> Any:
 
 
 def merge_until_whole(spark: Any, place: Installation, agent: Running) -> Any:
-    """Merge until the cut is exact; rows that lack a column are dumped again by the agent meanwhile."""
+    """Merge until the cut is exact, while the agent dumps rows that lack a column again."""
     return agent.wait_until(lambda: _whole(merge(spark, place)), "the cut is exact", seconds=240)
 
 

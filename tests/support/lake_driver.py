@@ -1,7 +1,7 @@
-"""A second Spark driver for tests: appends rows one by one to a Delta table on S3, in a process of its own.
+"""A second Spark driver for tests: appends rows one by one to a Delta table on S3, in its own process.
 
 ``python -m tests.support.lake_driver ENDPOINT ACCESS SECRET TABLE FIRST ROWS`` prints ``ready`` and waits for
-a line.
+a line on stdin before it starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds landing zones by hand: real Parquet files, schemas and manifests, without an agent."""
+"""Build landing zones by hand: real Parquet files, schemas and manifests, without an agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Put = Callable[[str, bytes], None]
 
 @dataclass(frozen=True)
 class Event:
-    """One event; `values` holds the columns that it carries, key included."""
+    """One event; `values` holds the columns that it carries, including the key."""
 
     op: str
     lsn: int
@@ -43,7 +43,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk: rows found, and keys of a keyed dump that were not (as `delete` events)."""
+    """A chunk: the rows found, and a keyed dump's keys that were not found (as `delete` events)."""
 
     low: int
     high: int
@@ -66,7 +66,7 @@ class Chunk:
 
 
 def schema_of(table: str, key: Sequence[str] = ("id",), **columns: str) -> TableSchema:
-    """A layout; columns by name with their landed types."""
+    """Return a layout; `columns` are landed types by name."""
     return TableSchema(
         TableName.parse(table),
         tuple(Column(name, type_, type_) for name, type_ in columns.items()),
@@ -76,9 +76,9 @@ def schema_of(table: str, key: Sequence[str] = ("id",), **columns: str) -> Table
 
 @dataclass
 class Landed:
-    """A landing zone of source `shop` in `url`, written through `put`; manifests are numbered from 1.
+    """A landing zone of source `shop` at `url`, written through `put`; manifests are numbered from 1.
 
-    Without `put` nothing is written, and the events of each file are kept in `events`. `writer`: begins each
+    Without `put` nothing is written, and each file's events are kept in `events`. `writer`: prefix of each
     manifest's write id.
     """
 
@@ -110,7 +110,7 @@ class Landed:
         self.tables[schema.table] = known.model_copy(update=new)
 
     def log(self, schema: TableSchema, events: Sequence[Event]) -> LandedFile:
-        """Land events of the log, in the order given."""
+        """Land log events in the given order."""
         positions = [event.position for event in events]
         return self._file(schema, events, "log", min(positions), max(positions))
 
@@ -122,7 +122,7 @@ class Landed:
         return file.model_copy(update=known)
 
     def get(self, number: int) -> Manifest:
-        """Return a manifest, as `merge.plan` asks for it."""
+        """Return a manifest by number, as `merge.plan` requests it."""
         return self.manifests[number - 1]
 
     def _put(self, path: str, data: bytes) -> None:
@@ -155,7 +155,7 @@ class Landed:
         )
 
     def full_dump(self, table: str, number: int, low: int, *, started_in: int, epoch: int = 1) -> None:
-        """Say that the next manifest completes a full dump whose chunks are of this number."""
+        """Record that the next manifest completes the full dump with this number."""
         state = DumpState(
             id=f"dump-{number}", number=number, table=table, kind="full", state="complete", epoch=epoch,
             requested_at=AT, started_in=started_in, finished_in=self.number + 1, low=low,
@@ -164,7 +164,7 @@ class Landed:
         self.tables[state.table].complete(state)
 
     def missing_dump(self, table: str, number: int) -> None:
-        """Say that from the next manifest on, a dump of rows that the merge asked for is under way."""
+        """Record that a dump of rows requested by the merge is running from the next manifest on."""
         state = DumpState(
             id=f"missing-{number}", number=number, table=table, kind="keys", reason="missing",
             state="running", epoch=1, requested_at=AT, started_in=self.number + 1, keys=[["1"]],
@@ -195,7 +195,7 @@ class Landed:
 
 
 def parquet(schema: TableSchema, events: Sequence[Event]) -> bytes:
-    """Return the landing file of some events."""
+    """Return the content of a landing file with these events."""
     arrays = [
         pa.array([event.values.get(column.name) for event in events], arrow_type(column.type))
         for column in schema.columns
@@ -217,7 +217,7 @@ def parquet(schema: TableSchema, events: Sequence[Event]) -> bytes:
 
 
 def config_of(landing: str, lake: str, **tables: dict[str, Any]) -> Config:
-    """A configuration of source `shop`; further settings of tables by name, with ``__`` for the dot."""
+    """Return a configuration of source `shop`; `tables`: settings by table name, with ``__`` for the dot."""
     return Config.model_validate(
         {
             "source": {"name": "shop", "kind": "postgres", "url": "postgresql://u@h/shop", "tables": ["*.*"]},

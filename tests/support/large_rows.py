@@ -1,7 +1,7 @@
-"""Dumps and logs one large row of each kind, in a process of its own: what `test_mysql_large_rows` measures.
+"""Read one large row from the log and from a dump, in its own process, for `test_large_rows`.
 
-Arguments: a server's url, a table, the log position before the row. Prints JSON: for dump and log, a digest
-of each value, the peak memory and the seconds taken.
+Arguments: server URL, table, log position before the row. Prints JSON: for log and dump, a digest of each
+value, the growth of peak memory in bytes, and the seconds taken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from connector.store.local import LocalStore
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has held since `forget_peak`."""
+    """Return this process's peak memory since `forget_peak`."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
 
@@ -41,7 +41,7 @@ def forget_peak() -> int:
 
 
 def digests(table: pa.Table) -> dict[str, Any]:
-    """Digest each value of the only row, its bytes as they are in memory."""
+    """Return the length and digest of each value of the only row, from its bytes in memory."""
     found = {}
     for name in table.column_names:
         if name != "_cdc":

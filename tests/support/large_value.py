@@ -1,8 +1,8 @@
-"""A program: lands one large value, from a dump or from the log, and prints the memory used.
+"""A program that lands one large value, from a dump or from the log, and prints the memory used.
 
 ``python -m tests.support.large_value dump|log text|bytea MIB`` prints the peak, in multiples of the value's
-text as the server sends it, and the seconds. It plays libpq's part itself, which for the log needs memory of
-its own.
+size as the server sends it, and the seconds. It stands in for libpq itself, which for the log takes extra
+memory.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from connector.store.local import LocalStore
 
 PIECE = 1 << 20
 TYPES = {"text": ("string", b"some words,\\n" * 5, 25), "bytea": ("binary", b"0123456789abcdef" * 4, 17)}
-"""By source type: what it lands as, some of its text in COPY, its oid."""
+"""By source type: the landed type, some of its text in COPY, its oid."""
 
 
 def main(way: str, type_: str, mib: str) -> None:
-    """Land a small value, which loads all that is loaded once; then the large one, and tell what it took."""
+    """Land a small value to warm up, then the large one, and print what that took."""
     land = {"dump": _land_dump, "log": _land_log}[way]
     with tempfile.TemporaryDirectory() as folder:
         lander = Lander(LocalStore(Path(folder)))
         land(lander, type_, 4 << 20)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         before, started = _peak_bytes(), time.monotonic()
         size = int(mib) << 20
         file = land(lander, type_, size)
@@ -57,7 +57,7 @@ def _schema(type_: str) -> TableSchema:
 
 
 def _pieces(type_: str, size: int) -> Iterator[bytes]:
-    """Cut the value's text, of about that size, into pieces."""
+    """Yield the value's text, of about `size` bytes, in pieces."""
     text = TYPES[type_][1]
     piece = text * (PIECE // len(text))
     for _ in range(size // len(piece)):
@@ -93,16 +93,16 @@ def _send_copy(to: socket.socket, type_: str, size: int) -> None:
 
 
 class _Stream:
-    """What a `SocketCopy` needs of libpq."""
+    """The part of libpq that `SocketCopy` needs."""
 
     def __init__(self, descriptor: int) -> None:
         self.socket = descriptor
 
     def send_query(self, command: str) -> None:
-        """The query is answered already."""
+        """Do nothing: the answer is already on the socket."""
 
     def end(self) -> None:
-        """It ended well."""
+        """Do nothing: the query succeeded."""
 
 
 def _land_log(lander: Lander, type_: str, size: int) -> LandedFile | None:

@@ -1,4 +1,4 @@
-"""A MariaDB or MySQL source on a test's own database."""
+"""A MariaDB or MySQL source on a test's database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.servers.mariadb import MariaDatabase
 
 
 def reader_of(database: MariaDatabase) -> str:
-    """The url of a new user who may read the log and this database, and write nothing."""
+    """Create a user who may read the log and this database, and write nothing; return its URL."""
     user = f"reader{secrets.token_hex(4)}"
     client = "REPLICATION CLIENT" if database.is_mysql else "BINLOG MONITOR"
     database.execute(
@@ -32,7 +32,7 @@ def source_of(
     *,
     url: str | None = None,
 ) -> MysqlSource:
-    """A source of all tables of the database, named after it."""
+    """Return a source named after the database, with all of its tables unless `tables` names some."""
     config = SourceConfig.model_validate(
         {
             "name": "t" + database.name.replace("_", "-")[-40:],
@@ -47,6 +47,6 @@ def source_of(
 
 
 def read_all(database: MariaDatabase, log: MysqlLog) -> list[Row]:
-    """Everything up to the present end of the log, as events in order."""
+    """Read up to the current end of the log; return the events in order."""
     read_to(log, database.end_of_log())
     return events(log.take())

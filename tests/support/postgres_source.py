@@ -1,4 +1,4 @@
-"""A PostgreSQL source on a test's own database."""
+"""A PostgreSQL source on a test's database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connector.schema import TableName
 from tests.support.servers.postgres import Database
 
 both_ways = pytest.mark.parametrize("way", ["libpq", "psycopg2"], indirect=True)
-"""Runs a test with libpq called behind psycopg2, and again with psycopg2 alone."""
+"""Runs a test with direct calls to libpq, and again with psycopg2 alone."""
 
 
 def source_of(
@@ -25,7 +25,7 @@ def source_of(
     url: str | None = None,
     exclude: Sequence[str] = (),
 ) -> PostgresSource:
-    """A source whose slot is named after the database, as slots are the server's."""
+    """Return a source whose slot is named after the database, because slots are server-wide."""
     config = SourceConfig.model_validate(
         {
             "name": "it",
@@ -42,6 +42,6 @@ def source_of(
 
 
 def confirmed(database: Database) -> int:
-    """What the slot of `source_of` believes to be durable with us."""
+    """Return the position confirmed to the slot of `source_of`."""
     query = "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
     return int(database.execute(query, (database.name,))[0][0])

@@ -1,4 +1,4 @@
-"""Rows whose key value a column can't hold, distinguished by its text in `_cdc.raw`: from dump and log."""
+"""Rows from dump and log whose key value a column can't hold, distinguished by its text in `_cdc.raw`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def key_of(row: dict[str, Any]) -> tuple[int, str]:
 def rows_of(
     tables: TableReader, table: TableName, range_: KeyRange | None, keys: Any = ()
 ) -> list[dict[str, Any]]:
-    """The rows of a chunk, or of given keys, with `raw` and whether they are absent."""
+    """Return the rows of a chunk, or of given keys, each with `raw` and `absent`."""
     opened = tables.open_keys(table, keys) if range_ is None else tables.open_chunk(table, range_)
     with opened as chunk:
         found = []
@@ -32,9 +32,9 @@ def rows_of(
 def assert_the_same(
     tables: TableReader, table: TableName, logged: list[dict[str, Any]], texts: tuple[str, ...]
 ) -> None:
-    """The log's last state is what a dump reads, in one chunk or in many, and by the given keys.
+    """Check that a dump reads the log's final state: in one chunk, in many, and by key.
 
-    `logged`: events of table ``t (id int, k ..., v int)``, all that ever were; `texts`: values of `k`.
+    `logged`: all events ever of table ``t (id int, k ..., v int)``; `texts`: values of `k`.
     """
     state: dict[Any, int] = {}
     for row in logged:

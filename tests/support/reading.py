@@ -1,4 +1,4 @@
-"""Read a source's log and chunks, whatever the database."""
+"""Read a source's log and chunks, for any database."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @contextlib.contextmanager
 def following(source: Source) -> Iterator[Any]:
-    """Open the log from a new history on."""
+    """Open the log at the start of a new history."""
     source.prepare()
     with opened(source, source.begin_history(fresh=False)) as log:
         yield log
@@ -26,7 +26,7 @@ def following(source: Source) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def opened(source: Source, history: ResumePoint) -> Iterator[Any]:
-    """Open the log after a resume point; closes the source, too."""
+    """Open the log after a resume point; at the end close it and the source."""
     log = source.open_log(1, history)
     try:
         yield log
@@ -36,7 +36,7 @@ def opened(source: Source, history: ResumePoint) -> Iterator[Any]:
 
 
 def read_rows(log: LogReader, rows: int) -> Segment:
-    """Read until so many whole changes (MySQL: rows events) are held, and take them."""
+    """Read until at least `rows` whole changes (MySQL: rows events) are buffered, and take them."""
 
     def enough() -> bool:
         log.read(0.05, 64 << 20)
@@ -71,7 +71,7 @@ def quarantines(segment: Segment) -> list[Quarantine]:
 
 
 def ops(rows: Sequence[Row], *columns: str) -> list[tuple[Any, ...]]:
-    """Return operation and some columns of each event."""
+    """Return the operation and the given columns of each event."""
     return [(row["_cdc"]["op"], *(row[column] for column in columns)) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Two servers of one kind: a primary, and a replica to fail over to, with GTIDs and parallel replication."""
+"""A primary and a replica of one kind to fail over to, with GTIDs and parallel replication."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARIADB = {
     "innodb-flush-log-at-trx-commit": "2",  # what is committed survives a kill of the server
 }
 MYSQL = {"replica-parallel-workers": "4", "replica-preserve-commit-order": "OFF"}
-"""Commits of a replica may be in another order than in the log of its primary."""
+"""A replica may commit in another order than its primary's log."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Replicated:
     replica: MariaDatabase
 
     def wait_applied(self) -> None:
-        """Wait until the replica has executed all that the primary has."""
+        """Wait until the replica has applied everything from the primary."""
         if self.primary.is_mysql:
             done = self.primary.execute("SELECT @@global.gtid_executed")[0][0]
             self.replica.execute(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{done}', 60)")
@@ -42,17 +42,17 @@ class Replicated:
             self.replica.execute(f"SELECT MASTER_GTID_WAIT('{done}', 60)")
 
     def stop(self) -> None:
-        """End the replication: the replica is a server like any other."""
+        """Stop replication: the replica becomes a standalone server."""
         self.replica.execute(*(["STOP REPLICA"] if self.primary.is_mysql else ["STOP SLAVE"]))
 
     def start(self) -> None:
-        """Begin or go on with the replication."""
+        """Start or resume replication."""
         self.replica.execute(*(["START REPLICA"] if self.primary.is_mysql else ["START SLAVE"]))
 
 
 @contextlib.contextmanager
 def replicated(kind: str, folder: Path, name: str) -> Iterator[Replicated]:
-    """Two servers, with a fresh database on both, replicating; skips the test where there are no programs."""
+    """Start two replicating servers with a fresh database; skip the test if their programs are missing."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(own_server(kind, folder, number)) for number in (1, 2)]
         primary, replica = (MariaDatabase(server, "") for server in servers)
@@ -88,7 +88,7 @@ def replicated(kind: str, folder: Path, name: str) -> Iterator[Replicated]:
 
 
 def own_server(kind: str, folder: Path, number: int) -> MysqlServer | MariadbServer:
-    """A server of the test's own, with GTIDs; skips the test where there are no programs."""
+    """Start a server for one test, with GTIDs; skip the test if its programs are missing."""
     if kind == "mysql":
         root = find_root()
         if root is None:

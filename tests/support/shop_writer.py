@@ -1,4 +1,4 @@
-"""A small shop in a real database, and a writer that changes it in every way, in a thread of its own."""
+"""A small shop in a real database, and a writer that changes it in every way, in its own thread."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ TABLES = ("items", "parts", "small")
 
 
 def create_shop(database: TestedDatabase, rows: int = 2000) -> None:
-    """Make the tables, with rows that no log of ours tells of."""
+    """Create the tables, with rows that predate the captured log."""
     text = POSTGRES if database.kind == "postgres" else MARIADB
     database.script(text.format(rows=rows, half=rows // 2))
 
 
 class ShopWriter:
-    """Writes until it is stopped; a lost connection is opened again. `transactions` counts commits."""
+    """Writes until stopped, reconnecting when the connection is lost. `transactions` counts commits."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ShopWriter:
             try:
                 self._write()
             except self._database.lost:
-                self._stopping.wait(0.1)  # the server restarts
+                self._stopping.wait(0.1)  # the server is restarting
             except BaseException as error:  # raised in the test's own thread
                 self.failure = error
                 return
@@ -120,7 +120,7 @@ class ShopWriter:
         return self._fresh
 
     def _id(self) -> int:
-        """A key that is perhaps there: one of the first rows, or one of the last written."""
+        """Return a key that may exist: one of the first rows, or one of the latest written."""
         if self._random.random() < 0.7:
             return self._random.randint(1, self._rows)
         return self._random.randint(max(self._fresh - 300, 1), self._fresh)

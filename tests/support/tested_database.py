@@ -1,4 +1,4 @@
-"""What scenarios shared by all databases need from a test database; each implements it in its own SQL."""
+"""What scenarios for all databases need from a test database; each implements it in its own SQL."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ KINDS = ("postgres", "mariadb", "mysql")
 
 
 class TestedDatabase(Protocol):
-    """One test's own database. `kind` is that of `[source]`; tables are `namespace.name`."""
+    """One test's database. `kind` is the one in `[source]`; tables are `namespace.name`."""
 
-    __test__ = False  # pytest: no class of tests
+    __test__ = False  # not a test class, for pytest
 
     @property
     def kind(self) -> str: ...
@@ -29,37 +29,37 @@ class TestedDatabase(Protocol):
 
     @property
     def lost(self) -> tuple[type[Exception], ...]:
-        """What the driver raises when a session was lost, and the transaction with it."""
+        """Return the exceptions that the driver raises when a session is lost, with its transaction."""
 
     def settings(self) -> dict[str, Any]:
-        """What `[source]` says beside name and tables."""
+        """Return the settings of `[source]` other than name and tables."""
 
     def script(self, text: str) -> None:
-        """Run statements separated by semicolons in one transaction, as far as the database has such."""
+        """Run semicolon-separated statements in one transaction, as far as the database allows."""
 
     def session(self) -> Any:
-        """A new session that commits when told to; the test closes it."""
+        """Open a session without autocommit; the test closes it."""
 
     def changed_unseen(self, statements: str) -> None:
-        """Run statements of which the log tells nothing."""
+        """Run statements whose changes the agent does not find in the log."""
 
     def end_of_log(self) -> int:
-        """The position at the end of the server's log."""
+        """Return the position at the end of the server's log."""
 
     def all_sent(self, end: int) -> bool:
-        """Whether the log up to there was sent to the agent."""
+        """Return whether the log up to `end` has been sent to the agent."""
 
     def end_sessions(self) -> None:
-        """End the agent's sessions, that of the log among them."""
+        """Terminate the agent's sessions, including the one that reads the log."""
 
     def crash(self) -> None:
-        """End the server as a crash does."""
+        """Stop the server as in a crash."""
 
     def restart(self) -> None:
-        """Start the server again."""
+        """Restart the server."""
 
     def columns(self, table: str) -> dict[str, str]:
-        """A table's columns in alphabetic order, each as the SQL that selects it."""
+        """Return a table's columns in alphabetical order, with the SQL that selects each."""
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of a query, as values that the lake gives too."""
+        """Return the rows of a query, as the same Python values that the lake returns."""

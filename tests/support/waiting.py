@@ -1,4 +1,4 @@
-"""Waits for a condition instead of a fixed time."""
+"""Wait for a condition instead of a fixed time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 30.0, pause: float = 0.02) -> T:
-    """Call the condition until its answer is true, and return that; at the limit fail, naming what.
+    """Call `condition` until its result is true, and return that; fail after `seconds`, naming `what`.
 
-    Errors of the condition are not hidden.
+    Exceptions from the condition propagate.
     """
     limit = time.monotonic() + seconds
     while True:

@@ -17,7 +17,7 @@ ORDERS = schema_of(T, id="int", a="int", b="string")
 
 
 class Zone:
-    """A landing zone with one table, and the lake beside it."""
+    """A landing zone with one table, and its lake."""
 
     def __init__(self, spark: SparkSession, folder: Path, **tables: Any) -> None:
         self.spark, self.folder = spark, folder
@@ -59,7 +59,7 @@ def insert(lsn: int, key: int, a: int | None = None, b: str = "x", **more: Any) 
 
 
 def update_of_a(lsn: int, key: int, a: int, **more: Any) -> Event:
-    """An update that does not carry `b`."""
+    """Return an update that does not carry `b`."""
     return Event("update", lsn, 2 * key, {"id": key, "a": a}, unchanged=("b",), **more)
 
 

@@ -1,4 +1,4 @@
-"""Short waits for the tests of capture: its retries and polls, not what they wait for."""
+"""Short waits for capture tests: shorter retries and polls, the same conditions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from connector.capture import catalog_watcher, dump_workers, loop, manifest_log,
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry and poll within hundredths of a second."""
+    """Make retries and polls take hundredths of a second."""
     monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)

@@ -1,4 +1,4 @@
-"""How connections copy and stream in a test; `tests.support.postgres_source.both_ways` takes each in turn."""
+"""How connections copy and stream in a test; `tests.support.postgres_source.both_ways` tries each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connector.postgres.driver import choice
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The way: "libpq", or "psycopg2" as where libpq can't be reached."""
+    """Yield the driver in use: "libpq", or "psycopg2" as if libpq were out of reach."""
     chosen: str = getattr(request, "param", "libpq")
     if chosen == "psycopg2":
         monkeypatch.setattr(choice, "reach_libpq", _unreachable)

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that cuts connections on demand, in the middle of any transfer."""
+"""A TCP proxy in front of a server that cuts connections on demand, even in the middle of a transfer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 
 
 class LossyProxy:
-    """Listens on `port` of 127.0.0.1 and passes on; a context manager. `cuts` counts the connections cut."""
+    """Forwards 127.0.0.1:`port` to the server; a context manager. `cuts` counts the connections cut."""
 
     def __init__(self, target_port: int, seed: int = 1) -> None:
         self.cuts = 0
@@ -31,7 +31,7 @@ class LossyProxy:
         self.cut(1.0)
 
     def cut(self, share: float = 0.5) -> None:
-        """Cut this share of the connections now, each with a reset."""
+        """Reset this share of the connections now."""
         with self._lock:
             chosen = [pair for pair in self._pairs if self._random.random() < share]
             self._pairs = [pair for pair in self._pairs if pair not in chosen]
@@ -45,7 +45,7 @@ class LossyProxy:
                 end.close()
 
     def lead_to(self, port: int) -> None:
-        """Lead new connections to another server, and cut all of the old ones."""
+        """Forward new connections to another server, and cut all existing ones."""
         self._target = port
         self.cut(1.0)
 

@@ -1,4 +1,4 @@
-"""The MariaDB and MySQL servers of a test run, started on first use; a database per test."""
+"""A database per test on a MariaDB or MySQL server of the test run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connector.schema import TableName
 from tests.support.servers.mysql_server import MysqlServer
 from tests.support.waiting import wait_until
 
-# Tests are written in MariaDB's dialect; what MySQL says otherwise.
+# Tests are written in MariaDB's dialect; these patterns translate it for MySQL.
 _MYSQL = (
     (
         r"FROM seq_(\d+)_to_(\d+)",
@@ -30,7 +30,7 @@ _MYSQL = (
     (r"binlog_row_metadata = NO_LOG", "binlog_row_metadata = MINIMAL"),
     (r"BINLOG MONITOR", "REPLICATION CLIENT"),
 )
-# The same of releases from 8.2 on.
+# More patterns for MySQL 8.2 and later.
 _MYSQL_82 = (
     (r"SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"),
     (r"RESET MASTER", "RESET BINARY LOGS AND GTIDS"),
@@ -39,9 +39,9 @@ _MYSQL_82 = (
 
 @dataclass(frozen=True)
 class MariaDatabase:
-    """One test's own database: `execute` for set-up, `connect` for sessions that a test holds open.
+    """One test's database: `execute` for set-up, `connect` for sessions that a test holds open.
 
-    What scenarios for all databases ask for is at the end: see `tests.support.tested_database`.
+    The members from `kind` on implement `tests.support.tested_database`.
     """
 
     server: MariadbServer | MysqlServer
@@ -50,21 +50,21 @@ class MariaDatabase:
 
     @property
     def is_mysql(self) -> bool:
-        """Whether the server is MySQL."""
+        """Return whether the server is MySQL."""
         return isinstance(self.server, MysqlServer)
 
     @property
     def is_old(self) -> bool:
-        """Whether the server is MySQL 8.0."""
+        """Return whether the server is MySQL 8.0."""
         return isinstance(self.server, MysqlServer) and self.server.release == "8.0"
 
     @property
     def url(self) -> str:
-        """As the all-mighty user, over TCP."""
+        """Return the URL of the user with all privileges, over TCP."""
         return self.server.url(database=self.name)
 
     def connect(self, url: str | None = None) -> Connection[Any]:
-        """A new session in UTC, autocommit; the test closes it, or the end of the server does."""
+        """Open a session in UTC with autocommit; the test closes it, or the server when it stops."""
         return pymysql.connect(
             **parse_url(url or self.url),
             charset="utf8mb4",
@@ -74,7 +74,7 @@ class MariaDatabase:
         )
 
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements in a session of their own; the rows of the last."""
+        """Run statements in a new session; return the rows of the last."""
         with self.connect() as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(self._translated(statement))
@@ -124,7 +124,7 @@ class MariaDatabase:
         self.execute("SET sql_log_bin = 0", *filter(str.strip, statements.split(";")))
 
     def end_of_log(self) -> int:
-        """Return where the server's log ends now."""
+        """Return the position at the current end of the server's log."""
         file, offset = self.execute("SHOW MASTER STATUS")[0][:2]
         return int(file.rpartition(".")[2]) << 32 | offset
 
@@ -137,11 +137,11 @@ class MariaDatabase:
     def end_sessions(self) -> None:
         with self.connect() as connection, connection.cursor() as cursor:
             for number, *_ in self._sessions(connection):
-                with contextlib.suppress(pymysql.Error):  # it has ended by itself
+                with contextlib.suppress(pymysql.Error):  # it may have ended already
                     cursor.execute(f"KILL {number}")
 
     def _sessions(self, ours: Connection[Any]) -> list[tuple[int, str, str]]:
-        """Id, command and state of the sessions in this database, and of those that read the log."""
+        """Return id, command and state of the sessions in this database, and of those that read the log."""
         with ours.cursor() as cursor:
             cursor.execute(
                 "SELECT id, command, coalesce(state, '') FROM information_schema.processlist"
@@ -181,7 +181,7 @@ class MariaDatabase:
 
 @contextlib.contextmanager
 def fresh_database(server: MariadbServer | MysqlServer, name: str) -> Iterator[MariaDatabase]:
-    """A new database, dropped at the end."""
+    """Create a new database; drop it at the end."""
     database = MariaDatabase(server, name)
     MariaDatabase(server, "").execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
     try:

@@ -1,8 +1,8 @@
 """Throwaway MySQL servers, from programs that ``.ci/fetch-servers`` has fetched.
 
-MySQL 9 is a folder with Debian's mysql-server-core and its dependencies (created as root, by debootstrap), in
-which the server runs by chroot. MySQL 8.0 is a folder with programs that run on this system. Neither runs as
-root; both listen on 127.0.0.1 only, and are ended by process id.
+MySQL 9 is a folder with Debian's mysql-server-core and its dependencies (created as root, by debootstrap);
+the server runs in it by chroot. MySQL 8.0 is a folder with programs that run on this system. Neither runs as
+root; both listen on 127.0.0.1 only, and are stopped by process id.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ SETTINGS: Mapping[str, str] = {
     "secure-file-priv": "NULL",
     "innodb-buffer-pool-size": "64M",
     "innodb-redo-log-capacity": "32M",
-    "innodb-flush-log-at-trx-commit": "2",  # what is committed survives a kill of the server
+    "innodb-flush-log-at-trx-commit": "2",  # committed data survives a kill of the server
     "performance-schema": "OFF",
     "skip-name-resolve": "ON",
 }
 
 
 def find_root() -> Path | None:
-    """Find the folder with MySQL 9; None where it is not there, or we may not use it."""
+    """Return the folder with MySQL 9; None if it is missing, or if we are not root."""
     root = Path(os.environ.get("MYSQL_ROOT") or Path(__file__).resolve().parents[3] / ".cache" / "mysql")
     return root if os.geteuid() == 0 and (root / "usr/sbin/mysqld").exists() else None
 
 
 class MysqlServer:
-    """One server with its data in a folder of its own; a context manager that closes it.
+    """One server with its data in its own folder; a context manager that closes it.
 
-    `root`: run in it by chroot; `base`: the folder of programs that run on this system.
+    `root`: the folder to chroot into; `base`: the folder of programs that run on this system.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class MysqlServer:
 
     @classmethod
     def of_release(cls, release: str, scratch: Path) -> MysqlServer | None:
-        """A server of a release that runs on this system, as "8.0"; None where it was not fetched."""
+        """Start a server of a release that runs on this system, such as "8.0"; None if it was not fetched."""
         base = find_programs(f"mysql-{release}", scratch)
         return cls(base=base) if base else None
 
@@ -85,12 +85,12 @@ class MysqlServer:
 
     @property
     def running(self) -> bool:
-        """Whether the server's process is there."""
+        """Return whether the server's process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def data_dir(self) -> Path:
-        """The folder of the server's data and logs."""
+        """Return the folder of the server's data and logs."""
         return self._home / "data"
 
     @property
@@ -98,33 +98,33 @@ class MysqlServer:
         return f"{self._home}/socket"
 
     def _inside(self, path: Path | str) -> str:
-        """A path as the server sees it."""
+        """Return a path as the server sees it."""
         return "/" + str(Path(path).relative_to(self.root))
 
     def url(self, *, user: str = "deltatide", password: str | None = None, database: str = "") -> str:
-        """Connection url over TCP."""
+        """Return the connection URL over TCP."""
         secret = self.password if password is None else password
         return f"mysql://{quote(user)}:{quote(secret)}@127.0.0.1:{self.port}/{quote(database)}"
 
     def restart(self, *, crash: bool = False) -> None:
-        """Stop the server, and start it on the same port and data."""
+        """Stop the server, and start it again on the same port and data."""
         self.stop(crash=crash)
         self._start()
 
     def stop(self, *, crash: bool = False) -> None:
-        """End the server; the data stays."""
+        """Stop the server; keep its data."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGKILL if crash else signal.SIGTERM)
             process.wait(60)
 
     def close(self) -> None:
-        """End the server and remove its data."""
+        """Stop the server and remove its data."""
         self.stop(crash=True)
         shutil.rmtree(self._home, ignore_errors=True)
 
     def _make_home(self) -> Path:
-        """The folder of data and socket, which the server's user owns and everybody may enter."""
+        """Create the folder for data and socket; the server's user owns it, everyone may enter it."""
         inside = None if self._base else self.root / "tmp"
         if inside:
             inside.chmod(0o1777)

@@ -1,4 +1,4 @@
-"""PostgreSQL servers of a test run, one per version, started on first use; a database per test."""
+"""The PostgreSQL servers of a test run, one per version, started on first use; a database per test."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ AS_THEY_ARE = frozenset(
         "double precision",
     ]
 )
-"""Types whose values are the same Python objects on both sides; all others are compared by their text."""
+"""Types whose values are equal Python objects on both sides; all others are compared as text."""
 
 DEFAULT_VERSIONS = (16, 15)
-"""What tests run on unless they ask for a version: these carry PostgreSQL's client programs too."""
+"""Versions that tests run on by default: these include PostgreSQL's client programs."""
 
 
 def postgres_versions() -> list[int]:
-    """Supported major versions found on this machine, for `parametrize("postgres", ..., indirect=True)`."""
+    """Return the supported major versions found here, for `parametrize("postgres", ..., indirect=True)`."""
     return [version for version in find_bin_dirs() if version in SUPPORTED]
 
 
 class PostgresServers:
-    """The servers of this run by major version; a context manager that closes them all."""
+    """The servers of this test run by major version; a context manager that closes them all."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,7 +54,7 @@ class PostgresServers:
             server.close()
 
     def get(self, version: int | None = None) -> PostgresServer:
-        """The server of that version, started where it is not running, as after a test that stopped it."""
+        """Return the server of a version; start it if it is not running, as after a test that stopped it."""
         found = find_bin_dirs()
         version = version or next((v for v in DEFAULT_VERSIONS if v in found), None) or max(found)
         server = self._running.get(version)
@@ -68,9 +68,9 @@ class PostgresServers:
 
 @dataclass(frozen=True)
 class Database:
-    """One test's own database: `execute` for set-up, `connect` for sessions that a test holds open.
+    """One test's database: `execute` for set-up, `connect` for sessions that a test holds open.
 
-    The rest is what scenarios for all databases ask for: see `tests.support.tested_database`.
+    The other members implement `tests.support.tested_database`.
     """
 
     server: PostgresServer
@@ -81,17 +81,17 @@ class Database:
 
     @property
     def url(self) -> str:
-        """As the superuser, over TCP."""
+        """Return the URL of the superuser, over TCP."""
         return self.server.url(database=self.name)
 
     def connect(self, *, autocommit: bool = True) -> psycopg2.extensions.connection:
-        """A new session; the test closes it, or the end of the database does."""
+        """Open a session; the test closes it, or it ends when the database is dropped."""
         connection = psycopg2.connect(self.url)
         connection.autocommit = autocommit
         return connection
 
     def execute(self, statement: str, parameters: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Run statements separated by semicolons in a session of their own; the rows of the last."""
+        """Run semicolon-separated statements in a new session; return the rows of the last."""
         return _execute(self.url, statement, parameters)
 
     @property
@@ -108,7 +108,7 @@ class Database:
         return self.connect(autocommit=False)
 
     def changed_unseen(self, statements: str) -> None:
-        # Under another name of the schema, which the log has and nothing in the catalog keeps.
+        # Rename the schema meanwhile: the log has the other name, and the catalog keeps no trace of it.
         self.execute(
             "ALTER SCHEMA public RENAME TO elsewhere; SET LOCAL search_path = elsewhere;"
             f"{statements}; ALTER SCHEMA elsewhere RENAME TO public"
@@ -158,7 +158,7 @@ def _selected(column: str, type_: str) -> str:
 
 @contextlib.contextmanager
 def fresh_database(server: PostgresServer, name: str) -> Iterator[Database]:
-    """A new database, dropped at the end with its sessions and replication slots."""
+    """Create a new database; drop it at the end with its sessions and replication slots."""
     _execute(server.url(), f'CREATE DATABASE "{name}"')
     try:
         yield Database(server, name)
@@ -168,7 +168,7 @@ def fresh_database(server: PostgresServer, name: str) -> Iterator[Database]:
 
 
 def database_name(test_name: str, number: int) -> str:
-    """The test's name as far as an identifier may be long, made unique by the number."""
+    """Return the test's name as an identifier, truncated to fit and made unique by the number."""
     return f"{re.sub(r'[^a-z0-9]+', '_', test_name.lower()).strip('_')[:48]}_{number}"
 
 

@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server that delays chosen requests, or drops their responses."""
+"""A proxy in front of an S3 server that delays chosen requests or drops their responses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 
 class S3Proxy:
-    """Listens on 127.0.0.1 and passes requests on; a context manager.
+    """Listens on 127.0.0.1 and forwards requests; a context manager.
 
-    `before` is called with each request's method and path before it is passed on, and may wait. An answer for
-    which `loses` says yes never arrives: the connection is closed instead. `statuses` holds all answers.
+    `before` is called with each request's method and path before it is forwarded, and may block. A response
+    for which `loses` returns true is dropped: the connection is closed instead. `statuses` records every
+    response, dropped ones included.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -35,7 +36,7 @@ class S3Proxy:
         self._server.server_close()
 
     def answered(self, method: str, pattern: str) -> list[int]:
-        """The statuses of the answers to such requests, lost ones too."""
+        """Return the status codes of responses to matching requests, dropped ones included."""
         return [s for m, path, s in self.statuses if m == method and re.search(pattern, path)]
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

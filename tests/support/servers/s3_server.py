@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class S3:
-    """What a client has to know; `bucket` is empty for the server as a whole."""
+    """What a client needs to connect; `bucket` is empty for the server as a whole."""
 
     endpoint: str
     access_key: str
@@ -34,7 +34,7 @@ class S3:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which boto3's usual chain finds the credentials."""
+        """Return the variables in which boto3's default chain finds the credentials."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -42,7 +42,7 @@ class S3:
         }
 
     def client(self) -> Any:
-        """A boto3 client with path-style addresses."""
+        """Return a boto3 client with path-style addresses."""
         return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
@@ -53,16 +53,16 @@ class S3:
         )
 
     def with_bucket(self, bucket: str) -> S3:
-        """Make the bucket, and return how to reach it."""
+        """Create a bucket, and return how to reach it."""
         self.client().create_bucket(Bucket=bucket)
         return replace(self, bucket=bucket)
 
 
 class S3Server:
-    """One server process with its objects in a folder; a context manager that ends it.
+    """One server process with its objects in a folder; a context manager that stops it.
 
-    `kind` is `versitygw` or `moto`. `honour_conditions=False` starts versitygw so that it ignores the
-    conditions of a put silently, as some stores do.
+    `kind` is `versitygw` or `moto`. With `honour_conditions=False`, versitygw silently ignores the conditions
+    of a put, as some stores do.
     """
 
     def __init__(self, folder: Path, *, kind: str | None = None, honour_conditions: bool = True) -> None:
@@ -91,7 +91,7 @@ class S3Server:
         self.stop()
 
     def stop(self) -> None:
-        """End the server and wait for it."""
+        """Stop the server and wait for it to exit."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -130,7 +130,7 @@ class S3Server:
 
 
 def versitygw_path() -> Path | None:
-    """The program, from the checkout's cache, the PATH, or Go's folder."""
+    """Return the program from the checkout's cache, the PATH, or Go's folder; None if it is missing."""
     found = shutil.which("versitygw")
     places = [
         REPOSITORY / ".cache/bin/versitygw",
@@ -145,7 +145,7 @@ def _moto(port: int) -> list[str]:
 
 
 def _has_attributes(folder: Path) -> bool:
-    """Whether the file system keeps extended attributes, where versitygw has an object's ETag."""
+    """Return whether the file system has extended attributes, where versitygw stores an object's ETag."""
     try:
         os.setxattr(folder, "user.deltatide", b"1")
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Finds the server programs that ``.ci/fetch-servers`` puts in `.cache`, for the user who runs a server."""
+"""Find the server programs that ``.ci/fetch-servers`` puts in `.cache`, for the user who runs a server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ CACHE = Path(__file__).resolve().parents[3] / ".cache"
 
 
 def find_programs(name: str, scratch: Path) -> Path | None:
-    """The folder with `bin` of these programs; None where they were not fetched.
+    """Return the folder that contains the programs' `bin`; None if they were not fetched.
 
-    A server does not run as root. A copy in `scratch`, which everybody can read, where its user can't go.
+    Servers do not run as root: where their user can't reach the folder, it is copied to `scratch`, which
+    everyone can read.
     """
     folder = CACHE / name
     if not (folder / "bin").is_dir():

@@ -1,4 +1,4 @@
-"""A landing zone and a database in memory, for tests of the capture loop."""
+"""An in-memory landing zone and database for tests of the capture loop."""
 
 from __future__ import annotations
 
