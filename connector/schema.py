@@ -120,9 +120,24 @@ class TableSchema:
         )
 
 
+def fold(name: str) -> str:
+    """Return a column's name as Spark compares names: those that fold alike are one column in the lake.
+
+    Spark compares by Java's ``String.equalsIgnoreCase``: one character at a time, each mapped to upper and
+    then to lower case by Unicode's mappings of one character to one. So ``ı`` and ``İ`` are ``i``, ``ſ`` is
+    ``s``, the micro sign is ``μ``, but ``ß`` is not ``ss``: the length stays.
+    """
+    return name.lower() if name.isascii() else "".join(map(_fold_character, name))
+
+
+def _fold_character(character: str) -> str:
+    upper = character.upper()
+    return (upper if len(upper) == 1 else character).lower()[0]  # İ becomes i and a dot above; Java drops it
+
+
 def folded(names: Iterable[str]) -> set[str]:
-    """Return column names as the lake compares them: regardless of case."""
-    return {name.lower() for name in names}
+    """Return column names as the lake compares them (`fold`)."""
+    return {fold(name) for name in names}
 
 
 def decimal_of(type_name: str) -> tuple[int, int] | None:

@@ -28,7 +28,7 @@ from connector.landing.format import (
     schema_path,
 )
 from connector.landing.manifest import LandedFile, Manifest
-from connector.schema import TableName, TableSchema
+from connector.schema import TableName, TableSchema, fold
 from merge.sql import data_type, quoted
 
 if TYPE_CHECKING:
@@ -205,16 +205,16 @@ class LandingZone:
     def _group(self, paths: list[str], schema: TableSchema, columns: Columns) -> DataFrame:
         landed = {column.name: column.type for column in schema.columns}
         frame = self._spark.read.options(**LANDED).schema(ddl({**landed, CDC: CDC_TYPE})).parquet(*paths)
-        by_case = {name.lower(): name for name in columns}
-        renamed = {name: new for name in landed if (new := by_case.get(name.lower(), name)) != name}
+        named = {fold(name): name for name in columns}
+        renamed = {name: new for name in landed if (new := named.get(fold(name), name)) != name}
         return frame.select(*_selected(landed, columns), _renamed(renamed) if renamed else CDC)
 
 
 def _selected(landed: Columns, columns: Columns) -> Iterator[Column]:
     """Select the wanted columns of a file, whatever the case of their names in it."""
-    by_case = {name.lower(): name for name in landed}
+    named = {fold(name): name for name in landed}
     for name, type_ in columns.items():
-        known = by_case.get(name.lower())
+        known = named.get(fold(name))
         if known == name and landed[known] == type_:
             yield F.col(quoted(name))
         else:

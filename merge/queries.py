@@ -14,7 +14,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, TableError
 from connector.landing.format import CDC
 from connector.landing.manifest import Manifest
-from connector.schema import TableName, TableSchema
+from connector.schema import TableName, TableSchema, fold
 from merge.apply import KEPT, Rules, effective, fresh_cdc, new_values
 from merge.change_set import changes
 from merge.commits import is_of, read_commits, still_holds
@@ -179,10 +179,10 @@ def _names(layout: Layout) -> list[Column]:
 
 def _columns(plan: TablePlan, known: Columns, schemas: list[TableSchema]) -> dict[str, str]:
     """Return the columns that the target will have after a merge."""
-    by_case = {name.lower(): name for name in known}
+    named = {fold(name): name for name in known}
     columns = dict(known)
     for wanted in wanted_columns(plan.table, schemas).values():
-        name = by_case.get(wanted.name.lower(), wanted.name)
+        name = named.get(fold(wanted.name), wanted.name)
         type_ = wider(known.get(name, wanted.type), wanted.type)
         assert type_ is not None, "checked before"
         columns[name] = type_

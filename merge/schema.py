@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from connector.errors import TableError
 from connector.landing.format import CDC
-from connector.schema import Column, TableName, TableSchema, decimal_of
+from connector.schema import Column, TableName, TableSchema, decimal_of, fold
 from merge.commits import USER_METADATA, Mark
 from merge.keys import may_be_raw
 from merge.reconcile import TARGET_FIELDS
@@ -108,19 +108,19 @@ def wanted_columns(table: TableName, schemas: Sequence[TableSchema]) -> dict[str
     for schema in schemas:
         _check_names(table, schema)
         for column in schema.columns:
-            known = wanted.setdefault(column.name.lower(), column)
+            known = wanted.setdefault(fold(column.name), column)
             type_ = wider(known.type, column.type)
             if type_ is None:
                 raise _impossible(table, column.name, column.type, known.type)
             if type_ != known.type:
-                wanted[column.name.lower()] = Column(known.name, known.source_type, type_)
+                wanted[fold(column.name)] = Column(known.name, known.source_type, type_)
     return {column.name: column for column in wanted.values()}
 
 
 def _check_names(table: TableName, schema: TableSchema) -> None:
-    lowered = [column.name.lower() for column in schema.columns]
-    twice = next((c.name for c in schema.columns if lowered.count(c.name.lower()) > 1), None)
-    if twice is not None or CDC in lowered:
+    names = [fold(column.name) for column in schema.columns]
+    twice = next((c.name for c in schema.columns if names.count(fold(c.name)) > 1), None)
+    if twice is not None or CDC in names:
         raise TableError(
             table,
             f"column {twice or CDC!r} differs from another one only by case, or has a name that is taken",
@@ -171,16 +171,16 @@ def create_sql(target: Target, source: str, key: Sequence[str], columns: Mapping
 
 def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) -> list[str]:
     """Build the statements that evolve a target's columns to `wanted`; columns not in it are left alone."""
-    by_case = {name.lower(): name for name in state.columns}
-    added = [c for c in wanted.values() if c.name.lower() not in by_case]
+    named = {fold(name): name for name in state.columns}
+    added = [c for c in wanted.values() if fold(c.name) not in named]
     widened: dict[str, str] = {}
     for column in wanted.values():
-        known = state.columns.get(by_case.get(column.name.lower(), ""))
+        known = state.columns.get(named.get(fold(column.name), ""))
         type_ = column.type if known is None else wider(known, column.type)
         if known is not None and type_ is None:
             raise _impossible(target.table, column.name, column.type, known)
         if known is not None and type_ is not None and type_ != known:
-            widened[by_case[column.name.lower()]] = type_
+            widened[named[fold(column.name)]] = type_
     properties: dict[str, str] = {}
     if any(NEEDS_MAPPING.search(c.name) for c in added) and not MAPPING.items() <= state.properties.items():
         properties |= MAPPING

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from connector.schema import TableName
+from connector.schema import TableName, fold
 
 FORMAT = 1
 """Version of manifests and landing files; a reader refuses a newer one."""
@@ -103,13 +103,13 @@ def request_path(request_id: str) -> str:
 def misnamed(columns: Iterable[str]) -> str | None:
     """Return why columns of these names can't land in one table, or None.
 
-    Delta and Spark ignore case, and `_cdc` is taken.
+    Delta and Spark ignore case (`fold`), and `_cdc` is taken.
     """
     seen: dict[str, str] = {}
     for name in columns:
-        if name.lower() == CDC:
+        if fold(name) == CDC:
             return f"its column {name} has the name of our own column {CDC}"
-        other = seen.setdefault(name.lower(), name)
+        other = seen.setdefault(fold(name), name)
         if other != name:
             return f"its columns {other} and {name} differ only by case"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from connector.errors import ConfigurationError
 from connector.landing.manifest import Notice, TableState
-from connector.schema import TableName
+from connector.schema import TableName, fold
 from merge import live, merge_once
 from tests.support.landed import AT, Event, Landed, config_of, schema_of
 from tests.support.zone import ORDERS, T, Zone, insert
@@ -100,3 +101,33 @@ def test_values_of_every_type_come_out_of_delta_as_they_landed(spark: SparkSessi
     found = sorted(frame.drop("_cdc").toArrow().to_pylist(), key=lambda r: r["id"])
     assert found == [row(1, 1), row(2, None), row(3, 0)]
     assert {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name in columns} == columns
+
+
+def test_columns_renamed_to_what_spark_takes_for_the_same_name_go_on_under_the_old_one(zone: Zone) -> None:
+    """The agent has the table dumped, as for any name that is back."""
+    first, second = ("İl", "adı", "µg"), ("il", "ADI", "μg")
+    for number, names in enumerate((first, second), 1):
+        schema = schema_of(T, id="int", **dict.fromkeys(names, "string"))
+        zone.landed.table(schema)
+        event = Event("insert", 10 * number - 5, 0, {"id": number, **dict.fromkeys(names, f"v{number}")})
+        zone.landed.commit(10 * number, [zone.landed.log(schema, [event])])
+        assert zone.merge().exact
+    assert [
+        found.asDict() for found in live(zone.spark, zone.config, T).drop("_cdc").orderBy("id").collect()
+    ] == [{"id": number, **dict.fromkeys(first, f"v{number}")} for number in (1, 2)]
+
+
+def test_names_fold_as_javas_characters_do(spark: SparkSession) -> None:
+    """But for the letters that are newer than Java's Unicode."""
+    character = "'java.lang.Character'"
+    upper = f"cast(reflect({character}, 'toUpperCase', cast(id AS int)) AS int)"
+    found = spark.range(sys.maxunicode + 1).selectExpr(
+        "id",
+        f"cast(reflect({character}, 'toLowerCase', {upper}) AS int) AS folded",
+        f"reflect({character}, 'isDefined', cast(id AS int)) = 'true' AS defined",
+    )
+    folded = {
+        row.id: row.folded for row in found.where("defined AND id NOT BETWEEN 55296 AND 57343").collect()
+    }
+    assert len(folded) > 100_000
+    assert {chr(n): fold(chr(n)) for n in folded} == {chr(n): chr(to) for n, to in folded.items()}
