@@ -77,8 +77,10 @@ def prepare(
         assert state is not None
     check_owner(state, target, mark.source, newest.key)
     changes = alter_sql(target, state, wanted)
+    if not changes:
+        return state
     _commit(spark, mark, changes)
-    return (look(spark, target) or state) if changes else state
+    return look(spark, target) or state
 
 
 def _commit(spark: SparkSession, mark: Mark, statements: Iterable[str]) -> None:
