@@ -12,6 +12,7 @@ from connector.postgres import slot
 from connector.postgres.log.bulk import BacklogReader
 from connector.postgres.log.reader import PostgresLog
 from connector.postgres.log.stream import StreamReader
+from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import ResumePoint
 from tests.support.postgres_source import both_ways, confirmed, source_of
@@ -291,19 +292,30 @@ def test_the_backlog_in_bulk_equals_the_stream(database: Database, monkeypatch: 
     assert len(streamed) > 3000
 
 
-@both_ways
-def test_the_stream_after_the_bulk_confirms_no_more_than_was_confirmed(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was read in bulk may still be on its way into the landing zone."""
+def behind(database: Database, monkeypatch: pytest.MonkeyPatch) -> tuple[PostgresSource, ResumePoint]:
+    """Begin a history, and write more than is streamed: return the source and where its log begins."""
     monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1 << 12)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = source_of(database, bulk_bytes=1 << 14)
     source.prepare()
     history = source.begin_history(fresh=False)
-    for start in range(0, 10_000, 1000):
+    fill(database, 0)
+    return source, history
+
+
+def fill(database: Database, first: int) -> None:
+    """Insert ten thousand rows with ids from `first` on, a thousand in each transaction."""
+    for start in range(first, first + 10_000, 1000):
         rows = f"SELECT i, repeat('x', 100) FROM generate_series({start}, {start + 999}) i"
         database.execute(f"INSERT INTO t {rows}")
+
+
+@both_ways
+def test_the_stream_after_the_bulk_confirms_no_more_than_was_confirmed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read in bulk may still be on its way into the landing zone."""
+    source, history = behind(database, monkeypatch)
     with opened(source, history) as log:
         assert isinstance(log._way, BacklogReader)
 
@@ -326,24 +338,13 @@ def test_bulk_that_follows_on_bulk_begins_where_that_had_read_to(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than the threshold is written while the end of the first backlog is being landed."""
-    monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1 << 12)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    source = source_of(database, bulk_bytes=1 << 14)
-    source.prepare()
-    history = source.begin_history(fresh=False)
-
-    def fill(first: int) -> None:
-        for start in range(first, first + 10_000, 1000):
-            rows = f"SELECT i, repeat('x', 100) FROM generate_series({start}, {start + 999}) i"
-            database.execute(f"INSERT INTO t {rows}")
-
-    fill(0)
+    source, history = behind(database, monkeypatch)
     with opened(source, history) as log:
         former = log._way
         assert isinstance(former, BacklogReader)
         wait_until(lambda: log.read(0.05, 64 << 20) or former.done, "the backlog is read")
         read = [log.take()]
-        fill(10_000)
+        fill(database, 10_000)
         log.read(0.2, 64 << 20)
         assert isinstance(log._way, BacklogReader)
         assert log._way is not former
