@@ -213,7 +213,7 @@ class Installation:
         """Wait until every table is dumped and no dump is active."""
         return self.wait(agent, lambda m: m.exact and not any(d.active for d in m.dumps), "all is dumped")
 
-    def wait_caught_up(self, agent: Running, seconds: float = 40) -> Manifest:
+    def wait_caught_up(self, agent: Running, seconds: float = 120) -> Manifest:
         """Wait until every table is dumped and a manifest has reached the current end of the log."""
         end = self.end_of_log()
         return self.wait(
