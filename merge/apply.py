@@ -134,7 +134,7 @@ def commit_settings(target: Target, mark: Mark) -> dict[str, str]:
     prefix = "spark.databricks.delta."
     return {
         f"{prefix}write.txnAppId": f"deltatide/{mark.source}/{target.table}",
-        f"{prefix}write.txnVersion": str(mark.fence),
+        f"{prefix}write.txnVersion": str(mark.delta_txn_version),
         USER_METADATA: mark.to_json(),
     }
 
@@ -154,8 +154,8 @@ def overwrite_sql(target: Target, view: str, layout: Layout, rules: Rules) -> st
 def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, bounds: str = "") -> str:
     """Build the MERGE of reconciled changes, in the temporary view `view`, into a target."""
     # A deleted row keeps its last values, whether the target or the changes have them.
-    deleting = f"UPDATE SET {_set(_folded(layout, CONTINUES), layout)}" if rules.soft else "DELETE"
-    updates = _set(new_values(layout, rules), layout)
+    deleting = f"UPDATE SET {_assignments(_folded(layout, CONTINUES), layout)}" if rules.soft else "DELETE"
+    updates = _assignments(new_values(layout, rules), layout)
     inserts = ", ".join([*(f"source.{quoted(name)}" for name in layout.columns), fresh_cdc()])
     return f"""
         MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout)}{bounds}
@@ -165,7 +165,7 @@ def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, bounds: s
             THEN INSERT ({listed([*layout.columns, CDC])}) VALUES ({inserts})"""
 
 
-def _set(values: Mapping[str, str], layout: Layout) -> str:
+def _assignments(values: Mapping[str, str], layout: Layout) -> str:
     return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items() if name not in layout.key)
 
 

@@ -153,11 +153,11 @@ def key_text(value: Column, type_: str) -> Column:
 
 
 def _array_text(value: Column, element: str) -> Column:
-    def spelled(item: Column) -> Column:
+    def quoted_text(item: Column) -> Column:
         escaped = F.regexp_replace(key_text(item, element), r'(["\\])', r"\\$1")
         return F.coalesce(F.concat(F.lit('"'), escaped, F.lit('"')), F.lit("NULL"))
 
-    return F.concat(F.lit("{"), F.array_join(F.transform(value, spelled), ","), F.lit("}"))
+    return F.concat(F.lit("{"), F.array_join(F.transform(value, quoted_text), ","), F.lit("}"))
 
 
 def write_request(
@@ -175,6 +175,6 @@ def write_request(
     if keys is not None:
         body["keys"] = [list(key) for key in keys]
     frame = spark.range(1, numPartitions=1).select(F.lit(json.dumps(body)).alias("value"))
-    # The agent reads plain text; a cluster may compress unless told not to.
+    # The agent reads plain text; a cluster may compress by default.
     frame.write.option("compression", "none").text(f"{landing.root}/{request_path(request_id)}")
     return request_id

@@ -50,7 +50,7 @@ def changes(
         events = _truncate(landing, plan, schemas, layout, events, target, soft=soft)
     if target is not None:
         for sweep in plan.sweeps:
-            events = events.unionByName(_ghosts(landing, sweep, schemas, layout, target))
+            events = events.unionByName(_stale_key_deletes(landing, sweep, schemas, layout, target))
     return reconcile(
         events, layout.key, layout.values, partial=plan.partial, raw_keys=layout.raw_keys, soft=soft
     )
@@ -95,29 +95,29 @@ def _truncate(
     events = events.where(F.col(CDC)["op"] != TRUNCATE)
     kept = events if soft else events.where(~_before(position))
     for frame in ([events] if soft else []) + ([] if target is None else [target]):
-        kept = kept.unionByName(_deletes(_older(frame, layout, position), layout, position))
+        kept = kept.unionByName(_deletes(_keys_before(frame, layout, position), layout, position))
     return kept
 
 
-def _ghosts(
+def _stale_key_deletes(
     landing: LandingZone,
     sweep: Sweep,
     schemas: Mapping[str, TableSchema],
     layout: Layout,
     target: DataFrame,
 ) -> DataFrame:
-    """Delete the target's ghosts of a full dump; events from before it are not read at all."""
+    """Return deletes of the keys that a full dump lacks (ghosts); events from before it are not read."""
     keys = {name: layout.columns[name] for name in layout.key}
     dumped = landing.events(sweep.chunks, schemas, keys).select(*with_raw(layout.key, layout.raw_keys))
     ghosts = (
-        _older(target, layout, sweep.position)
+        _keys_before(target, layout, sweep.position)
         .alias("source")
         .join(dumped.alias("target"), same_keys(layout), "left_anti")
     )
     return _deletes(ghosts, layout, sweep.position)
 
 
-def _older(frame: DataFrame, layout: Layout, position: Position) -> DataFrame:
+def _keys_before(frame: DataFrame, layout: Layout, position: Position) -> DataFrame:
     """Return the keys of undeleted rows positioned before `position`."""
     older = frame.where((F.col(CDC)["op"] != DELETE) & _before(position))
     return older.select(*with_raw(layout.key, layout.raw_keys))

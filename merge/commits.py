@@ -14,7 +14,7 @@ Invariants:
 - How far a table is, and its fences, follow from the commits that wrote rows: after one that only created or
   altered the table, the merge may have crashed.
 
-On a platform that keeps no user metadata, our commits can't be told from other WRITEs and MERGEs.
+On a platform that keeps no user metadata, our commits can't be distinguished from other WRITEs and MERGEs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from connector.errors import GapError
-from merge.control_table import Place
+from merge.control_table import Frontier
 from merge.plan import Manifests
 from merge.target import Target
 
@@ -57,10 +57,10 @@ KEEPS_ROWS = frozenset(
 )
 """Delta's names for operations that keep a table's rows; any other may have changed them."""
 
-OURS_PERHAPS = frozenset({"MERGE", "WRITE"})
+MAY_BE_OURS = frozenset({"MERGE", "WRITE"})
 """Delta's names for the operations that a merge uses to write."""
 
-FENCES = 1000
+TXN_VERSIONS_PER_MANIFEST = 1000
 """Delta transaction versions reserved per manifest: one for the merge, the others for rebuilds."""
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -86,13 +86,13 @@ class Mark:
     layout: bool = False
 
     @property
-    def fence(self) -> int:
+    def delta_txn_version(self) -> int:
         """Return Delta's transaction version of the commit.
 
         A rebuild must pass a merge of the same manifest, and earlier rebuilds, which someone may have
         written to right away.
         """
-        return FENCES * self.manifest + min(self.rebuilt, FENCES - 1)
+        return TXN_VERSIONS_PER_MANIFEST * self.manifest + min(self.rebuilt, TXN_VERSIONS_PER_MANIFEST - 1)
 
     def rebuild_after(self, last: Mark | None) -> Mark:
         """Return the mark of a rebuild up to the same manifest; `last` is the greatest mark so far."""
@@ -150,19 +150,19 @@ class Commits:
     last: Mark | None = None
 
 
-def read_commits(spark: SparkSession, target: Target, source: str, place: Place) -> Commits:
-    """Read a table's history from the version of its frontier `place` on; all of it if that has none."""
-    return commits_of(_history(spark, target, place.version or 0), source, place)
+def read_commits(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> Commits:
+    """Read a table's history from the version of its frontier on; all of it if that has none."""
+    return commits_of(_history(spark, target, frontier.version or 0), source, frontier)
 
 
-def still_holds(spark: SparkSession, target: Target, source: str, place: Place) -> bool:
+def still_holds(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> bool:
     """Return whether a table's version that a cut names is still the state that the cut recorded.
 
     False if its history no longer has that version, too. The table's id is the caller's to compare.
     """
-    rows = _history(spark, target, place.version or 0)
-    return place.version in {row["version"] for row in rows} and not _is_another(
-        rows, _marks(rows, source), place
+    rows = _history(spark, target, frontier.version or 0)
+    return frontier.version in {row["version"] for row in rows} and not _was_replaced(
+        rows, _marks(rows, source), frontier
     )
 
 
@@ -185,32 +185,32 @@ def _marks(rows: Sequence[Row], source: str) -> dict[int, Mark]:
     return {row["version"]: mark for row in rows if (mark := Mark.parse(row["userMetadata"], source))}
 
 
-def _first_after(place: Place) -> int:
-    return 0 if place.version is None else place.version + 1
+def _first_after(frontier: Frontier) -> int:
+    return 0 if frontier.version is None else frontier.version + 1
 
 
-def commits_of(rows: Sequence[Row], source: str, place: Place) -> Commits:
+def commits_of(rows: Sequence[Row], source: str, frontier: Frontier) -> Commits:
     """Judge a history, newest commit first. Pure."""
     newest = rows[0]["version"]
     marks = _marks(rows, source)
     written = {version: mark for version, mark in marks.items() if not mark.layout}
     version = max(written, default=min(marks, default=newest))
     manifest = written[version].manifest if written else None
-    last = max(written.values(), key=lambda mark: mark.fence, default=None)
-    return Commits(version, manifest, newest, _breach(rows, marks, place), last)
+    last = max(written.values(), key=lambda mark: mark.delta_txn_version, default=None)
+    return Commits(version, manifest, newest, _breach(rows, marks, frontier), last)
 
 
-def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], place: Place) -> str | None:
-    newest, oldest, first = rows[0]["version"], rows[-1]["version"], _first_after(place)
+def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> str | None:
+    newest, oldest, first = rows[0]["version"], rows[-1]["version"], _first_after(frontier)
     if newest < first - 1:
         return f"its newest version is {newest}, it was at {first - 1}"
     rebuilt = max((version for version, mark in marks.items() if mark.rebuilt), default=-1)
-    if rebuilt < first and _is_another(rows, marks, place):
+    if rebuilt < first and _was_replaced(rows, marks, frontier):
         return f"version {first - 1} is not the commit that it was"
     if max(first, rebuilt) < oldest:
         return f"its history before version {oldest} is gone"
     after = [row for row in reversed(rows) if row["version"] >= max(first, rebuilt)]
-    harmless = KEEPS_ROWS if marks else KEEPS_ROWS | OURS_PERHAPS
+    harmless = KEEPS_ROWS if marks else KEEPS_ROWS | MAY_BE_OURS
     for row in after:
         if row["version"] not in marks and row["operation"] not in harmless:
             return f"version {row['version']} is a {row['operation']} of someone else"
@@ -221,12 +221,12 @@ def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], place: Place) -> str
     return None
 
 
-def _is_another(rows: Sequence[Row], marks: Mapping[int, Mark], place: Place) -> bool:
+def _was_replaced(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> bool:
     """Return whether the commit at a frontier's version is not the one that was there: files were put back.
 
-    Without any marks (the platform keeps none) or without that commit, it can't be told.
+    Without any marks (the platform keeps none) or without that commit, return False: it can't be known.
     """
-    at = place.version
+    at = frontier.version
     if at is None or not marks or not any(row["version"] == at for row in rows):
         return False
-    return at not in marks or marks[at].manifest > place.manifest
+    return at not in marks or marks[at].manifest > frontier.manifest

@@ -47,7 +47,7 @@ ROWS_READ = 20
 
 
 @dataclass(frozen=True)
-class Place:
+class Frontier:
     """A table's frontier: the last manifest applied, and the version of that state in the Delta table `id`.
 
     `version` and `id` None: there is no table yet. `missing`: how many of its rows wait for a column (None:
@@ -62,18 +62,21 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Frontier:
-    """How far a source has been merged. A table that no row names was created after `newest`."""
+class Frontiers:
+    """The frontiers of a source's tables, and its newest cut.
+
+    A table that no row names was created after manifest `newest`, so its frontier is there.
+    """
 
     newest: int = 0
     epoch: int = 0
     position: int = 0
     exact: bool = True
-    places: Mapping[TableName, Place] = field(default_factory=dict)
+    by_table: Mapping[TableName, Frontier] = field(default_factory=dict)
 
-    def of(self, table: TableName) -> Place:
+    def of(self, table: TableName) -> Frontier:
         """Return a table's frontier."""
-        return self.places.get(table, Place(self.newest))
+        return self.by_table.get(table, Frontier(self.newest))
 
     def check(self, landing: Manifests) -> None:
         """Refuse a landing zone whose manifest `newest` isn't the one that was merged."""
@@ -93,8 +96,8 @@ def cuts_table(config: Config) -> str:
     return lake_table(config, "_deltatide/cuts", "_deltatide_cuts")
 
 
-def read_frontier(spark: SparkSession, config: Config) -> Frontier:
-    """Read how far the configured source has been merged."""
+def read_frontiers(spark: SparkSession, config: Config) -> Frontiers:
+    """Read the frontiers of the configured source."""
     try:
         rows = spark.sql(
             f"SELECT * FROM {cuts_table(config)} WHERE source = {text(config.source.name)} "
@@ -102,35 +105,40 @@ def read_frontier(spark: SparkSession, config: Config) -> Frontier:
         ).collect()
     except AnalysisException as error:
         if is_missing(error):
-            return Frontier()
+            return Frontiers()
         raise
-    return frontier_of(rows)
+    return frontiers_of(rows)
 
 
-def frontier_of(rows: list[Row]) -> Frontier:
+def frontiers_of(rows: list[Row]) -> Frontiers:
     """Combine rows, newest manifest first: each table gets the greatest manifest of the rows that name it."""
     if not rows:
-        return Frontier()
-    places: dict[TableName, Place] = {}
+        return Frontiers()
+    by_table: dict[TableName, Frontier] = {}
     for row in rows:
-        for name, place in row["tables"].items():
+        for name, frontier in row["tables"].items():
             table = TableName.parse(name)
-            known = places.get(table)
-            if known is None or place["manifest"] > known.manifest:
-                places[table] = Place(**place.asDict())
+            known = by_table.get(table)
+            if known is None or frontier["manifest"] > known.manifest:
+                by_table[table] = Frontier(**frontier.asDict())
     newest = rows[0]
-    return Frontier(newest["manifest"], newest["epoch"], newest["position"], newest["exact"], places)
+    return Frontiers(newest["manifest"], newest["epoch"], newest["position"], newest["exact"], by_table)
 
 
 def append_cut(
-    spark: SparkSession, config: Config, manifest: Manifest, places: Mapping[TableName, Place], *, exact: bool
+    spark: SparkSession,
+    config: Config,
+    manifest: Manifest,
+    frontiers: Mapping[TableName, Frontier],
+    *,
+    exact: bool,
 ) -> None:
     """Record a cut in the control table, which must exist; durable on return."""
     entries = ", ".join(
         f"{text(str(table))}, named_struct('version', {_bigint(at.version)}, "
         f"'manifest', {_bigint(at.manifest)}, 'id', {_string(at.id)}, "
         f"'missing', {_bigint(at.missing)}, 'error', {_string(at.error)})"
-        for table, at in sorted(places.items())
+        for table, at in sorted(frontiers.items())
     )
     values = {
         "source": text(config.source.name),

@@ -64,30 +64,34 @@ def _launch(settings: Mapping[str, str], output: IO[bytes]) -> tuple[int, str]:
     arguments = [item for name, value in settings.items() for item in ("--conf", f"{name}={value}")]
     arguments += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder, "connection")
+        connection_file = Path(folder, "connection")
         process = subprocess.Popen(
             [str(home / "bin" / "spark-submit"), *arguments],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+            env={
+                **os.environ,
+                "SPARK_CONNECT_MODE": "0",
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file),
+            },
             preexec_fn=_ignore_signals,
         )
         try:
-            _wait_for(told, process)
+            _wait_for(connection_file, process)
         except BaseException:
             process.kill()
             process.wait()
             raise
         _started.append(process)
         atexit.register(_end, process)
-        answer = told.read_bytes()
+        answer = connection_file.read_bytes()
     port, length = struct.unpack_from(">ii", answer)
     return port, answer[8 : 8 + length].decode()
 
 
-def _wait_for(told: Path, process: subprocess.Popen[bytes]) -> None:
-    while not told.exists():
+def _wait_for(connection_file: Path, process: subprocess.Popen[bytes]) -> None:
+    while not connection_file.exists():
         if process.poll() is not None:
             raise RuntimeError(f"Java ended with status {process.returncode}")
         time.sleep(0.05)

@@ -31,7 +31,7 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.backfill import missing_is_asked
 from merge.commits import Mark, read_commits
-from merge.control_table import Frontier, Place, append_cut, create_cuts, cuts_table, read_frontier
+from merge.control_table import Frontier, Frontiers, append_cut, create_cuts, cuts_table, read_frontiers
 from merge.landing_zone import LandingZone
 from merge.log_store import IDEMPOTENT, check_log_store
 from merge.plan import TablePlan, plan_past_holes
@@ -116,18 +116,18 @@ def _merge_all(
     stop: threading.Event,
 ) -> MergeReport:
     begun = time.monotonic()
-    frontier = read_frontier(spark, config)
+    frontiers = read_frontiers(spark, config)
     # Checked before the manifests: what the agent picks up meanwhile is then in one of those.
-    waits = any(place.missing for place in frontier.places.values()) and missing_is_asked(landing)
-    manifest = _newest(landing, frontier, until)
+    waits = any(frontier.missing for frontier in frontiers.by_table.values()) and missing_is_asked(landing)
+    manifest = _newest(landing, frontiers, until)
     if manifest is None:
-        return MergeReport(config.source.name, frontier.newest, frontier.epoch, frontier.position)
+        return MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)
     check_log_store(spark, config)
-    chosen = _chosen(manifest, frontier, tables)
+    chosen = _chosen(manifest, frontiers, tables)
     targets = targets_of(config, manifest.tables)
-    if not frontier.newest:
+    if not frontiers.newest:
         check_schema(spark, config)
-    run = _Run(spark, config, landing, frontier, manifest, progress, asks=until is None and not waits)
+    run = _Run(spark, config, landing, frontiers, manifest, progress, asks=until is None and not waits)
     # A signal stops it between two tables.
     reports = [run.merge(targets[table]) for table in chosen if not stop.is_set()]
     exact, recorded = run.record(reports)
@@ -145,29 +145,29 @@ def _merge_all(
     )
 
 
-def _newest(landing: LandingZone, frontier: Frontier, until: int | None) -> Manifest | None:
+def _newest(landing: LandingZone, frontiers: Frontiers, until: int | None) -> Manifest | None:
     """Return the manifest to merge up to; None if nothing has landed, or no table is behind `until`.
 
     What a lagging table has to catch up with is read when its turn comes.
     """
-    oldest = min((p.manifest for p in frontier.places.values()), default=frontier.newest)
+    oldest = min((p.manifest for p in frontiers.by_table.values()), default=frontiers.newest)
     if until is not None and until <= oldest:
         return None
-    if until is not None and until < frontier.newest:
+    if until is not None and until < frontiers.newest:
         return landing.get(until)
-    number = landing.newest(frontier.newest, until)
-    frontier.check(landing)
+    number = landing.newest(frontiers.newest, until)
+    frontiers.check(landing)
     return landing.get(number) if number else None
 
 
-def _chosen(manifest: Manifest, frontier: Frontier, tables: Collection[str] | None) -> list[TableName]:
+def _chosen(manifest: Manifest, frontiers: Frontiers, tables: Collection[str] | None) -> list[TableName]:
     """Return the tables to merge: those not yet at the manifest."""
     named = None if tables is None else {table_name(text) for text in tables}
     landed = [table for table, state in manifest.tables.items() if state.schema_id is not None]
     if unknown := sorted((named or set()) - set(landed)):
         raise not_landed(unknown[0], manifest)
     wanted = landed if named is None else [t for t in landed if t in named]
-    return [table for table in wanted if frontier.of(table).manifest < manifest.number]
+    return [table for table in wanted if frontiers.of(table).manifest < manifest.number]
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class _Run:
     spark: SparkSession
     config: Config
     landing: LandingZone
-    frontier: Frontier
+    frontiers: Frontiers
     manifest: Manifest
     progress: Progress
     asks: bool
@@ -202,59 +202,67 @@ class _Run:
     def _failed(self, target: Target, error: Exception) -> TableReport:
         hint = error.hint if isinstance(error, DeltatideError) else None
         log.debug("merge of %s failed", target.table, exc_info=error)
-        return self._report(target, self.frontier.of(target.table), error=first_line(error), hint=hint)
+        return self._report(target, self.frontiers.of(target.table), error=first_line(error), hint=hint)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
         self.progress(TableProgress(target.table, step, rows, seconds))
 
-    def _report(self, target: Target, place: Place, **more: Any) -> TableReport:
+    def _report(self, target: Target, frontier: Frontier, **more: Any) -> TableReport:
         return TableReport(
-            target.table, place.manifest, place.version, id=place.id, missing=place.missing, **more
+            target.table,
+            frontier.manifest,
+            frontier.version,
+            id=frontier.id,
+            missing=frontier.missing,
+            **more,
         )
 
     def _attempts(self, target: Target) -> TableReport:
         """Merge one table; after a commit conflict, retry from where the other job left it."""
-        places = iter([self.frontier.of(target.table)])
+        known = iter([self.frontiers.of(target.table)])
 
         def merge() -> TableReport:
-            place = next(places, None) or read_frontier(self.spark, self.config).of(target.table)
-            if place.manifest >= self.manifest.number:
-                return self._report(target, place)
-            return self._merge(target, place)
+            frontier = next(known, None) or read_frontiers(self.spark, self.config).of(target.table)
+            if frontier.manifest >= self.manifest.number:
+                return self._report(target, frontier)
+            return self._merge(target, frontier)
 
         return attempts(merge, f"{target.table} in {target.name}")
 
-    def _merge(self, target: Target, place: Place) -> TableReport:
+    def _merge(self, target: Target, frontier: Frontier) -> TableReport:
         """Merge from a frontier; from the beginning if its Delta table is gone or was replaced."""
-        if place.error is not None:
-            self._check_again(target, place)
-        self.landing.load(place.manifest + 1, self.manifest.number)
-        plan = plan_past_holes(target.table, self.landing, place.manifest, self.manifest.number)
-        now = replace(place, manifest=self.manifest.number, error=None)
-        if plan.idle and place.version is not None and not self._asks_again(place, target):
+        if frontier.error is not None:
+            self._check_again(target, frontier)
+        self.landing.load(frontier.manifest + 1, self.manifest.number)
+        plan = plan_past_holes(target.table, self.landing, frontier.manifest, self.manifest.number)
+        now = replace(frontier, manifest=self.manifest.number, error=None)
+        if plan.idle and frontier.version is not None and not self._asks_again(frontier, target):
             return self._report(target, now)
         self._show(target, "reading", plan.rows)
         state = look(self.spark, target)
-        if place.version is not None and (state is None or state.id != place.id):
-            log.warning("%s: its Delta table is gone or another one, it is built anew", target.table)
-            return self._merge(target, Place(0))
-        if place.version is None and state is not None:
+        if frontier.version is not None and (state is None or state.id != frontier.id):
+            log.warning(
+                "%s: its Delta table was dropped or replaced; rebuilding it from the landing zone",
+                target.table,
+            )
+            return self._merge(target, Frontier(0))
+        if frontier.version is None and state is not None:
             self._check_origin(target)
         job = self._table_job(target, plan, state)
-        idle = plan.idle and place.version is not None
-        merged = Merged(self._report(target, now), None) if idle else job.merge(place)
+        idle = plan.idle and frontier.version is not None
+        merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
         if merged.breach is None:
-            waits = bool(merged.report.missing) and self._asks_again(place, target)
+            waits = bool(merged.report.missing) and self._asks_again(frontier, target)
             return replace(merged.report, requested=job.ask_again()) if waits else merged.report
-        log.warning("%s: %s, it is built anew from the landing zone", target.name, merged.breach)
+        log.warning("%s: %s; rebuilding it from the landing zone", target.name, merged.breach)
         return self._rebuild(target, merged.last)
 
-    def _check_again(self, target: Target, place: Place) -> None:
+    def _check_again(self, target: Target, frontier: Frontier) -> None:
         """Raise what still blocks a table, before reading everything it has to catch up with."""
         state, schema_id = look(self.spark, target), self.manifest.tables[target.table].schema_id
         if state is None:
             return
-        if place.version is None:
+        if frontier.version is None:
             self._check_origin(target)
         if schema_id is not None:
             newest = self.landing.schemas([(target.table, schema_id)])[schema_id]
@@ -262,7 +270,7 @@ class _Run:
 
     def _check_origin(self, target: Target) -> None:
         """Refuse a Delta table that no cut knows and that was merged from another landing zone."""
-        commits = read_commits(self.spark, target, self.config.source.name, Place(0))
+        commits = read_commits(self.spark, target, self.config.source.name, Frontier(0))
         check_origin(self.landing, target, commits.last)
 
     def _rebuild(self, target: Target, last: Mark | None) -> TableReport:
@@ -270,12 +278,12 @@ class _Run:
         self.landing.load(1, self.manifest.number)
         plan = plan_past_holes(target.table, self.landing, 0, self.manifest.number)
         job = self._table_job(target, plan, look(self.spark, target))
-        merged = job.merge(Place(0), job.mark.rebuild_after(last))
+        merged = job.merge(Frontier(0), job.mark.rebuild_after(last))
         if merged.breach is not None:
             raise TableError(
                 target.table,
-                f"{target.name} was built anew, and {merged.breach}",
-                hint="let nobody else write to that Delta table; the next merge tries again",
+                f"{target.name} changed while it was rebuilt: {merged.breach}",
+                hint="stop other writers to that Delta table; the next merge tries again",
             )
         return merged.report
 
@@ -287,29 +295,29 @@ class _Run:
         self._show(target, "merging", job.plan.rows)
         return job
 
-    def _asks_again(self, place: Place, target: Target) -> bool:
-        """Return whether rows that have waited for a column since `place` must be requested again."""
+    def _asks_again(self, frontier: Frontier, target: Target) -> bool:
+        """Return whether rows that have waited for a column since the frontier must be requested again."""
         dumps = (dump for dump in self.manifest.dumps if dump.table == target.table and dump.active)
         answered = not any(dump.kind == "full" or dump.reason == "missing" for dump in dumps)
         captured = self.manifest.tables[target.table].state == "captured"  # else it needs a full dump anyway
-        return bool(place.missing) and self.asks and answered and captured
+        return bool(frontier.missing) and self.asks and answered and captured
 
     def record(self, reports: Iterable[TableReport]) -> tuple[bool, bool]:
         """Record the cut if anything changed; return whether it is exact, and whether it was recorded."""
-        before = {table: self.frontier.of(table) for table in self.manifest.tables}
-        places = before | {report.table: report.place for report in reports}
+        before = {table: self.frontiers.of(table) for table in self.manifest.tables}
+        frontiers = before | {report.table: report.frontier for report in reports}
         exact = self.manifest.exact and all(
-            place.manifest == self.manifest.number and place.missing == 0 and place.error is None
-            for place in places.values()
+            frontier.manifest == self.manifest.number and frontier.missing == 0 and frontier.error is None
+            for frontier in frontiers.values()
         )
-        further = places != before or self.manifest.number > self.frontier.newest
-        recorded = further or (exact and not self.frontier.exact)
+        further = frontiers != before or self.manifest.number > self.frontiers.newest
+        recorded = further or (exact and not self.frontiers.exact)
         if recorded:
             failpoint.reach("cut-missing")
-            attempts(lambda: self._append(places, exact), cuts_table(self.config))
+            attempts(lambda: self._append(frontiers, exact), cuts_table(self.config))
         return exact, recorded
 
-    def _append(self, places: Mapping[TableName, Place], exact: bool) -> None:
-        if not self.frontier.newest:
+    def _append(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:
+        if not self.frontiers.newest:
             create_cuts(self.spark, self.config)
-        append_cut(self.spark, self.config, self.manifest, places, exact=exact)
+        append_cut(self.spark, self.config, self.manifest, frontiers, exact=exact)

@@ -96,9 +96,9 @@ def raw_entries(raw_keys: Sequence[str]) -> list[Column]:
 def keys_equal(layout: Layout) -> str:
     """Build the MERGE condition that `source` and `target`, which have `_cdc`, are the same row."""
     return " AND ".join(
-        f"{_both('<=>', name)} AND source._cdc.raw[{text(name)}] <=> target._cdc.raw[{text(name)}]"
+        f"{_compare('<=>', name)} AND source._cdc.raw[{text(name)}] <=> target._cdc.raw[{text(name)}]"
         if name in layout.raw_keys
-        else _both("=", name)
+        else _compare("=", name)
         for name in layout.key
     )
 
@@ -124,7 +124,7 @@ def _same(layout: Layout, raw: Callable[[str, str], Column]) -> Column:
     return found
 
 
-def _both(sign: str, name: str) -> str:
+def _compare(sign: str, name: str) -> str:
     return f"source.{quoted(name)} {sign} target.{quoted(name)}"
 
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - The manifests after a frontier form a chain without holes; none has a newer format. With nothing merged yet,
-  old ones may be gone: a table starts at a full dump then (`merge.plan`), or is told which one it needs.
+  old ones may be gone: a table starts at a full dump then (`merge.plan`), or fails, naming the one it needs.
 - Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
   names.
 """
@@ -73,10 +73,10 @@ class LandingZone:
         """
         first = after or self._begin_of_last_run(until)
         found = self._read(first, until)
-        if _hole(found, first):
+        if _first_missing(found, first):
             # Listing a local folder while two manifests are added may show only the later one.
             found = self._read(first, until)
-        if (hole := _hole(found, first)) is not None:
+        if (hole := _first_missing(found, first)) is not None:
             raise GapError(
                 f"manifest {hole} is missing in {self.root}",
                 hint="bring it back; nothing is merged past it, as what it names can't be known",
@@ -204,7 +204,9 @@ class LandingZone:
 
     def _group(self, paths: list[str], schema: TableSchema, columns: Columns) -> DataFrame:
         landed = {column.name: column.type for column in schema.columns}
-        frame = self._spark.read.options(**LANDED).schema(ddl({**landed, CDC: CDC_TYPE})).parquet(*paths)
+        frame = (
+            self._spark.read.options(**LANDED).schema(schema_ddl({**landed, CDC: CDC_TYPE})).parquet(*paths)
+        )
         named = {fold(name): name for name in columns}
         renamed = {name: new for name in landed if (new := named.get(fold(name), name)) != name}
         return frame.select(*_selected(landed, columns), _renamed(renamed) if renamed else CDC)
@@ -234,8 +236,8 @@ def _renamed(names: Mapping[str, str]) -> Column:
     return F.col(CDC).withField("unchanged", unchanged).withField("raw", raw).alias(CDC)
 
 
-def ddl(columns: Columns) -> str:
-    """Format columns as the schema of a frame."""
+def schema_ddl(columns: Columns) -> str:
+    """Build the schema of a frame, as Spark parses it."""
     return ", ".join(f"{quoted(name)} {data_type(type_)}" for name, type_ in columns.items())
 
 
@@ -254,5 +256,5 @@ def _file_name(number: int) -> str:
     return manifest_path(number).rpartition("/")[2]
 
 
-def _hole(found: Mapping[int, object], first: int) -> int | None:
+def _first_missing(found: Mapping[int, object], first: int) -> int | None:
     return next((n for n in range(first, max(found, default=first - 1) + 1) if n not in found), None)

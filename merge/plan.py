@@ -132,7 +132,7 @@ def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) ->
     before = earlier.position if earlier else None
     swept = max((p for p in (before, sweep.position if sweep else None) if p is not None), default=None)
     files = _not_swept([*log, *chunks], swept)
-    lows = [_low(file) for file in files if file.kind == "chunk"]
+    lows = [_low_watermark(file) for file in files if file.kind == "chunk"]
     if after:
         known = manifests.get(after)
         lows += [_just_before(f) for f in log if _just_before(f) < (known.epoch, known.position)]
@@ -167,7 +167,7 @@ def plan_past_holes(table: TableName, manifests: Manifests, after: int, upto: in
         return plan_table(table, manifests, dump.started_in - 1, upto)
 
 
-def _low(chunk: LandedFile) -> tuple[int, int]:
+def _low_watermark(chunk: LandedFile) -> tuple[int, int]:
     """Return epoch and LSN of a chunk's low watermark."""
     if chunk.low is None:
         raise TableError(chunk.table, "a chunk has no low watermark", hint="it was not written by deltatide")

@@ -18,7 +18,7 @@ from connector.schema import TableName, TableSchema, fold
 from merge.apply import KEPT, Rules, effective, fresh_cdc, new_values
 from merge.change_set import changes
 from merge.commits import is_of, read_commits, still_holds
-from merge.control_table import Place, cuts, read_frontier
+from merge.control_table import Frontier, cuts, read_frontiers
 from merge.keys import Layout, same_rows
 from merge.landing_zone import Columns, LandingZone
 from merge.plan import TablePlan, plan_past_holes
@@ -61,20 +61,20 @@ def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     landing = LandingZone(spark, config.landing.url, config.source.name)
     # This order keeps frontier <= state of the Delta table <= newest manifest, whatever merges run meanwhile.
     name = table_name(table)
-    frontier = read_frontier(spark, config)
-    place = frontier.of(name)
-    known = _captured(landing, name, frontier.newest)
-    frontier.check(landing)
+    frontiers = read_frontiers(spark, config)
+    frontier = frontiers.of(name)
+    known = _captured(landing, name, frontiers.newest)
+    frontiers.check(landing)
     target = targets_of(config, known.tables)[name]
     check_rival(spark, target)
     state = look(spark, target)
-    frame = None if state is None else _continuing(spark, config, landing, target, state.id, place)
+    frame = None if state is None else _continuing(spark, config, landing, target, state.id, frontier)
     newest = _captured(landing, name, known.number)
     source, key = config.source.name, newest.tables[name].key
     if frame is not None and state is not None and stranger(state, target, source, key) is None:
-        if newest.number <= place.manifest:
+        if newest.number <= frontier.manifest:
             return _alive(frame)
-        plan = plan_past_holes(name, landing, place.manifest, newest.number)
+        plan = plan_past_holes(name, landing, frontier.manifest, newest.number)
         if plan.idle:
             return _alive(frame)
         if _fits(landing, plan, target, replace(state, columns=_types(frame)), source):
@@ -92,17 +92,17 @@ def _captured(landing: LandingZone, table: TableName, after: int) -> Manifest:
 
 
 def _continuing(
-    spark: SparkSession, config: Config, landing: LandingZone, target: Target, id_: str, place: Place
+    spark: SparkSession, config: Config, landing: LandingZone, target: Target, id_: str, frontier: Frontier
 ) -> DataFrame | None:
     """Return the Delta table in its current version; None if that (its id: `id_`) does not continue.
 
-    Commits of manifests before the place's are this landing zone's, as the cut that names the place is.
+    Commits of manifests before the frontier's are this landing zone's, as the cut that names it is.
     """
-    if place.version is not None and place.id != id_:
+    if frontier.version is not None and frontier.id != id_:
         return None
-    commits = read_commits(spark, target, config.source.name, place)
+    commits = read_commits(spark, target, config.source.name, frontier)
     last = commits.last
-    vouched = place.version is not None and last is not None and last.manifest < place.manifest
+    vouched = frontier.version is not None and last is not None and last.manifest < frontier.manifest
     if commits.breach is not None or not (vouched or is_of(landing, last)):
         return None
     return target.at(spark, commits.newest)
@@ -215,25 +215,27 @@ def _as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, Data
     row = cuts(spark, config).where(f"manifest = {int(manifest)}").first()
     if row is None:
         raise ConfigurationError(f"manifest {manifest} is no cut", hint="list them: deltatide cuts")
-    places = {TableName.parse(table): Place(**place.asDict()) for table, place in row["tables"].items()}
-    targets = targets_of(config, places)
+    frontiers = {
+        TableName.parse(table): Frontier(**frontier.asDict()) for table, frontier in row["tables"].items()
+    }
+    targets = targets_of(config, frontiers)
     frames: dict[str, DataFrame] = {}
-    for table, place in places.items():
-        if place.version is None:
+    for table, frontier in frontiers.items():
+        if frontier.version is None:
             continue
-        if (reason := _why_gone(spark, config, targets[table], place)) is not None:
+        if (reason := _why_gone(spark, config, targets[table], frontier)) is not None:
             raise ConfigurationError(
                 f"{targets[table].name} {reason} after the cut of manifest {manifest}",
                 hint="choose a cut that was merged after that: deltatide cuts",
             )
-        frames[str(table)] = targets[table].at(spark, place.version)
+        frames[str(table)] = targets[table].at(spark, frontier.version)
     return frames
 
 
-def _why_gone(spark: SparkSession, config: Config, target: Target, place: Place) -> str | None:
+def _why_gone(spark: SparkSession, config: Config, target: Target, frontier: Frontier) -> str | None:
     """Return what became of a Delta table since a cut, if it no longer has the cut's state; else None."""
-    if table_id(spark, target) != place.id:
+    if table_id(spark, target) != frontier.id:
         return "was dropped or replaced"
-    if not still_holds(spark, target, config.source.name, place):
-        return f"lost its version {place.version} (put back from an older copy, or history cleaned up)"
+    if not still_holds(spark, target, config.source.name, frontier):
+        return f"lost its version {frontier.version} (put back from an older copy, or history cleaned up)"
     return None

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from connector.schema import TableName
-from merge.control_table import Place
+from merge.control_table import Frontier
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class TableReport:
     hint: str | None = None
 
     @property
-    def place(self) -> Place:
+    def frontier(self) -> Frontier:
         """Return the table's frontier."""
-        return Place(self.manifest, self.version, self.id, self.missing, self.error)
+        return Frontier(self.manifest, self.version, self.id, self.missing, self.error)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ except ImportError:
     pass
 
 ATTEMPTS = 6
-"""Two jobs on one table settle after one or two; more means that somebody else keeps writing there."""
+"""Two jobs on one table need one or two; more means that somebody else keeps writing there."""
 
 CONFLICTS = re.compile(
     "DELTA_CONCURRENT|Concurrent[A-Za-z]*Exception|(METADATA|PROTOCOL)_CHANGED|(Metadata|Protocol)ChangedException"

@@ -56,7 +56,7 @@ NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 MAPPING = {"delta.columnMapping.mode": "name"}
 
 
-def prepare(
+def create_or_evolve_target(
     spark: SparkSession,
     target: Target,
     state: TargetState | None,
@@ -96,7 +96,7 @@ def check_layout(
     newest: TableSchema,
     others: Iterable[TableSchema] = (),
 ) -> None:
-    """Raise `TableError` if `prepare` would for these layouts; changes nothing."""
+    """Raise `TableError` if `create_or_evolve_target` would for these layouts; changes nothing."""
     check_owner(state, target, source, newest.key)
     alter_sql(target, state, wanted_columns(target.table, [newest, *others]))
 
@@ -113,7 +113,7 @@ def wanted_columns(table: TableName, schemas: Sequence[TableSchema]) -> dict[str
             known = wanted.setdefault(fold(column.name), column)
             type_ = wider(known.type, column.type)
             if type_ is None:
-                raise _impossible(table, column.name, column.type, known.type)
+                raise _cannot_change_type(table, column.name, column.type, known.type)
             if type_ != known.type:
                 wanted[fold(column.name)] = Column(known.name, known.source_type, type_)
     return {column.name: column for column in wanted.values()}
@@ -180,7 +180,7 @@ def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) 
         known = state.columns.get(named.get(fold(column.name), ""))
         type_ = column.type if known is None else wider(known, column.type)
         if known is not None and type_ is None:
-            raise _impossible(target.table, column.name, column.type, known)
+            raise _cannot_change_type(target.table, column.name, column.type, known)
         if known is not None and type_ is not None and type_ != known:
             widened[named[fold(column.name)]] = type_
     properties: dict[str, str] = {}
@@ -200,7 +200,7 @@ def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) 
     return statements
 
 
-def _impossible(table: TableName, column: str, wanted: str, known: str) -> TableError:
+def _cannot_change_type(table: TableName, column: str, wanted: str, known: str) -> TableError:
     return TableError(
         table,
         f"column {column!r} is {wanted} now and was {known}, Delta can't change that in place",

@@ -65,7 +65,7 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     If the platform has no second session, it is `spark` itself, whose settings are changed and restored.
     """
     if hasattr(spark, "newSession"):
-        yield _sibling(spark)
+        yield _new_session(spark)
     elif hasattr(spark, "cloneSession"):  # Spark Connect
         clone: Any = spark.cloneSession()
         try:
@@ -78,7 +78,7 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
         yield spark
 
 
-def _sibling(spark: SparkSession) -> SparkSession:
+def _new_session(spark: SparkSession) -> SparkSession:
     own = spark.newSession()
     known = own.conf.getAll
     for name, value in spark.conf.getAll.items():
@@ -103,13 +103,16 @@ def held(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[No
             _set(spark, name, old)
 
 
-_plainly = threading.RLock()
+_plain_lock = threading.RLock()
 
 
 @contextmanager
 def plain(spark: SparkSession) -> Iterator[None]:
     """Apply `PLAIN` to a caller's session while frames are built in it, in one thread at a time."""
-    with _plainly, held(spark, {name: value for name, value in PLAIN.items() if _get(spark, name) != value}):
+    with (
+        _plain_lock,
+        held(spark, {name: value for name, value in PLAIN.items() if _get(spark, name) != value}),
+    ):
         yield
 
 

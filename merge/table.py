@@ -17,12 +17,12 @@ from merge.apply import LARGE_BYTES, Rules, Written, apply
 from merge.backfill import Waiting, count_waiting, request_missing, request_waiting
 from merge.change_set import changes, with_deleted
 from merge.commits import Commits, Mark, is_of, read_commits
-from merge.control_table import Place
+from merge.control_table import Frontier
 from merge.keys import Layout
 from merge.landing_zone import LandingZone
 from merge.plan import TablePlan
 from merge.report import TableReport
-from merge.schema import prepare
+from merge.schema import create_or_evolve_target
 from merge.session_settings import COMPILED, held
 from merge.target import DROP, Target, TargetState
 
@@ -83,7 +83,7 @@ class TableJob:
         """Create the Delta table (`state` None), or evolve its columns to the plan's."""
         newest, *others = (schemas[id_] for id_ in plan.schema_ids)
         mark = Mark(config.source.name, plan.upto, write_id=landing.get(plan.upto).write_id)
-        ready = prepare(spark, target, state, mark, newest, others)
+        ready = create_or_evolve_target(spark, target, state, mark, newest, others)
         return cls(spark, config, landing, target, plan, schemas, ready, mark)
 
     @property
@@ -92,20 +92,20 @@ class TableJob:
         newest = self.schemas[self.plan.schema_ids[0]]
         return Layout.of(self.state.columns, self.plan.state.key, newest)
 
-    def merge(self, place: Place, mark: Mark | None = None) -> Merged:
-        """Apply the plan, which begins at `place`; or, with a rebuild's mark, at 0, and rewrite all rows."""
+    def merge(self, frontier: Frontier, mark: Mark | None = None) -> Merged:
+        """Apply the plan, which begins at the frontier; with a rebuild's mark at 0, and rewrite all rows."""
         rebuild, mark = mark is not None, mark or self.mark
         written, waiting = Written(), Waiting()
-        whole = rebuild or (self.state.empty and place.version is None)
+        whole = rebuild or (self.state.empty and frontier.version is None)
         if self.plan.files or self.plan.sweeps or rebuild:
             small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
             with held(self.spark, {} if small else COMPILED):
                 written, waiting = self._apply(mark, whole)
-        commits = read_commits(self.spark, self.target, mark.source, Place(0) if rebuild else place)
+        commits = read_commits(self.spark, self.target, mark.source, Frontier(0) if rebuild else frontier)
         if commits.last is not None and commits.last.manifest >= self.plan.upto:
             check_origin(self.landing, self.target, commits.last)
         manifest = max(self.plan.upto, commits.manifest or 0)
-        known = manifest == self.plan.upto and waiting.left == 0 and (whole or place.missing == 0)
+        known = manifest == self.plan.upto and waiting.left == 0 and (whole or frontier.missing == 0)
         report = TableReport(
             self.plan.table,
             manifest,

@@ -54,8 +54,8 @@ def check_endpoint(spark: SparkSession, config: Config) -> None:
     if s3_of(config) is None or spark.conf.get(LOCAL, None) is None or _has_proxy(spark):
         return
     region = spark.conf.get(f"{S3A}endpoint.region", None)
-    endpoint = spark.conf.get(f"{S3A}endpoint", None) or _amazon(region)
-    if reason := _unanswered(endpoint):
+    endpoint = spark.conf.get(f"{S3A}endpoint", None) or _amazon_endpoint(region)
+    if reason := _why_unanswered(endpoint):
         raise StoreError(f"{endpoint}: {reason}", hint=_endpoint_hint(config))
 
 
@@ -64,12 +64,14 @@ def check_configured_endpoint(config: Config) -> None:
     s3 = s3_of(config)
     if s3 is None or _proxy_in_environment():
         return
-    endpoint = s3_settings(s3).get(f"{S3A}endpoint") or _amazon(s3_settings(s3).get(f"{S3A}endpoint.region"))
-    if reason := _unanswered(endpoint):
+    endpoint = s3_settings(s3).get(f"{S3A}endpoint") or _amazon_endpoint(
+        s3_settings(s3).get(f"{S3A}endpoint.region")
+    )
+    if reason := _why_unanswered(endpoint):
         raise StoreError(f"{endpoint}: {reason}", hint=_endpoint_hint(config))
 
 
-def _amazon(region: str | None) -> str:
+def _amazon_endpoint(region: str | None) -> str:
     return f"https://s3.{region}.amazonaws.com" if region else "https://s3.amazonaws.com"
 
 
@@ -84,14 +86,14 @@ def _proxy_in_environment() -> bool:
 _CLOSED = "closes the connection without an answer"
 
 
-def _unanswered(endpoint: str) -> str | None:
+def _why_unanswered(endpoint: str) -> str | None:
     """Return why a server did not answer; None if it gave any answer."""
     url = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
     host, secure = url.hostname or "", url.scheme == "https"
     try:
         with socket.create_connection((host, url.port or (443 if secure else 80)), CONNECT_SECONDS) as plain:
             plain.settimeout(ANSWER_SECONDS)
-            server = _any_tls().wrap_socket(plain, server_hostname=host) if secure else plain
+            server = _trusting_any_certificate().wrap_socket(plain, server_hostname=host) if secure else plain
             server.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
             return None if server.recv(1) else _CLOSED
     except (ConnectionResetError, BrokenPipeError):  # likewise, depending on how much the server had read
@@ -102,7 +104,7 @@ def _unanswered(endpoint: str) -> str | None:
         return str(error)
 
 
-def _any_tls() -> ssl.SSLContext:
+def _trusting_any_certificate() -> ssl.SSLContext:
     """Return a context that trusts any certificate: the S3 client, with its own, decides whom to trust."""
     context = ssl.create_default_context()
     context.check_hostname = False
@@ -158,7 +160,7 @@ def explain(error: BaseException, config: Config) -> StoreError | None:
     for pattern, message, hint, whole in CAUSES:
         if re.search(pattern, text):
             return StoreError(
-                f"{_place(text, config)}: {message}{_reason(text)}",
+                f"{_store_name(text, config)}: {message}{_reason(text)}",
                 hint=hint or _endpoint_hint(config),
                 whole=whole,
             )
@@ -190,7 +192,7 @@ def legible(config: Config) -> Iterator[None]:
         ) from error
 
 
-def _place(text: str, config: Config) -> str:
+def _store_name(text: str, config: Config) -> str:
     """Name the store by the setting that points to it."""
     found = re.search(r"s3a://[^/\s'`\"]+", text)
     bucket = found[0] if found else ""

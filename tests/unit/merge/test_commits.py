@@ -13,7 +13,7 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge import commits
 from merge.commits import COMMITS_READ, Commits, Mark, commits_of, is_of, read_commits, still_holds
-from merge.control_table import Place
+from merge.control_table import Frontier
 from merge.target import Target
 from tests.support.landed import Landed
 
@@ -30,7 +30,7 @@ def history(*made: str | tuple[str, Mark], oldest: int = 0) -> list[dict[str, An
 
 def judged(rows: Sequence[Any], since: int | None, manifest: int = 9) -> Commits:
     """What a merge finds that starts at version `since`, of this manifest."""
-    return commits_of(rows, "shop", Place(manifest, since))
+    return commits_of(rows, "shop", Frontier(manifest, since))
 
 
 def ours(manifest: int, *, rebuilt: int = 0) -> tuple[str, Mark]:
@@ -72,7 +72,7 @@ def test_whatever_else_changes_rows_is_a_breach(operation: str) -> None:
     rows = history(created(), ours(1), operation, ours(2))
     assert judged(rows, 1).breach == f"version 2 is a {operation} of someone else"
     assert judged(rows, None).breach
-    assert judged(rows, 3).breach is None  # it was there when that place was recorded
+    assert judged(rows, 3).breach is None  # it was there when that frontier was recorded
 
 
 def test_a_rebuild_mends_what_was_before_it_and_nothing_after() -> None:
@@ -105,13 +105,18 @@ def test_without_user_metadata_writes_may_be_ours_and_a_restore_is_still_seen() 
 
 
 def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_another_rebuild() -> None:
-    """Somebody may touch the table right after it was built anew."""
+    """Somebody may touch the table right after it was rebuilt."""
     merged = Mark("shop", 7)
     first = merged.rebuild_after(Mark("shop", 6, rebuilt=4))
     touched = judged(history(created(), ours(6), ("MERGE", merged), ("WRITE", first), "DELETE"), 1)
     assert (touched.breach, touched.last) == ("version 4 is a DELETE of someone else", first)
     second = merged.rebuild_after(touched.last)
-    assert merged.fence < first.fence < second.fence < Mark("shop", 8).fence
+    assert (
+        merged.delta_txn_version
+        < first.delta_txn_version
+        < second.delta_txn_version
+        < Mark("shop", 8).delta_txn_version
+    )
     assert (first.rebuilt, second.rebuilt) == (1, 2)
 
 
@@ -186,7 +191,7 @@ def test_the_commit_at_the_place_is_read_though_a_hundred_have_come_since(
     """Without it, none of the commits might be known as ours, and somebody's WRITE pass for one."""
     rows = history(created(), ours(1), *["OPTIMIZE"] * (COMMITS_READ - 1), "WRITE")
     shown(monkeypatch, rows)
-    found = read_commits(SPARK, TARGET, "shop", Place(1, 1))
+    found = read_commits(SPARK, TARGET, "shop", Frontier(1, 1))
     assert found.breach == f"version {COMMITS_READ + 1} is a WRITE of someone else"
 
 
@@ -205,14 +210,21 @@ def test_a_cut_of_before_the_files_were_put_back_no_longer_holds(
     """They were put back as they were at version 1; the merge of manifest 4 gave version 2 again."""
     rows = history(created(), ours(1), ours(4), *["OPTIMIZE"] * since, ours(5))
     shown(monkeypatch, rows)
-    cuts = [Place(1, 1), Place(2, 1), Place(2, 2), Place(3, 2), Place(3, 3 + since + 1), Place(4, 2)]
-    held = [still_holds(SPARK, TARGET, "shop", place) for place in cuts]
+    cuts = [
+        Frontier(1, 1),
+        Frontier(2, 1),
+        Frontier(2, 2),
+        Frontier(3, 2),
+        Frontier(3, 3 + since + 1),
+        Frontier(4, 2),
+    ]
+    held = [still_holds(SPARK, TARGET, "shop", frontier) for frontier in cuts]
     assert held == [True, True, False, False, False, True]
 
 
 def test_nor_does_one_whose_version_was_cleaned_up_or_is_unmarked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a platform keeps no user metadata, any commit may be ours."""
     shown(monkeypatch, history(ours(8), "OPTIMIZE", ours(9), oldest=40))
-    assert [still_holds(SPARK, TARGET, "shop", Place(8, n)) for n in (39, 40, 41)] == [False, True, False]
+    assert [still_holds(SPARK, TARGET, "shop", Frontier(8, n)) for n in (39, 40, 41)] == [False, True, False]
     shown(monkeypatch, history("CREATE TABLE", "WRITE", "MERGE"))
-    assert still_holds(SPARK, TARGET, "shop", Place(1, 1))
+    assert still_holds(SPARK, TARGET, "shop", Frontier(1, 1))

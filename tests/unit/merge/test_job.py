@@ -11,7 +11,7 @@ from connector.errors import FormatError, GapError, TableError
 from connector.landing.format import manifest_path
 from connector.schema import TableName
 from merge import job
-from merge.control_table import Frontier, Place
+from merge.control_table import Frontier, Frontiers
 from merge.job import _chosen, _newest, _Run
 from merge.landing_zone import LandingZone
 from merge.target import targets_of
@@ -49,17 +49,17 @@ def zone_of(manifests: int) -> Zone:
     return zone
 
 
-def frontier_at(newest: int, **places: Place) -> Frontier:
-    named = {TableName("public", name): place for name, place in places.items()}
-    return Frontier(newest, 1, 10 * newest, True, named)
+def frontiers_at(newest: int, **frontiers: Frontier) -> Frontiers:
+    named = {TableName("public", name): frontier for name, frontier in frontiers.items()}
+    return Frontiers(newest, 1, 10 * newest, True, named)
 
 
-def run_of(zone: Zone, frontier: Frontier, **options: Any) -> _Run:
+def run_of(zone: Zone, frontiers: Frontiers, **options: Any) -> _Run:
     config: Any = config_of("/nowhere", "/nowhere")
     spark: Any = None
     landing: Any = zone
     manifest = zone.get(zone.number)
-    return _Run(spark, config, landing, frontier, manifest, lambda _: None, **{"asks": True, **options})
+    return _Run(spark, config, landing, frontiers, manifest, lambda _: None, **{"asks": True, **options})
 
 
 @pytest.mark.parametrize(("until", "number", "chosen"), [(1, None, []), (2, 2, ["b"]), (3, 3, ["a", "b"])])
@@ -68,16 +68,18 @@ def test_up_to_a_manifest_that_is_behind_a_table_that_table_stays(
 ) -> None:
     """A table that no cut names is one that came into being after all of them."""
     zone: Any = zone_of(4)
-    frontier = frontier_at(2, b=Place(1, 5, "id"))
-    manifest = _newest(zone, frontier, until)
+    frontiers = frontiers_at(2, b=Frontier(1, 5, "id"))
+    manifest = _newest(zone, frontiers, until)
     assert (manifest and manifest.number) == number
-    assert [table.name for table in (_chosen(manifest, frontier, None) if manifest else [])] == chosen
+    assert [table.name for table in (_chosen(manifest, frontiers, None) if manifest else [])] == chosen
 
 
 def test_a_table_that_stays_behind_has_no_other_merge_read_its_manifests() -> None:
     zone: Any = zone_of(9)
     zone.asked.clear()
-    manifest = _newest(zone, frontier_at(8, a=Place(8, 5, "id"), b=Place(1, 5, "id", error="why")), None)
+    manifest = _newest(
+        zone, frontiers_at(8, a=Frontier(8, 5, "id"), b=Frontier(1, 5, "id", error="why")), None
+    )
     assert manifest is not None
     assert set(zone.asked) == {8, 9}
 
@@ -85,7 +87,7 @@ def test_a_table_that_stays_behind_has_no_other_merge_read_its_manifests() -> No
 def test_a_manifest_that_one_table_alone_needs_again_stops_no_other() -> None:
     zone = zone_of(9)
     zone.lost = (3,)
-    run = run_of(zone, frontier_at(8, a=Place(8, 5, "id", 0), b=Place(2, 5, "id", 0)))
+    run = run_of(zone, frontiers_at(8, a=Frontier(8, 5, "id", 0), b=Frontier(2, 5, "id", 0)))
     reports = [run.merge(target) for target in targets_of(run.config, run.manifest.tables).values()]
     assert [(r.table.name, r.manifest, r.error) for r in reports] == [
         ("a", 9, None),
@@ -97,7 +99,7 @@ def test_what_failed_for_its_layout_is_told_before_what_it_has_to_catch_up_with_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     zone = zone_of(9)
-    run = run_of(zone, frontier_at(8, b=Place(1, 5, "id", 0, error="why")))
+    run = run_of(zone, frontiers_at(8, b=Frontier(1, 5, "id", 0, error="why")))
     zone.asked.clear()
 
     def impossible(target: Any, *_: Any) -> None:
@@ -116,9 +118,9 @@ def test_rows_of_a_quarantined_table_are_not_asked_for(state: Any) -> None:
     zone = zone_of(1)
     zone.tables[A.table] = zone.tables[A.table].model_copy(update={"state": state})
     zone.commit(30, [])
-    run = run_of(zone, frontier_at(1))
+    run = run_of(zone, frontiers_at(1))
     target = targets_of(run.config, [A.table])[A.table]
-    assert run._asks_again(Place(1, 5, "id", missing=3), target) == (state == "captured")
+    assert run._asks_again(Frontier(1, 5, "id", missing=3), target) == (state == "captured")
 
 
 def test_requests_are_looked_for_without_being_opened() -> None:

@@ -99,7 +99,7 @@ def test_an_endpoint_that_does_not_answer_is_told_from_one_that_does(monkeypatch
     monkeypatch.setattr(unreachable, "ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
-        assert unreachable._unanswered(endpoint) == "does not answer within 0.2 s"
+        assert unreachable._why_unanswered(endpoint) == "does not answer within 0.2 s"
         server.accept()[0].close()
 
         def answer() -> None:
@@ -109,7 +109,7 @@ def test_an_endpoint_that_does_not_answer_is_told_from_one_that_does(monkeypatch
             client.close()
 
         threading.Thread(target=answer, daemon=True).start()
-        assert unreachable._unanswered(endpoint) is None
-    assert "refused" in (unreachable._unanswered(endpoint) or "")
-    assert unreachable._unanswered("http://nowhere.invalid") is not None
-    assert unreachable._unanswered("https://host:99999") is not None
+        assert unreachable._why_unanswered(endpoint) is None
+    assert "refused" in (unreachable._why_unanswered(endpoint) or "")
+    assert unreachable._why_unanswered("http://nowhere.invalid") is not None
+    assert unreachable._why_unanswered("https://host:99999") is not None
