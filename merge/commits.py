@@ -203,21 +203,21 @@ def commits_of(rows: Sequence[Row], source: str, frontier: Frontier) -> Commits:
 def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> str | None:
     newest, oldest, first = rows[0]["version"], rows[-1]["version"], _first_after(frontier)
     if newest < first - 1:
-        return f"its newest version is {newest}, it was at {first - 1}"
+        return f"its newest version is {newest}, but we merged version {first - 1}"
     rebuilt = max((version for version, mark in marks.items() if mark.rebuilt), default=-1)
     if rebuilt < first and _was_replaced(rows, marks, frontier):
-        return f"version {first - 1} is not the commit that it was"
+        return f"version {first - 1} is no longer our commit"
     if max(first, rebuilt) < oldest:
         return f"its history before version {oldest} is gone"
     after = [row for row in reversed(rows) if row["version"] >= max(first, rebuilt)]
     harmless = KEEPS_ROWS if marks else KEEPS_ROWS | MAY_BE_OURS
     for row in after:
         if row["version"] not in marks and row["operation"] not in harmless:
-            return f"version {row['version']} is a {row['operation']} of someone else"
+            return f"version {row['version']} is a {row['operation']} by another writer"
     found = (marks.get(row["version"]) for row in after)
     ours = [mark.manifest for mark in found if mark is not None and not mark.layout]
     if ours != sorted(ours):
-        return "a commit of a merge that was overtaken got through"
+        return "a merge that another one had overtaken committed after it"
     return None
 
 

@@ -45,8 +45,8 @@ from merge.target import (
     TargetState,
     check_rival,
     check_schema,
-    look,
     not_landed,
+    read_state,
     table_name,
     targets_of,
 )
@@ -239,7 +239,7 @@ class _Run:
         if plan.idle and frontier.version is not None and not self._asks_again(frontier, target):
             return self._report(target, now)
         self._show(target, "reading", plan.rows)
-        state = look(self.spark, target)
+        state = read_state(self.spark, target)
         if frontier.version is not None and (state is None or state.id != frontier.id):
             log.warning(
                 "%s: its Delta table was dropped or replaced; rebuilding it from the landing zone",
@@ -259,7 +259,7 @@ class _Run:
 
     def _check_again(self, target: Target, frontier: Frontier) -> None:
         """Raise what still blocks a table, before reading everything it has to catch up with."""
-        state, schema_id = look(self.spark, target), self.manifest.tables[target.table].schema_id
+        state, schema_id = read_state(self.spark, target), self.manifest.tables[target.table].schema_id
         if state is None:
             return
         if frontier.version is None:
@@ -277,7 +277,7 @@ class _Run:
         """Rewrite all rows of a Delta table from the landing zone alone; `last`: its greatest mark."""
         self.landing.load(1, self.manifest.number)
         plan = plan_past_holes(target.table, self.landing, 0, self.manifest.number)
-        job = self._table_job(target, plan, look(self.spark, target))
+        job = self._table_job(target, plan, read_state(self.spark, target))
         merged = job.merge(Frontier(0), job.mark.rebuild_after(last))
         if merged.breach is not None:
             raise TableError(

@@ -79,7 +79,7 @@ class LandingZone:
         if (hole := _first_missing(found, first)) is not None:
             raise GapError(
                 f"manifest {hole} is missing in {self.root}",
-                hint="bring it back; nothing is merged past it, as what it names can't be known",
+                hint="restore it; no table can be merged past it, since what it names is unknown",
             )
         self._manifests.update(found)
         return max(found, default=after)
@@ -104,8 +104,8 @@ class LandingZone:
         except KeyError:
             raise GapError(
                 f"manifest {number} is missing in {self.root}",
-                hint="bring it back, as its log is needed again; or dump the tables concerned in full:"
-                " once that has ended, they go on from there",
+                hint="restore it, since its log must be read again; or dump the tables that need it in full:"
+                " once the dump has ended, they continue from it",
             ) from None
 
     def load(self, first: int, last: int) -> None:

@@ -48,7 +48,7 @@ def check_log_store(spark: SparkSession, config: Config) -> None:
         raise PreconditionError(
             f"{KEY} is {found or 'not set'}: another driver could overwrite the commits of this one on S3",
             hint=f"start Spark with {KEY}={CLASS} and the jar that `python -m merge.log_store_jar` prints, "
-            "or set lake.single_driver = true and let nobody else write to the lake",
+            "or set lake.single_driver = true and keep all other writers out of the lake",
         )
 
 

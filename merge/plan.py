@@ -170,7 +170,11 @@ def plan_past_holes(table: TableName, manifests: Manifests, after: int, upto: in
 def _low_watermark(chunk: LandedFile) -> tuple[int, int]:
     """Return epoch and LSN of a chunk's low watermark."""
     if chunk.low is None:
-        raise TableError(chunk.table, "a chunk has no low watermark", hint="it was not written by deltatide")
+        raise TableError(
+            chunk.table,
+            "a chunk has no low watermark",
+            hint="deltatide did not write it; dump the table in full",
+        )
     return chunk.first.epoch, chunk.low
 
 

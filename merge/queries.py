@@ -29,9 +29,9 @@ from merge.target import (
     Target,
     TargetState,
     check_rival,
-    look,
     not_landed,
-    stranger,
+    ownership_error,
+    read_state,
     table_id,
     table_name,
     targets_of,
@@ -67,11 +67,11 @@ def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     frontiers.check(landing)
     target = targets_of(config, known.tables)[name]
     check_rival(spark, target)
-    state = look(spark, target)
+    state = read_state(spark, target)
     frame = None if state is None else _continuing(spark, config, landing, target, state.id, frontier)
     newest = _captured(landing, name, known.number)
     source, key = config.source.name, newest.tables[name].key
-    if frame is not None and state is not None and stranger(state, target, source, key) is None:
+    if frame is not None and state is not None and ownership_error(state, target, source, key) is None:
         if newest.number <= frontier.manifest:
             return _alive(frame)
         plan = plan_past_holes(name, landing, frontier.manifest, newest.number)
@@ -214,7 +214,9 @@ def as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataF
 def _as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataFrame]:
     row = cuts(spark, config).where(f"manifest = {int(manifest)}").first()
     if row is None:
-        raise ConfigurationError(f"manifest {manifest} is no cut", hint="list them: deltatide cuts")
+        raise ConfigurationError(
+            f"no cut of manifest {manifest} was recorded", hint="list the cuts: deltatide cuts"
+        )
     frontiers = {
         TableName.parse(table): Frontier(**frontier.asDict()) for table, frontier in row["tables"].items()
     }
@@ -226,7 +228,7 @@ def _as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, Data
         if (reason := _why_gone(spark, config, targets[table], frontier)) is not None:
             raise ConfigurationError(
                 f"{targets[table].name} {reason} after the cut of manifest {manifest}",
-                hint="choose a cut that was merged after that: deltatide cuts",
+                hint="choose a newer cut: deltatide cuts",
             )
         frames[str(table)] = targets[table].at(spark, frontier.version)
     return frames

@@ -51,5 +51,5 @@ def attempts(do: Callable[[], T], what: str) -> T:
         except SPARK_ERRORS as error:
             if not is_conflict(error):
                 raise
-            log.debug("%s: another job came first, attempt %s", what, attempt)
+            log.debug("%s: another job committed first, attempt %s", what, attempt)
     raise FencedError(f"{what}: another job keeps writing there", hint="let one merge job run at a time")

@@ -61,19 +61,19 @@ class _Outage:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._said: str | None = None
+        self._logged: str | None = None
         self._pause = 0.0
 
     def pause_after(self, error: TransientError) -> float:
         """Log the error unless it repeats the last one, and return the seconds to wait."""
-        if str(error) != self._said:
-            log.warning("%s; trying again%s", error, f" ({error.hint})" if error.hint else "")
-        self._said = str(error)
+        if str(error) != self._logged:
+            log.warning("%s; retrying%s", error, f" ({error.hint})" if error.hint else "")
+        self._logged = str(error)
         self._pause = min(max(1.0, self._seconds, 2 * self._pause), max(self._seconds, LONGEST_PAUSE_SECONDS))
         return self._pause
 
     def end(self) -> None:
         """Log that merges work again, if they had failed."""
-        if self._said is not None:
+        if self._logged is not None:
             log.info("the store answers again")
-        self._said, self._pause = None, 0.0
+        self._logged, self._pause = None, 0.0

@@ -31,8 +31,8 @@ from merge.target import (
     Target,
     TargetState,
     check_owner,
-    look,
     properties_sql,
+    read_state,
 )
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ def create_or_evolve_target(
     wanted = wanted_columns(target.table, schemas)
     if state is None:
         _commit(spark, mark, [create_sql(target, mark.source, newest.key, wanted)])
-        state = look(spark, target)
+        state = read_state(spark, target)
         assert state is not None
     check_owner(state, target, mark.source, newest.key)
     changes = alter_sql(target, state, wanted)
     if not changes:
         return state
     _commit(spark, mark, changes)
-    return look(spark, target) or state
+    return read_state(spark, target) or state
 
 
 def _commit(spark: SparkSession, mark: Mark, statements: Iterable[str]) -> None:
@@ -125,8 +125,8 @@ def _check_names(table: TableName, schema: TableSchema) -> None:
     if twice is not None or CDC in names:
         raise TableError(
             table,
-            f"column {twice or CDC!r} differs from another one only by case, or has a name that is taken",
-            hint=f"rename the column at the source, then have the table dumped: deltatide dump {table}",
+            f"column {twice or CDC!r} differs from another column only by case, or has a reserved name",
+            hint=f"rename the column at the source, then dump the table: deltatide dump {table}",
         )
 
 
@@ -203,6 +203,6 @@ def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) 
 def _cannot_change_type(table: TableName, column: str, wanted: str, known: str) -> TableError:
     return TableError(
         table,
-        f"column {column!r} is {wanted} now and was {known}, Delta can't change that in place",
-        hint=f"wait until the table was dumped again (deltatide dumps), then {DROP}",
+        f"column {column!r} was {known} and is now {wanted}; Delta can't change that in place",
+        hint=f"wait until the table has been dumped again (deltatide dumps), then {DROP}",
     )

@@ -167,7 +167,7 @@ def local_session(
         tail = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
         raise PreconditionError(
             "Spark did not start: " + " / ".join(tail or [str(error)]),
-            hint=f"Java 17 or 21 must be found by JAVA_HOME or PATH; all it said is in {log}",
+            hint=f"put Java 17 or 21 on JAVA_HOME or PATH; its output is in {log}",
         ) from error
 
 

@@ -121,7 +121,7 @@ def check_strict(spark: SparkSession) -> None:
     for name, value in STRICT.items():
         if (_get(spark, name) or value).lower() != value:
             raise ConfigurationError(
-                f"{name} is true in this session: rows could be missing without an error",
+                f"{name} is true in this session: files that can't be read would be skipped silently",
                 hint=f'spark.conf.set("{name}", "{value}")',
             )
 

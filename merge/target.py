@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KEY_PROPERTY = "deltatide.key"
 SOURCE_PROPERTY = "deltatide.source"
 TABLE_PROPERTY = "deltatide.table"
-DROP = "drop that Delta table: the next merge builds it anew from the landing zone"
+DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def lake_table(config: Config, path: str, name: str) -> str:
     lake = config.lake
     if lake is None:
         raise ConfigurationError(
-            "the configuration has no [lake]",
+            "the configuration has no [lake] section",
             hint='add it: [lake] url = "file:///folder" or catalog and schema',
         )
     if lake.url is not None:
@@ -84,7 +84,7 @@ def check_schema(spark: SparkSession, config: Config) -> None:
         return
     name = ".".join(quoted(part) for part in (config.lake.catalog, config.lake.schema_name) if part)
     if not spark.catalog.databaseExists(name):
-        raise ConfigurationError(f"lake.schema: {name} is not there", hint=f"CREATE SCHEMA {name}")
+        raise ConfigurationError(f"lake.schema: schema {name} does not exist", hint=f"CREATE SCHEMA {name}")
 
 
 def targets_of(config: Config, tables: Iterable[TableName]) -> dict[TableName, Target]:
@@ -124,11 +124,11 @@ def check_rival(spark: SparkSession, target: Target) -> None:
     """Refuse a table that would share its location, unless its Delta table already exists."""
     if target.rival is None:
         return
-    state = look(spark, target)
+    state = read_state(spark, target)
     if state is None or state.properties.get(TABLE_PROPERTY) != str(target.table):
         raise TableError(
             target.table,
-            f"{target.name} would be {target.rival} too",
+            f"{target.name} would also be the Delta table of {target.rival}",
             hint="set lake.url instead of catalog and schema, or exclude one of them",
         )
 
@@ -144,10 +144,12 @@ def table_name(text: str) -> TableName:
 def not_landed(table: TableName, manifest: Manifest | None) -> ConfigurationError:
     """Return an error saying that a table has not landed, and which have."""
     known = ", ".join(sorted(map(str, manifest.tables))) if manifest else ""
-    return ConfigurationError(f"no table {str(table)!r} has landed", hint=f"there are: {known or 'none yet'}")
+    return ConfigurationError(
+        f"table {str(table)!r} has not landed", hint=f"landed tables: {known or 'none yet'}"
+    )
 
 
-def look(spark: SparkSession, target: Target) -> TargetState | None:
+def read_state(spark: SparkSession, target: Target) -> TargetState | None:
     """Return the state of a Delta table; None if it does not exist."""
     try:
         detail = spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]
@@ -173,11 +175,11 @@ def table_id(spark: SparkSession, target: Target) -> str | None:
 
 def check_owner(state: TargetState, target: Target, source: str, key: Iterable[str]) -> None:
     """Refuse a Delta table that belongs to another source or table, or has another key."""
-    if (problem := stranger(state, target, source, key)) is not None:
+    if (problem := ownership_error(state, target, source, key)) is not None:
         raise problem
 
 
-def stranger(state: TargetState, target: Target, source: str, key: Iterable[str]) -> TableError | None:
+def ownership_error(state: TargetState, target: Target, source: str, key: Iterable[str]) -> TableError | None:
     """Return why the rows of a Delta table can't be matched to those of a source's table, or None."""
     owner, table = state.properties.get(SOURCE_PROPERTY), state.properties.get(TABLE_PROPERTY)
     if owner != source:
@@ -188,7 +190,7 @@ def stranger(state: TargetState, target: Target, source: str, key: Iterable[str]
     if table != str(target.table):
         return TableError(target.table, f"{target.name} holds table {table}", hint=DROP)
     if state.key != list(key):
-        reason = f"its key is {list(key)} now, {target.name} has {state.key}"
+        reason = f"its key is now {list(key)}, the key of {target.name} is {state.key}"
         return TableError(target.table, reason, hint=DROP)
     return None
 

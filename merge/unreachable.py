@@ -114,16 +114,16 @@ def _trusting_any_certificate() -> ssl.SSLContext:
 
 CREDENTIALS = (
     "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or the machine's role; "
-    "they need reading on landing.url, and writing on its requests/ and on lake.url"
+    "they must allow reads of landing.url, and writes to its requests/ and to lake.url"
 )
 BUCKET = "create the bucket, or correct landing.url and lake.url"
 CONDITIONS = (
     "use a store that honors If-None-Match on PUT (AWS S3, MinIO, versitygw, Ceph 19+), "
-    "or set lake.single_driver = true and let nobody else write to the lake"
+    "or set lake.single_driver = true and keep all other writers out of the lake"
 )
 REGION = "set landing.region to the bucket's"
-BUSY = "it may pass: merge again"
-HADOOP = "use Spark 4.1, or set lake.single_driver = true and let nobody else write to the lake"
+BUSY = "merge again; this often passes"
+HADOOP = "use Spark 4.1, or set lake.single_driver = true and keep all other writers out of the lake"
 
 CAUSES: tuple[tuple[str, str, str | None, bool], ...] = (
     (
@@ -135,19 +135,19 @@ CAUSES: tuple[tuple[str, str, str | None, bool], ...] = (
     (r"create\.conditional\.overwrite", "the log store needs Hadoop 3.4.2 or newer", HADOOP, True),
     ("UnknownHostException", "the store's host can't be resolved", None, True),
     ("UnknownStoreException|NoSuchBucket", "the bucket does not exist", BUCKET, True),
-    ("NoAuthWithAWSException|Unable to load credentials", "there are no credentials", CREDENTIALS, True),
+    ("NoAuthWithAWSException|Unable to load credentials", "no credentials were found", CREDENTIALS, True),
     (
         "InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken",
-        "the credentials are refused",
+        "the store rejects the credentials",
         CREDENTIALS,
         True,
     ),
     (r"AccessDenied|Status Code: 40[13]\b", "the store refuses access", CREDENTIALS, False),
     (r"AWSRedirect|PermanentRedirect|Status Code: 301\b", "the bucket is in another region", REGION, True),
-    (r"SSL\w*Exception|PKIX", "there is no TLS connection to the store", None, True),
+    (r"SSL\w*Exception|PKIX", "the TLS connection to the store failed", None, True),
     (r"ApiCall\w*Timeout|SocketTimeout|ConnectTimeout|timed out", "the store does not answer", None, True),
-    (r"java\.net\.\w+Exception|NoHttpResponse", "the store can't be connected to", None, True),
-    (r"Status Code: 5\d\d|Throttled|SlowDown", "the store fails or is too busy", BUSY, True),
+    (r"java\.net\.\w+Exception|NoHttpResponse", "connecting to the store failed", None, True),
+    (r"Status Code: 5\d\d|Throttled|SlowDown", "the store reports an error or is too busy", BUSY, True),
 )
 """Pattern in Java's text, message, hint (None: check the endpoint), whether all tables stop."""
 
@@ -188,7 +188,7 @@ def legible(config: Config) -> Iterator[None]:
         raise DeltatideError(f"Spark failed: {first_line(error)}") from error
     except JAVA_IS_GONE as error:
         raise DeltatideError(
-            "Spark's Java process has ended", hint="it was killed or ran out of memory; run this again"
+            "Spark's Java process has ended", hint="it was killed or ran out of memory; run the command again"
         ) from error
 
 
@@ -213,4 +213,4 @@ def _reason(text: str) -> str:
 def _endpoint_hint(config: Config) -> str:
     s3 = s3_of(config)
     endpoint = s3.endpoint if s3 else None
-    return f"is the store up, and landing.endpoint right? it is {endpoint or 'not set: Amazon is asked'}"
+    return f"check that the store is up and landing.endpoint is right: {endpoint or 'not set, so Amazon S3'}"

@@ -87,7 +87,7 @@ def test_a_store_that_hangs_ends_a_merge_with_a_message(place: Installation) -> 
         landing = {"url": "s3://bucket/landing", "endpoint": endpoint}
         place.configure(landing=landing, lake={"url": "s3a://bucket/lake"})
         done = place.run("merge", seconds=120)
-    assert_message(done, f"{endpoint}: does not answer within 10 s", "landing.endpoint right?")
+    assert_message(done, f"{endpoint}: does not answer within 10 s", "landing.endpoint is right")
 
 
 @pytest.mark.soak

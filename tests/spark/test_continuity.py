@@ -225,7 +225,7 @@ def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_row
     with pytest.raises(ConfigurationError, match="lost its version 2"):
         as_of(zone.spark, zone.config, 2)
     assert "after the cut of manifest 2" in str(refused.value)
-    assert "choose a cut that was merged after that" in (refused.value.hint or "")
+    assert "choose a newer cut" in (refused.value.hint or "")
     assert [ids(as_of(zone.spark, zone.config, n)[T]) for n in (1, 3)] == [[1], [1, 2, 9]]
 
 

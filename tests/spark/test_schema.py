@@ -64,7 +64,7 @@ def test_columns_are_added_widened_and_kept_and_what_is_impossible_stops_one_tab
     report = zone.merge()
     assert zone.rows("id, a, b, `odd name, ``here```") == [(1, 1, "x", None), (2, 1 << 40, None, None)]
     assert [str(table.table) for table in report.failed] == ["public.other"]
-    assert "string now and was int" in str(report.failed[0].error)
+    assert "was int and is now string" in str(report.failed[0].error)
     assert report.failed[0].hint
     assert not report.exact
     assert zone.rows("id, v", "public/other") == [(1, 1)]

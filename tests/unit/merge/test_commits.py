@@ -70,7 +70,7 @@ def test_our_commits_and_what_keeps_rows_continue() -> None:
 )
 def test_whatever_else_changes_rows_is_a_breach(operation: str) -> None:
     rows = history(created(), ours(1), operation, ours(2))
-    assert judged(rows, 1).breach == f"version 2 is a {operation} of someone else"
+    assert judged(rows, 1).breach == f"version 2 is a {operation} by another writer"
     assert judged(rows, None).breach
     assert judged(rows, 3).breach is None  # it was there when that frontier was recorded
 
@@ -87,7 +87,7 @@ def test_another_sources_commits_are_someone_elses() -> None:
 
 
 def test_versions_that_began_again_and_a_history_that_is_gone_do_not_continue() -> None:
-    assert judged(history(created(), ours(1)), 5).breach == "its newest version is 1, it was at 5"
+    assert judged(history(created(), ours(1)), 5).breach == "its newest version is 1, but we merged version 5"
     cut_short = history(ours(8), ours(9), oldest=40)
     assert judged(cut_short, 20).breach == "its history before version 40 is gone"
     assert judged(cut_short, 39).breach is None
@@ -109,7 +109,7 @@ def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_anot
     merged = Mark("shop", 7)
     first = merged.rebuild_after(Mark("shop", 6, rebuilt=4))
     touched = judged(history(created(), ours(6), ("MERGE", merged), ("WRITE", first), "DELETE"), 1)
-    assert (touched.breach, touched.last) == ("version 4 is a DELETE of someone else", first)
+    assert (touched.breach, touched.last) == ("version 4 is a DELETE by another writer", first)
     second = merged.rebuild_after(touched.last)
     assert (
         merged.delta_txn_version
@@ -120,10 +120,10 @@ def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_anot
     assert (first.rebuilt, second.rebuilt) == (1, 2)
 
 
-def test_a_place_whose_commit_is_another_one_now_does_not_continue() -> None:
+def test_a_frontier_whose_commit_is_another_one_now_does_not_continue() -> None:
     """The table's files were put back as they were at version 1; OPTIMIZE gave it the numbers again."""
     rows = history(created(), ours(1), "OPTIMIZE", "OPTIMIZE", ours(4))
-    assert judged(rows, 3).breach == "version 3 is not the commit that it was"
+    assert judged(rows, 3).breach == "version 3 is no longer our commit"
     assert judged([*history(created(), ours(1), "OPTIMIZE", ours(4, rebuilt=1))], 2).breach is None
     assert judged(history(created(), ours(4)), 0).breach is None
 
@@ -131,7 +131,7 @@ def test_a_place_whose_commit_is_another_one_now_does_not_continue() -> None:
 def test_nor_does_one_whose_commit_there_was_made_on_top_of_an_older_copy() -> None:
     """The files were put back as they were at version 1, and the next merge gave version 2 again."""
     rows = history(created(), ours(1), ours(3))
-    assert judged(rows, 2, manifest=2).breach == "version 2 is not the commit that it was"
+    assert judged(rows, 2, manifest=2).breach == "version 2 is no longer our commit"
     assert judged(rows, 2, manifest=3).breach is None
     assert judged(rows, 2, manifest=4).breach is None  # it had nothing to apply from manifest 4
     assert judged(history(created(), ours(1), ours(3, rebuilt=1)), 1, manifest=2).breach is None
@@ -143,17 +143,17 @@ def test_nor_does_one_whose_commit_there_was_made_on_top_of_an_older_copy() -> N
 def test_nor_does_one_that_was_put_back_as_it_was_without_rows(made: str | tuple[str, Mark]) -> None:
     """Manifest 2 had brought the first rows, at version 1."""
     rows = history(created(), made, ours(3))
-    assert judged(rows, 1, manifest=2).breach == "version 1 is not the commit that it was"
-    assert judged(rows[1:], 1, manifest=2).breach == "version 1 is not the commit that it was"
+    assert judged(rows, 1, manifest=2).breach == "version 1 is no longer our commit"
+    assert judged(rows[1:], 1, manifest=2).breach == "version 1 is no longer our commit"
 
 
 def test_nor_does_one_whose_commit_there_is_the_last_that_was_read() -> None:
     rows = history(ours(1), "OPTIMIZE", *["OPTIMIZE"] * (COMMITS_READ - 2), ours(4))
-    assert judged(rows[:COMMITS_READ], 1, manifest=3).breach == "version 1 is not the commit that it was"
+    assert judged(rows[:COMMITS_READ], 1, manifest=3).breach == "version 1 is no longer our commit"
 
 
 def test_somebodys_write_into_a_table_that_has_had_no_rows_is_a_breach() -> None:
-    assert judged(history(created(), "WRITE"), 0).breach == "version 1 is a WRITE of someone else"
+    assert judged(history(created(), "WRITE"), 0).breach == "version 1 is a WRITE by another writer"
 
 
 def test_a_commit_that_only_altered_the_layout_does_not_say_that_the_rows_are_there() -> None:
@@ -192,7 +192,7 @@ def test_the_commit_at_the_place_is_read_though_a_hundred_have_come_since(
     rows = history(created(), ours(1), *["OPTIMIZE"] * (COMMITS_READ - 1), "WRITE")
     shown(monkeypatch, rows)
     found = read_commits(SPARK, TARGET, "shop", Frontier(1, 1))
-    assert found.breach == f"version {COMMITS_READ + 1} is a WRITE of someone else"
+    assert found.breach == f"version {COMMITS_READ + 1} is a WRITE by another writer"
 
 
 SPARK: Any = None

@@ -95,7 +95,7 @@ def test_a_manifest_that_one_table_alone_needs_again_stops_no_other() -> None:
     ]
 
 
-def test_what_failed_for_its_layout_is_told_before_what_it_has_to_catch_up_with_is_read(
+def test_what_failed_for_its_layout_is_reported_before_what_it_has_to_catch_up_with_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     zone = zone_of(9)
@@ -105,7 +105,7 @@ def test_what_failed_for_its_layout_is_told_before_what_it_has_to_catch_up_with_
     def impossible(target: Any, *_: Any) -> None:
         raise TableError(target.table, "still")
 
-    monkeypatch.setattr(job, "look", lambda *_: "state")
+    monkeypatch.setattr(job, "read_state", lambda *_: "state")
     monkeypatch.setattr(job, "check_layout", impossible)
     zone.schemas = lambda wanted: {id_: B for _, id_ in wanted}  # type: ignore[attr-defined]
     report = run.merge(targets_of(run.config, [B.table])[B.table])

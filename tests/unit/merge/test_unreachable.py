@@ -23,15 +23,15 @@ SDK = "software.amazon.awssdk.core.exception.SdkClientException"
         (
             f"java.net.ConnectException: getFileStatus on s3a://bucket/landing/shop: {SDK}: failed\n"
             "\tat x.Y\nCaused by: java.net.ConnectException: Connection refused\n\t... 5 more",
-            "landing.url (s3a://bucket): the store can't be connected to: Connection refused",
-            "landing.endpoint right",
+            "landing.url (s3a://bucket): connecting to the store failed: Connection refused",
+            "landing.endpoint is right",
             True,
         ),
         (
             "java.net.UnknownHostException: getFileStatus on s3a://other/lake/_deltatide/cuts/_delta_log\n"
             "Caused by: java.net.UnknownHostException: nowhere.invalid",
             "lake.url (s3a://other): the store's host can't be resolved: nowhere.invalid",
-            "landing.endpoint right",
+            "landing.endpoint is right",
             True,
         ),
         (
@@ -48,14 +48,14 @@ SDK = "software.amazon.awssdk.core.exception.SdkClientException"
         ),
         (
             "java.nio.file.AccessDeniedException: s3a://bucket/landing: a.s3a.NoAuthWithAWSException: No",
-            "landing.url (s3a://bucket): there are no credentials",
+            "landing.url (s3a://bucket): no credentials were found",
             "AWS_PROFILE",
             True,
         ),
         (
             f"org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException: s3a://bucket/landing: {SDK}",
             "landing.url (s3a://bucket): the store does not answer",
-            "landing.endpoint right",
+            "landing.endpoint is right",
             True,
         ),
         (
