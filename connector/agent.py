@@ -133,7 +133,7 @@ def run(config: Config) -> Progress:
             log.info("%s: landing and committing what was read", number.name)
             capture.stop()
 
-        with stopped_by_signals(stop), _renewed(lease, capture, config.landing.lease_seconds):
+        with stopped_by_signals(stop), lease_renewal_thread(lease, capture, config.landing.lease_seconds):
             capture.run()
         return capture.progress
     finally:
@@ -155,7 +155,7 @@ def _refuse_failures(findings: list[Finding]) -> None:
 
 
 @contextmanager
-def _renewed(lease: Lease, capture: Capture, lease_seconds: float) -> Iterator[None]:
+def lease_renewal_thread(lease: Lease, capture: Capture, lease_seconds: float) -> Iterator[None]:
     """Renew the lease three times per lease period, with the agent's figures in it."""
     done = threading.Event()
 
@@ -288,7 +288,7 @@ def status(config: Config) -> Status:
         agent=_agent_line(lease),
         figures=lease.status if lease else {},
         manifest=manifest.number,
-        position=manifest.place,
+        position=manifest.position_text,
         epoch=manifest.epoch,
         committed_at=manifest.committed_at,
         source_committed_at=manifest.source_committed_at,

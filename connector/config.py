@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from connector.config_problems import Problems, describe
+from connector.config_references import substitute
 from connector.errors import ConfigurationError
 from connector.schema import TableName
 
@@ -78,7 +79,7 @@ def _folder_url(url: str, *schemes: str) -> str:
     if scheme in schemes and rest.partition("/")[0]:
         return url.rstrip("/")
     kinds = " or ".join(f"{s}://bucket/folder" for s in schemes)
-    raise ValueError(f"{url!r} is not a place to write to, use {kinds}, file:///folder or a path")
+    raise ValueError(f"{url!r} is not a URL to write to, use {kinds}, file:///folder or a path")
 
 
 def _one_or_more(value: object) -> object:
@@ -226,8 +227,8 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
     without the trailing newline; ``$${`` is a plain ``${``. In the user and password of ``source.url`` the
     values are percent-encoded, so a password can be written as it is.
     """
-    problems = Problems(str(path), os.environ if environ is None else environ)
-    values = problems.substitute(_parse(Path(path)))
+    problems = Problems(str(path))
+    values = substitute(_parse(Path(path)), os.environ if environ is None else environ, problems)
     config = None
     try:
         config = Config.model_validate(values)

@@ -1,22 +1,16 @@
-"""Problems of a configuration file: collected, worded for its author, and without secrets.
-
-Also substitutes ``${...}``, because the substituted values are what must not show in a message.
-"""
+"""Problems of a configuration file: collected, worded for its author, and without secrets."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, get_args
-from urllib.parse import quote
 
 from pydantic import BaseModel
 
 from connector.errors import ConfigurationError
 
-_REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
 _PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s'\"]*@")
 
 _WORDS = {
@@ -39,9 +33,8 @@ _WORDS = {
 class Problems:
     """What is wrong with one file, in the order found."""
 
-    def __init__(self, file: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, file: str) -> None:
         self._file = file
-        self._environ = environ
         self._lines: list[str] = []
         self._secrets: dict[str, str] = {}
 
@@ -62,51 +55,10 @@ class Problems:
                 hint="complete, commented examples are in conf/",
             )
 
-    def substitute(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Replace ``${...}`` in every string by its value, recording those that can't be resolved."""
-        return {name: self._filled(value, name) for name, value in values.items()}
-
-    def _filled(self, value: Any, setting: str) -> Any:
-        if isinstance(value, dict):
-            return {name: self._filled(v, f"{setting}.{name}") for name, v in value.items()}
-        if isinstance(value, list):
-            return [self._filled(v, setting) for v in value]
-        if isinstance(value, str):
-            return self._fill(value, setting)
-        return value
-
-    def _fill(self, text: str, setting: str) -> str:
-        userinfo = text.find("://"), text.rfind("@")
-
-        def value_of(match: re.Match[str]) -> str:
-            if match[0].startswith("$$"):
-                return match[0][1:]
-            value = self._look_up(match[1], setting)
-            if setting == "source.url" and -1 < userinfo[0] < match.start() < userinfo[1]:
-                return self._hide(quote(value, safe=""), match[0])
-            return value
-
-        return _REFERENCE.sub(value_of, text)
-
-    def _look_up(self, name: str, setting: str) -> str:
-        if name.startswith("file:"):
-            try:
-                value = Path(name[5:]).read_text().rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or "not text"
-                self.add(setting, f"${{{name}}}: {reason.lower()}")
-                return "missing"
-        elif name in self._environ:
-            value = self._environ[name]
-        else:
-            self.add(setting, f"the environment has no variable {name}")
-            return "missing"
-        return self._hide(value, f"${{{name}}}")
-
-    def _hide(self, value: str, name: str) -> str:
-        if len(value) > 2:  # a shorter one is no secret, and would match in every other word
-            self._secrets[value] = name
-        return value
+    def hide(self, secret: str, name: str) -> None:
+        """Show `name` instead of a secret in all problems added from now on."""
+        if len(secret) > 2:  # a shorter one is no secret, and would match in every other word
+            self._secrets[secret] = name
 
 
 def describe(model: type[BaseModel], error: Any) -> tuple[str, str]:

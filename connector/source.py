@@ -359,7 +359,7 @@ class Source(Protocol):
         `fresh`: first drop what is left of an older one. Otherwise adopt an unused one of the same name.
         """
 
-    def gap_after(self, history: ResumePoint) -> str | Failover | None:
+    def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
         """Return why the log after `history` can't be read whole, or the failover; None: it goes on there."""
 
     def open_log(self, epoch: int, history: ResumePoint) -> LogReader:

@@ -66,12 +66,12 @@ class CatalogWatcher:
             except (TransientError, OperatorError) as error:
                 self._failed += 1
                 if isinstance(error, OperatorError) or self._failed >= FAILURES:
-                    self._tell(str(error))
+                    self._log_once(str(error))
             except BaseException as error:  # handed to the capture loop, which raises it
                 self.failure = error
                 return
 
-    def _tell(self, text: str) -> None:
+    def _log_once(self, text: str) -> None:
         """Log once why looks fail: as long as that lasts, unlogged changes go unseen."""
         if text != self._reported:
             log.warning("can't look for changes without row events, trying again: %s", text)

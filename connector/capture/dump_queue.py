@@ -60,7 +60,7 @@ class DumpQueue:
     epoch: int
     last_number: int = 0
     news: bool = False
-    _held: bool = False
+    _paused: bool = False
     _closed: bool = False
     _log_losses: int = 0
     _lock: threading.Condition = field(default_factory=threading.Condition, repr=False)
@@ -90,12 +90,12 @@ class DumpQueue:
         `request` and `digest`: id and digest of the request that asks for it. The dump takes the request's id
         if no other dump has it, with the number of its part if the request asks for several dumps.
         `floor`: log before this position did not land for the table, so each chunk has to see all of it.
-        `awaits`: a mark of the source; the dump starts once `settle` has found the end of what is before it.
+        `awaits`: a mark of the source; it starts once `start_unblocked` finds the end of what precedes it.
         """
         with self._lock:
             self.last_number += 1
             state = DumpState(
-                id=self._unused(request if part is None else f"{request}.{part}"),
+                id=self._unused_id(request if part is None else f"{request}.{part}"),
                 number=self.last_number,
                 request=request,
                 digest=digest,
@@ -116,7 +116,7 @@ class DumpQueue:
             self._lock.notify_all()
             return state
 
-    def _unused(self, wanted: str | None) -> str:
+    def _unused_id(self, wanted: str | None) -> str:
         """Return an unused dump id: files name their dump by it, so no two dumps may share one."""
         used = {s.id for s in self.states}
         if wanted is None:
@@ -156,7 +156,7 @@ class DumpQueue:
         ]
 
     def _has_task(self) -> bool:
-        return not self._held and any(self._unread(s) or self._plannable(s) for s in self._awake())
+        return not self._paused and any(self._unread(s) or self._plannable(s) for s in self._awake())
 
     def _unread(self, state: DumpState) -> OpenRange | None:
         return next((r for r in state.open if (state.id, r.chunk) not in self._reading), None)
@@ -245,7 +245,7 @@ class DumpQueue:
             if not state.active:
                 return
             state.state, state.error, state.finished_at = outcome, error, datetime.now(timezone.utc)
-            state.settle()
+            state.drop_details()
             self.news = True
             self._finished = [c for c in self._finished if c.task.dump is not state]
             self._resting.pop(state.id, None)
@@ -259,7 +259,7 @@ class DumpQueue:
                 state.floor, state.awaits = max(floor, state.floor or 0), awaits
             return bool(unbegun)
 
-    def settle(self, end_of_marked: Callable[[int], int | None]) -> None:
+    def start_unblocked(self, end_of_marked: Callable[[int], int | None]) -> None:
         """Start the dumps whose marked transactions have ended, with a floor after all their commits."""
         for mark in {s.awaits for s in self._active() if s.awaits is not None}:
             if (end := end_of_marked(mark)) is not None:
@@ -317,7 +317,7 @@ class DumpQueue:
             uncommitted = sum(len(s.open) for s in active)
             return uncommitted == len(self._finished) and all(s.planned_all for s in active)
 
-    def commit(self, position: int, manifest: int) -> list[FinishedChunk]:
+    def take_committable(self, position: int, manifest: int) -> list[FinishedChunk]:
         """Take the chunks that a manifest at `position` may hold, and count them as committed by it.
 
         The caller must commit that manifest or stop: this can't be undone.
@@ -332,7 +332,7 @@ class DumpQueue:
                     self._resting.pop(state.id, None)
                     state.state, state.finished_in = "complete", manifest
                     state.finished_at = datetime.now(timezone.utc)
-                    state.settle()
+                    state.drop_details()
             return ready
 
     def finished_in(self, manifest: int) -> list[DumpState]:
@@ -360,24 +360,24 @@ class DumpQueue:
             self._lock.notify_all()
 
     def lose_log(self) -> None:
-        """Hold, and read uncommitted chunks again: the connection that read the log is gone."""
+        """Pause, and read uncommitted chunks again: the connection that read the log is gone."""
         with self._lock:
             self._log_losses += 1
             self._drop_chunks(self.epoch)
 
-    def hold(self) -> None:
-        """Hand out no tasks until `go`: no log is being read, so there is no low watermark."""
+    def pause(self) -> None:
+        """Hand out no tasks until `resume`: no log is being read, so there is no low watermark."""
         with self._lock:
-            self._held = True
+            self._paused = True
 
-    def go(self) -> None:
+    def resume(self) -> None:
         """Hand out tasks: the log of the current epoch is being read."""
         with self._lock:
-            self._held = False
+            self._paused = False
             self._lock.notify_all()
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start over in a new epoch, held: uncommitted chunks are read again once its log is open.
+        """Start over in a new epoch, paused: uncommitted chunks are read again once its log is open.
 
         Full dumps of the old epoch are cancelled; the caller queues repair dumps of all tables instead,
         because a ghost sweep needs all chunks of a dump in one epoch.
@@ -391,7 +391,7 @@ class DumpQueue:
                     state.epoch, state.floor, state.awaits = epoch, None, None
 
     def change_epoch(self, epoch: int, *, manifest: int) -> None:
-        """Go on in the epoch of another server's log, held: uncommitted chunks are read again there.
+        """Continue in the epoch of another server's log, paused: uncommitted chunks are read again there.
 
         Full dumps start over, for the ghost sweep. Floors are lifted: whatever did not land is either seen by
         every snapshot of that server, or its log shows it again. `manifest`: the number of the next one.
@@ -407,7 +407,7 @@ class DumpQueue:
                     state.low, state.rows, state.chunks = None, 0, 0
 
     def _drop_chunks(self, epoch: int) -> None:
-        self.epoch, self._held = epoch, True
+        self.epoch, self._paused = epoch, True
         for chunk in self._finished:
             self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
         self._finished = []

@@ -99,12 +99,12 @@ class DumpWorkers:
                 continue
             try:
                 tables = tables or self._source.open_tables()
-                self._carry_out(task, tables)
+                self._run_task(task, tables)
                 self._lost.pop(task.dump.id, None)
                 attempt = 0
                 self._stopping.wait(self.delay_seconds if isinstance(task, ReadTask) else 0)
             except NotYetError as error:
-                self._let_rest(task, error)
+                self._postpone(task, error)
             except TransientError as error:
                 self._back_off(task, tables, attempt, error)
                 tables = None
@@ -160,7 +160,7 @@ class DumpWorkers:
         except (TransientError, RequestError, NotYetError):
             return None
 
-    def _let_rest(self, task: PlanTask | ReadTask, error: NotYetError) -> None:
+    def _postpone(self, task: PlanTask | ReadTask, error: NotYetError) -> None:
         self._dumps.give_back(task, REST_SECONDS)
         if task.dump.id not in self._reported:
             log.warning("dump of %s has to wait: %s", task.dump.table, error)
@@ -180,7 +180,7 @@ class DumpWorkers:
         log.warning("dump of %s: %s, trying again", task.dump.table, error)
         self._stopping.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
 
-    def _carry_out(self, task: PlanTask | ReadTask, tables: TableReader) -> None:
+    def _run_task(self, task: PlanTask | ReadTask, tables: TableReader) -> None:
         if isinstance(task, ReadTask):
             key = self._key_of(task.dump.table)
             self._dumps.finished(read_chunk(task, tables, self._lander, key, self._stopping.is_set))

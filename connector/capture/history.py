@@ -74,11 +74,11 @@ def open_history(
     if newest is None:
         return _begin(source, manifest_log, listed)
     tables, dumps = _resume(newest, lander)
-    leave_tables(tables, dumps, tables.states.keys() - listed.existing)
-    _take_up(source, manifest_log, tables, dumps, listed, prepared, config)
-    _commit_taken(manifest_log, tables, dumps, prepared)
-    log.info("going on after manifest %s at %s", newest.number, newest.place)
-    repair_gap(source, manifest_log, tables, dumps, config)
+    stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
+    _queue_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
+    _commit_queued(manifest_log, tables, dumps, prepared)
+    log.info("going on after manifest %s at %s", newest.number, newest.position_text)
+    ensure_log_continues(source, manifest_log, tables, dumps, config)
     return tables, dumps
 
 
@@ -113,8 +113,8 @@ def _begin(source: Source, manifest_log: ManifestLog, listed: Listed) -> tuple[T
         tables.states[schema.table].fingerprint = catalog_state.tables.get(schema.table)
         dumps.add(schema.table, manifest=1, reason="initial", floor=catalog_state.position, awaits=mark)
     for problem in listed.refused:
-        tables.refuse(problem, history.position)
-    dumps.settle(source.end_of_marked)
+        tables.quarantine_unfit(problem, history.position)
+    dumps.start_unblocked(source.end_of_marked)
     manifest_log.begin(
         source.identity().model_copy(update={"server": history.server}),
         epoch=1,
@@ -127,7 +127,11 @@ def _begin(source: Source, manifest_log: ManifestLog, listed: Listed) -> tuple[T
         last_dump_number=dumps.last_number,
         notices=tables.take_notices(),
     )
-    log.info("a new history begins at %s, %s tables to dump", manifest_log.newest.place, len(listed.schemas))
+    log.info(
+        "a new history begins at %s, %s tables to dump",
+        manifest_log.newest.position_text,
+        len(listed.schemas),
+    )
     return tables, dumps
 
 
@@ -144,7 +148,7 @@ def _resume(newest: Manifest, lander: Lander) -> tuple[Tables, DumpQueue]:
     return tables, DumpQueue(states, epoch=newest.epoch, last_number=newest.last_dump_number)
 
 
-def take_up_tables(
+def start_capturing(
     source: Source,
     manifest_log: ManifestLog,
     lander: Lander,
@@ -161,13 +165,13 @@ def take_up_tables(
     listed = checked_tables(source, names) if names else Listed([], [])
     for schema in listed.schemas:
         lander.ensure_schema(schema)
-    catalog_state = _take_up(source, manifest_log, tables, dumps, listed, prepared, config)
+    catalog_state = _queue_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
     if tables.notices or dumps.news:
-        _commit_taken(manifest_log, tables, dumps, prepared)
+        _commit_queued(manifest_log, tables, dumps, prepared)
     return catalog_state.position
 
 
-def leave_tables(tables: Tables, dumps: DumpQueue, names: Iterable[TableName]) -> None:
+def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName]) -> None:
     """Stop capturing tables: dropped ones, and those that the configuration no longer names."""
     for name in names:
         tables.remove(name)
@@ -175,7 +179,7 @@ def leave_tables(tables: Tables, dumps: DumpQueue, names: Iterable[TableName]) -
             dumps.end(state, "cancelled", "the table is no longer captured")
 
 
-def _take_up(
+def _queue_dumps(
     source: Source,
     manifest_log: ManifestLog,
     tables: Tables,
@@ -196,7 +200,7 @@ def _take_up(
     """
     catalog_state = source.look(tables.fingerprints())
     for problem in listed.refused:
-        tables.refuse(problem, catalog_state.position)
+        tables.quarantine_unfit(problem, catalog_state.position)
     _quarantine_busy(tables, catalog_state)
     undumped = _undumped(tables, prepared)
     passed_over = catalog_state.unfit.keys() | catalog_state.busy
@@ -211,7 +215,7 @@ def _take_up(
         tables.states[name].fingerprint = catalog_state.tables.get(name)
         tables.notice(name, "schema", "is captured from now on")
         dumps.add(name, manifest=manifest_log.next_number, reason="initial", floor=floor, awaits=mark)
-    dumps.settle(source.end_of_marked)
+    dumps.start_unblocked(source.end_of_marked)
     return catalog_state
 
 
@@ -230,7 +234,7 @@ def _undumped(tables: Tables, prepared: Prepared) -> set[TableName]:
     }
 
 
-def _commit_taken(manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, prepared: Prepared) -> None:
+def _commit_queued(manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, prepared: Prepared) -> None:
     began = any(dump.started_in == manifest_log.next_number for dump in dumps.states)
     barrier = prepared.not_yet_visible if began else ()
     manifest_log.commit(
@@ -256,7 +260,7 @@ def repair_unlogged(
 
     The dump begins when the log has been read up to the look, and to the end of what was running then: what
     the log still says of rows that are gone must be older than the dump. Tables that the log does not carry
-    yet (`unprepared`) wait for `take_up_tables`. `added`: tables that the log lacked until now.
+    yet (`unprepared`) wait for `start_capturing`. `added`: tables that the log lacked until now.
     `GapError`, and nothing is remembered, if log is lost and the configuration says to stop.
     """
     _quarantine_unfit(tables, catalog_state)
@@ -278,7 +282,7 @@ def repair_unlogged(
     for name, what in found.items():
         tables.notice(name, "gap", f"{what.reason}: it is dumped again")
         _queue_repair(dumps, name, next_number, catalog_state.position, mark)
-    dumps.settle(source.end_of_marked)
+    dumps.start_unblocked(source.end_of_marked)
 
 
 def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int, mark: int | None) -> None:
@@ -297,7 +301,7 @@ def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int,
 
 def _quarantine_unfit(tables: Tables, catalog_state: CatalogState) -> None:
     for name, unfit in catalog_state.unfit.items():
-        tables.refuse(TableError(name, unfit.reason, hint=unfit.hint), catalog_state.position)
+        tables.quarantine_unfit(TableError(name, unfit.reason, hint=unfit.hint), catalog_state.position)
         tables.states[name].fingerprint = None
 
 
@@ -306,7 +310,9 @@ def _quarantine_busy(tables: Tables, catalog_state: CatalogState) -> None:
     for name in catalog_state.busy & tables.states.keys():
         state = tables.states[name]
         if state.state == "captured" and state.fingerprint is None:
-            tables.refuse(TableError(name, "others keep it locked", hint=HINT), catalog_state.position)
+            tables.quarantine_unfit(
+                TableError(name, "others keep it locked", hint=HINT), catalog_state.position
+            )
 
 
 def _unlogged_changes(
@@ -346,7 +352,7 @@ def _columns_back(
     return {name: Unlogged("a column came back under a name that was there before") for name in back}
 
 
-def repair_gap(
+def ensure_log_continues(
     source: Source, manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, config: Config
 ) -> bool:
     """Check whether the log after the newest manifest is whole; if not, begin a new epoch and return True.
@@ -356,20 +362,20 @@ def repair_gap(
     `FencedError` if the log is ahead because another agent has gone on.
     """
     newest = manifest_log.newest
-    reason = newest.pending_gap or source.gap_after(resume_point_of(newest))
+    reason = newest.pending_gap or source.why_not_resumable(resume_point_of(newest))
     if reason is None:
         return False
     manifest_log.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
     check_identity(newest.source, source.identity(newest))  # the address may now lead to another database
     if isinstance(reason, Failover):
-        _go_on_elsewhere(source, manifest_log, tables, dumps, reason)
+        _resume_after_failover(source, manifest_log, tables, dumps, reason)
         return True
     if config.source.on_gap == "stop":
         raise GapError(
-            f"the log after {newest.place} is lost: {reason}",
+            f"the log after {newest.position_text} is lost: {reason}",
             hint='set source.on_gap = "repair" to begin a new epoch and dump all tables again',
         )
-    log.error("gap: the log after %s is lost: %s; all tables are dumped again", newest.place, reason)
+    log.error("gap: the log after %s is lost: %s; all tables are dumped again", newest.position_text, reason)
     history = source.begin_history(fresh=True)
     epoch = newest.epoch + 1
     dumps.begin_epoch(epoch)
@@ -387,7 +393,7 @@ def repair_gap(
     return True
 
 
-def _go_on_elsewhere(
+def _resume_after_failover(
     source: Source, manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, failover: Failover
 ) -> None:
     """Begin the epoch of another server's log, in which nothing is missing, or stay in the old epoch.

@@ -28,7 +28,7 @@ class LayoutVersion:
 
     schema: TableSchema
     manifest: int
-    place: str
+    position_text: str
     committed_at: datetime
     added: list[Column] = field(default_factory=list)
     dropped: list[Column] = field(default_factory=list)
@@ -82,7 +82,7 @@ def _version(schema: TableSchema, manifest: Manifest, former: TableSchema | None
     return LayoutVersion(
         schema,
         manifest.number,
-        manifest.place,
+        manifest.position_text,
         manifest.committed_at,
         added=[c for c in schema.columns if c.name not in known],
         dropped=[c for name, c in known.items() if name not in now],

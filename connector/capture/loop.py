@@ -28,12 +28,12 @@ from connector import failpoint
 from connector.capture.catalog_watcher import CatalogWatcher
 from connector.capture.dump_workers import DumpWorkers
 from connector.capture.history import (
-    leave_tables,
+    ensure_log_continues,
     open_history,
-    repair_gap,
     repair_unlogged,
     resume_point_of,
-    take_up_tables,
+    start_capturing,
+    stop_capturing,
 )
 from connector.capture.lander import LandedSegment, Lander, Landings
 from connector.capture.manifest_log import ManifestLog
@@ -152,7 +152,7 @@ class Capture:
             delay_seconds=dump.delay_seconds,
         )
         self._watch = CatalogWatcher(self._source, self._tables.fingerprints)
-        self._dumps.hold()
+        self._dumps.pause()
         try:
             self._workers.start()
             self._intake.start()
@@ -184,12 +184,12 @@ class Capture:
 
     def _follow(self) -> None:
         """Follow the log over one connection, from the newest manifest's position."""
-        if repair_gap(self._source, self._manifest_log, self._tables, self._dumps, self._config):
+        if ensure_log_continues(self._source, self._manifest_log, self._tables, self._dumps, self._config):
             self._watch.take()  # its result has a position of the former epoch; it will look again
-        self._take_up()
+        self._start_capturing_new()
         newest = self._manifest_log.newest
         reader = self._source.open_log(newest.epoch, resume_point_of(newest))
-        self._dumps.go()
+        self._dumps.resume()
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
             try:
@@ -201,10 +201,10 @@ class Capture:
                 self._dumps.lose_log()
                 reader.close()
 
-    def _take_up(self) -> None:
+    def _start_capturing_new(self) -> None:
         """Look at the catalog before the log is reopened; the watcher's older looks are then void."""
-        self._dumps.hold()
-        self._looked_at = take_up_tables(
+        self._dumps.pause()
+        self._looked_at = start_capturing(
             self._source,
             self._manifest_log,
             self._lander,
@@ -226,19 +226,19 @@ class Capture:
         self._commit_landed(reader, landings)
         self._intake.serve(self._manifest_log.next_number, self._manifest_log.newest.position)
         self._new_tables |= self._intake.take_released()
-        self._regard(self._watch.take())
+        self._apply_catalog_changes(self._watch.take())
         if time.monotonic() - self._settled >= SETTLE_SECONDS:
-            self._dumps.settle(self._source.end_of_marked)
+            self._dumps.start_unblocked(self._source.end_of_marked)
             self._settled = time.monotonic()
 
-    def _regard(self, catalog_state: CatalogState | None) -> None:
+    def _apply_catalog_changes(self, catalog_state: CatalogState | None) -> None:
         """Act on what the watcher saw: dump what changed unlogged, leave tables that were dropped.
 
         The log is reopened to capture new tables, and those that it does not carry as it should.
         """
         if catalog_state is None or catalog_state.position < (self._looked_at or 0):
             return
-        self._leave_dropped(catalog_state)
+        self._stop_capturing_dropped(catalog_state)
         repair_unlogged(
             self._source,
             self._tables,
@@ -254,11 +254,11 @@ class Capture:
         self._new_tables |= new | fixed | catalog_state.unprepared
         self._refused_before = set(catalog_state.unfit)
 
-    def _leave_dropped(self, catalog_state: CatalogState) -> None:
+    def _stop_capturing_dropped(self, catalog_state: CatalogState) -> None:
         """Leave tables that two looks did not find (a RENAME may hide one), once their log has landed."""
         landed = self._manifest_log.newest.position
         gone = self._tables.states.keys() - catalog_state.existing
-        leave_tables(
+        stop_capturing(
             self._tables, self._dumps, {n for n in gone if self._dropped.get(n, landed + 1) <= landed}
         )
         self._dropped = {n: self._dropped.get(n, catalog_state.position) for n in gone}
@@ -337,7 +337,7 @@ class Capture:
         self._adopt(landed, number)
         self._end_dumps_of_quarantined()
         files = self._tables.landing(landed.files)
-        files += self._commit_chunks(landed.position, number)
+        files += self._claim_committable_chunks(landed.position, number)
         failpoint.reach("files-landed")
         self._manifest_log.commit(
             position=landed.position,
@@ -374,8 +374,8 @@ class Capture:
                 repair.table, manifest=number, kind="where", where=where, reason="repair", floor=changed
             )
 
-    def _commit_chunks(self, position: int, number: int) -> list[LandedFile]:
-        chunks = self._dumps.commit(position, number)
+    def _claim_committable_chunks(self, position: int, number: int) -> list[LandedFile]:
+        chunks = self._dumps.take_committable(position, number)
         for chunk in sorted(chunks, key=lambda c: c.high):
             self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)
         self._end_dumps_of_quarantined()
@@ -407,5 +407,7 @@ class Capture:
         if self._has_news() or self._tables.notices or self._dumps.ready(newest.position):
             self._commit(self._nothing_landed(), reader)
         log.info(
-            "stopped at %s, manifest %s", self._manifest_log.newest.place, self._manifest_log.newest.number
+            "stopped at %s, manifest %s",
+            self._manifest_log.newest.position_text,
+            self._manifest_log.newest.number,
         )

@@ -37,7 +37,7 @@ RETRY_SECONDS = 0.2
 def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying:
     """Retry transient errors of what is `asked`, with backoff and without limit, until `stop`."""
 
-    def tell(state: RetryCallState) -> None:
+    def log_attempt(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         hint = f" ({error.hint})" if isinstance(error, TransientError) and error.hint else ""
         log.warning("%s did not answer, trying again: %s%s", asked, error, hint)
@@ -47,7 +47,7 @@ def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying
         wait=wait_exponential(multiplier=RETRY_SECONDS, max=10) + wait_random(0, RETRY_SECONDS),
         stop=stop_when_event_set(stop),
         sleep=sleep_using_event(stop),
-        before_sleep=tell,
+        before_sleep=log_attempt,
         reraise=True,
     )
 
@@ -112,7 +112,7 @@ class ManifestLog:
         newest = self._newest
         if newest is None or newest.pending_gap or newest.source.server not in (None, found.server):
             return
-        log.error("after %s the server went on without its log", newest.place)
+        log.error("after %s the server went on without its log", newest.position_text)
         self.commit(pending_gap="the server went on without its log for a while")
 
     def _fresh(self) -> dict[str, Any]:
@@ -126,11 +126,12 @@ class ManifestLog:
     def _write(self, manifest: Manifest) -> Manifest:
         newest = self._newest
         if newest and (manifest.epoch, manifest.position) < (newest.epoch, newest.position):
-            raise BugError(f"manifest {manifest.number} goes back from {newest.place} to {manifest.place}")
+            before, now = newest.position_text, manifest.position_text
+            raise BugError(f"manifest {manifest.number} goes back from {before} to {now}")
         date_layouts(manifest, self._newest)
         retrying(self._stop)(commit_manifest, self._store, manifest)
         self._newest = manifest
-        log.debug("manifest %s at %s: %s files", manifest.number, manifest.place, len(manifest.files))
+        log.debug("manifest %s at %s: %s files", manifest.number, manifest.position_text, len(manifest.files))
         return manifest
 
 

@@ -196,7 +196,7 @@ class RequestIntake:
             )  # before a manifest names it
         marks = {schema.table: self._source.mark_running() for schema in listed.schemas}
         if listed.schemas:
-            self._dumps.hold()
+            self._dumps.pause()
         for schema in listed.schemas:
             self._tables.release(schema.table, schema)
             self._released.add(schema.table)
@@ -226,7 +226,7 @@ class RequestIntake:
                 known = set(self._done)
             found = {request.id: request for request in pending(self._store, known)}
         except (TransientError, OperatorError) as error:
-            self._tell(f"requests can't be read, trying again: {error}")
+            self._log_once(f"requests can't be read, trying again: {error}")
             return
         with self._lock:
             for request_id, request in list(found.items()):
@@ -235,7 +235,7 @@ class RequestIntake:
                     self._done[request_id] = Outcome(found.pop(request_id))
             self._fetched = found
 
-    def _tell(self, text: str) -> None:
+    def _log_once(self, text: str) -> None:
         """Log a lasting problem once."""
         if text not in self._reported:
             self._reported.add(text)
@@ -246,7 +246,7 @@ class RequestIntake:
             try:
                 outcome.remove(self._store)
             except OperatorError as error:  # it stays, and is skipped
-                self._tell(f"request {request_id} can't be removed: {error}")
+                self._log_once(f"request {request_id} can't be removed: {error}")
                 continue
             with self._lock:
                 del self._done[request_id]

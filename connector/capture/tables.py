@@ -137,7 +137,7 @@ class Tables:
         state.state, state.reason, state.hint, state.since = "quarantined", found.reason, hint, found.lsn
         self.notice(found.table, "quarantined", found.reason)
 
-    def refuse(self, problem: TableError, lsn: int) -> None:
+    def quarantine_unfit(self, problem: TableError, lsn: int) -> None:
         """Quarantine a table, known or not, that the source can't capture as it is; seen at `lsn`."""
         self.states.setdefault(problem.table, TableState())
         self.quarantine(Quarantine(problem.table, lsn, problem.reason, problem.hint or "fix it"))
@@ -181,8 +181,8 @@ class Tables:
 
 def _until_dumped(table: TableName, hint: str) -> str:
     """Add to a hint that a dump is needed afterwards, unless it says so."""
-    told = "deltatide dump " in hint or "dump it again" in hint
-    return hint if told else f"{hint}; then: deltatide dump {shlex.quote(str(table))}"
+    says_so = "deltatide dump " in hint or "dump it again" in hint
+    return hint if says_so else f"{hint}; then: deltatide dump {shlex.quote(str(table))}"
 
 
 def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> TableError:

@@ -169,13 +169,16 @@ def schema(
     newest = versions[0].schema
     columns = Table("column", "source type", "lake type", "key", box=None)
     for column in newest.columns:
-        place = str(newest.key.index(column.name) + 1) if column.name in newest.key else ""
-        columns.add_row(Text(column.name), Text(column.source_type), Text(column.type), place)
+        number = str(newest.key.index(column.name) + 1) if column.name in newest.key else ""
+        columns.add_row(Text(column.name), Text(column.source_type), Text(column.type), number)
     out.print(columns)
     history = Table("manifest", "landed", "position", "change", box=None)
     for version in versions:
         history.add_row(
-            str(version.manifest), when(version.committed_at), version.place, Text(_format_change(version))
+            str(version.manifest),
+            when(version.committed_at),
+            version.position_text,
+            Text(_format_change(version)),
         )
     out.print()
     out.print(history)
@@ -197,7 +200,7 @@ def _layout_json(version: LayoutVersion) -> dict[str, Any]:
     return {
         "manifest": version.manifest,
         "committed_at": version.committed_at.isoformat(),
-        "position": version.place,
+        "position": version.position_text,
         "schema_id": version.schema.id,
         "key": list(version.schema.key),
         "columns": [vars(c) for c in version.schema.columns],

@@ -149,8 +149,8 @@ def _print_table(table: Any) -> None:
             err.print(f"[bold]hint:[/] {escape(table.hint)}")
     elif table.rows:
         counts = ("inserted", "updated", "deleted")
-        told = [f"{getattr(table, c):,} {c}" for c in counts if getattr(table, c) is not None]
-        counted = ", ".join(told) or "merged"
+        shown = [f"{getattr(table, c):,} {c}" for c in counts if getattr(table, c) is not None]
+        counted = ", ".join(shown) or "merged"
         out.print(f"{escape(str(table.table))}: {table.rows:,} events, {counted}, {table.seconds:.1f} s")
 
 
@@ -211,11 +211,11 @@ def cuts(
         out.print(shown)
 
 
-def _table_shown(name: str, place: Any) -> str:
+def _table_shown(name: str, frontier: Any) -> str:
     """Return a table's version in a cut, and what keeps the cut from being exact."""
-    waiting = f"{place.missing} rows wait for a column" if place.missing else None
-    kept = ", ".join(filter(None, (place.error, waiting)))
-    return f"{name} {place.version}" + (f" ({kept})" if kept else "")
+    waiting = f"{frontier.missing} rows wait for a column" if frontier.missing else None
+    kept = ", ".join(filter(None, (frontier.error, waiting)))
+    return f"{name} {frontier.version}" + (f" ({kept})" if kept else "")
 
 
 def _print_json(frame: Any) -> None:

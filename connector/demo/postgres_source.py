@@ -80,10 +80,10 @@ class PostgresSource:
 
     def ordered(self, column: str, data_type: str) -> str:
         """Build the ORDER BY expression of a column."""
-        spelled = self.selected(column, data_type)
+        formatted = self.selected(column, data_type)
         as_text = data_type in ("text", "character varying") or data_type not in _AS_THEY_ARE
         by_bytes = as_text and not data_type.startswith("timestamp")
-        return f'{spelled} COLLATE "C"' if by_bytes else spelled
+        return f'{formatted} COLLATE "C"' if by_bytes else formatted
 
     def read(self, connection: Any, query: str) -> Iterator[list[Row]]:
         """Read through a server-side cursor."""

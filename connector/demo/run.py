@@ -65,12 +65,12 @@ def demo(
     """
     _require_spark()
     console = Console()
-    place = DemoFolder.create(folder)
+    demo = DemoFolder.create(folder)
     with ExitStack() as cleanup:
         cleanup.enter_context(_interruptible())
-        cleanup.callback(place.drop_database)
+        cleanup.callback(demo.drop_database)
         display = Display(console)
-        run = _start(source, place, Sizes.of(rows), display, cleanup)
+        run = _start(source, demo, Sizes.of(rows), display, cleanup)
         with display.live():
             run.capture(seconds)
             run.finish()
@@ -86,7 +86,7 @@ def demo(
             else f"[bold green]{both} hold the same rows, value by value[/]"
         )
         console.print(f"\n{verdict}", highlight=False)
-        print_next_steps(console, place, run.source.namespace)
+        print_next_steps(console, demo, run.source.namespace)
     return 1 if differences else 0
 
 
@@ -131,24 +131,24 @@ def _interruptible() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _start(kind: str, place: DemoFolder, sizes: Sizes, display: Display, cleanup: ExitStack) -> _Run:
+def _start(kind: str, demo: DemoFolder, sizes: Sizes, display: Display, cleanup: ExitStack) -> _Run:
     """Start everything; `cleanup` stops it in reverse order."""
     display.step("starting the database")
-    source = cleanup.enter_context(start_source(kind, place.database))
+    source = cleanup.enter_context(start_source(kind, demo.database))
     total = sum(vars(sizes).values())
     display.step(f"{source.title} {source.version} runs, loading {total:,} rows into {len(TABLES)} tables")
     create_shop(source, sizes)
-    config = place.configure(source.kind, source.namespace, source.url, source.password)
+    config = demo.configure(source.kind, source.namespace, source.url, source.password)
     writer = Writer(source, sizes, changes_per_second=CHANGES_PER_SECOND)
-    agent = Child(place.agent_log, "run", "-c", str(place.configuration))
+    agent = Child(demo.agent_log, "run", "-c", str(demo.configuration))
     cleanup.callback(agent.close)
     merges = Child(
-        place.merge_log, "merge", "-c", str(place.configuration), "--every", str(MERGE_SECONDS), "--json"
+        demo.merge_log, "merge", "-c", str(demo.configuration), "--every", str(MERGE_SECONDS), "--json"
     )
     cleanup.callback(merges.close)
     cleanup.callback(writer.stop)
     store = open_store(config.landing, config.source.name)
-    return _Run(place, config, source, writer, agent, merges, store, display)
+    return _Run(demo, config, source, writer, agent, merges, store, display)
 
 
 class _Run:
@@ -156,7 +156,7 @@ class _Run:
 
     def __init__(
         self,
-        place: DemoFolder,
+        demo: DemoFolder,
         config: Config,
         source: DemoSource,
         writer: Writer,
@@ -166,8 +166,8 @@ class _Run:
         display: Display,
     ) -> None:
         self.source, self.watch = source, LandingWatch(store)
-        self._merge_watch = MergeWatch(place.merge_log, store)
-        self._place, self._config, self._store = place, config, store
+        self._merge_watch = MergeWatch(demo.merge_log, store)
+        self._demo, self._config, self._store = demo, config, store
         self._writer, self._agent, self._merges, self._display = writer, agent, merges, display
         self._position = 0
         self._began = time.monotonic()
@@ -207,7 +207,7 @@ class _Run:
 
     def _compare(self, connection: Any, frames: Mapping[str, Any], name: str) -> Comparison:
         table = source_table(self.source, connection, name)
-        folder = self._place.compared / name
+        folder = self._demo.compared / name
         columns = write_in_key_order(frames[f"{table.namespace}.{name}"], table.key, folder)
         if set(columns) != set(table.order):
             return other_columns(table, columns)
@@ -248,7 +248,7 @@ class _Run:
             self._raise_failures()
             if time.monotonic() > limit:
                 raise OperatorError(
-                    f"{phase}: not done within {seconds:g} s", hint=f"see {self._place.agent_log}"
+                    f"{phase}: not done within {seconds:g} s", hint=f"see {self._demo.agent_log}"
                 )
             time.sleep(LOOK_SECONDS)
 

@@ -134,7 +134,7 @@ class DumpState(_Part):
         """Return whether there is anything left to read."""
         return self.state in ("waiting", "running")
 
-    def settle(self) -> None:
+    def drop_details(self) -> None:
         """Drop what only an unfinished dump needs: every later manifest carries this state."""
         self.keys, self.planned_upto, self.open = None, None, []
         self.where, self.error = _shortened(self.where), _shortened(self.error)
@@ -269,7 +269,7 @@ class Manifest(_Part):
     last_commit: LastCommit | None = None
 
     @property
-    def place(self) -> str:
+    def position_text(self) -> str:
         """Format the position as users of this kind of source know it."""
         return format_position(self.position, self.source.kind)
 

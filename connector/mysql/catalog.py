@@ -19,7 +19,7 @@ from connector.errors import TableError
 from connector.mysql.codec.table_map import MappedColumn, TableMap
 from connector.mysql.codec.types import LONGLONG, type_of_catalog
 from connector.mysql.connection import code_of, is_transient, literal, quote, rows
-from connector.mysql.log.schema_cache import Mapped, NotedColumn, captures, schema_of
+from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout, captures, landing_schema_of
 from connector.mysql.server import Server
 from connector.schema import TableName
 
@@ -158,16 +158,20 @@ def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...
 
 def layout_of(
     connection: Connection[Any], table: TableName, settings: Mapping[TableName, TableConfig]
-) -> Mapped | None:
+) -> ResolvedLayout | None:
     """Return a table's current layout and schema; None if there is no such table.
 
     If its rows can't be captured, `problem` is set and `schema` is None.
     """
     try:
         table_map = table_map_of(connection, table)
-        return None if table_map is None else Mapped(table, table_map, schema_of(table_map, settings))
+        return (
+            None
+            if table_map is None
+            else ResolvedLayout(table, table_map, landing_schema_of(table_map, settings))
+        )
     except TableError as error:
-        return Mapped(table, None, None, error) if is_there(connection, table) else None
+        return ResolvedLayout(table, None, None, error) if is_there(connection, table) else None
 
 
 def is_there(connection: Connection[Any], table: TableName) -> bool:
@@ -181,7 +185,7 @@ def layouts_of(
     found: Sequence[TableFacts],
     settings: Mapping[TableName, TableConfig],
     busy: set[TableName] | None = None,
-) -> list[Mapped]:
+) -> list[ResolvedLayout]:
     """Return each table's current layout; with a problem if its log or snapshots are not exact.
 
     Omits those in `busy`, and those locked now; without `busy`, a lock is an error.
@@ -194,7 +198,7 @@ def layouts_of(
         try:
             layout = layout_of(connection, facts.table, settings)
             if layout is not None and (problem := _misfit(connection, facts, silent=silent)):
-                layout = Mapped(facts.table, None, None, problem)
+                layout = ResolvedLayout(facts.table, None, None, problem)
         except pymysql.Error as error:
             if busy is None or code_of(error) not in LOCKED:
                 raise

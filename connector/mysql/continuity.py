@@ -56,8 +56,8 @@ def differs(stream: BinlogStream, last: LastCommit) -> str | None:
     try:
         found = _first(stream, last.position)
     except (LogEndedError, UnreadableLogError, *_GARBAGE) as error:
-        place = format_binlog_position(last.position)
-        return f"the log can't be read at {place} any more, the server was restored or replaced: {error}"
+        at = format_binlog_position(last.position)
+        return f"the log can no longer be read at {at}, so the server was restored or replaced: {error}"
     finally:
         stream.close()
     if found == last:

@@ -44,7 +44,7 @@ from connector.mysql.codec.text_rows import RowStream, TextRows, decode_rows
 from connector.mysql.codec.types import LONGLONG, ColumnType, select_expression
 from connector.mysql.connection import close, code_of, is_transient, literal, query, quote, row, rows, text_of
 from connector.mysql.key_sql import KeyColumn
-from connector.mysql.log.reader import Landmark
+from connector.mysql.log.reader import ReaderProgress
 from connector.mysql.predicate import check_predicate, limit_time
 from connector.mysql.server import MAX_OFFSET, end_of_log, find_server, position_of
 from connector.mysql.state_tables import GRANT, StateTables
@@ -89,7 +89,7 @@ class MysqlChunk:
 class MysqlTables:
     """Reads chunks over two connections; implements `connector.source.TableReader`. Used by one thread.
 
-    `landmark` returns the log reader's position and server; None while no log is being read.
+    `progress` returns the log reader's position and server; None while no log is being read.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class MysqlTables:
         connect: Callable[[], Connection[Any]],
         state_tables: StateTables,
         tables: Mapping[TableName, TableConfig],
-        landmark: Callable[[], Landmark | None],
+        progress: Callable[[], ReaderProgress | None],
         predicate_seconds: float = 600.0,
     ) -> None:
-        self._state_tables, self._tables, self._landmark = state_tables, tables, landmark
+        self._state_tables, self._tables, self._log_progress = state_tables, tables, progress
         self._predicate_seconds = predicate_seconds
         self._streaming = self._limited = False
         self._connection = connect()
@@ -188,13 +188,13 @@ class MysqlTables:
     ) -> Iterator[tuple[TableSchema, TableMap, int, int]]:
         """Open a transaction with a snapshot; yield schema, layout, low and high. Ends it on exit."""
         with self._errors(table, where):
-            landmark = self._landmark()
-            if landmark is None:
+            progress = self._log_progress()
+            if progress is None:
                 raise TransientError(f"{table}: the log is not being read yet")
-            if {self._server.uuid, self._guarding.uuid} != {landmark.server}:
+            if {self._server.uuid, self._guarding.uuid} != {progress.server}:
                 raise TransientError(f"{table}: the address leads to another server than the log's")
             try:
-                low, high = self._open_snapshot(table, landmark)
+                low, high = self._open_snapshot(table, progress)
                 layout = layout_of(self._connection, table, self._tables)
                 if layout is None or layout.table_map is None or layout.schema is None:
                     raise (layout and layout.problem) or TableError(table, "it is gone")
@@ -202,32 +202,32 @@ class MysqlTables:
             finally:
                 self._end()
 
-    def _open_snapshot(self, table: TableName, landmark: Landmark) -> tuple[int, int]:
+    def _open_snapshot(self, table: TableName, progress: ReaderProgress) -> tuple[int, int]:
         lock = f"SELECT 1 FROM {qualified(table)} LIMIT 0"
         if self._server.mariadb:
             return self._open_exactly(table, lock)
         query(self._connection, "START TRANSACTION READ ONLY")
         rows(self._connection, lock)
-        if landmark.gtids is not None:
-            self._wait_until_visible(table, landmark.gtids)
+        if progress.gtids is not None:
+            self._wait_until_visible(table, progress.gtids)
         else:
-            self._raise_barrier(table, landmark)
+            self._raise_barrier(table, progress)
         rows(self._connection, f"SELECT 1 FROM {qualified(table)} LIMIT 1")
-        return landmark.position - 1, position_of(*end_of_log(self._guard, self._server))
+        return progress.position - 1, position_of(*end_of_log(self._guard, self._server))
 
     def _commits_in_order(self) -> bool:
         """Return whether commits become visible in log order; the setting may change at any time."""
         found = row(self._guard, "SELECT @@global.binlog_order_commits")
         return found is not None and bool(found[0])
 
-    def _raise_barrier(self, table: TableName, landmark: Landmark) -> None:
+    def _raise_barrier(self, table: TableName, progress: ReaderProgress) -> None:
         """Commit a write, which shows all before it; `NotYetError` while it can't, or proves nothing."""
         if not self._commits_in_order():
             raise NotYetError(
                 f"{table}: without GTIDs, no snapshot can be proven while binlog_order_commits is OFF:"
                 " SET GLOBAL binlog_order_commits = ON"
             )
-        if not (landmark.writable and self._state_tables.raise_barrier(self._guard)):
+        if not (progress.writable and self._state_tables.raise_barrier(self._guard)):
             raise NotYetError(
                 f"{table}: without GTIDs, no snapshot can be proven without writing deltatide.watermark:"
                 f" {GRANT} TO the agent's user, or set gtid_mode = ON"
@@ -248,13 +248,13 @@ class MysqlTables:
             rows(self._connection, lock)
         finally:
             query(self._guard, "ROLLBACK")
-        told = dict(rows(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
-        told = {name.lower(): value for name, value in told.items()}
-        file, offset = str(told["binlog_snapshot_file"]), int(told["binlog_snapshot_position"])
+        status = dict(rows(self._connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+        status = {name.lower(): value for name, value in status.items()}
+        file, offset = str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"])
         if not file or offset > MAX_OFFSET:
-            raise TransientError(f"{table}: the snapshot has no place in the log ({file} {offset})")
-        place = position_of(file, offset)
-        return place - 1, place
+            raise TransientError(f"{table}: the snapshot has no position in the log ({file} {offset})")
+        position = position_of(file, offset)
+        return position - 1, position
 
     def _select(self, layout: TableMap, conditions: str, *further: str) -> str:
         columns = [select_expression(f"t.{quote(c.name)}", c.type) for c in layout.columns]
@@ -337,7 +337,7 @@ class MysqlTables:
     ) -> Iterator[tuple[ChunkRows, list[int]]]:
         """Run one SELECT for some keys; yield rows, and the number of the first key that found each."""
         conditions = [f"({_equal(columns, key)})" for key in wanted]
-        number = " ".join(f"WHEN {condition} THEN {place}" for place, condition in enumerate(conditions))
+        number = " ".join(f"WHEN {condition} THEN {index}" for index, condition in enumerate(conditions))
         statement = self._select(layout, f" WHERE {' OR '.join(conditions)}", f"CASE {number} END")
         query(self._connection, "SET character_set_results = NULL")
         for some in self._stream(statement):
@@ -406,9 +406,9 @@ def _equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
 def _absent(layout: TableMap, columns: Sequence[KeyColumn], missing: Sequence[Sequence[str]]) -> ChunkRows:
     values: dict[str, pa.Array] = {}
     raws: dict[str, pa.Array | None] = {}
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         try:
-            found = [column.array(key[place]) for key in missing]
+            found = [column.array(key[index]) for key in missing]
             values[column.name] = pa.concat_arrays([value for value, _ in found])
             texts = [pa.nulls(1, pa.string()) if raw is None else raw.cast(pa.string()) for _, raw in found]
             raws[column.name] = pa.concat_arrays(texts) if any(raw is not None for _, raw in found) else None

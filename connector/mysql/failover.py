@@ -73,19 +73,19 @@ def _begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[events.Beg
 
     No time limit: the stream detects a silent server, and a large row is slow to arrive.
     """
-    place, tail = 4, 0
+    at, tail = 4, 0
     left = 0  # of a compressed transaction that arrives in pieces
     try:
-        while place < upto:
+        while at < upto:
             for packet in stream.fetch(1.0):
                 if left:
-                    place, left = place + len(packet), left - len(packet)
+                    at, left = at + len(packet), left - len(packet)
                     continue
                 if packet[5] == events.FORMAT:
                     tail = events.checksum_bytes(packet, BASE)
-                if packet[18] & events.ARTIFICIAL or place >= upto:
+                if packet[18] & events.ARTIFICIAL or at >= upto:
                     continue
-                place += len(packet) - BASE
+                at += len(packet) - BASE
                 left = size_of(packet) - (len(packet) - BASE)
                 if packet[5] in events.BEGINS:
                     seconds, server_id = _uint32(packet, 1)[0], _uint32(packet, 6)[0]
@@ -95,8 +95,8 @@ def _begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[events.Beg
         pass
     finally:
         stream.close()
-    if place < upto < math.inf:
-        raise TransientError(f"the log ended at {place}, before {upto}")
+    if at < upto < math.inf:
+        raise TransientError(f"the log ended at {at}, before {upto}")
 
 
 def later_commit(
@@ -186,8 +186,8 @@ def _see_all(connection: Connection[Any], server: Server) -> None:
         found = rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")
     finally:
         query(connection, "ROLLBACK")
-    told = {name.lower(): value for name, value in found}
-    if position_of(str(told["binlog_snapshot_file"]), int(told["binlog_snapshot_position"])) < end:
+    status = {name.lower(): value for name, value in found}
+    if position_of(str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"])) < end:
         raise TransientError("the server has transactions in its log that it does not show yet")
 
 

@@ -83,8 +83,8 @@ class MysqlGtids:
         intervals = self._intervals.get(gtid.origin)
         if not intervals or gtid.number > intervals[-1][1]:
             return False
-        place = bisect_right(intervals, gtid.number, key=_first) - 1
-        return place >= 0 and gtid.number <= intervals[place][1]
+        index = bisect_right(intervals, gtid.number, key=_first) - 1
+        return index >= 0 and gtid.number <= intervals[index][1]
 
     def add(self, gtid: Gtid, *, ours: bool = False) -> None:
         """Add a transaction to the set; `ours`: nobody needs it."""
@@ -110,8 +110,8 @@ class MysqlGtids:
 
     def _holds_interval(self, origin: str, first: int, last: int) -> bool:
         intervals = self._intervals.get(origin, [])
-        place = bisect_right(intervals, first, key=_first) - 1
-        return place >= 0 and last <= intervals[place][1]
+        index = bisect_right(intervals, first, key=_first) - 1
+        return index >= 0 and last <= intervals[index][1]
 
     def _add_interval(self, origin: str, first: int, last: int) -> None:
         """Add an interval, joined with those it touches."""
@@ -157,8 +157,8 @@ class MariadbGtids:
                 raise BugError(f"{text[:200]!r} is no list of GTIDs")
             if found:
                 last[found[1]] = Gtid(found[1], int(found[3]), int(found[2]))
-        places = [None if place is None else cls.parse(place) for place in (here, needed)]
-        return cls(last, *places)
+        sets = [None if part is None else cls.parse(part) for part in (here, needed)]
+        return cls(last, *sets)
 
     def __str__(self) -> str:
         return ",".join(str(self.last[domain]) for domain in sorted(self.last, key=int))

@@ -20,7 +20,7 @@ from connector.mysql.catalog import find_tables
 from connector.mysql.connection import row, rows
 from connector.mysql.log.schema_cache import OWN_DATABASE
 from connector.mysql.log.stream import REPLICA_HOST, created_at, replica_id
-from connector.mysql.preflight_tables import Place, check_tables, refusals
+from connector.mysql.preflight_tables import CheckContext, check_tables, refusals
 from connector.mysql.server import Server, end_of_log, is_replica, log_files
 from connector.mysql.state_tables import GRANT, StateTables
 from connector.mysql.table_ids import table_ids
@@ -50,12 +50,18 @@ def check(
     name, _, host = str(account[0]).rpartition("@")
     user = f"'{name}'@'{host}'"
     found = find_tables(connection, config, set())
-    place = Place(connection, connect, server, config, tables, state_tables, found, variables, user)
-    return [*_server(place), *_log(place), *_rights(place), *_own_tables(place), *check_tables(place)]
+    context = CheckContext(connection, connect, server, config, tables, state_tables, found, variables, user)
+    return [
+        *_check_server(context),
+        *_check_log(context),
+        *_check_rights(context),
+        *_check_own_tables(context),
+        *check_tables(context),
+    ]
 
 
-def _server(place: Place) -> Iterator[Finding]:
-    server = place.server
+def _check_server(context: CheckContext) -> Iterator[Finding]:
+    server = context.server
     good = server.release >= OLDEST[server.mariadb]
     oldest = ".".join(map(str, OLDEST[server.mariadb]))
     name = "MariaDB" if server.mariadb else "MySQL"
@@ -63,8 +69,8 @@ def _server(place: Place) -> Iterator[Finding]:
         "version", "ok" if good else "failed", f"{name} {server.version}",
         None if good else f"use {name} {oldest} or later",
     )  # fmt: skip
-    yield from _server_id(place)
-    now = row(place.connection, "SELECT UNIX_TIMESTAMP(NOW(6))")
+    yield from _check_server_id(context)
+    now = row(context.connection, "SELECT UNIX_TIMESTAMP(NOW(6))")
     assert now is not None
     drift = abs(time.time() - float(now[0]))
     yield Finding(
@@ -73,15 +79,15 @@ def _server(place: Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _server_id(place: Place) -> Iterator[Finding]:
-    ours, theirs = replica_id(place.config.name), place.server.server_id
+def _check_server_id(context: CheckContext) -> Iterator[Finding]:
+    ours, theirs = replica_id(context.config.name), context.server.server_id
     if theirs in (0, ours):
         yield Finding(
             "server_id", "failed", f"is {theirs}, which is {'ours' if theirs else 'none'}",
             "SET GLOBAL server_id = 1; and set it in the server's configuration file",
         )  # fmt: skip
         return
-    if host := _other_replica(place, ours):
+    if host := _other_replica(context, ours):
         yield Finding(
             "server_id", "failed", f"the agent reads as {ours}, which is the server_id of replica {host} too",
             f"give replica {host} another server_id, or choose another source.name",
@@ -90,45 +96,45 @@ def _server_id(place: Place) -> Iterator[Finding]:
     yield Finding("server_id", "ok", f"is {theirs}; the agent reads as {ours}")
 
 
-def _other_replica(place: Place, ours: int) -> str | None:
+def _other_replica(context: CheckContext, ours: int) -> str | None:
     """Find a replica with our server id: the server would drop one connection when the other begins."""
-    old = place.server.mariadb or place.server.release < (8, 4)
+    old = context.server.mariadb or context.server.release < (8, 4)
     found: list[tuple[Any, ...]] = []
     with refusals():  # not every user has the right
-        found = rows(place.connection, "SHOW SLAVE HOSTS" if old else "SHOW REPLICAS")
+        found = rows(context.connection, "SHOW SLAVE HOSTS" if old else "SHOW REPLICAS")
     return next((str(host) for id_, host, *_ in found if int(id_) == ours and host != REPLICA_HOST), None)
 
 
-def _log(place: Place) -> Iterator[Finding]:
-    if place.variable("log_bin") != "ON":
+def _check_log(context: CheckContext) -> Iterator[Finding]:
+    if context.variable("log_bin") != "ON":
         yield Finding(
             "log_bin", "failed", "is OFF", "set log_bin = ON in the configuration, restart the server",
             recorded=True,
         )  # fmt: skip
         return
-    yield from _stays_on(place)
-    yield _expect(place, "binlog_format", "ROW")
-    yield _expect(place, "binlog_row_metadata", "FULL")
-    yield from _row_image(place)
-    if not place.server.mariadb:
-        yield _expect(place, "binlog_order_commits", "ON")
-    yield from _partial_json(place)
-    yield from _filters(place)
-    yield from _retention(place)
-    yield from _crashes(place)
-    yield from _features(place)
+    yield from _check_stays_on(context)
+    yield _check_setting(context, "binlog_format", "ROW")
+    yield _check_setting(context, "binlog_row_metadata", "FULL")
+    yield from _check_row_image(context)
+    if not context.server.mariadb:
+        yield _check_setting(context, "binlog_order_commits", "ON")
+    yield from _check_partial_json(context)
+    yield from _check_filters(context)
+    yield from _check_retention(context)
+    yield from _check_crashes(context)
+    yield from _check_features(context)
 
 
-def _stays_on(place: Place) -> Iterator[Finding]:
+def _check_stays_on(context: CheckContext) -> Iterator[Finding]:
     """Report a server that stopped logging since it could not write its log, or would do so."""
     try:
-        with suppress(OperationalError, ProgrammingError):  # `_rights` reports those
-            end_of_log(place.connection, place.server)
+        with suppress(OperationalError, ProgrammingError):  # `_check_rights` reports those
+            end_of_log(context.connection, context.server)
     except LogOffError as error:
         detail = "was turned off: the server could not write its log"
         yield Finding("log_bin", "failed", detail, error.hint, recorded=True)
     name = "binlog_error_action"
-    action = place.variable(name)
+    action = context.variable(name)
     if action == "ABORT_SERVER":
         yield Finding(name, "ok", f"is {action}")
     elif action is not None:
@@ -138,8 +144,8 @@ def _stays_on(place: Place) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _row_image(place: Place) -> Iterator[Finding]:
-    image = place.variable("binlog_row_image") or "FULL"
+def _check_row_image(context: CheckContext) -> Iterator[Finding]:
+    image = context.variable("binlog_row_image") or "FULL"
     if image in ("FULL", "FULL_NODUP"):
         yield Finding("binlog_row_image", "ok", f"is {image}")
         return
@@ -150,10 +156,10 @@ def _row_image(place: Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _partial_json(place: Place) -> Iterator[Finding]:
+def _check_partial_json(context: CheckContext) -> Iterator[Finding]:
     """Check for partial JSON updates (MySQL), which are useless without the document before."""
-    name, image = "binlog_row_value_options", place.variable("binlog_row_image")
-    value = place.variable(name)
+    name, image = "binlog_row_value_options", context.variable("binlog_row_image")
+    value = context.variable(name)
     if value is None:
         return
     if not value or image == "FULL":
@@ -166,18 +172,18 @@ def _partial_json(place: Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _filters(place: Place) -> Iterator[Finding]:
+def _check_filters(context: CheckContext) -> Iterator[Finding]:
     """Report a server that omits databases from its log, or a replica that does not log what it applies."""
     with refusals() as denied:
-        renamed = not place.server.mariadb and place.server.release >= (8, 2)
-        found = row(place.connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+        renamed = not context.server.mariadb and context.server.release >= (8, 2)
+        found = row(context.connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
         if found is not None and any(found[2:4]):
             yield Finding(
                 "binlog filters", "failed", f"binlog_do_db, binlog_ignore_db are {found[2]!r}, {found[3]!r}",
                 "take binlog_do_db and binlog_ignore_db out of the configuration, restart the server",
             )  # fmt: skip
-    logged = place.variable("log_slave_updates") or place.variable("log_replica_updates")
-    if logged == "OFF" and not denied and is_replica(place.connection):
+    logged = context.variable("log_slave_updates") or context.variable("log_replica_updates")
+    if logged == "OFF" and not denied and is_replica(context.connection):
         yield Finding(
             "log_slave_updates", "failed", "is OFF on a replica: what it applies is not in its log",
             "set log_slave_updates = ON in the configuration, restart the server",
@@ -199,10 +205,10 @@ _FLUSHES = "'sync_binlog', 'innodb_flush_log_at_trx_commit'"
 _DURABLE = (("1", "1"), ("1", "3"))
 
 
-def _crashes(place: Place) -> Iterator[Finding]:
+def _check_crashes(context: CheckContext) -> Iterator[Finding]:
     """Report the cost of a server crash: if log and tables may differ after it, all are dumped again."""
     names = ("sync_binlog", "innodb_flush_log_at_trx_commit")
-    values = tuple(place.variable(name) for name in names)
+    values = tuple(context.variable(name) for name in names)
     settings = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
     if values in _DURABLE:
         yield Finding("durability", "ok", settings)
@@ -211,23 +217,23 @@ def _crashes(place: Place) -> Iterator[Finding]:
             "durability", "warning", f"{settings}: after a crash of the server all tables are dumped again",
             "SET GLOBAL sync_binlog = 1, GLOBAL innodb_flush_log_at_trx_commit = 1;",
         )  # fmt: skip
-    if place.server.mariadb and table_ids(place.connection) is None:
+    if context.server.mariadb and table_ids(context.connection) is None:
         yield Finding(
             "process", "warning",
             "InnoDB's ids of tables can't be seen: after a crash of the server all tables are dumped again",
-            f"GRANT PROCESS ON *.* TO {place.user};",
+            f"GRANT PROCESS ON *.* TO {context.user};",
         )  # fmt: skip
 
 
-def _retention(place: Place) -> Iterator[Finding]:
-    seconds = float(place.variable("binlog_expire_logs_seconds") or 0)
-    seconds = seconds or float(place.variable("expire_logs_days") or 0) * 86_400
+def _check_retention(context: CheckContext) -> Iterator[Finding]:
+    seconds = float(context.variable("binlog_expire_logs_seconds") or 0)
+    seconds = seconds or float(context.variable("expire_logs_days") or 0) * 86_400
     if seconds == 0:
         yield Finding("retention", "ok", "the log is kept until it is purged by hand")
         return
     short = seconds < RETENTION_SECONDS
     name = (
-        "binlog_expire_logs_seconds" if place.variable("binlog_expire_logs_seconds") else "expire_logs_days"
+        "binlog_expire_logs_seconds" if context.variable("binlog_expire_logs_seconds") else "expire_logs_days"
     )
     wanted = "604800" if name.endswith("seconds") else "7"
     yield Finding(
@@ -237,62 +243,62 @@ def _retention(place: Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _features(place: Place) -> Iterator[Finding]:
+def _check_features(context: CheckContext) -> Iterator[Finding]:
     """Report settings that people ask about, most of which need no action."""
-    if _has_gtids(place):
+    if _has_gtids(context):
         yield Finding("gtid", "ok", "is on: after a failover the log goes on at the other server")
     else:
         yield Finding(
-            "gtid", "warning", f"is {place.variable('gtid_mode')}: a failover has all tables dumped again",
+            "gtid", "warning", f"is {context.variable('gtid_mode')}: a failover has all tables dumped again",
             "SET GLOBAL enforce_gtid_consistency = ON; then gtid_mode, step by step, to ON",
         )  # fmt: skip
     names = (
         "binlog_transaction_compression", "log_bin_compress", "binlog_encryption", "encrypt_binlog",
         "binlog_checksum",
     )  # fmt: skip
-    told = [f"{name} {place.variables[name]}" for name in names if name in place.variables]
-    yield Finding("log format", "ok", ", ".join(told))
+    settings = [f"{name} {context.variables[name]}" for name in names if name in context.variables]
+    yield Finding("log format", "ok", ", ".join(settings))
     yield Finding("time zone tables", "ok", "not needed: times are read in UTC, by its offset")
 
 
-def _has_gtids(place: Place) -> bool:
-    return place.server.mariadb or place.variable("gtid_mode") == "ON"
+def _has_gtids(context: CheckContext) -> bool:
+    return context.server.mariadb or context.variable("gtid_mode") == "ON"
 
 
-def _rights(place: Place) -> Iterator[Finding]:
-    mariadb, user = place.server.mariadb, place.user
+def _check_rights(context: CheckContext) -> Iterator[Finding]:
+    mariadb, user = context.server.mariadb, context.user
     client = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"
     with refusals() as denied:
-        end_of_log(place.connection, place.server)
-        files = log_files(place.connection, place.server)
+        end_of_log(context.connection, context.server)
+        files = log_files(context.connection, context.server)
     if denied:
         yield Finding("rights", "failed", denied[0], f"GRANT {client}, REPLICATION SLAVE ON *.* TO {user};")
         return
     try:
-        created_at(place.connect(), place.server, files[max(files)].name)
+        created_at(context.connect(), context.server, files[max(files)].name)
     except DeltatideError as error:
         yield Finding("rights", "failed", str(error), f"GRANT REPLICATION SLAVE ON *.* TO {user};")
     else:
         yield Finding("rights", "ok", f"{user} may read the log")
 
 
-def _own_tables(place: Place) -> Iterator[Finding]:
+def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
     """Check that our two small tables exist and are writable, or could be created."""
     with refusals() as denied:
-        if not _read_only(place) and place.state_tables.is_there(place.connection):
-            rows(place.connection, f"SELECT 1 FROM {OWN_DATABASE}.watermark LIMIT 0")
-            place.state_tables.try_writing(place.connection)
+        if not _read_only(context) and context.state_tables.is_there(context.connection):
+            rows(context.connection, f"SELECT 1 FROM {OWN_DATABASE}.watermark LIMIT 0")
+            context.state_tables.try_writing(context.connection)
             yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark is there")
             return
-        if not _read_only(place) and _may_create(place):
+        if not _read_only(context) and _may_create(context):
             yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark will be created")
             return
-    fix = f"{GRANT} TO {place.user};"
+    fix = f"{GRANT} TO {context.user};"
     missing = denied[0] if denied else f"{OWN_DATABASE}.watermark is not there, and may not be created"
-    if _read_only(place):
+    if _read_only(context):
         missing, fix = "the server is read-only or a replica", "none is needed; or capture its primary"
-    if _has_gtids(place):
-        how = "" if place.server.mariadb else "low watermarks are taken by gtid_executed, and "
+    if _has_gtids(context):
+        how = "" if context.server.mariadb else "low watermarks are taken by gtid_executed, and "
         yield Finding(
             "own tables", "warning", f"{missing}: {how}a change that no log tells quarantines its table", fix
         )
@@ -302,22 +308,22 @@ def _own_tables(place: Place) -> Iterator[Finding]:
         )
 
 
-def _read_only(place: Place) -> bool:
-    return place.variable("read_only") == "ON" or is_replica(place.connection)
+def _read_only(context: CheckContext) -> bool:
+    return context.variable("read_only") == "ON" or is_replica(context.connection)
 
 
-def _may_create(place: Place) -> bool:
-    grants = [str(found[0]) for found in rows(place.connection, "SHOW GRANTS")]
-    places = ("*.*", f"`{OWN_DATABASE}`.*")
+def _may_create(context: CheckContext) -> bool:
+    grants = [str(found[0]) for found in rows(context.connection, "SHOW GRANTS")]
+    scopes = ("*.*", f"`{OWN_DATABASE}`.*")
     for privileges, _, where in (g.removeprefix("GRANT ").partition(" ON ") for g in grants):
         enough = {"ALL PRIVILEGES", "CREATE"}.intersection(privileges.split(", "))
-        if enough and where.startswith(places):
+        if enough and where.startswith(scopes):
             return True
     return False
 
 
-def _expect(place: Place, name: str, wanted: str) -> Finding:
-    value = place.variable(name)
+def _check_setting(context: CheckContext, name: str, wanted: str) -> Finding:
+    value = context.variable(name)
     if value == wanted:
         return Finding(name, "ok", f"is {value}")
     shown = "not known to this server" if value is None else f"is {value}"

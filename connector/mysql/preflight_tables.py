@@ -36,8 +36,8 @@ from connector.source import Finding
 
 
 @dataclass(frozen=True)
-class Place:
-    """What every check needs."""
+class CheckContext:
+    """The server and settings that each check reads."""
 
     connection: Connection[Any]
     connect: Callable[[], Connection[Any]]
@@ -54,66 +54,72 @@ class Place:
         return self.variables.get(name)
 
 
-def check_tables(place: Place) -> Iterator[Finding]:
+def check_tables(context: CheckContext) -> Iterator[Finding]:
     """Check the captured tables, and configured names without a table."""
-    yield from _patterns(place)
-    yield from _views(place)
-    for facts in place.found:
-        looks = (_readable, lambda _, facts: _kept(facts), _key, _virtual, _cascades)
+    yield from _check_patterns(context)
+    yield from _check_views(context)
+    for facts in context.found:
+        looks = (
+            _check_readable,
+            lambda _, facts: _check_engine(facts),
+            _check_key,
+            _check_virtual,
+            _check_cascades,
+        )
         try:
-            problems = [problem for look in looks if (problem := look(place, facts))]
+            problems = [problem for look in looks if (problem := look(context, facts))]
         except pymysql.Error as error:
             if code_of(error) in LOCKED:
                 yield Finding(f"table {facts.table}", "warning", "others keep it locked: not looked at")
-            elif is_there(place.connection, facts.table):
+            elif is_there(context.connection, facts.table):
                 raise
             continue
-        if problems and not is_there(place.connection, facts.table):
+        if problems and not is_there(context.connection, facts.table):
             continue  # dropped since
         yield from (replace(problem, table=facts.table) for problem in problems)
         if not problems:
             yield Finding(f"table {facts.table}", "ok", "can be captured")
 
 
-def _patterns(place: Place) -> Iterator[Finding]:
+def _check_patterns(context: CheckContext) -> Iterator[Finding]:
     """Report names and patterns that match no table, and settings for tables that are not captured."""
-    for pattern in place.config.tables:
-        one = place.config.model_copy(update={"tables": [pattern], "exclude": []})
-        if not any(one.captures(facts.table) for facts in place.found):
+    for pattern in context.config.tables:
+        one = context.config.model_copy(update={"tables": [pattern], "exclude": []})
+        if not any(one.captures(facts.table) for facts in context.found):
             yield Finding(
-                f"tables {pattern}", "failed", f"no table matches that {place.user} may see",
-                "correct source.tables, create the table, or GRANT SELECT on it", dropped=bool(place.found),
+                f"tables {pattern}", "failed", f"no table matches that {context.user} may see",
+                "correct source.tables, create the table, or GRANT SELECT on it", dropped=bool(context.found),
             )  # fmt: skip
-    names = {facts.table for facts in place.found}
-    for name in sorted(place.tables.keys() - names):
+    names = {facts.table for facts in context.found}
+    for name in sorted(context.tables.keys() - names):
         yield Finding(f'[tables."{name}"]', "warning", "is not among the captured tables", "correct its name")
 
 
-def _views(place: Place) -> Iterator[Finding]:
+def _check_views(context: CheckContext) -> Iterator[Finding]:
     found = rows(
-        place.connection,
+        context.connection,
         "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'VIEW'",
     )
     for namespace, name in found:
         table = TableName(namespace, name)
-        if captures(place.config, table):
-            named = str(table) in place.config.tables
+        if captures(context.config, table):
+            named = str(table) in context.config.tables
             yield Finding(
                 f"table {table}", "failed" if named else "warning", "is a view, never in the log",
                 "add it to source.exclude",
             )  # fmt: skip
 
 
-def _readable(place: Place, facts: TableFacts) -> Finding | None:
+def _check_readable(context: CheckContext, facts: TableFacts) -> Finding | None:
     with refusals() as denied:
-        rows(place.connection, f"SELECT * FROM {qualified(facts.table)} LIMIT 0")
+        rows(context.connection, f"SELECT * FROM {qualified(facts.table)} LIMIT 0")
     if not denied:
         return None
-    grant = f"GRANT SELECT ON {qualified(facts.table)} TO {place.user};"
+    grant = f"GRANT SELECT ON {qualified(facts.table)} TO {context.user};"
     return Finding(f"table {facts.table}", "failed", denied[0], grant)
 
 
-def _kept(facts: TableFacts) -> Finding | None:
+def _check_engine(facts: TableFacts) -> Finding | None:
     """Check what stores the rows: only a transactional engine has snapshots."""
     name, formatted = f"table {facts.table}", qualified(facts.table)
     if facts.engine not in TRANSACTIONAL:
@@ -124,17 +130,17 @@ def _kept(facts: TableFacts) -> Finding | None:
     return None
 
 
-def _key(place: Place, facts: TableFacts) -> Finding | None:
+def _check_key(context: CheckContext, facts: TableFacts) -> Finding | None:
     name = f"table {facts.table}"
-    layout = layout_of(place.connection, facts.table, place.tables)
+    layout = layout_of(context.connection, facts.table, context.tables)
     if layout is None or layout.schema is None:
         problem = layout.problem if layout else None
         reason = problem.reason if problem else "it is gone"
         return Finding(name, "failed", reason, problem.hint if problem else None)
     key = layout.schema.key
-    if key == primary_key(place.connection, facts.table):
+    if key == primary_key(context.connection, facts.table):
         return None
-    indexes = _unique_indexes(place.connection, facts.table)
+    indexes = _unique_indexes(context.connection, facts.table)
     fitting = [nullable for columns, nullable in indexes if sorted(columns) == sorted(key)]
     listed = ", ".join(map(quote, key))
     if not fitting:
@@ -150,12 +156,12 @@ def _key(place: Place, facts: TableFacts) -> Finding | None:
     return None
 
 
-def _virtual(place: Place, facts: TableFacts) -> Finding | None:
+def _check_virtual(context: CheckContext, facts: TableFacts) -> Finding | None:
     """Check for virtual columns, which MariaDB's partial row images omit even if they changed."""
-    image = place.variable("binlog_row_image")
-    if not place.server.mariadb or image == "FULL":
+    image = context.variable("binlog_row_image")
+    if not context.server.mariadb or image == "FULL":
         return None
-    noted = noted_columns(place.connection, facts.table)
+    noted = noted_columns(context.connection, facts.table)
     names = ", ".join(name for name, column in noted.items() if column.virtual)
     if not names:
         return None
@@ -166,14 +172,14 @@ def _virtual(place: Place, facts: TableFacts) -> Finding | None:
     )  # fmt: skip
 
 
-def _cascades(place: Place, facts: TableFacts) -> Finding | None:
+def _check_cascades(context: CheckContext, facts: TableFacts) -> Finding | None:
     """Check for foreign keys that change rows by themselves: InnoDB does so without logging.
 
     MySQL logs such changes since 9.6, unless configured otherwise.
     """
-    if not cascades_silently(place.connection, place.server):
+    if not cascades_silently(context.connection, context.server):
         return None
-    names = cascades_of(place.connection, facts.table)
+    names = cascades_of(context.connection, facts.table)
     if not names:
         return None
     return Finding(

@@ -30,8 +30,8 @@ from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import close, connect, driver_errors, parse_url, quote, row
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log.buffer import LogBuffer
-from connector.mysql.log.reader import Landmark, MysqlLog
-from connector.mysql.log.schema_cache import Captured, Mapped, NotedColumn
+from connector.mysql.log.reader import MysqlLog, ReaderProgress
+from connector.mysql.log.schema_cache import Captured, NotedColumn, ResolvedLayout
 from connector.mysql.log.stream import BinlogStream, created_at, replica_id
 from connector.mysql.server import (
     LogFile,
@@ -152,7 +152,7 @@ class MysqlSource:
                 if x.schema is not None
             }
             reader = self._reader
-            if reader is not None and reader.landmark.server != server.uuid:
+            if reader is not None and reader.progress.server != server.uuid:
                 reader = None  # its positions are in another server's log
             seen = with_notes(self._ids.judge(connection, server, before, reader), noted)
             position = position_of(*end_of_log(connection, server))
@@ -190,7 +190,7 @@ class MysqlSource:
         last_commit = continuity.of_file(recorded_file.file, recorded_file.created)
         return ResumePoint(position, (), gtids, server.uuid, last_commit=last_commit)
 
-    def gap_after(self, history: ResumePoint) -> str | Failover | None:
+    def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
         """Return why the log after `history` can't be read whole, the failover that continues it, or None."""
         connection = self._connected()
         here = self._server_of(connection)
@@ -202,14 +202,16 @@ class MysqlSource:
             reason = f"the log is that of server {here.uuid}, not of {before}"
         else:
             ours = recorded_file if recorded_file and recorded_file.server == here.uuid else None
-            reason = self._break(here, files, history.position, ours) or ""
+            reason = self._why_position_gone(here, files, history.position, ours) or ""
         with driver_errors("comparing GTIDs"):
             unproven = history.gtids if recorded_file is None and not reason else None
             if unproven and (lacking := self._lacking(connection, here, unproven)):
                 reason = f"server {here.uuid} has not executed {lacking}: the log was reset"
             found: str | Failover | None
             if not reason:
-                found = self._difference(here, files, history) or self._tear(here, files, history)
+                found = self._difference(here, files, history) or self._why_log_unreadable(
+                    here, files, history
+                )
             elif before == here.uuid:
                 found = reason  # whatever its GTIDs say: after a reset it gives the same ones again
             else:
@@ -217,7 +219,7 @@ class MysqlSource:
         self._trusted = here.uuid
         return found
 
-    def _break(
+    def _why_position_gone(
         self, here: Server, files: Mapping[int, LogFile], position: int, recorded_file: RecordedFile | None
     ) -> str | None:
         """Return why the same server's log does not continue at a position, or None."""
@@ -244,7 +246,9 @@ class MysqlSource:
             return None
         return continuity.differs(self._stream_of(here, files, last.position), last)
 
-    def _tear(self, here: Server, files: Mapping[int, LogFile], history: ResumePoint) -> str | None:
+    def _why_log_unreadable(
+        self, here: Server, files: Mapping[int, LogFile], history: ResumePoint
+    ) -> str | None:
         """Return why the log after `history` can't be read, if a reader has already failed there."""
         torn = self._reader and self._reader.unreadable_at
         if not torn or torn < history.position or unpack_position(torn)[0] not in files:
@@ -361,7 +365,11 @@ class MysqlSource:
     def open_tables(self) -> MysqlTables:
         """Open connections for dumps; low watermarks follow the log reader that was opened last."""
         return MysqlTables(
-            self._connect, self._state_tables, self._tables, self._landmark, self._config.predicate_seconds
+            self._connect,
+            self._state_tables,
+            self._tables,
+            self._log_progress,
+            self._config.predicate_seconds,
         )
 
     def holds_any(self, columns: Sequence[str]) -> str:
@@ -374,8 +382,8 @@ class MysqlSource:
         close(self._watching)
         self._session = self._watching = None
 
-    def _landmark(self) -> Landmark | None:
-        return None if self._reader is None else self._reader.landmark
+    def _log_progress(self) -> ReaderProgress | None:
+        return None if self._reader is None else self._reader.progress
 
     def _executed_at(self, connection: Connection[Any], server: Server, file: str, offset: int) -> str | None:
         if not failover.has_gtids(connection, server):
@@ -388,7 +396,7 @@ class MysqlSource:
             with driver_errors(f"looking up {table}"):
                 return catalog.noted_columns(side, table)
 
-        def layout(table: TableName) -> Mapped | None:
+        def layout(table: TableName) -> ResolvedLayout | None:
             with driver_errors(f"looking up {table}"):
                 return catalog.layout_of(side, table, self._tables)
 

@@ -152,12 +152,12 @@ class StateTables:
         """Record that a table's rows changed at a log position without row events."""
         self._noted[table] = epoch, lsn, reason
         namespace, name = (f"X'{part.encode().hex()}'" for part in table)
-        told = f"X'{reason.encode()[:500].hex()}'"
+        reason_literal = f"X'{reason.encode()[:500].hex()}'"
         query(
             connection,
             f"INSERT INTO {_UNLOGGED_CHANGE} VALUES"
-            f" ({self._source}, {namespace}, {name}, {epoch}, {lsn}, {told})"
-            f" ON DUPLICATE KEY UPDATE reason = {told}, epoch = {epoch}, lsn = {lsn}",
+            f" ({self._source}, {namespace}, {name}, {epoch}, {lsn}, {reason_literal})"
+            f" ON DUPLICATE KEY UPDATE reason = {reason_literal}, epoch = {epoch}, lsn = {lsn}",
         )
 
     def note_all_unlogged(

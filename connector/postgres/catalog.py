@@ -130,13 +130,13 @@ class Catalog:
             return unfit
         if problem := misnamed(c.name for c in columns):
             return Layout(None, problem, f"rename the column: ALTER TABLE {qualified(table)} RENAME COLUMN")
-        key = self._key(table, columns, facts)
+        key = self._choose_key(table, columns, facts)
         if isinstance(key, Layout):
             return key
         self._resolve_all({(c.type_oid, c.typmod) for c in columns})
         return Layout(TableSchema(table, tuple(map(self._column, columns)), key))
 
-    def _key(
+    def _choose_key(
         self, table: TableName, columns: Sequence[LayoutColumn], facts: TableFacts | None
     ) -> tuple[str, ...] | Layout:
         """Choose the key: the configured one, else the primary key or identity index, whichever is logged."""

@@ -185,8 +185,8 @@ def _one_line(error: Exception, password: str | None = None) -> str:
     lines = [line.strip() for line in str(error).strip().splitlines()]
     reason = next((line for line in lines if re.search("(FATAL|ERROR):", line)), None)
     if reason is None:  # "Is the server running on that host and accepting TCP/IP connections?" follows it
-        told = [line for line in lines if line and not line.startswith("Is the server running")]
-        reason = told[-1] if told else type(error).__name__
+        meaningful = [line for line in lines if line and not line.startswith("Is the server running")]
+        reason = meaningful[-1] if meaningful else type(error).__name__
     text = re.sub(r"^.*?(FATAL|ERROR):\s+|^connection to server .*? failed: ", "", reason)
     if password and len(password) > 2:
         text = text.replace(password, "***")

@@ -232,7 +232,7 @@ class PostgresTables:
             self._run(f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
             with visibility.opening() as position:
                 text, end = self._row("SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
-                low = visibility.low(position, Snapshot.parse(text))
+                low = visibility.low_watermark(position, Snapshot.parse(text))
             if low is not None:
                 return low, round_to_record_end(parse_lsn(end))
             self._end()

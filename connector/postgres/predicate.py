@@ -94,8 +94,10 @@ def pick_rows(connection: Connection, relation: str, conditions: str) -> str:
         f"SELECT t.tableoid::bigint::text, array_agg(t.ctid)::text FROM {relation} t{conditions}"
         " GROUP BY t.tableoid",
     )
-    places = [f"(tableoid = {int(table)} AND ctid = ANY ({literal(rows)}::tid[]))" for table, rows in picked]
-    return " OR ".join(places) or "false"
+    by_table = [
+        f"(tableoid = {int(table)} AND ctid = ANY ({literal(rows)}::tid[]))" for table, rows in picked
+    ]
+    return " OR ".join(by_table) or "false"
 
 
 def _run(connection: Connection, statement: str) -> None:

@@ -33,8 +33,8 @@ _RESTART = "then restart the server"
 
 
 @dataclass(frozen=True)
-class _Place:
-    """What every check needs."""
+class _CheckContext:
+    """The database and settings that each check reads."""
 
     connection: Connection
     config: SourceConfig
@@ -59,16 +59,24 @@ def check(
     with one_snapshot(connection):
         found = find_tables(connection, config)
         layouts = dict(layouts_of(Catalog(connection, tables), found))
-    place = _Place(connection, config, tables, row[0], found, layouts)
-    findings = [*_server(place), *_capacity(place), *_slot(place), *_tables(place), *_publication(place)]
-    return [*findings, *_role(place, connect_for_replication, findings)]
+    context = _CheckContext(connection, config, tables, row[0], found, layouts)
+    findings = [
+        *_check_server(context),
+        *_check_capacity(context),
+        *_check_slot(context),
+        *_check_tables(context),
+        *_check_publication(context),
+    ]
+    return [*findings, *_check_role(context, connect_for_replication, findings)]
 
 
-def _server(place: _Place) -> Iterator[Finding]:
-    connection = place.connection
-    yield _version(connection.server_version)
-    yield _expect("wal_level", _setting(connection, "wal_level"), "logical", _system("wal_level", "logical"))
-    yield _expect(
+def _check_server(context: _CheckContext) -> Iterator[Finding]:
+    connection = context.connection
+    yield _check_version(connection.server_version)
+    yield _check_setting(
+        "wal_level", _setting(connection, "wal_level"), "logical", _system("wal_level", "logical")
+    )
+    yield _check_setting(
         "encoding",
         _setting(connection, "server_encoding"),
         "UTF8",
@@ -86,7 +94,7 @@ def _server(place: _Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _version(version: int) -> Finding:
+def _check_version(version: int) -> Finding:
     major, minor = divmod(version, 10000)
     found, least = f"PostgreSQL {major}.{minor}", LEAST_MINORS.get(major)
     if least is None:
@@ -100,10 +108,10 @@ def _version(version: int) -> Finding:
     return Finding("version", "ok", found)
 
 
-def _role(
-    place: _Place, connect_for_replication: Callable[[], Connection], others: Sequence[Finding]
+def _check_role(
+    context: _CheckContext, connect_for_replication: Callable[[], Connection], others: Sequence[Finding]
 ) -> Iterator[Finding]:
-    connection, role = place.connection, quote(place.role)
+    connection, role = context.connection, quote(context.role)
     (allowed,) = _row(
         connection, "SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user"
     )
@@ -128,15 +136,15 @@ def _role(
         yield Finding("replication", "ok", f"role {role} may replicate")
 
 
-def _capacity(place: _Place) -> Iterator[Finding]:
-    connection = place.connection
+def _check_capacity(context: _CheckContext) -> Iterator[Finding]:
+    connection = context.connection
     slots, senders, slots_max, senders_max, kept = _row(
         connection,
         "SELECT (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> %s),"
         " (SELECT count(*) FROM pg_stat_replication WHERE application_name <> %s),"
         " current_setting('max_replication_slots')::int, current_setting('max_wal_senders')::int,"
         " current_setting('max_slot_wal_keep_size')",
-        (place.config.slot, f"deltatide {place.config.name}"),
+        (context.config.slot, f"deltatide {context.config.name}"),
     )
     for name, used, limit in (
         ("max_replication_slots", slots, slots_max),
@@ -155,13 +163,13 @@ def _capacity(place: _Place) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _slot(place: _Place) -> Iterator[Finding]:
-    name = place.config.slot
-    slot = find_slot(place.connection, name)
+def _check_slot(context: _CheckContext) -> Iterator[Finding]:
+    name = context.config.slot
+    slot = find_slot(context.connection, name)
     drop = f"SELECT pg_drop_replication_slot('{name}');"
     if slot is None:
         yield Finding("slot", "ok", f"{name} will be created")
-    elif misfit := slot.misfit(place.connection.info.dbname):
+    elif misfit := slot.misfit(context.connection.info.dbname):
         yield Finding("slot", "failed", misfit, f"{drop} or set source.slot to another name")
     elif slot.lost:
         yield Finding(
@@ -176,12 +184,12 @@ def _slot(place: _Place) -> Iterator[Finding]:
         yield Finding("slot", "ok", f"{name} is there")
 
 
-def _tables(place: _Place) -> Iterator[Finding]:
-    yield from _patterns(place)
-    yield from _unfit(place)
-    readable = _unreadable(place)
-    for table in place.found:
-        name, layout = f"table {table.table}", place.layouts[table.table]
+def _check_tables(context: _CheckContext) -> Iterator[Finding]:
+    yield from _check_patterns(context)
+    yield from _check_kinds(context)
+    readable = _unreadable(context)
+    for table in context.found:
+        name, layout = f"table {table.table}", context.layouts[table.table]
         problems = [*readable.get(table.table, ())]
         if layout.schema is None:
             problems.append(Finding(name, "failed", layout.reason, layout.hint))
@@ -205,27 +213,27 @@ def _naming(schema: TableSchema) -> str:
     return ", ".join(f"{c.name} ({c.source_type})" for c in named)
 
 
-def _patterns(place: _Place) -> Iterator[Finding]:
+def _check_patterns(context: _CheckContext) -> Iterator[Finding]:
     """Report names and patterns that match no table, and settings for tables that are not captured."""
-    for pattern in place.config.tables:
-        one = place.config.model_copy(update={"tables": [pattern], "exclude": []})
-        if not any(one.captures(table.table) for table in place.found):
+    for pattern in context.config.tables:
+        one = context.config.model_copy(update={"tables": [pattern], "exclude": []})
+        if not any(one.captures(table.table) for table in context.found):
             yield Finding(
                 f"tables {pattern}",
                 "failed",
                 "no table matches",
                 "correct source.tables, or create the table",
-                dropped=bool(place.found),
+                dropped=bool(context.found),
             )
-    names = {table.table for table in place.found}
-    for name in sorted(place.tables.keys() - names):
+    names = {table.table for table in context.found}
+    for name in sorted(context.tables.keys() - names):
         yield Finding(f'[tables."{name}"]', "warning", "is not among the captured tables", "correct its name")
 
 
-def _unfit(place: _Place) -> Iterator[Finding]:
+def _check_kinds(context: _CheckContext) -> Iterator[Finding]:
     """Report what is configured but leaves no row events in the log: foreign tables, views."""
     rows = all_rows(
-        place.connection,
+        context.connection,
         "SELECT n.nspname::text, c.relname::text, c.relkind::text FROM pg_class c"
         " JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.relkind IN ('f', 'v', 'm') AND NOT c.relispartition"
@@ -233,34 +241,36 @@ def _unfit(place: _Place) -> Iterator[Finding]:
     )
     for namespace, name, kind in rows:
         table = TableName(namespace, name)
-        if not place.config.captures(table):
+        if not context.config.captures(table):
             continue
         what = {"f": "a foreign table", "v": "a view", "m": "a materialized view"}[kind]
-        named = str(table) in place.config.tables
+        named = str(table) in context.config.tables
         yield Finding(
             f"table {table}", "failed" if named else "warning", f"is {what}, never in the log",
             "add it to source.exclude",
         )  # fmt: skip
 
 
-def _unreadable(place: _Place) -> dict[TableName, list[Finding]]:
+def _unreadable(context: _CheckContext) -> dict[TableName, list[Finding]]:
     """Return what prevents our role from reading each table whole: missing grants, row security."""
     may = {
         oid: rights
         for oid, *rights in all_rows(
-            place.connection,
+            context.connection,
             "SELECT c.oid::bigint, has_table_privilege(c.oid, 'SELECT'),"
             " has_schema_privilege(c.relnamespace, 'USAGE'), pg_has_role(c.relowner, 'USAGE')"
             " FROM pg_class c WHERE c.oid = ANY (%s::oid[])",
-            ([table.oid for table in place.found],),
+            ([table.oid for table in context.found],),
         )
     }
-    there = [t for t in place.found if t.oid in may and None not in may[t.oid]]  # null: dropped since
-    return {t.table: [*_readable(place, t, *may[t.oid])] for t in there}
+    there = [t for t in context.found if t.oid in may and None not in may[t.oid]]  # null: dropped since
+    return {t.table: [*_check_readable(context, t, *may[t.oid])] for t in there}
 
 
-def _readable(place: _Place, table: TableFacts, may: bool, usage: bool, owner: bool) -> Iterator[Finding]:
-    name, role = f"table {table.table}", quote(place.role)
+def _check_readable(
+    context: _CheckContext, table: TableFacts, may: bool, usage: bool, owner: bool
+) -> Iterator[Finding]:
+    name, role = f"table {table.table}", quote(context.role)
     grants = []
     if not usage:
         grants.append(f"GRANT USAGE ON SCHEMA {quote(table.table.namespace)} TO {role};")
@@ -269,30 +279,32 @@ def _readable(place: _Place, table: TableFacts, may: bool, usage: bool, owner: b
     if grants:
         yield Finding(name, "failed", f"role {role} may not read it", " ".join(grants))
     if table.policed:
-        fix = row_security_hint(place.role, table.table, owner)
+        fix = row_security_hint(context.role, table.table, owner)
         yield Finding(name, "failed", f"row security may hide rows from role {role}", fix)
 
 
-def _publication(place: _Place) -> Iterator[Finding]:
-    name = place.config.publication
-    found = publication.find_publication(place.connection, name)
+def _check_publication(context: _CheckContext) -> Iterator[Finding]:
+    name = context.config.publication
+    found = publication.find_publication(context.connection, name)
     if found is None:
-        yield _creatable(place)
+        yield _check_creatable(context)
         return
-    yield from _republished(place, found)
-    problems = [*_narrowness(place, found), *_lacking(place, found)]
+    yield from _check_republished(context, found)
+    problems = [*_check_narrowed(context, found), *_check_lacking(context, found)]
     yield from problems
     if not problems:
-        extended = ", will be extended" if publication.missing(found, [t.table for t in place.found]) else ""
+        extended = (
+            ", will be extended" if publication.missing(found, [t.table for t in context.found]) else ""
+        )
         yield Finding("publication", "ok", f"{name} is there{extended}")
 
 
-def _narrowness(place: _Place, found: publication.Publication) -> Iterator[Finding]:
+def _check_narrowed(context: _CheckContext, found: publication.Publication) -> Iterator[Finding]:
     """Report what the publication omits from its tables; the agent fixes what its role owns."""
-    partitioned = any(table.partitioned for table in place.found)
+    partitioned = any(table.partitioned for table in context.found)
     for problem, fix in found.shortcomings(partitioned=partitioned):
         yield _narrow(found, problem, fix, fixable=found.owned)
-    for table in (t.table for t in place.found if t.table in found.narrowed):
+    for table in (t.table for t in context.found if t.table in found.narrowed):
         problem, fixable = f"has a row filter or a column list for {table}", found.may_fix(table)
         yield replace(_narrow(found, problem, found.fixing(table), fixable=fixable), table=table)
 
@@ -304,26 +316,26 @@ def _narrow(found: publication.Publication, problem: str, fix: str, *, fixable: 
     return Finding("publication", "failed", f"{found.name} {problem}", fix)
 
 
-def _lacking(place: _Place, found: publication.Publication) -> Iterator[Finding]:
+def _check_lacking(context: _CheckContext, found: publication.Publication) -> Iterator[Finding]:
     """Report tables that the publication lacks and our role may not add; only those are quarantined."""
-    for table in publication.missing(found, [t.table for t in place.found if t.table not in found.under]):
+    for table in publication.missing(found, [t.table for t in context.found if t.table not in found.under]):
         if (table in found.split and found.owned) or found.may_fix(table):
             continue
-        detail = f"{found.lacks(table)} (role {quote(place.role)})"
+        detail = f"{found.lacks(table)} (role {quote(context.role)})"
         yield Finding("publication", "failed", f"{table}: {detail}", found.fixing(table), table=table)
 
 
-def _republished(place: _Place, found: publication.Publication) -> Iterator[Finding]:
+def _check_republished(context: _CheckContext, found: publication.Publication) -> Iterator[Finding]:
     """Report partitions whose rows the log carries as those of an uncaptured table."""
-    for table in (t.table for t in place.found if t.table in found.under):
+    for table in (t.table for t in context.found if t.table in found.under):
         detail, fix = found.lacks(table), found.fixing(table)
         yield Finding(f"table {table}", "failed", detail, fix, table=table)
 
 
-def _creatable(place: _Place) -> Finding:
-    name, captured = place.config.publication, [table.table for table in place.found]
-    (may,) = _row(place.connection, "SELECT has_database_privilege(current_database(), 'CREATE')")
-    if may and publication.owned_tables(place.connection).issuperset(captured):
+def _check_creatable(context: _CheckContext) -> Finding:
+    name, captured = context.config.publication, [table.table for table in context.found]
+    (may,) = _row(context.connection, "SELECT has_database_privilege(current_database(), 'CREATE')")
+    if may and publication.owned_tables(context.connection).issuperset(captured):
         return Finding("publication", "ok", f"{name} will be created")
     statement = (
         publication.create_statement(name, captured) if captured else f"CREATE PUBLICATION {quote(name)}"
@@ -331,12 +343,12 @@ def _creatable(place: _Place) -> Finding:
     return Finding(
         "publication",
         "failed",
-        f"{name} is missing, and role {quote(place.role)} may not create it",
+        f"{name} is missing, and role {quote(context.role)} may not create it",
         f"{statement};",
     )
 
 
-def _expect(name: str, value: str, wanted: str, fix: str) -> Finding:
+def _check_setting(name: str, value: str, wanted: str, fix: str) -> Finding:
     good = value == wanted
     return Finding(name, "ok" if good else "failed", f"is {value}", None if good else fix)
 

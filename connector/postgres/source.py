@@ -216,7 +216,7 @@ class PostgresSource:
             self._proved(connection)
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 
-    def gap_after(self, history: ResumePoint) -> str | Failover | None:
+    def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
         """Return why the log after `history` can't be read whole or isn't the log that was read, else None.
 
         A promoted standby continues the log that was read, if it has all of it.
@@ -225,7 +225,7 @@ class PostgresSource:
             return undecodable
         connection, name = self._primary(), self._config.slot
         with driver_errors(f"looking at slot {name}"):
-            found = slot.gap_after(connection, name, self._database(connection), history.position)
+            found = slot.why_not_resumable(connection, name, self._database(connection), history.position)
             if isinstance(found, str):
                 return found
             if found.confirmed != history.position:

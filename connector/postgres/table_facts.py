@@ -86,10 +86,10 @@ _INDEXES = """
     (SELECT jsonb_agg(jsonb_build_array(
          x.relname::text, i.indisprimary, i.indisreplident, i.indimmediate,
          (SELECT jsonb_agg(jsonb_build_array(a.attname::text, a.attnotnull, a.attgenerated <> '')
-                           ORDER BY k.place)
-          FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
+                           ORDER BY k.ordinal)
+          FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, ordinal)
           JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-          WHERE k.place <= i.indnkeyatts)))
+          WHERE k.ordinal <= i.indnkeyatts)))
      FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
      WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
        AND i.indexprs IS NULL)"""
@@ -107,9 +107,9 @@ transactions that attached the partition and its ancestors."""
 
 _IDENTITY = """
     (SELECT array_agg(a.attname ORDER BY a.attname)
-     FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place), pg_attribute a
+     FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, ordinal), pg_attribute a
      WHERE {relation}.relreplident = 'i' AND i.indrelid = {relation}.oid AND i.indisreplident
-       AND k.place <= i.indnkeyatts AND a.attrelid = i.indrelid AND a.attnum = k.attnum)"""
+       AND k.ordinal <= i.indnkeyatts AND a.attrelid = i.indrelid AND a.attnum = k.attnum)"""
 
 _FACTS = f"""
     WITH RECURSIVE {PARTS},

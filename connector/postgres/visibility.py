@@ -23,11 +23,12 @@ Invariants:
 
 - A commit is recorded here *before* `position` reaches it (`publish` does both).
 - A chunk takes `position` before it opens its snapshot. So every commit before that position is either
-  recorded here, or was dropped by `settle` because a snapshot older than the chunk's showed it.
+  recorded here, or was dropped by `forget_visible_commits`, because a snapshot older than the chunk's
+  showed it.
 - The highest barrier holds. A transaction below it may have written what the log does not carry, so chunks
   wait for it to end even if its commit has been read since.
-- `settle` drops nothing while a chunk is between `opening` and `low`: its snapshot may be older than
-  settle's.
+- `forget_visible_commits` drops nothing while a chunk is between `opening` and `low_watermark`, since its
+  snapshot may be the older one.
 
 A transaction's lsn is that of its commit record, which is before the `position` that follows it. The next
 commit may begin exactly at `position`, so a low watermark is always less than the position it derives from.
@@ -108,7 +109,7 @@ class Visibility:
 
     @contextmanager
     def opening(self) -> Iterator[int]:
-        """Yield the position to use while a chunk opens its snapshot; call `low` before leaving."""
+        """Yield the position to use while a chunk opens its snapshot; call `low_watermark` before leaving."""
         with self._lock:
             self._opening += 1
             position = self._position
@@ -118,7 +119,7 @@ class Visibility:
             with self._lock:
                 self._opening -= 1
 
-    def low(self, position: int, snapshot: Snapshot) -> int | None:
+    def low_watermark(self, position: int, snapshot: Snapshot) -> int | None:
         """Return the low watermark of a snapshot that was opened after the reader had reached `position`.
 
         None if a transaction below the barrier may still be running for the snapshot: then there is no low
@@ -130,10 +131,10 @@ class Visibility:
             hidden = [lsn for lsn, xid in self._commits if lsn <= position and not snapshot.shows(xid)]
         return min([position, *hidden]) - 1
 
-    def settle(self, snapshot: Snapshot) -> bool:
+    def forget_visible_commits(self, snapshot: Snapshot) -> bool:
         """Forget the commits that a fresh snapshot shows; False, with no effect, while a chunk is opening.
 
-        A snapshot opened before the commits were published just settles less.
+        A snapshot opened before the commits were published just forgets fewer.
         """
         with self._lock:
             if self._opening:

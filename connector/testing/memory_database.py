@@ -4,9 +4,9 @@ It behaves like PostgreSQL where it matters:
 
 - A transaction's lsn is that of its commit record; the position after it is greater, and the next commit may
   begin exactly there.
-- A commit is in the log before snapshots show it (`transaction(visible=False)`, then `settle`). Until then
-  its rows are locked: whoever writes to them gets `RowLockedError`. So for each row the order of visibility
-  is that of the log.
+- A commit is in the log before snapshots show it (`transaction(visible=False)`, then `make_visible`). Until
+  then its rows are locked: whoever writes to them gets `RowLockedError`. So for each row the order of
+  visibility is that of the log.
 - A snapshot's xmax is the xid after the latest transaction that has ended, so a hidden commit may be at or
   above it, and is then not among those that the snapshot lists as running (`snapshot_now`).
 - A table's changes are in the log from the moment it was published.
@@ -152,7 +152,7 @@ class MemoryDatabase:
             for xid in [
                 x for x, c in self._hidden.items() if any(str(e.schema.table) == name for e in c.changes)
             ]:
-                self.settle(xid)
+                self.make_visible(xid)
             table = self._tables[TableName.parse(name)]
             kept = [c for c in table.schema.columns if c.name not in drop]
             columns = [
@@ -174,7 +174,7 @@ class MemoryDatabase:
 
     @contextmanager
     def transaction(self, *, visible: bool = True) -> Iterator[Transaction]:
-        """Write; committed at the end of the block, undone by an exception. `visible` False: until `settle`.
+        """Write; committed at the end of the block, undone by an exception. See `make_visible`.
 
         One block at a time: transactions do not overlap.
         """
@@ -184,7 +184,7 @@ class MemoryDatabase:
             if transaction.changes:
                 self._commit(transaction, visible)
 
-    def settle(self, xid: int | None = None) -> None:
+    def make_visible(self, xid: int | None = None) -> None:
         """Show one hidden commit, or all of them, to snapshots from now on."""
         with self.changed:
             for hidden in [xid] if xid is not None else sorted(self._hidden):
@@ -279,7 +279,7 @@ class MemoryDatabase:
         self._hidden[xid] = commit
         self._advance(commit.position - self.end)
         if visible:
-            self.settle(xid)
+            self.make_visible(xid)
 
     def _advance(self, distance: int) -> None:
         self.end += distance

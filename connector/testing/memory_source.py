@@ -52,8 +52,8 @@ class MemorySource:
     ) -> None:
         """Make a named moment fail, once it has passed `after` times.
 
-        Moments: check, gap_after, begin_history, open_log, read, take, confirm, not_yet_visible, open_tables,
-        next_boundary, open_chunk, rows.
+        Moments: check, why_not_resumable, begin_history, open_log, read, take, confirm, not_yet_visible,
+        open_tables, next_boundary, open_chunk, rows.
         """
         error = error or TransientError(f"the connection was lost on purpose, at {moment}")
         with self._lock:
@@ -154,9 +154,9 @@ class MemorySource:
     def _bar(self) -> tuple[InvisibleCommit, ...]:
         return (InvisibleCommit(xid=self.database.next_xid, lsn=0),)
 
-    def gap_after(self, history: ResumePoint) -> str | None:
+    def why_not_resumable(self, history: ResumePoint) -> str | None:
         """Return why there is a gap: the slot is gone, or was moved past this position."""
-        self.reach("gap_after")
+        self.reach("why_not_resumable")
         slot = self.database.slots.get(self._config.slot)
         if slot is None:
             return f"slot {self._config.slot} is gone"

@@ -111,7 +111,7 @@ class MemoryTables:
             with database.changed:
                 schema = self._schema(table)
                 rows, snapshot, high = database.snapshot(table)
-            low = visibility.low(position, snapshot)
+            low = visibility.low_watermark(position, snapshot)
         if low is None:
             raise NotYetError(f"{table}: waiting for transactions that ran when the history began")
         return schema, list(rows.values()), low, high

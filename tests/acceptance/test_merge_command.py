@@ -91,7 +91,7 @@ def test_a_store_that_hangs_ends_a_merge_with_a_message(place: Installation) -> 
 
 
 @pytest.mark.soak
-def test_merges_killed_at_random_times_leave_what_the_next_one_mends(shop: Installation, spark: Any) -> None:
+def test_merges_killed_at_random_times_leave_what_the_next_one_fixes(shop: Installation, spark: Any) -> None:
     times = random.Random(1)
     for number in range(10):
         capture(shop, seed=50 + number)

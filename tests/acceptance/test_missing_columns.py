@@ -226,7 +226,7 @@ def open_tables(database: Any) -> Iterator[Any]:
         tables.close()
 
 
-def spell(tables: list[Keyed], spark: Any, folder: Path) -> list[list[tuple[str, ...]]]:
+def formats(tables: list[Keyed], spark: Any, folder: Path) -> list[list[tuple[str, ...]]]:
     """The keys of each table as the merge spells them; all go through one Parquet file."""
     columns = [table.landed[name] for table in tables for name in table.key]
     longest = max(len(values) for _, values in columns)
@@ -235,9 +235,9 @@ def spell(tables: list[Keyed], spark: Any, folder: Path) -> list[list[tuple[str,
     schema = ", ".join(f"c{n} {type_}" for n, (type_, _) in enumerate(columns))
     frame = spark.read.schema(schema).parquet(str(folder / "keys.parquet"))
     texts = [key_text(frame[f"c{n}"], type_).alias(f"c{n}") for n, (type_, _) in enumerate(columns)]
-    spelled = iter(frame.select(*texts).toArrow().columns)
+    formatted = iter(frame.select(*texts).toArrow().columns)
     return [
-        list(zip(*(next(spelled).to_pylist()[: table.rows] for _ in table.key), strict=True))
+        list(zip(*(next(formatted).to_pylist()[: table.rows] for _ in table.key), strict=True))
         for table in tables
     ]
 
@@ -258,14 +258,14 @@ def test_every_key_is_found_by_the_text_that_the_merge_makes_of_it(
             table.read(tables)
         for session in SESSIONS:
             with held(spark, session):
-                spelled = spell(keyed, spark, tmp_path)
-            for table, texts in zip(keyed, spelled, strict=True):
+                formatted = formats(keyed, spark, tmp_path)
+            for table, texts in zip(keyed, formatted, strict=True):
                 found = table.look_up(tables, texts)
                 if [row[:2] for row in found] != [(n, False) for n in range(table.rows)]:
                     wrong.append(f"{table.types}: {texts} {found}")
         for table in keyed:
             tested.script(f"DELETE FROM {table.name.name}")
-        for table, texts in zip(keyed, spelled, strict=True):
+        for table, texts in zip(keyed, formatted, strict=True):
             found = table.look_up(tables, texts)
             if found != [(None, True, key) for key in sorted(table.keys())]:
                 wrong.append(f"{table.types} once deleted: {texts} {found}")

@@ -225,10 +225,10 @@ def test_a_table_without_a_key_is_quarantined_alone_and_taken_up_by_following_th
         place.wait(agent, lambda m: m.number > number, "the other table goes on")
         status = place.run("status", "--json")
         assert status.returncode == 1
-        told = json.loads(status.stdout)["tables"][str(bare)]
-        assert told["reason"] == "it has no primary key"
+        reported = json.loads(status.stdout)["tables"][str(bare)]
+        assert reported["reason"] == "it has no primary key"
         place.database.execute("ALTER TABLE bare ADD PRIMARY KEY (id)")
-        command = shlex.split(told["hint"].split("; then: deltatide ")[1])
+        command = shlex.split(reported["hint"].split("; then: deltatide ")[1])
         assert place.run(*command).returncode == 0
         place.wait(agent, lambda m: m.tables[bare].dumped, "it is dumped")
         place.database.execute("INSERT INTO bare VALUES (3)")

@@ -57,7 +57,7 @@ def main() -> int:
     begun = time.monotonic()
     try:
         for source in arguments.source or SOURCES:
-            with results.told(source, optional=not arguments.source), SOURCES[source](folder) as server:
+            with results.reported(source, optional=not arguments.source), SOURCES[source](folder) as server:
                 bench = Bench(server, folder, arguments.quick)
                 console.print(f"{server.title} {server.version}" + (", quick" if bench.quick else ""))
                 names = arguments.only or [*OF_THE_LOG, *OTHERS]
@@ -86,12 +86,12 @@ class _Results:
     def collect(self, name: str, measurements: Iterator[Measurement]) -> None:
         """Collect the measurements of one kind."""
         begun = time.monotonic()
-        with self.told(name):
+        with self.reported(name):
             self.measurements.extend(measurements)
         self._console.print(f"{name}: {time.monotonic() - begun:.0f} s", style="dim", highlight=False)
 
     @contextmanager
-    def told(self, name: str, *, optional: bool = False) -> Iterator[None]:
+    def reported(self, name: str, *, optional: bool = False) -> Iterator[None]:
         """Print an error instead of raising it. `optional`: a missing server is not a failure."""
         try:
             yield
@@ -106,7 +106,7 @@ class _Results:
 def _measure(bench: Bench, names: Sequence[str], results: _Results) -> None:
     of_the_log = [name for name in OF_THE_LOG if name in names]
     if of_the_log:
-        with results.told("log"), waiting_log(bench) as log:
+        with results.reported("log"), waiting_log(bench) as log:
             for name in of_the_log:
                 results.collect(name, OF_THE_LOG[name](log))
     for name in OTHERS:

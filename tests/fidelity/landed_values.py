@@ -68,7 +68,7 @@ def differences(
     expected: dict[int, dict[str, Cell]],
     found: dict[int, dict[str, Cell]],
     cases: Sequence[Literals],
-    told: str,
+    reported: str,
 ) -> list[str]:
     """Return one line for each cell that is not as expected."""
     lines = []
@@ -77,5 +77,5 @@ def differences(
         for index, case in enumerate(cases):
             want, got = cells[column_of(index)], other.get(column_of(index))
             if want != got:
-                lines.append(f"{case.type}: expected {want}, {told} has {got}")
+                lines.append(f"{case.type}: expected {want}, {reported} has {got}")
     return lines

@@ -108,7 +108,7 @@ LITERALS = (
         "jsonb",
         "string",
         ("null", '{"b": 1,   "a": [1, 2.50, "x\\u00e4"], "b": 2}', '"a\\nb"', "1e400", "[]", "-0.0"),
-        note="as PostgreSQL spells it",
+        note="as PostgreSQL formats it",
     ),
     Literals("jsonpath", "string", ("$.a[*] ? (@ > 1)", "strict $")),
     Literals("xml", "string", ("<a>b</a>", '<?xml version="1.0"?><a/>'), optional=True),

@@ -80,9 +80,9 @@ class Outcome:
         gone = [self._name(script, table) for table in script.gone]
         problems += [f"{name} is still captured" for name in gone if name in self.states]
         for table, text in script.notices if self.mode != "quiet after" else ():
-            told = self.notices.get(self._name(script, table), [])
-            if not any(text in each for each in told):
-                problems.append(f"no notice {text!r} of {table}, but {told}")
+            reported = self.notices.get(self._name(script, table), [])
+            if not any(text in each for each in reported):
+                problems.append(f"no notice {text!r} of {table}, but {reported}")
         return problems
 
     def _name(self, script: Script, table: str) -> TableName:
@@ -129,12 +129,12 @@ class Outcome:
 
 
 def _notices(captured: CapturedDatabase) -> dict[TableName, list[str]]:
-    told: dict[TableName, list[str]] = {}
+    reported: dict[TableName, list[str]] = {}
     for manifest in manifests_in(captured.store):
         for notice in manifest.notices:
             if notice.table is not None:
-                told.setdefault(notice.table, []).append(notice.text)
-    return told
+                reported.setdefault(notice.table, []).append(notice.text)
+    return reported
 
 
 def check_scripts(

@@ -129,7 +129,7 @@ def built_anew(zone: Zone) -> None:
     assert zone.live()[-2:] == [(3, 3, "x"), (9, 9, "x")]
 
 
-def test_after_a_gap_a_full_dump_sweeps_ghosts_and_mends_what_changed_unseen(zone: Zone) -> None:
+def test_after_a_gap_a_full_dump_sweeps_ghosts_and_fixes_what_changed_unseen(zone: Zone) -> None:
     gap(zone)
     zone.merge(until=2)
     assert zone.rows() == [(1, 1, "x"), (2, 22, "old")]

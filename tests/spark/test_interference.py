@@ -116,8 +116,8 @@ def test_names_keys_dates_and_instants_come_as_they_are_whatever_the_callers_ses
     assert frames[1].schema["e"].metadata["comment"] == "enum('${env:HOME}')"
     for frame in frames:
         named = frame.toDF("k", "name", "d", "z", "e", "_cdc")
-        spelled = [F.col(c).cast("string") for c in ("k", "name", "d", "e")]
-        found = named.select(*spelled, F.unix_micros("z")).collect()
+        formatted = [F.col(c).cast("string") for c in ("k", "name", "d", "e")]
+        found = named.select(*formatted, F.unix_micros("z")).collect()
         assert [tuple(r) for r in found] == [(key, "x", "1500-01-01", "n", -14831769600000000)]
     assert {setting: zone.spark.conf.get(setting) for setting in ALTERED} == ALTERED
 

@@ -179,7 +179,7 @@ def test_merging_again_and_again_ends_gracefully(zone: Zone) -> None:
     assert zone.rows("id") == [(1,), (2,)]
 
 
-def test_a_merge_told_to_stop_finishes_the_table_under_way(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_merge_asked_to_stop_finishes_the_table_under_way(spark: SparkSession, tmp_path: Path) -> None:
     landed, stop = Landed.local(tmp_path / "landing"), threading.Event()
     config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
     tables = [schema_of(f"public.{name}", id="int") for name in ("a", "b")]
@@ -187,11 +187,11 @@ def test_a_merge_told_to_stop_finishes_the_table_under_way(spark: SparkSession, 
         landed.table(table)
     landed.commit(10, [landed.log(table, [Event("insert", 5, 0, {"id": 1})]) for table in tables])
 
-    def told(step: TableProgress) -> None:
+    def reported(step: TableProgress) -> None:
         if step.step == "merging":
             stop.set()
 
-    first = merge_once(spark, config, stop=stop, progress=told)
+    first = merge_once(spark, config, stop=stop, progress=reported)
     assert (first.stopped, first.exact, [t.rows for t in first.tables]) == (True, False, [1])
     second = merge_once(spark, config)
     assert (second.stopped, second.exact, [t.rows for t in second.tables]) == (False, True, [1])

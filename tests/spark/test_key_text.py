@@ -47,7 +47,7 @@ TEXTS: dict[str, dict[Any, str]] = {
 
 
 @pytest.mark.parametrize(("zone", "ansi"), [("UTC", "true"), ("Europe/Berlin", "false")])
-def test_keys_are_spelled_the_same_in_any_session(
+def test_keys_are_formatted_the_same_in_any_session(
     spark: SparkSession, tmp_path: Path, zone: str, ansi: str
 ) -> None:
     longest = max(map(len, TEXTS.values()))

@@ -46,7 +46,7 @@ def test_an_impossible_type_that_was_changed_back_and_dumped_blocks_nothing(zone
     assert cuts(zone.spark, zone.config).collect()[0]["tables"][T]["error"] is None
 
 
-def test_an_impossible_type_that_stays_is_mended_as_its_hint_says(zone: Zone) -> None:
+def test_an_impossible_type_that_stays_is_fixed_as_its_hint_says(zone: Zone) -> None:
     zone.log(10, insert(5, 1))
     zone.merge()
     zone.landed.table(TEXT)
@@ -59,7 +59,7 @@ def test_an_impossible_type_that_stays_is_mended_as_its_hint_says(zone: Zone) ->
     assert zone.rows("id, a") == [(1, "one")]
 
 
-def test_a_renamed_key_is_mended_as_its_hint_says_with_soft_deletes_too(
+def test_a_renamed_key_is_fixed_as_its_hint_says_with_soft_deletes_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})

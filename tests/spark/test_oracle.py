@@ -30,7 +30,7 @@ MANY = schema_of("public.many", KEY, **LANDED)
 ONE = schema_of("public.one", KEY, **LANDED)
 
 
-def spelled(event: Event) -> Event:
+def formatted(event: Event) -> Event:
     """The event with its key as it lands: a date, or null with the source's text in `raw`."""
     if "k" not in event.values:
         return event
@@ -75,7 +75,7 @@ def test_any_delivery_of_random_histories_gives_the_source_at_every_cut(
     r = random.Random(1)
     worlds = {MANY: World(r, size=150), ONE: World(r, size=1, truncates=True)}
     landed = Landed.local(tmp_path / "landing")
-    landed.spell = spelled
+    landed.formats = formatted
     config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
     for schema in worlds:
         landed.table(schema)

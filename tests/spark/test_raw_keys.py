@@ -58,10 +58,10 @@ class Zone:
 
     @staticmethod
     def rows(frame: Any) -> list[tuple[Any, ...]]:
-        spelled = "coalesce(_cdc.raw['valid_to'], date_format(valid_to, 'y-MM-dd'))"
+        formatted = "coalesce(_cdc.raw['valid_to'], date_format(valid_to, 'y-MM-dd'))"
         found = frame.selectExpr(
             "id",
-            spelled,
+            formatted,
             "coalesce(_cdc.raw['n'], string(n))",
             "v",
             "coalesce(cardinality(map_keys(_cdc.raw)), 0)",
@@ -69,7 +69,7 @@ class Zone:
         return sorted((tuple(r) for r in found.collect()), key=repr)
 
 
-def test_rows_whose_key_no_column_can_hold_are_told_apart_everywhere(
+def test_rows_whose_key_no_column_can_hold_are_distinguished_everywhere(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply, "LARGE_BYTES", 0)  # bounds of the keys, always

@@ -41,10 +41,10 @@ class Lake:
         assert report.exact, report
         frame = self.spark.read.format("delta").load(self.path).where("_cdc.op <> 'delete'")
         found = [tuple(row) for row in frame.selectExpr(*IN_LAKE).collect()]
-        assert sorted(map(spelled, found)) == sorted(map(spelled, self.captured.database.rows(AT_SOURCE)))
+        assert sorted(map(formatted, found)) == sorted(map(formatted, self.captured.database.rows(AT_SOURCE)))
 
 
-def spelled(row: tuple[Any, ...]) -> tuple[str, ...]:
+def formatted(row: tuple[Any, ...]) -> tuple[str, ...]:
     """A row with NaN equal to itself; -0.0 is 0.0, as in a key."""
     return tuple(repr(value + 0.0 if isinstance(value, float) else value) for value in row)
 

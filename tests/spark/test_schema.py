@@ -76,7 +76,7 @@ def test_a_table_that_never_had_a_usable_layout_hinders_no_other_and_is_named(zo
     zone.log(10, insert(5, 1))
     report = zone.merge()
     assert (report.failed, report.exact, zone.rows()) == ([], False, [(1, 1, "x")])
-    with pytest.raises(ConfigurationError, match="has landed"):
+    with pytest.raises(ConfigurationError, match="has not landed"):
         live(zone.spark, zone.config, str(bare))
 
 

@@ -190,7 +190,7 @@ class Writer:
         """Commit something, make a commit visible, flush, or let the log grow without changes."""
         choice = self.random.random()
         if choice < 0.15 and self.database.hidden:
-            self.database.settle(self.random.choice(self.database.hidden))
+            self.database.make_visible(self.random.choice(self.database.hidden))
         elif choice < 0.2:
             self.database.idle()
         elif choice < 0.35 and self.database.asynchronous:

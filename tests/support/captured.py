@@ -57,13 +57,13 @@ class CapturedDatabase:
         """Run the agent during the block; it must end without an error."""
         source = open_source(self.config)
         self._capture = capture = Capture(source, self.store, self.config)
-        regard = capture._regard
+        regard = capture._apply_catalog_changes
 
         def counted(catalog_state: Any) -> None:
             regard(catalog_state)
             self._looks += catalog_state is not None
 
-        capture._regard = counted  # type: ignore[method-assign]
+        capture._apply_catalog_changes = counted  # type: ignore[method-assign]
         thread = threading.Thread(target=self._run, daemon=True)
         thread.start()
         try:

@@ -151,13 +151,13 @@ def _check_table(manifest: Manifest, name: TableName, table: Table, database: Me
         _check_row(f"manifest {manifest.number} at {manifest.position}: {name} {key}", got, want.get(key))
 
 
-def _check_row(told: str, got: dict[str, Any] | None, expected: Any) -> None:
+def _check_row(reported: str, got: dict[str, Any] | None, expected: Any) -> None:
     """Compare the columns that both have: dropped ones keep their values, added ones may not be read yet."""
-    assert (got is None) == (expected is None), f"{told} is {got}, in the source it is {expected}"
+    assert (got is None) == (expected is None), f"{reported} is {got}, in the source it is {expected}"
     if got is not None:
         both = got.keys() & expected.keys()
         wrong = {c: got[c] for c in both if got[c] != expected[c]}
-        assert not wrong, f"{told} has {wrong}, in the source it is {expected}"
+        assert not wrong, f"{reported} has {wrong}, in the source it is {expected}"
 
 
 def assert_no_event_lost(store: Any, database: MemoryDatabase) -> None:

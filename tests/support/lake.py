@@ -93,10 +93,10 @@ def assert_lake(place: Installation, *tables: str, spark: Any = None) -> None:
 
 def _assert_same(table: str, expected: Rows, found: Rows) -> None:
     missing, surplus = expected - found, found - expected
-    told = [f"{table}: {missing.total()} of {expected.total()} rows missing, {surplus.total()} too many"]
-    told += [f"  source {_short(row)}" for row in sorted(missing, key=repr)[:4]]
-    told += [f"  target {_short(row)}" for row in sorted(surplus, key=repr)[:4]]
-    assert (missing, surplus) == (Rows(), Rows()), "\n".join(told)
+    reported = [f"{table}: {missing.total()} of {expected.total()} rows missing, {surplus.total()} too many"]
+    reported += [f"  source {_short(row)}" for row in sorted(missing, key=repr)[:4]]
+    reported += [f"  target {_short(row)}" for row in sorted(surplus, key=repr)[:4]]
+    assert (missing, surplus) == (Rows(), Rows()), "\n".join(reported)
 
 
 def _short(row: tuple[Any, ...]) -> str:

@@ -90,7 +90,7 @@ class Landed:
     dumps: list[DumpState] = field(default_factory=list)
     manifests: list[Manifest] = field(default_factory=list)
     events: dict[str, Sequence[Event]] = field(default_factory=dict)
-    spell: Callable[[Event], Event] = lambda event: event
+    formats: Callable[[Event], Event] = lambda event: event
     _names: Any = field(default_factory=itertools.count)
 
     @classmethod
@@ -133,7 +133,7 @@ class Landed:
         self, schema: TableSchema, events: Sequence[Event], kind: str, first: Any, last: Any
     ) -> LandedFile:
         path = data_path(schema.table, "2026-01-02", f"{kind}-{next(self._names)}")
-        events = [self.spell(event) for event in events]
+        events = [self.formats(event) for event in events]
         data = b""
         if self.put is None:
             self.events[path] = events

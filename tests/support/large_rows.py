@@ -63,18 +63,18 @@ def main(url: str, table: str, position: int) -> None:
     config = {"name": "large", "kind": "mysql", "url": url, "tables": [table]}
     source = MysqlSource(SourceConfig.model_validate(config), {})
     folder = Path(tempfile.mkdtemp())
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     log = source.open_log(1, ResumePoint(position, ()))
     for what in ("log", "dump"):
         before, began = forget_peak(), time.monotonic()
         if what == "log":
-            told[what] = read_log(log, folder)
+            reported[what] = read_log(log, folder)
         else:
-            told[what] = read_dump(source, TableName.parse(table))
-        told[what] |= {"bytes": peak_bytes() - before, "seconds": round(time.monotonic() - began, 1)}
+            reported[what] = read_dump(source, TableName.parse(table))
+        reported[what] |= {"bytes": peak_bytes() - before, "seconds": round(time.monotonic() - began, 1)}
     log.close()
     source.close()
-    print(json.dumps(told))
+    print(json.dumps(reported))
 
 
 def read_log(log: Any, folder: Path) -> dict[str, Any]:

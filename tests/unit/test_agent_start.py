@@ -66,8 +66,8 @@ def test_a_database_that_does_not_answer_at_the_start_is_waited_for(
     source.fail("check", times=3, error=TransientError("it is starting up", hint="look at its port"))
     with caplog.at_level(logging.WARNING):
         agent.run(config_of())
-    told = "the source did not answer, trying again: it is starting up (look at its port)"
-    assert caplog.messages.count(told) == 3
+    reported = "the source did not answer, trying again: it is starting up (look at its port)"
+    assert caplog.messages.count(reported) == 3
     lease = read_lease(store)
     assert lease is not None
     assert lease.term == 1

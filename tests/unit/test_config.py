@@ -63,7 +63,7 @@ def test_the_examples_are_complete(example: Path) -> None:
     assert settings - named == set()
 
 
-def test_every_problem_is_told_at_once(file: Path) -> None:
+def test_every_problem_is_reported_at_once(file: Path) -> None:
     text = """
 [source]
 name = "Shop"
@@ -126,7 +126,7 @@ def test_missing_settings_are_named(file: Path) -> None:
         ),
     ],
 )
-def test_an_unknown_setting_is_told_with_the_nearest_known_one(file: Path, text: str, problem: str) -> None:
+def test_an_unknown_setting_is_reported_with_the_nearest(file: Path, text: str, problem: str) -> None:
     assert problem in problems(file, text)
 
 
@@ -138,19 +138,19 @@ def test_an_unknown_setting_is_told_with_the_nearest_known_one(file: Path, text:
         ('[source]\nname = """shop\n', "line 2, column"),
     ],
 )
-def test_malformed_toml_is_told_with_its_place(file: Path, text: str, place: str) -> None:
+def test_malformed_toml_is_reported_with_its_place(file: Path, text: str, place: str) -> None:
     (found,) = problems(file, text)
     assert found.startswith("malformed TOML: ")
     assert place in found
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"none\.toml: no such file") as caught:
         load(tmp_path / "none.toml")
     assert "conf/" in str(caught.value.hint)
 
 
-def test_a_file_that_is_no_text_is_told(file: Path) -> None:
+def test_a_file_that_is_no_text_is_reported(file: Path) -> None:
     file.write_bytes(b"[source]\n\xff")
     with pytest.raises(ConfigurationError, match="not UTF-8 at byte 9"):
         load(file)
@@ -164,7 +164,7 @@ def test_variables_are_put_into_every_string(file: Path) -> None:
     assert loaded(file, GOOD + 'region = "$${X}"').landing.region == "${X}"
 
 
-def test_a_missing_variable_is_told_beside_the_other_problems(file: Path) -> None:
+def test_a_missing_variable_is_reported_beside_the_other_problems(file: Path) -> None:
     text = GOOD.replace("deltatide@", "deltatide:${PGPASSWORD}@") + "flush_mib = 0"
     found = problems(file, text)
     assert found[0] == "source.url: the environment has no variable PGPASSWORD"
@@ -182,13 +182,13 @@ def test_a_password_is_written_as_it_is(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("password", ["a/b", "a#b", "a/b#c"])
-def test_a_password_that_is_not_encoded_is_told(file: Path, password: str) -> None:
+def test_a_password_that_is_not_encoded_is_reported(file: Path, password: str) -> None:
     text = GOOD.replace("deltatide@", f"deltatide:{password}@")
     (found,) = problems(file, text)
     assert found == "source.url: user and password must be percent-encoded, or written through ${...}"
 
 
-def test_a_missing_secret_file_is_told(file: Path) -> None:
+def test_a_missing_secret_file_is_reported(file: Path) -> None:
     text = GOOD.replace("deltatide@", "deltatide:${file:/nowhere/password}@")
     assert problems(file, text) == ["source.url: ${file:/nowhere/password}: no such file or directory"]
 
@@ -226,7 +226,7 @@ def test_landing_urls(file: Path, url: str, stored: str) -> None:
 @pytest.mark.parametrize("url", ["s3a://bucket/x", "s3:///x", "file://host/x", "https://x/y", "", " "])
 def test_other_landing_urls_are_refused(file: Path, url: str) -> None:
     (found,) = problems(file, GOOD.replace("s3://bucket/landing", url))
-    assert "is not a place to write to, use s3://bucket/folder" in found
+    assert "is not a URL to write to, use s3://bucket/folder" in found
 
 
 @pytest.mark.parametrize("lake", ['url = "s3a://b/lake"', 'url = "lake"', 'catalog = "c"\nschema = "s"'])
@@ -257,7 +257,7 @@ def test_patterns_choose_tables(file: Path, pattern: str, table: tuple[str, str]
     assert loaded(file, text).source.captures(TableName(*table)) is captured
 
 
-def test_settings_of_a_table_are_found_however_it_is_spelled(file: Path) -> None:
+def test_settings_of_a_table_are_found_however_it_is_formatted(file: Path) -> None:
     config = loaded(file, GOOD + "[tables.'\"public\".\"orders\"']\nkey = ['id', 'at']\ndeletes = 'soft'")
     assert config.table(TableName("public", "orders")).key == ["id", "at"]
     assert config.table(TableName("public", "orders")).deletes == "soft"

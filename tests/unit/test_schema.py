@@ -38,5 +38,5 @@ def test_names_fold_one_character_at_a_time_and_once_is_enough(left: str, right:
 
 
 @pytest.mark.parametrize("names", [("straße", "STRASSE"), ("ŉ", "ʼn"), ("é", "e\u0301"), ("a", "а")])
-def test_names_that_spark_tells_apart_may_land_together(names: tuple[str, str]) -> None:
+def test_names_that_spark_distinguishes_may_land_together(names: tuple[str, str]) -> None:
     assert misnamed(names) is None

@@ -297,12 +297,12 @@ class PostgresServer:
 
 def _socket_dir(user: ServerUser) -> Path:
     """Create a folder that the server's user owns, with a path short enough for a socket."""
-    place = Path(tempfile.gettempdir())
-    if len(os.fsencode(place)) + len(
+    parent = Path(tempfile.gettempdir())
+    if len(os.fsencode(parent)) + len(
         "/deltatide-12345678/.s.PGSQL.65535"
-    ) > SOCKET_PATH_BYTES or not user.reaches(place):
-        place = Path("/tmp")
-    folder = Path(tempfile.mkdtemp(prefix="deltatide-", dir=place))
+    ) > SOCKET_PATH_BYTES or not user.reaches(parent):
+        parent = Path("/tmp")
+    folder = Path(tempfile.mkdtemp(prefix="deltatide-", dir=parent))
     user.own(folder)
     return folder
 

@@ -164,8 +164,8 @@ def _candidates() -> Iterator[Path]:
     patterns = [
         "/usr/lib/postgresql/*/bin",
         *(
-            f"{glob.escape(place)}/pginstall*/bin"
-            for place in (package and package.submodule_search_locations) or []
+            f"{glob.escape(path)}/pginstall*/bin"
+            for path in (package and package.submodule_search_locations) or []
         ),
         f"{glob.escape(str(checkout))}/.cache/postgres/*/bin",
         f"{glob.escape(str(Path.home()))}/.cache/deltatide/postgres/*/bin",

@@ -58,39 +58,39 @@ def tree_text(tree: Tree) -> str:
     return "[" + ", ".join(map(tree_text, tree)) + "]"
 
 
-def _value(kind: int, data: bytes, place: int) -> Tree:
+def _value(kind: int, data: bytes, offset: int) -> Tree:
     if kind == _STRING:
-        length, place = _length(data, place)
-        return quote(_slice(data, place, length).decode())
+        length, offset = _length(data, offset)
+        return quote(_slice(data, offset, length).decode())
     if kind <= _LARGE_ARRAY:
-        return _container(kind, data, place)
+        return _container(kind, data, offset)
     if kind == _LITERAL:
-        return _LITERALS[data[place]]
+        return _LITERALS[data[offset]]
     if kind in _NUMBERS:
-        return str(_NUMBERS[kind](data, place)[0])
+        return str(_NUMBERS[kind](data, offset)[0])
     if kind == _DOUBLE:
-        return double_text(struct.unpack_from("<d", data, place)[0])
+        return double_text(struct.unpack_from("<d", data, offset)[0])
     if kind == _OPAQUE:
-        length, start = _length(data, place + 1)
-        return _opaque(data[place], _slice(data, start, length))
+        length, start = _length(data, offset + 1)
+        return _opaque(data[offset], _slice(data, start, length))
     raise ValueError(f"JSON type {kind} is not known")
 
 
-def _slice(data: bytes, place: int, length: int) -> bytes:
-    if place + length > len(data):
+def _slice(data: bytes, offset: int, length: int) -> bytes:
+    if offset + length > len(data):
         raise IndexError("a value reaches beyond its document")
-    return data[place : place + length]
+    return data[offset : offset + length]
 
 
-def _length(data: bytes, place: int) -> tuple[int, int]:
+def _length(data: bytes, offset: int) -> tuple[int, int]:
     """Read a length of 7 bits per byte, least significant first; return it and its end offset."""
-    if data[place] < 0x80:
-        return data[place], place + 1
+    if data[offset] < 0x80:
+        return data[offset], offset + 1
     length = 0
     for index in range(5):
-        length |= (data[place + index] & 0x7F) << 7 * index
-        if data[place + index] < 0x80:
-            return length, place + index + 1
+        length |= (data[offset + index] & 0x7F) << 7 * index
+        if data[offset + index] < 0x80:
+            return length, offset + index + 1
     raise ValueError("a length has more than five bytes")
 
 
@@ -103,10 +103,10 @@ def _container(kind: int, data: bytes, start: int) -> Tree:
     is_object = kind in (_SMALL_OBJECT, _LARGE_OBJECT)
     entries = start + 2 * width + (count * (width + 2) if is_object else 0)
     found = struct.unpack_from("<" + f"B{number}" * count, data, entries)
-    places = range(entries + 1, entries + 1 + count * (1 + width), 1 + width)
+    inline = range(entries + 1, entries + 1 + count * (1 + width), 1 + width)
     values = [
-        _value(kind, data, place if kind in inlined else start + offset)
-        for kind, offset, place in zip(found[::2], found[1::2], places, strict=True)
+        _value(kind, data, at if kind in inlined else start + offset)
+        for kind, offset, at in zip(found[::2], found[1::2], inline, strict=True)
     ]
     if not is_object:
         return values

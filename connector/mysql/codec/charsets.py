@@ -222,7 +222,7 @@ def _decode_single(cells: pa.Array, charset: str) -> pa.Array:
     if sizes.min() == _UNDEFINED:
         byte = int(data[np.argmin(sizes)])
         raise ValueError(f"byte 0x{byte:02X} is not a character of {charset}")
-    places = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    boundaries = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
     longer = utf8[data][np.arange(3) < sizes[:, None]]
     offsets = offsets_of(cells)
-    return texts_of(with_offsets(cells, places[offsets - offsets[0]], longer))
+    return texts_of(with_offsets(cells, boundaries[offsets - offsets[0]], longer))

@@ -25,19 +25,19 @@ def uncompress_event(event: bytes) -> bytes:
     kind = event[4]
     if kind not in PLAIN:
         return event
-    place = HEADER + 8
+    offset = HEADER + 8
     if kind in _WITH_EXTRA:
-        place += int.from_bytes(event[place : place + 2], "little")
-    columns, place = _packed(event, place)
-    place += (columns + 7) // 8 * (2 if kind in _UPDATES else 1)
-    head = event[:4] + bytes([PLAIN[kind]]) + event[5:place]
-    return head + _uncompress_rows(event[place:])
+        offset += int.from_bytes(event[offset : offset + 2], "little")
+    columns, offset = _packed(event, offset)
+    offset += (columns + 7) // 8 * (2 if kind in _UPDATES else 1)
+    head = event[:4] + bytes([PLAIN[kind]]) + event[5:offset]
+    return head + _uncompress_rows(event[offset:])
 
 
-def _packed(data: bytes, place: int) -> tuple[int, int]:
-    if data[place] < 251:
-        return data[place], place + 1
-    return int.from_bytes(data[place + 1 : place + 3], "little"), place + 3
+def _packed(data: bytes, offset: int) -> tuple[int, int]:
+    if data[offset] < 251:
+        return data[offset], offset + 1
+    return int.from_bytes(data[offset + 1 : offset + 3], "little"), offset + 3
 
 
 def _uncompress_rows(data: bytes) -> bytes:

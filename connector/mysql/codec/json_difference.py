@@ -32,7 +32,7 @@ class _Leg(NamedTuple):
     key: str | int
     from_end: bool = False
 
-    def place(self, elements: int) -> int:
+    def index_in(self, elements: int) -> int:
         assert isinstance(self.key, int)
         return elements - 1 - self.key if self.from_end else self.key
 
@@ -54,14 +54,14 @@ def changed_text(before: bytes, difference: bytes) -> str:
 
 
 def _operations(data: bytes) -> Iterator[_Operation]:
-    place = 0
+    offset = 0
     try:
-        while place < len(data):
-            kind = data[place]
-            path, place = _text(data, place + 1)
+        while offset < len(data):
+            kind = data[offset]
+            path, offset = _text(data, offset + 1)
             value = b""
             if kind in (_REPLACE, _INSERT):
-                value, place = _text(data, place)
+                value, offset = _text(data, offset)
             elif kind != _REMOVE:
                 raise ValueError(f"operation {kind} of a JSON difference is not known")
             yield _Operation(kind, _legs(path.decode()), json_tree(value))
@@ -69,21 +69,21 @@ def _operations(data: bytes) -> Iterator[_Operation]:
         raise ValueError(f"a JSON difference cannot be read: {error!r}") from error
 
 
-def _text(data: bytes, place: int) -> tuple[bytes, int]:
+def _text(data: bytes, offset: int) -> tuple[bytes, int]:
     """Read length-prefixed bytes; return them and their end offset."""
-    length, place = data[place], place + 1
+    length, offset = data[offset], offset + 1
     if length >= 251:
         width = {252: 2, 253: 3, 254: 8}[length]
-        length, place = int.from_bytes(data[place : place + width], "little"), place + width
-    if place + length > len(data):
+        length, offset = int.from_bytes(data[offset : offset + width], "little"), offset + width
+    if offset + length > len(data):
         raise IndexError("a value reaches beyond its difference")
-    return data[place : place + length], place + length
+    return data[offset : offset + length], offset + length
 
 
 def _legs(path: str) -> list[_Leg]:
-    legs, place = [], 1
-    while place < len(path):
-        match = _LEG.match(path, place)
+    legs, offset = [], 1
+    while offset < len(path):
+        match = _LEG.match(path, offset)
         if match is None:
             break
         if match["quoted"] is not None:
@@ -94,8 +94,8 @@ def _legs(path: str) -> list[_Leg]:
             legs.append(_Leg(int(match["back"] or 0), from_end=True))
         else:
             legs.append(_Leg(int(match["index"])))
-        place = match.end()
-    if path[:1] != "$" or place != len(path) or not legs:
+        offset = match.end()
+    if path[:1] != "$" or offset != len(path) or not legs:
         raise ValueError(f"path {path!r} of a JSON difference cannot be read")
     return legs
 
@@ -116,7 +116,7 @@ def _carry_out(document: Tree, operation: _Operation) -> None:
         else:
             parent[name] = operation.value
     elif isinstance(parent, list):
-        index = leg.place(len(parent))
+        index = leg.index_in(len(parent))
         parent[index : index + 1] = [] if operation.kind == _REMOVE else [operation.value]
 
 
@@ -125,7 +125,7 @@ def _step(parent: Tree, leg: _Leg) -> Tree:
     if isinstance(parent, dict) and isinstance(leg.key, str) and leg.key in parent:
         return parent[leg.key]
     if isinstance(parent, list) and isinstance(leg.key, int):
-        index = leg.place(len(parent))
+        index = leg.index_in(len(parent))
         if 0 <= index < len(parent):
             return parent[index]
     raise ValueError(f"a JSON difference names {leg.key!r}, which the document before does not have")
@@ -138,9 +138,11 @@ def _insert(parent: Tree, leg: _Leg, value: Tree) -> None:
         parent.clear()
         parent.update(members)
     elif isinstance(parent, list) and isinstance(leg.key, int):
-        parent.insert(max(0, leg.place(len(parent))), value)
+        parent.insert(max(0, leg.index_in(len(parent))), value)
     else:
-        raise ValueError(f"a JSON difference adds {leg.key!r} where the document before has no place for it")
+        raise ValueError(
+            f"a JSON difference adds {leg.key!r} where the document before does not have that path"
+        )
 
 
 def _order(member: tuple[str, Tree]) -> tuple[int, bytes]:

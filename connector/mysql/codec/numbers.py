@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from connector.cells import Bytes, Mask, with_nulls
 from connector.mysql.codec import types
-from connector.mysql.codec.text_values import Places, from_numpy
+from connector.mysql.codec.text_values import Offsets, from_numpy
 from connector.mysql.codec.types import ColumnType, decimal_words
 
 U64 = npt.NDArray[np.uint64]
@@ -26,24 +26,24 @@ _WIDE = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
 
 def unaligned(data: Bytes, dtype: str) -> npt.NDArray[Any]:
     """View the buffer as numbers that begin at every byte."""
-    places = len(data) - np.dtype(dtype).itemsize + 1
-    numbers: npt.NDArray[Any] = np.ndarray((places,), dtype, buffer=data.data, strides=(1,))
+    windows = len(data) - np.dtype(dtype).itemsize + 1
+    numbers: npt.NDArray[Any] = np.ndarray((windows,), dtype, buffer=data.data, strides=(1,))
     return numbers
 
 
-def big_endian(data: Bytes, starts: Places, width: int) -> U64:
+def big_endian(data: Bytes, starts: Offsets, width: int) -> U64:
     """Read unsigned numbers of up to 8 bytes, most significant byte first."""
     values: U64 = unaligned(data, ">u8")[starts + (width - 8)].astype(np.uint64)
     return values if width == 8 else values & np.uint64((1 << 8 * width) - 1)
 
 
-def little_endian(data: Bytes, starts: Places, width: int) -> U64:
+def little_endian(data: Bytes, starts: Offsets, width: int) -> U64:
     """Read unsigned numbers of up to 8 bytes, least significant byte first."""
     values: U64 = unaligned(data, "<u8")[starts]
     return values if width == 8 else values & np.uint64((1 << 8 * width) - 1)
 
 
-def decode_integers(data: Bytes, starts: Places, valid: Mask | None, type_: ColumnType) -> pa.Array:
+def decode_integers(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType) -> pa.Array:
     """Decode integers and years to their landing type."""
     if type_.code == types.YEAR:
         years = data[starts].astype(np.int32)
@@ -73,14 +73,14 @@ def _decimals(
     return with_nulls(pa.Array.from_buffers(type_, len(low), [None, pa.py_buffer(words)]), valid)
 
 
-def decode_floats(data: Bytes, starts: Places, valid: Mask | None, type_: ColumnType) -> pa.Array:
+def decode_floats(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType) -> pa.Array:
     """Decode floats and doubles."""
     if type_.code == types.FLOAT:
         return from_numpy(unaligned(data, "<f4")[starts], pa.float32(), valid)
     return from_numpy(unaligned(data, "<f8")[starts], pa.float64(), valid)
 
 
-def decode_bits(data: Bytes, starts: Places, valid: Mask | None, type_: ColumnType) -> pa.Array:
+def decode_bits(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType) -> pa.Array:
     """Decode BIT(n) to a number."""
     values = big_endian(data, starts, type_.width or 0)
     if type_.length == 64:
@@ -88,7 +88,7 @@ def decode_bits(data: Bytes, starts: Places, valid: Mask | None, type_: ColumnTy
     return from_numpy(values.view(np.int64), pa.int64(), valid)
 
 
-def decode_enums(data: Bytes, starts: Places, valid: Mask | None, type_: ColumnType) -> pa.Array:
+def decode_enums(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType) -> pa.Array:
     """Decode ENUM numbers to their texts; 0 is '', which MySQL stores for invalid values."""
     numbers = little_endian(data, starts, type_.size).astype(np.int32)
     if valid is not None:
@@ -99,7 +99,7 @@ def decode_enums(data: Bytes, starts: Places, valid: Mask | None, type_: ColumnT
     return texts.take(pa.array(numbers, mask=None if valid is None else ~valid))
 
 
-def decode_sets(data: Bytes, starts: Places, valid: Mask | None, type_: ColumnType) -> pa.Array:
+def decode_sets(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType) -> pa.Array:
     """Decode SET bits to their texts, joined by commas in the order of the type."""
     bits = little_endian(data, starts, type_.size)
     if valid is not None:
@@ -118,7 +118,7 @@ def _set_text(number: int, values: tuple[str, ...]) -> str:
 _INT64_DIGITS = 18
 
 
-def decode_decimals(data: Bytes, starts: Places, valid: Mask | None, type_: ColumnType) -> pa.Array:
+def decode_decimals(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType) -> pa.Array:
     """Decode packed decimals to decimal128, or to text for types of more than 38 digits."""
     words, negative = _words(data, starts, type_)
     if type_.precision > types.DECIMAL_MAX_PRECISION:
@@ -136,16 +136,16 @@ def decode_decimals(data: Bytes, starts: Places, valid: Mask | None, type_: Colu
     return _decimals(low, high, target, valid)
 
 
-def _words(data: Bytes, starts: Places, type_: ColumnType) -> tuple[list[tuple[int, U64]], Mask]:
+def _words(data: Bytes, starts: Offsets, type_: ColumnType) -> tuple[list[tuple[int, U64]], Mask]:
     """Read the words of each decimal without its sign: a negative one has all its bits inverted."""
     negative: Mask = data[starts] & 0x80 == 0
-    words, place = [], starts
+    words, offset = [], starts
     for index, (digits, width) in enumerate(decimal_words(type_.precision, type_.scale)):
-        word = big_endian(data, place, width)
+        word = big_endian(data, offset, width)
         if index == 0:
             word ^= np.uint64(1 << 8 * width - 1)
         words.append((digits, np.where(negative, word ^ np.uint64((1 << 8 * width) - 1), word)))
-        place = place + width
+        offset = offset + width
     return words, negative
 
 

@@ -44,7 +44,7 @@ from connector.mysql.codec.rows_event import (
     shapes_of,
 )
 from connector.mysql.codec.table_map import TableMap
-from connector.mysql.codec.text_values import Places, list_names
+from connector.mysql.codec.text_values import Offsets, list_names
 from connector.mysql.codec.values import decode_values
 from connector.position import Position
 from connector.schema import TableSchema
@@ -65,9 +65,9 @@ EVENT_SEQ = 1 << 32
 class _Landed:
     """The landed rows: each one's row in the log (None: each lands once), op and seq."""
 
-    row: Places | None
+    row: Offsets | None
     op: npt.NDArray[np.int8]
-    seq: Places
+    seq: Offsets
 
 
 @dataclass(frozen=True)
@@ -167,12 +167,12 @@ class _Decoder:
         after, before = Images.absent(columns, rows.start), None
         for index in np.unique(rows.shape).tolist():
             shape, some = self._shapes[index], np.flatnonzero(rows.shape == index)
-            place = rows.start[some]
+            starts = rows.start[some]
             if shape.before is not None:
                 before = before or Images.absent(columns, rows.start)
-                place = self._layout.read(self._data, place, shape.before, before, some)
+                starts = self._layout.read(self._data, starts, shape.before, before, some)
             if shape.after is not None:
-                self._layout.read(self._data, place, shape.after, after, some)
+                self._layout.read(self._data, starts, shape.after, after, some)
         if before is not None:
             fill = (after.kinds == ABSENT) & (before.kinds != ABSENT)
             fill[[column.virtual for column in self._columns]] = False
@@ -193,7 +193,7 @@ class _Decoder:
         values, raw = decode_values(self._data, start, whole, valid, self._types[index])
         return kind, pc.replace_with_mask(values, pa.array(differs), changed), raw
 
-    def _changed(self, images: _Images, rows: Places, index: int) -> list[str]:
+    def _changed(self, images: _Images, rows: Offsets, index: int) -> list[str]:
         """Apply JSON differences to the values before; `TableError` if those are missing."""
         name, before, after = self._columns[index].name, images.before, images.after
         if before is None or (before.kinds[index][rows] != VALUE).any():
@@ -235,10 +235,10 @@ class _Decoder:
             if not shape.is_mariadbs_update or shape.before is None or shape.after is None:
                 continue
             present = {*shape.before.present, *shape.after.present}
-            if all(column.hidden or place in present for place, column in enumerate(self._columns)):
+            if all(column.hidden or index in present for index, column in enumerate(self._columns)):
                 continue
             marked[number] = not self._primary.isdisjoint(shape.after.present)
-            if not marked[number] and all(self._columns[place].default for place in self._primary):
+            if not marked[number] and all(self._columns[index].default for index in self._primary):
                 raise TableError(
                     self._schema.table,
                     "the log of a row's update lacks columns, and a REPLACE of a default key looks the same",
@@ -246,7 +246,7 @@ class _Decoder:
                 )
         return marked[rows.shape]
 
-    def _differ(self, before: Images, after: Images, index: int, some: Places) -> Any:
+    def _differ(self, before: Images, after: Images, index: int, some: Offsets) -> Any:
         width = self._types[index].width
         if width is not None and width <= 8:
             old, new = (little_endian(self._data, i.starts[index][some], width) for i in (before, after))
@@ -324,14 +324,14 @@ class _Decoder:
         op: pa.Array | str = _OPS[landed.op[0]]
         if (landed.op != landed.op[0]).any():
             op = pa.array(_OPS, pa.string()).take(pa.array(landed.op))
-        place = self._placement
+        placement = self._placement
         return CdcColumns(
             op,
             self._epoch,
-            pa.array(place.lsn[event]),
+            pa.array(placement.lsn[event]),
             pa.array(landed.seq),
-            place.txid.take(picks),
-            place.committed_at.take(picks),
+            placement.txid.take(picks),
+            placement.committed_at.take(picks),
         )
 
 

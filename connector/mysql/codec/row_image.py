@@ -16,7 +16,7 @@ import numpy.typing as npt
 from connector.cells import Bytes, Mask
 from connector.mysql.codec import types
 from connector.mysql.codec.numbers import unaligned
-from connector.mysql.codec.text_values import Places
+from connector.mysql.codec.text_values import Offsets
 from connector.mysql.codec.types import ColumnType
 
 ABSENT, VALUE, NULL, DIFFERENCE = range(4)
@@ -50,10 +50,10 @@ class Images:
     ends: npt.NDArray[np.int32]
 
     @classmethod
-    def absent(cls, columns: int, places: Places) -> Images:
-        """Return images absent from every row; their empty ranges are at the offsets `places`."""
-        starts = np.broadcast_to(places.astype(np.int32), (columns, len(places))).copy()
-        return cls(np.zeros((columns, len(places)), np.uint8), starts, starts.copy())
+    def absent(cls, columns: int, offsets: Offsets) -> Images:
+        """Return images absent from every row; their empty ranges are at the offsets `offsets`."""
+        starts = np.broadcast_to(offsets.astype(np.int32), (columns, len(offsets))).copy()
+        return cls(np.zeros((columns, len(offsets)), np.uint8), starts, starts.copy())
 
 
 class Layout:
@@ -65,38 +65,40 @@ class Layout:
         self._json = [index for index, column in enumerate(columns) if column.code == types.JSON]
         self._runs: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
-    def read(self, data: Bytes, places: Places, image: ImageColumns, into: Images, rows: Places) -> Places:
-        """Walk the images at offsets `places`, set their values in `rows`, return the offset after each."""
-        after = np.empty(len(places), np.int64)
-        for low in range(0, len(places), _WALKED_ROWS):
+    def read(
+        self, data: Bytes, offsets: Offsets, image: ImageColumns, into: Images, rows: Offsets
+    ) -> Offsets:
+        """Walk the images at offsets `offsets`, set their values in `rows`, return the offset after each."""
+        after = np.empty(len(offsets), np.int64)
+        for low in range(0, len(offsets), _WALKED_ROWS):
             part = slice(low, low + _WALKED_ROWS)
-            after[part] = self.walk(data, places[part], image, (into, rows[part]))
+            after[part] = self.walk(data, offsets[part], image, (into, rows[part]))
         return after
 
     def walk(
-        self, data: Bytes, places: Places, image: ImageColumns, into: tuple[Images, Places] | None
-    ) -> Places:
-        """Walk the images at offsets `places`, return the offset after each; `into` None: store nothing."""
+        self, data: Bytes, offsets: Offsets, image: ImageColumns, into: tuple[Images, Offsets] | None
+    ) -> Offsets:
+        """Walk the images at offsets `offsets`, return the offset after each; `into` None: store nothing."""
         try:
-            return self._walk(data, places, image, into)
+            return self._walk(data, offsets, image, into)
         except IndexError:
             raise MalformedRowError("a row reaches beyond its event") from None
 
     def _walk(
-        self, data: Bytes, places: Places, image: ImageColumns, into: tuple[Images, Places] | None
-    ) -> Places:
+        self, data: Bytes, offsets: Offsets, image: ImageColumns, into: tuple[Images, Offsets] | None
+    ) -> Offsets:
         differing: dict[int, Mask] = {}
         if image.differences:
-            places, differing = self._read_options(data, places)
-        nulls = _Nulls(data, places, len(image.present))
-        place, fixed = places + nulls.width, 0
+            offsets, differing = self._read_options(data, offsets)
+        nulls = _Nulls(data, offsets, len(image.present))
+        offset, fixed = offsets + nulls.width, 0
         for ordinal, column in enumerate(image.present):
             width, is_null = self._widths[column], nulls.of(ordinal)
             if width is not None and into is None and is_null is None:
                 fixed += width
                 continue
-            place, fixed = place + fixed if fixed else place, 0
-            start, end = self._range(data, place, column, is_null)
+            offset, fixed = offset + fixed if fixed else offset, 0
+            start, end = self._range(data, offset, column, is_null)
             if into is not None:
                 images, rows = into
                 kind = VALUE if is_null is None else np.where(is_null, NULL, VALUE)
@@ -104,55 +106,57 @@ class Layout:
                     kind = np.where(differing[column] & (kind == VALUE), DIFFERENCE, kind)
                 images.kinds[column][rows] = kind
                 images.starts[column][rows], images.ends[column][rows] = start, end
-            place = end
-        return place + fixed
+            offset = end
+        return offset + fixed
 
-    def _range(self, data: Bytes, place: Places, column: int, is_null: Mask | None) -> tuple[Places, Places]:
+    def _range(
+        self, data: Bytes, offset: Offsets, column: int, is_null: Mask | None
+    ) -> tuple[Offsets, Offsets]:
         width = self._widths[column]
         if width is not None:
-            return place, place + (width if is_null is None else np.where(is_null, 0, width))
+            return offset, offset + (width if is_null is None else np.where(is_null, 0, width))
         prefix = self._prefixes[column]
         if prefix in (1, 2, 4):
-            length = unaligned(data, f"<u{prefix}")[place]
+            length = unaligned(data, f"<u{prefix}")[offset]
         else:
-            length = unaligned(data, "<u4")[place] & 0xFFFFFF
+            length = unaligned(data, "<u4")[offset] & 0xFFFFFF
         if is_null is None:
-            return place + prefix, place + prefix + length
-        start = place + np.where(is_null, 0, prefix)
+            return offset + prefix, offset + prefix + length
+        start = offset + np.where(is_null, 0, prefix)
         return start, start + np.where(is_null, 0, length)
 
-    def _read_options(self, data: Bytes, places: Places) -> tuple[Places, dict[int, Mask]]:
-        options = data[places]
+    def _read_options(self, data: Bytes, offsets: Offsets) -> tuple[Offsets, dict[int, Mask]]:
+        options = data[offsets]
         if (options > 1).any():
             raise MalformedRowError("a partial update has options that are not known")
-        has_bits, bits = options == 1, places + 1
+        has_bits, bits = options == 1, offsets + 1
         differing = {
             column: has_bits & (data[bits + ordinal // 8] >> ordinal % 8 & 1 == 1)
             for ordinal, column in enumerate(self._json)
         }
         return bits + np.where(has_bits, (len(self._json) + 7) // 8, 0), differing
 
-    def skip(self, data: memoryview, place: int, image: ImageColumns) -> int:
+    def skip(self, data: memoryview, offset: int, image: ImageColumns) -> int:
         """Return the offset after one image; the same walk for a single row."""
         if image.differences:
-            place += 1 + (data[place] & 1) * ((len(self._json) + 7) // 8)
+            offset += 1 + (data[offset] & 1) * ((len(self._json) + 7) // 8)
         width = (len(image.present) + 7) // 8
-        nulls = int.from_bytes(data[place : place + width], "little") & (1 << len(image.present)) - 1
-        place += width
+        nulls = int.from_bytes(data[offset : offset + width], "little") & (1 << len(image.present)) - 1
+        offset += width
         if not nulls:
             for fixed, prefix in self._runs_of(image.present):
-                place += fixed
+                offset += fixed
                 if prefix:
-                    place += prefix + int.from_bytes(data[place : place + prefix], "little")
-            return place
+                    offset += prefix + int.from_bytes(data[offset : offset + prefix], "little")
+            return offset
         for ordinal, column in enumerate(image.present):
             if not nulls >> ordinal & 1:
                 fixed_width, prefix = self._widths[column], self._prefixes[column]
                 if fixed_width is not None:
-                    place += fixed_width
+                    offset += fixed_width
                 else:
-                    place += prefix + int.from_bytes(data[place : place + prefix], "little")
-        return place
+                    offset += prefix + int.from_bytes(data[offset : offset + prefix], "little")
+        return offset
 
     def _runs_of(self, present: tuple[int, ...]) -> list[tuple[int, int]]:
         """Sum the widths before each length prefix: (bytes to skip, bytes of the prefix after them, or 0)."""
@@ -172,9 +176,9 @@ class Layout:
 class _Nulls:
     """The NULL bitmaps of rows; bits beyond the columns mean nothing."""
 
-    def __init__(self, data: Bytes, places: Places, columns: int) -> None:
+    def __init__(self, data: Bytes, offsets: Offsets, columns: int) -> None:
         self.width = (columns + 7) // 8
-        self._bytes = [data[places + index] for index in range(self.width)]
+        self._bytes = [data[offsets + index] for index in range(self.width)]
         self._any = [int(np.bitwise_or.reduce(column)) if len(column) else 0 for column in self._bytes]
 
     def of(self, ordinal: int) -> Mask | None:

@@ -19,7 +19,7 @@ from connector.cells import Bytes
 from connector.mysql.codec.compressed import HEADER
 from connector.mysql.codec.numbers import unaligned
 from connector.mysql.codec.row_image import ImageColumns, Layout, MalformedRowError
-from connector.mysql.codec.text_values import Places
+from connector.mysql.codec.text_values import Offsets
 
 INSERT, UPDATE, DELETE, TRUNCATE = range(4)
 TRUNCATE_KIND, PARTIAL_UPDATE = 255, 39
@@ -49,8 +49,8 @@ class Events:
 
     data: Bytes
     kinds: Bytes
-    starts: Places
-    ends: Places
+    starts: Offsets
+    ends: Offsets
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Shape:
     operation: int
     before: ImageColumns | None
     after: ImageColumns | None
-    events: Places
-    starts: Places
+    events: Offsets
+    starts: Offsets
     is_mariadbs_update: bool = False
 
 
@@ -72,10 +72,10 @@ class Shape:
 class Rows:
     """Rows in log order: each one's event, ordinal within the event, shape's index, and offset."""
 
-    event: Places
-    ordinal: Places
+    event: Offsets
+    ordinal: Offsets
     shape: npt.NDArray[np.int16]
-    start: Places
+    start: Offsets
 
     def part(self, picks: slice) -> Rows:
         """Return some of the rows."""
@@ -85,30 +85,30 @@ class Rows:
 def shapes_of(events: Events, columns: int) -> list[Shape]:
     """Group events by operation and columns present; `MalformedRowError` for another column count."""
     data, kinds, width = events.data, events.kinds, (columns + 7) // 8
-    place = events.starts + HEADER + 8
+    offset = events.starts + HEADER + 8
     if (is_second := np.isin(kinds, _VERSION_2)).any():
-        place = place + np.where(is_second, unaligned(data, "<u2")[place], 0)
+        offset = offset + np.where(is_second, unaligned(data, "<u2")[offset], 0)
     has_rows = kinds != TRUNCATE_KIND
     if not has_rows.all():
-        place[~has_rows] = 0
-    wide = data[place] == 252
-    counts = np.where(wide, unaligned(data, "<u2")[place + 1], data[place])
+        offset[~has_rows] = 0
+    wide = data[offset] == 252
+    counts = np.where(wide, unaligned(data, "<u2")[offset + 1], data[offset])
     if (counts != columns)[has_rows].any():
         raise MalformedRowError(f"an event of the log does not have {columns} columns")
-    place = place + np.where(wide, 3, 1)
+    offset = offset + np.where(wide, 3, 1)
     is_update = np.isin(kinds, _UPDATES)
-    starts = np.where(has_rows, place + np.where(is_update, 2, 1) * width, events.ends)
+    starts = np.where(has_rows, offset + np.where(is_update, 2, 1) * width, events.ends)
     if (starts > events.ends).any():
         raise MalformedRowError("an event of the log ends before its rows")
     keys = np.zeros((len(kinds), 1 + 2 * width), np.uint8)
     keys[:, 0] = kinds
     for byte in range(width):
-        keys[:, 1 + byte] = np.where(has_rows, data[place + byte], 0)
-        keys[:, 1 + width + byte] = np.where(is_update, data[place + is_update * width + byte], 0)
+        keys[:, 1 + byte] = np.where(has_rows, data[offset + byte], 0)
+        keys[:, 1 + width + byte] = np.where(is_update, data[offset + is_update * width + byte], 0)
     return [_shape(key, columns, some, starts[some]) for key, some in _groups(keys)]
 
 
-def _groups(keys: Bytes) -> Iterator[tuple[Bytes, Places]]:
+def _groups(keys: Bytes) -> Iterator[tuple[Bytes, Offsets]]:
     if (keys == keys[0]).all():
         yield keys[0], np.arange(len(keys))
         return
@@ -117,7 +117,7 @@ def _groups(keys: Bytes) -> Iterator[tuple[Bytes, Places]]:
         yield key, np.flatnonzero(group.reshape(-1) == index)
 
 
-def _shape(key: Bytes, columns: int, events: Places, starts: Places) -> Shape:
+def _shape(key: Bytes, columns: int, events: Offsets, starts: Offsets) -> Shape:
     kind, operation = int(key[0]), OPERATIONS[int(key[0])]
     first, second = (_present(bitmap, columns) for bitmap in np.split(key[1:], 2))
     before = ImageColumns(first) if operation in (UPDATE, DELETE) else None
@@ -143,45 +143,45 @@ def find_rows(layout: Layout, events: Events, shapes: list[Shape]) -> Rows:
     return Rows(event[order], ordinal[order], shape[order], start[order])
 
 
-def _find(layout: Layout, data: Bytes, shape: Shape, limits: Places) -> tuple[Places, Places, Places]:
+def _find(layout: Layout, data: Bytes, shape: Shape, limits: Offsets) -> tuple[Offsets, Offsets, Offsets]:
     """Return event, ordinal and start of each row, in no order."""
-    events, places = shape.events, shape.starts
+    events, offsets = shape.events, shape.starts
     if shape.operation == TRUNCATE:
-        return events, np.zeros(len(events), np.int64), places - 1
-    found: list[tuple[Places, Places, Places]] = []
+        return events, np.zeros(len(events), np.int64), offsets - 1
+    found: list[tuple[Offsets, Offsets, Offsets]] = []
     while len(events) > _FEW_EVENTS:
-        found.append((events, np.full(len(events), len(found)), places))
-        places = _skip_rows(layout, data, shape, places)
-        if (places > limits).any():
+        found.append((events, np.full(len(events), len(found)), offsets))
+        offsets = _skip_rows(layout, data, shape, offsets)
+        if (offsets > limits).any():
             raise MalformedRowError("a row reaches beyond its event")
-        more = places < limits
+        more = offsets < limits
         if not more.all():
-            events, places, limits = events[more], places[more], limits[more]
+            events, offsets, limits = events[more], offsets[more], limits[more]
     walked = len(found)
     text = data.data
-    for event, place, limit in zip(events.tolist(), places.tolist(), limits.tolist(), strict=True):
-        starts = np.array(_scan(layout, text, shape, place, limit), np.int64)
+    for event, offset, limit in zip(events.tolist(), offsets.tolist(), limits.tolist(), strict=True):
+        starts = np.array(_scan(layout, text, shape, offset, limit), np.int64)
         found.append((np.full(len(starts), event), walked + np.arange(len(starts)), starts))
     if not found:
-        return events, events, places
+        return events, events, offsets
     event, ordinal, start = (np.concatenate(column) for column in zip(*found, strict=True))
     return event, ordinal, start
 
 
-def _skip_rows(layout: Layout, data: Bytes, shape: Shape, places: Places) -> Places:
+def _skip_rows(layout: Layout, data: Bytes, shape: Shape, offsets: Offsets) -> Offsets:
     for image in (shape.before, shape.after):
         if image is not None:
-            places = layout.walk(data, places, image, None)
-    return places
+            offsets = layout.walk(data, offsets, image, None)
+    return offsets
 
 
-def _scan(layout: Layout, data: memoryview, shape: Shape, place: int, limit: int) -> list[int]:
+def _scan(layout: Layout, data: memoryview, shape: Shape, offset: int, limit: int) -> list[int]:
     starts = []
     images = [image for image in (shape.before, shape.after) if image is not None]
-    while place < limit:
-        starts.append(place)
+    while offset < limit:
+        starts.append(offset)
         for image in images:
-            place = layout.skip(data, place, image)
-    if place != limit:
+            offset = layout.skip(data, offset, image)
+    if offset != limit:
         raise MalformedRowError("a row reaches beyond its event")
     return starts

@@ -48,7 +48,7 @@ from connector.mysql.codec.numbers import little_endian
 from connector.mysql.codec.row_decoder import EVENT_SEQ, decode_changes
 from connector.mysql.codec.rows_event import OPERATIONS, Events
 from connector.mysql.codec.table_map import TableMap
-from connector.mysql.codec.text_values import PADDING, Places
+from connector.mysql.codec.text_values import PADDING, Offsets
 from connector.schema import TableName, TableSchema
 
 TABLE_MAP = 19
@@ -167,7 +167,7 @@ class MysqlSegment:
         for low, high in windows(lengths, WINDOW_BYTES, WINDOW_EVENTS):
             yield self._window(low, high, lengths[low:high])
 
-    def _window(self, low: int, high: int, lengths: Places) -> _Window:
+    def _window(self, low: int, high: int, lengths: Offsets) -> _Window:
         payloads = self._payloads[low:high]
         if len(payloads) == 1 and isinstance(payloads[0], bytearray):
             events = _alone(payloads[0], lengths, self._base, self._tail)
@@ -186,14 +186,14 @@ class MysqlSegment:
         return _Window(low, events, placement)
 
 
-def _join(payloads: Sequence[bytes | bytearray], lengths: Places, base: int, tail: int) -> Events:
+def _join(payloads: Sequence[bytes | bytearray], lengths: Offsets, base: int, tail: int) -> Events:
     data = np.frombuffer(b"".join([PADDING, *payloads, PADDING]), np.uint8)
     after = len(PADDING) + np.cumsum(lengths)
     starts = after - lengths + base
     return Events(data, data[starts + 4], starts, after - tail)
 
 
-def _alone(payload: bytearray, lengths: Places, base: int, tail: int) -> Events:
+def _alone(payload: bytearray, lengths: Offsets, base: int, tail: int) -> Events:
     """View a huge event, as assembled by `stream`, in place: add padding without a copy.
 
     The bytes before its values serve as the padding in front.
@@ -204,7 +204,7 @@ def _alone(payload: bytearray, lengths: Places, base: int, tail: int) -> Events:
     return Events(data, data[starts + 4], starts, lengths - tail)
 
 
-def _placement(transactions: Transactions, index: Places, ordinals: Places) -> Placement:
+def _placement(transactions: Transactions, index: Offsets, ordinals: Offsets) -> Placement:
     transaction = np.searchsorted(np.array(transactions.starts, np.int64), index, "right") - 1
     if transaction[0] < 0:
         raise BugError("a rows event comes before the begin of its transaction")
@@ -243,7 +243,7 @@ class _Part(NamedTuple):
     epoch: int
     layout: TableLayout
     schema: TableSchema
-    members: Places
+    members: Offsets
 
     @property
     def table(self) -> TableName:

@@ -119,12 +119,12 @@ class TableMap:
             row_end = None
         elif not self.key:
             raise TableError(
-                self.table, f"without a key the log does not tell whether {row_end} ends versions"
+                self.table, f"without a key the log does not show whether {row_end} ends versions"
             )
         elif row_end not in self.key:
             row_end, is_period = None, False
         left -= 2 * is_period
-        columns = tuple(replace(c, hidden=place >= left) for place, c in enumerate(self.columns))
+        columns = tuple(replace(c, hidden=index >= left) for index, c in enumerate(self.columns))
         return replace(self, columns=columns, key=tuple(c for c in self.key if c != row_end), row_end=row_end)
 
     def _ends_in_period(self, upto: int, shown: Collection[str]) -> bool:
@@ -155,16 +155,16 @@ class _Bytes:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.place = 0
+        self.offset = 0
 
     def __bool__(self) -> bool:
-        return self.place < len(self.data)
+        return self.offset < len(self.data)
 
     def take(self, count: int) -> bytes:
-        self.place += count
-        if self.place > len(self.data):
+        self.offset += count
+        if self.offset > len(self.data):
             raise IndexError("a table map ends too early")
-        return self.data[self.place - count : self.place]
+        return self.data[self.offset - count : self.offset]
 
     def number(self, count: int) -> int:
         return int.from_bytes(self.take(count), "little")
@@ -311,9 +311,9 @@ def _collations(
     elif default in fields:
         usual, *exceptions = _packed_numbers(fields[default])
         others = dict(zip(exceptions[::2], exceptions[1::2], strict=True))
-        yield from ((index, others.get(place, usual)) for place, index in enumerate(columns))
+        yield from ((index, others.get(number, usual)) for number, index in enumerate(columns))
     elif columns:
-        raise ValueError("it does not tell the character sets")
+        raise ValueError("it does not name the character sets")
 
 
 def _known_charset(table: TableName, column: str, collation: int) -> str:
@@ -356,5 +356,5 @@ def _value_lists(data: bytes) -> list[list[bytes]]:
 def _bits(data: bytes, count: int) -> list[bool]:
     """Parse a bitmap whose first bit is the highest of the first byte."""
     if len(data) != (count + 7) // 8:
-        raise ValueError(f"{len(data)} bytes do not tell of {count} columns")
+        raise ValueError(f"{len(data)} bytes do not describe {count} columns")
     return [bool(data[i // 8] & 0x80 >> i % 8) for i in range(count)]

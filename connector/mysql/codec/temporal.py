@@ -20,7 +20,7 @@ import pyarrow as pa
 from connector.cells import Bytes, Mask, with_nulls
 from connector.mysql.codec import types
 from connector.mysql.codec.numbers import big_endian, little_endian
-from connector.mysql.codec.text_values import Places, from_numpy, texts_of
+from connector.mysql.codec.text_values import Offsets, from_numpy, texts_of
 from connector.mysql.codec.types import ColumnType
 
 _DAYS, _NTZ, _UTC = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
@@ -39,7 +39,7 @@ class Moments(NamedTuple):
     micros: Numbers
 
 
-def decode_dates(data: Bytes, starts: Places, valid: Mask | None) -> tuple[pa.Array, pa.Array | None]:
+def decode_dates(data: Bytes, starts: Offsets, valid: Mask | None) -> tuple[pa.Array, pa.Array | None]:
     """Decode DATE; the second array holds the texts of invalid dates, or is None."""
     packed = little_endian(data, starts, 3).view(np.int64)
     zero = np.zeros(len(packed), np.int64)
@@ -50,7 +50,7 @@ def decode_dates(data: Bytes, starts: Places, valid: Mask | None) -> tuple[pa.Ar
 
 
 def decode_datetimes(
-    data: Bytes, starts: Places, valid: Mask | None, type_: ColumnType
+    data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType
 ) -> tuple[pa.Array, pa.Array | None]:
     """Decode DATETIME; the second array as for dates."""
     moments = _new_moments(data, starts, type_.scale) if type_.code == types.DATETIME2 else _old(data, starts)
@@ -59,7 +59,7 @@ def decode_datetimes(
     return from_numpy((days * _DAY + moments.seconds) * _SECOND + moments.micros, _NTZ, held), raw
 
 
-def _new_moments(data: Bytes, starts: Places, scale: int) -> Moments:
+def _new_moments(data: Bytes, starts: Offsets, scale: int) -> Moments:
     packed = big_endian(data, starts, 5).view(np.int64) - 0x8000000000
     return unpack_moments(packed, _micros(data, starts + 5, scale))
 
@@ -71,7 +71,7 @@ def unpack_moments(packed: Numbers, micros: Numbers) -> Moments:
     return Moments(months // 13, months % 13, packed >> 17 & 31, seconds, micros)
 
 
-def _old(data: Bytes, starts: Places) -> Moments:
+def _old(data: Bytes, starts: Offsets) -> Moments:
     """Parse the number YYYYMMDDhhmmss."""
     packed = little_endian(data, starts, 8).view(np.int64)
     date, time = packed // 1_000_000, packed % 1_000_000
@@ -79,7 +79,7 @@ def _old(data: Bytes, starts: Places) -> Moments:
     return Moments(date // 10_000, date // 100 % 100, date % 100, seconds, np.zeros(len(packed), np.int64))
 
 
-def _micros(data: Bytes, starts: Places, scale: int) -> Numbers:
+def _micros(data: Bytes, starts: Offsets, scale: int) -> Numbers:
     width = (scale + 1) // 2
     if not width:
         return np.zeros(len(starts), np.int64)
@@ -88,7 +88,7 @@ def _micros(data: Bytes, starts: Places, scale: int) -> Numbers:
 
 
 def decode_timestamps(
-    data: Bytes, starts: Places, valid: Mask | None, type_: ColumnType
+    data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType
 ) -> tuple[pa.Array, pa.Array | None]:
     """Decode TIMESTAMP; the only invalid one is the zero timestamp."""
     if type_.code == types.TIMESTAMP2:
@@ -138,7 +138,7 @@ def datetime_text(moments: Moments, index: int, scale: int) -> str:
     return f"{_date_text(moments, index)} {time}"
 
 
-def decode_times(data: Bytes, starts: Places, valid: Mask | None, type_: ColumnType) -> pa.Array:
+def decode_times(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType) -> pa.Array:
     """Decode TIME to the text that the server prints, such as ``-838:59:59.5``."""
     if type_.code == types.TIME:
         packed = (little_endian(data, starts, 3) << np.uint64(40)).view(np.int64) >> 40

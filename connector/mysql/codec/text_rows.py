@@ -28,7 +28,7 @@ from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
 from connector.mysql.codec.charsets import decode_texts
 from connector.mysql.codec.numbers import decode_bits, unaligned
-from connector.mysql.codec.text_values import PADDING, Places, hex_texts, texts_of
+from connector.mysql.codec.text_values import PADDING, Offsets, hex_texts, texts_of
 from connector.mysql.codec.types import ColumnType
 
 _HEADER = 4
@@ -47,8 +47,8 @@ class TextRows:
     """Rows in one buffer of less than 2 GiB, with `PADDING` at both ends: the offsets of start and end."""
 
     data: Bytes
-    starts: Places
-    ends: Places
+    starts: Offsets
+    ends: Offsets
 
 
 class RowStream:
@@ -85,35 +85,35 @@ class RowStream:
         self.wanted, self.pending = 0, False
         if self._long is not None or self._begins_long(0):
             return self._take_long()
-        starts, ends, place = self._cut()
-        data = np.frombuffer(b"".join((PADDING, memoryview(self.rest)[:place], PADDING)), np.uint8)
+        starts, ends, offset = self._split_packets()
+        data = np.frombuffer(b"".join((PADDING, memoryview(self.rest)[:offset], PADDING)), np.uint8)
         if not self.ended:
-            del self.rest[:place]
+            del self.rest[:offset]
         else:
-            del self.rest[: place + self._last_packet]
+            del self.rest[: offset + self._last_packet]
         shift = len(PADDING)
         return TextRows(data, np.array(starts, np.int64) + shift, np.array(ends, np.int64) + shift)
 
-    def _cut(self) -> tuple[array[int], array[int], int]:
+    def _split_packets(self) -> tuple[array[int], array[int], int]:
         starts, ends = array("q"), array("q")
-        place, limit, data = 0, len(self.rest), self.rest
-        while place + _HEADER < limit and not self.ended:
-            start = place + _HEADER
-            length = _uint32(data, place)[0] & _LONGEST
+        offset, limit, data = 0, len(self.rest), self.rest
+        while offset + _HEADER < limit and not self.ended:
+            start = offset + _HEADER
+            length = _uint32(data, offset)[0] & _LONGEST
             end = start + length
             if length == _LONGEST:
                 self.pending = True
                 break
             if end > limit:
-                self.wanted = end - place
+                self.wanted = end - offset
                 break
             if data[start] >= _EOF and (data[start] == _ERR or length < _EOF_BYTES):
                 self._end(start, end)
                 break
             starts.append(start)
             ends.append(end)
-            place = end
-        return starts, ends, place
+            offset = end
+        return starts, ends, offset
 
     def _end(self, start: int, end: int) -> None:
         self.ended = True
@@ -121,10 +121,10 @@ class RowStream:
         if self.rest[start] == _ERR:
             self.error = bytes(self.rest[start:end])
 
-    def _begins_long(self, place: int) -> bool:
+    def _begins_long(self, offset: int) -> bool:
         """Return whether a row that spans packets begins at an offset."""
         rest = self.rest
-        return len(rest) >= place + _HEADER and _uint32(rest, place)[0] & _LONGEST == _LONGEST
+        return len(rest) >= offset + _HEADER and _uint32(rest, offset)[0] & _LONGEST == _LONGEST
 
     def _take_long(self) -> TextRows:
         """Take the row that spans packets, or nothing while it is incomplete."""
@@ -156,21 +156,21 @@ class RowStream:
         return True
 
 
-def split_rows(rows: TextRows, columns: int) -> list[tuple[Places, Places, Mask | None]]:
+def split_rows(rows: TextRows, columns: int) -> list[tuple[Offsets, Offsets, Mask | None]]:
     """Find the values of each column: starts, ends and which are not NULL (None: all).
 
     `BugError` if a row does not have `columns` values.
     """
-    found: list[tuple[Places, Places, Mask | None]] = []
-    place = rows.starts
+    found: list[tuple[Offsets, Offsets, Mask | None]] = []
+    offset = rows.starts
     try:
         for _ in range(columns):
-            start, end, valid = _values(rows.data, place)
+            start, end, valid = _values(rows.data, offset)
             found.append((start, end, valid))
-            place = end
+            offset = end
     except IndexError:
         raise BugError(f"a row of a result does not have {columns} columns") from None
-    if (place != rows.ends).any():
+    if (offset != rows.ends).any():
         raise BugError(f"a row of a result does not have {columns} columns")
     return found
 
@@ -179,15 +179,15 @@ _BYTES_OF_LENGTH = np.ones(256, np.int64)
 _BYTES_OF_LENGTH[[252, 253, 254]] = 3, 4, 9
 
 
-def _values(data: Bytes, place: Places) -> tuple[Places, Places, Mask | None]:
-    first = data[place]
+def _values(data: Bytes, offset: Offsets) -> tuple[Offsets, Offsets, Mask | None]:
+    first = data[offset]
     if not len(first) or first.max() < 251:
-        return place + 1, place + 1 + first, None
-    start = place + _BYTES_OF_LENGTH[first]
+        return offset + 1, offset + 1 + first, None
+    start = offset + _BYTES_OF_LENGTH[first]
     length = first.astype(np.int64)
     for mark, mask in ((251, 0), (252, 0xFFFF), (253, 0xFFFFFF), (254, 0x7FFFFFFF)):
         here = first == mark
-        length[here] = unaligned(data, "<u4")[place[here] + 1] & mask
+        length[here] = unaligned(data, "<u4")[offset[here] + 1] & mask
     valid = first != 251
     return start, start + length, None if valid.all() else valid
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from connector.cells import Bytes, Mask, offsets_of, with_nulls
 
-Places = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64]
 
 PADDING = bytes(64)
 """Bytes before and after all values, so one of any fixed width (30 at most) can be read anywhere."""

@@ -28,12 +28,12 @@ from connector.mysql.codec.numbers import (
     decode_sets,
 )
 from connector.mysql.codec.temporal import decode_dates, decode_datetimes, decode_times, decode_timestamps
-from connector.mysql.codec.text_values import Places, fixed_width, hex_texts, valid_of, values_of
+from connector.mysql.codec.text_values import Offsets, fixed_width, hex_texts, valid_of, values_of
 from connector.mysql.codec.types import ColumnType
 
 _INTEGERS = (types.TINY, types.SHORT, types.INT24, types.LONG, types.LONGLONG, types.YEAR)
 
-_FIXED: dict[int, Callable[[Bytes, Places, Mask | None, ColumnType], pa.Array]] = {
+_FIXED: dict[int, Callable[[Bytes, Offsets, Mask | None, ColumnType], pa.Array]] = {
     **dict.fromkeys(_INTEGERS, decode_integers),
     types.FLOAT: decode_floats,
     types.DOUBLE: decode_floats,
@@ -47,7 +47,7 @@ _FIXED: dict[int, Callable[[Bytes, Places, Mask | None, ColumnType], pa.Array]] 
 
 
 def decode_values(
-    data: Bytes, starts: Places, ends: Places, valid: Mask | None, type_: ColumnType
+    data: Bytes, starts: Offsets, ends: Offsets, valid: Mask | None, type_: ColumnType
 ) -> tuple[pa.Array, pa.Array | None]:
     """Decode the values ``data[start:end]`` to ``arrow_type(type_.landing)``.
 

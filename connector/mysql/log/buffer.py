@@ -130,10 +130,10 @@ class LogBuffer:
                 end = self._end_of_payload(packet, offset)
             if kind in ROWS_EVENTS:
                 if self._open is None:
-                    raise BugError(f"a rows event outside of a transaction, {self._place()}")
+                    raise BugError(f"a rows event outside of a transaction, {self._where()}")
                 known = current.get(int.from_bytes(packet[20:26], "little"))
                 if known is None:
-                    raise BugError(f"a rows event without a table map, {self._place()}")
+                    raise BugError(f"a rows event without a table map, {self._where()}")
                 if known.schema is not None and not self._open.landed:
                     payloads.append(packet)
                     ordinals.append(ordinal)
@@ -159,7 +159,7 @@ class LogBuffer:
         if self._open is not None:
             self._open.touch(mapped)
 
-    def go_on(self, upto_bytes: int) -> bool:
+    def unpack_more(self, upto_bytes: int) -> bool:
         """Unpack `upto_bytes` more of a compressed transaction; False: there is none, or more must arrive.
 
         Meanwhile, what `feed` adds waits behind it.
@@ -187,7 +187,7 @@ class LogBuffer:
         rows, self.whole_rows = self.whole_rows, 0
         if self._open is not None:
             self._open.start -= rows
-        return self._cut(rows, transactions, self._open.lsn if self._open else None)
+        return self._slice_segment(rows, transactions, self._open.lsn if self._open else None)
 
     def take_open(self) -> LogSegment | MysqlSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
@@ -197,11 +197,15 @@ class LogBuffer:
         begin = self._open.begins[0]
         transactions.add(0, self._open.lsn, begin.micros, begin.txid)
         self._open.start, self._open.carried = 0, True
-        return self._cut(len(self._held.payloads), transactions, None)
+        return self._slice_segment(len(self._held.payloads), transactions, None)
 
-    def _cut(self, rows: int, transactions: Transactions, open_lsn: int | None) -> LogSegment | MysqlSegment:
+    def _slice_segment(
+        self, rows: int, transactions: Transactions, open_lsn: int | None
+    ) -> LogSegment | MysqlSegment:
         committed_at = None if self._committed_at is None else continuity.to_datetime(self._committed_at)
-        segment = self._held.cut(rows, transactions, self._epoch, self.position, committed_at, self.gtids)
+        segment = self._held.slice_segment(
+            rows, transactions, self._epoch, self.position, committed_at, self.gtids
+        )
         segment.last_commit = self._last_commit()
         quarantined, layouts = self._effects.take_found(open_lsn)
         announced = [announcement(schema, self._epoch, lsn) for lsn, schema in layouts]
@@ -231,7 +235,7 @@ class LogBuffer:
             self._held.begin_file()
             self.created = seconds
             if self._rotated and events.begins_process(packet, BASE):
-                self._effects.tell_all(self.position, "the server went on without its log for a while")
+                self._effects.reread_all(self.position, "the server went on without its log for a while")
             self._rotated = False
             if self._offset == continuity.FILE_START:
                 self._last = pack(self._file, self._offset), seconds
@@ -257,7 +261,7 @@ class LogBuffer:
             return
         number, crashed = self._file + 1, artificial and not self._stopped
         if (number, 4) not in targets or not self._started:
-            raise TransientError(f"the log went on at {targets}, not behind {self._place()}")
+            raise TransientError(f"the log went on at {targets}, not behind {self._where()}")
         if self._open is not None and not self._open.ended:
             self._end_within_transaction(self._open, crashed=crashed)
         self._file, self._offset, self.created = number, 4, None
@@ -267,7 +271,7 @@ class LogBuffer:
         if not self._rotated:
             self.position = pack(number, 4)
         if crashed and not self._survives_crashes:
-            self._effects.tell_all(pack(number, 4), "the server crashed")
+            self._effects.reread_all(pack(number, 4), "the server crashed")
 
     def _end_within_transaction(self, found: OpenTransaction, *, crashed: bool) -> None:
         """Drop a transaction that a crash cut off and that was skipped; otherwise stop reading."""
@@ -275,7 +279,7 @@ class LogBuffer:
         if not crashed or begin not in self._cut_off:
             if crashed:
                 self._cut_off.add(begin)
-            raise TransientError(f"the log ended within a transaction, {self._place()}")
+            raise TransientError(f"the log ended within a transaction, {self._where()}")
         self._held.end_transaction()
         self._open = None
 
@@ -320,7 +324,7 @@ class LogBuffer:
             elif kind in ROWS_EVENTS:
                 known = held.current.get(int.from_bytes(packet[20:26], "little"))
                 if known is None:
-                    raise BugError(f"a rows event without a table map, {self._place()}")
+                    raise BugError(f"a rows event without a table map, {self._where()}")
                 if known.schema is not None and not self._passes_over():
                     held.hold(packet, self._ordinal)
                 self._ordinal += 1
@@ -342,7 +346,7 @@ class LogBuffer:
         landed = self.gtids is not None and begin.gtid is not None and self.gtids.holds(begin.gtid)
         if self._open is not None:
             if not self._open.ended:
-                raise BugError(f"a transaction begins within another one, {self._place()}")
+                raise BugError(f"a transaction begins within another one, {self._where()}")
             self._open.begin_again(begin, landed=landed)
             return
         self._ordinal = 0
@@ -361,7 +365,7 @@ class LogBuffer:
 
     def _commit(self, seconds: int, end: int) -> None:
         if self._open is None:
-            raise BugError(f"a commit without a begin in the log, {self._place()}")
+            raise BugError(f"a commit without a begin in the log, {self._where()}")
         self._committed_at = self._open.begins[0].micros or seconds * 1_000_000
         self._open.ended = end > MAX_OFFSET
         if not self._open.ended:
@@ -386,7 +390,7 @@ class LogBuffer:
     def _query(self, query: events.Query, seconds: int, end: int) -> None:
         """Handle a statement: it begins or ends a transaction, or changes tables by itself."""
         if self._open is None:
-            raise BugError(f"a statement outside of a transaction, {self._place()}")
+            raise BugError(f"a statement outside of a transaction, {self._where()}")
         statement = (query.statement or "").strip()
         first, _, rest = statement.upper().partition(" ")
         if first == "BEGIN" or (first == "XA" and rest.startswith(("START", "BEGIN"))):
@@ -396,18 +400,18 @@ class LogBuffer:
             self._disown()
         if first in ("COMMIT", "ROLLBACK") and not rest.startswith("TO"):
             if first == "ROLLBACK":
-                self._put_touched_aside("a transaction was rolled back after it was logged")
+                self._quarantine_touched_tables("a transaction was rolled back after it was logged")
             self._commit(seconds, end)
             return
         if first == "ROLLBACK":
-            self._put_touched_aside("a savepoint was rolled back after it was logged")
+            self._quarantine_touched_tables("a savepoint was rolled back after it was logged")
         elif self._open.landed:
             pass  # and so have its effects
         elif first == "XA":
             self._effects.end_prepared(statement, self._open.lsn)
         else:
-            told = query._replace(statement=None if query.statement is None else statement)
-            self._ordinal += self._effects.run(told, self._open.lsn, self._ordinal)
+            query = query._replace(statement=None if query.statement is None else statement)
+            self._ordinal += self._effects.run(query, self._open.lsn, self._ordinal)
         if not self._begun():
             self._commit(seconds, end)
 
@@ -424,7 +428,7 @@ class LogBuffer:
             self._effects.prepare(xid, self._open.tables, self._open.lsn)
         self._commit(seconds, end)
 
-    def _put_touched_aside(self, reason: str) -> None:
+    def _quarantine_touched_tables(self, reason: str) -> None:
         assert self._open is not None
         if not self._open.landed:
             self._effects.quarantine(self._open.tables, self._open.lsn, reason)
@@ -433,13 +437,13 @@ class LogBuffer:
         """Quarantine the tables mapped before an unknown event, which may change their rows; else raise."""
         if self._open is None or not self._open.mapped:
             raise PreconditionError(
-                f"the log has an event of type {kind}, which is not known, {self._place()}",
+                f"the log has an event of type {kind}, which is not known, {self._where()}",
                 hint="upgrade deltatide; what the event changed can't be told",
             )
         self._disown()
-        self._put_touched_aside(f"an event of type {kind} is not known, upgrade deltatide")
+        self._quarantine_touched_tables(f"an event of type {kind} is not known, upgrade deltatide")
 
-    def _place(self) -> str:
+    def _where(self) -> str:
         return f"file {self._file} offset {self._offset}"
 
     def _broken(self, packet: bytes, expected: int) -> Exception:

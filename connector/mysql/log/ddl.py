@@ -120,14 +120,14 @@ def rebuilt_by(statement: str, database: str) -> list[Effect]:
     tokens = _without_prefix(tokens_of(statement))
     words = [t.word for t in tokens]
     if words[:1] == ["OPTIMIZE"]:
-        return _mentioned(tokens[1:], database, "unlogged", "OPTIMIZE TABLE")
+        return _mentioned_tables(tokens[1:], database, "unlogged", "OPTIMIZE TABLE")
     if words[:1] in (["CREATE"], ["DROP"]) and "INDEX" in words[1:5] and "ON" in words:
         name, _ = _table_at(tokens, words.index("ON") + 1, database)
         return [Effect("unlogged", *name, f"{words[0]} INDEX")] if name else []
-    return [effect for effect in effects_of(statement, database) if effect.kind != "statement"]
+    return [effect for effect in statement_effects(statement, database) if effect.kind != "statement"]
 
 
-def effects_of(statement: str, database: str) -> list[Effect]:
+def statement_effects(statement: str, database: str) -> list[Effect]:
     """Return a statement's effects on tables that no row event shows; see the module."""
     tokens = _without_prefix([t for t in tokens_of(statement) if t.is_name or t.text != ";"])
     words = [t.word for t in tokens]
@@ -135,12 +135,12 @@ def effects_of(statement: str, database: str) -> list[Effect]:
         return []
     first = words[0]
     if first == "TRUNCATE":
-        name, _ = _table_at(tokens, _after(words, 1, "TABLE"), database)
+        name, _ = _table_at(tokens, _skip_keywords(words, 1, "TABLE"), database)
         return _effects_on(name, "truncate", "TRUNCATE TABLE", tokens, database)
     if first == "DROP":
         return _dropped(tokens, words, database)
     if first == "RENAME" and words[1:2] in (["TABLE"], ["TABLES"]):
-        return _mentioned(tokens, database, "unlogged", "RENAME TABLE")
+        return _mentioned_tables(tokens, database, "unlogged", "RENAME TABLE")
     if first == "RENAME":
         return []
     if first == "ALTER":
@@ -152,7 +152,7 @@ def effects_of(statement: str, database: str) -> list[Effect]:
     if first in ("INSERT", "REPLACE") and "INTO" in words:
         name, _ = _table_at(tokens, words.index("INTO") + 1, database)
         return _effects_on(name, kind, reason, tokens, database)
-    return _mentioned(tokens, database, kind, reason)
+    return _mentioned_tables(tokens, database, kind, reason)
 
 
 def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
@@ -160,9 +160,9 @@ def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     if what == "TEMPORARY" or what in _OBJECTS:
         return []
     if what in ("DATABASE", "SCHEMA"):
-        name, _ = _table_at(tokens, _after(words, 2, "IF", "EXISTS"), database)
+        name, _ = _table_at(tokens, _skip_keywords(words, 2, "IF", "EXISTS"), database)
         return [Effect("unlogged", name[1], None, "DROP DATABASE")] if name else []
-    return _mentioned(tokens[1:], database, "unlogged", "DROP TABLE")
+    return _mentioned_tables(tokens[1:], database, "unlogged", "DROP TABLE")
 
 
 def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
@@ -183,23 +183,25 @@ def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effe
 def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
     if "TABLE" not in words[1:4]:
         return []
-    table, place = _table_at(tokens, _after(words, words.index("TABLE") + 1, "IF", "EXISTS"), database)
-    left = words[place:]
+    table, index = _table_at(
+        tokens, _skip_keywords(words, words.index("TABLE") + 1, "IF", "EXISTS"), database
+    )
+    left = words[index:]
     if table is None or "TABLE" in left:  # EXCHANGE PARTITION ... WITH TABLE, CONVERT TABLE
-        return _mentioned(tokens[1:], database, "unlogged", "ALTER TABLE")
-    reason = _rewriting(words[1:3], left)
+        return _mentioned_tables(tokens[1:], database, "unlogged", "ALTER TABLE")
+    reason = _rewrite_reason(words[1:3], left)
     effects = [Effect("unlogged", *table, reason)] if reason else []
-    effects.append(Effect("columns", *table, "ALTER TABLE", _columns_that_went(tokens, place)))
-    return effects + _moved(tokens, place, table, database)
+    effects.append(Effect("columns", *table, "ALTER TABLE", _lost_columns(tokens, index)))
+    return effects + _renamed_table(tokens, index, table, database)
 
 
-def _moved(tokens: list[_Token], place: int, table: tuple[str, str], database: str) -> list[Effect]:
+def _renamed_table(tokens: list[_Token], index: int, table: tuple[str, str], database: str) -> list[Effect]:
     """Return the effects of an ALTER that renames its table, on both names."""
-    for at in range(place, len(tokens) - 1):
+    for at in range(index, len(tokens) - 1):
         after = tokens[at + 1]
         if tokens[at].word != "RENAME" or after.word in ("COLUMN", "INDEX", "KEY"):
             continue
-        to = at + 1 + (after.word in ("TO", "AS") or _is_sign(tokens, at + 1, "="))
+        to = at + 1 + (after.word in ("TO", "AS") or _is_symbol(tokens, at + 1, "="))
         names = [_table_at(tokens, to, default)[0] for default in (table[0], database)]
         both = {table, *(name for name in names if name is not None)}
         return [Effect("unlogged", *name, "ALTER TABLE ... RENAME") for name in sorted(both)]
@@ -211,26 +213,26 @@ _NO_COLUMN_BEFORE = {"PERIOD": "FOR", "SYSTEM": "VERSIONING"}
 """Not reserved, so a column may be named so; the second word tells."""
 
 
-def _columns_that_went(tokens: list[_Token], place: int) -> tuple[str, ...]:
+def _lost_columns(tokens: list[_Token], index: int) -> tuple[str, ...]:
     """Return the columns that an ALTER drops or renames."""
     found: list[str] = []
-    while place < len(tokens):
-        verb, place = tokens[place].word, place + 1
+    while index < len(tokens):
+        verb, index = tokens[index].word, index + 1
         if verb not in ("DROP", "RENAME"):
             continue
-        while place < len(tokens) and tokens[place].word in ("COLUMN", "IF", "EXISTS"):
-            place += 1
-        if place < len(tokens) and tokens[place].is_name and not _is_no_column(tokens, place):
-            found.append(tokens[place].text)
+        while index < len(tokens) and tokens[index].word in ("COLUMN", "IF", "EXISTS"):
+            index += 1
+        if index < len(tokens) and tokens[index].is_name and not _is_no_column(tokens, index):
+            found.append(tokens[index].text)
     return tuple(found)
 
 
-def _is_no_column(tokens: list[_Token], place: int) -> bool:
-    word, after = tokens[place].word, tokens[place + 1].word if place + 1 < len(tokens) else ""
+def _is_no_column(tokens: list[_Token], index: int) -> bool:
+    word, after = tokens[index].word, tokens[index + 1].word if index + 1 < len(tokens) else ""
     return word in _NO_COLUMN or (word in _NO_COLUMN_BEFORE and after == _NO_COLUMN_BEFORE[word])
 
 
-def _rewriting(before: list[str], left: list[str]) -> str | None:
+def _rewrite_reason(before: list[str], left: list[str]) -> str | None:
     """Return the part of an ALTER that may change values without a row event, or None."""
     if "IGNORE" in before:
         return "ALTER IGNORE TABLE"
@@ -246,26 +248,26 @@ def _rewriting(before: list[str], left: list[str]) -> str | None:
     return None
 
 
-def _table_at(tokens: list[_Token], place: int, database: str) -> tuple[tuple[str, str] | None, int]:
+def _table_at(tokens: list[_Token], index: int, database: str) -> tuple[tuple[str, str] | None, int]:
     """Parse one table's name; return it, None if there is none, and the index after it."""
-    if _is_sign(tokens, place, "."):  # `.t` is a table in the default database
-        place += 1
-    if place >= len(tokens) or not tokens[place].is_name:
-        return None, place
-    if _is_sign(tokens, place + 1, ".") and place + 2 < len(tokens):
-        return (tokens[place].text, tokens[place + 2].text), place + 3
-    return (database, tokens[place].text), place + 1
+    if _is_symbol(tokens, index, "."):  # `.t` is a table in the default database
+        index += 1
+    if index >= len(tokens) or not tokens[index].is_name:
+        return None, index
+    if _is_symbol(tokens, index + 1, ".") and index + 2 < len(tokens):
+        return (tokens[index].text, tokens[index + 2].text), index + 3
+    return (database, tokens[index].text), index + 1
 
 
-def _is_sign(tokens: list[_Token], place: int, sign: str) -> bool:
-    return place < len(tokens) and not tokens[place].is_name and tokens[place].text == sign
+def _is_symbol(tokens: list[_Token], index: int, symbol: str) -> bool:
+    return index < len(tokens) and not tokens[index].is_name and tokens[index].text == symbol
 
 
-def _after(words: list[str], place: int, *optional: str) -> int:
+def _skip_keywords(words: list[str], index: int, *optional: str) -> int:
     """Return the index after optional keywords, each at most once and in this order."""
     for word in optional:
-        place += words[place : place + 1] == [word]
-    return place
+        index += words[index : index + 1] == [word]
+    return index
 
 
 def _effects_on(
@@ -274,17 +276,17 @@ def _effects_on(
     """Return the effect on one table, or on all that are mentioned if its name could not be parsed."""
     if name is not None:
         return [Effect(kind, *name, reason)]
-    return _mentioned(tokens[1:], database, "unlogged" if kind == "truncate" else kind, reason)
+    return _mentioned_tables(tokens[1:], database, "unlogged" if kind == "truncate" else kind, reason)
 
 
-def _mentioned(tokens: list[_Token], database: str, kind: Kind, reason: str) -> list[Effect]:
+def _mentioned_tables(tokens: list[_Token], database: str, kind: Kind, reason: str) -> list[Effect]:
     """Return an effect for everything that could be a table name."""
     found = []
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if not token.is_name:
             continue
-        qualified = place >= 2 and _is_sign(tokens, place - 1, ".") and tokens[place - 2].is_name
-        found.append(Effect(kind, tokens[place - 2].text if qualified else database, token.text, reason))
-        if qualified and tokens[place - 2].word:  # a keyword before `.t`, a table in the default database
+        qualified = index >= 2 and _is_symbol(tokens, index - 1, ".") and tokens[index - 2].is_name
+        found.append(Effect(kind, tokens[index - 2].text if qualified else database, token.text, reason))
+        if qualified and tokens[index - 2].word:  # a keyword before `.t`, a table in the default database
             found.append(Effect(kind, database, token.text, reason))
     return found

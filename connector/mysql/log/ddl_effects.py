@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from connector.landing.event_batch import Quarantine
 from connector.mysql.catalog_fingerprint import Statements
-from connector.mysql.log.ddl import Effect, as_mysql_reads, changes_rows, effects_of, rebuilt_by
+from connector.mysql.log.ddl import Effect, as_mysql_reads, changes_rows, rebuilt_by, statement_effects
 from connector.mysql.log.events import Query
 from connector.mysql.log.pending_events import PendingRows
 from connector.mysql.log.schema_cache import SchemaCache
@@ -83,10 +83,10 @@ class DdlEffects:
             query = query._replace(statement=as_mysql_reads(query.statement))
         self._note(query, lsn)
         if query.statement is None:
-            self.tell_all(lsn, "a statement can't be read")
+            self.reread_all(lsn, "a statement can't be read")
             return 0
         count = 0
-        for effect in effects_of(query.statement, query.database):
+        for effect in statement_effects(query.statement, query.database):
             if effect.kind == "truncate" and query.temporary:
                 effect = effect._replace(
                     kind="unlogged", reason="TRUNCATE TABLE of it or of a temporary table"
@@ -106,7 +106,7 @@ class DdlEffects:
         for table in tables:
             self._statements.add(table, lsn)
 
-    def tell_all(self, lsn: int, reason: str) -> None:
+    def reread_all(self, lsn: int, reason: str) -> None:
         """Reread all tables: the log before `lsn` may lack what they have, or have what they lack."""
         log.warning("%s, before %s: the rows of all tables are read again", reason, lsn)
         for table in sorted(self._schema_cache.among(None)):
@@ -171,11 +171,11 @@ class DdlEffects:
         return set() if named is None else {named}
 
     def _truncate(self, table: TableName, lsn: int, ordinal: int) -> bool:
-        mapped = self._schema_cache.latest(table)
-        if mapped is None or mapped.schema is None:
+        resolved = self._schema_cache.latest(table)
+        if resolved is None or resolved.schema is None:
             self.quarantine({table}, lsn, "it was truncated, and its layout is not known")
             return False
-        self._held.hold_truncate(mapped, ordinal)
+        self._held.append_synthetic_truncate(resolved, ordinal)
         return True
 
     def prepare(self, xid: str, touched: set[TableName], lsn: int) -> None:
@@ -192,7 +192,7 @@ class DdlEffects:
         xid = statement[len("XA COMMIT") :].strip()
         touched = self._prepared.get(xid)
         if touched is None:
-            self.tell_all(lsn, f"XA transaction {xid} was committed, and its tables are not known")
+            self.reread_all(lsn, f"XA transaction {xid} was committed, and its tables are not known")
         else:
             self.quarantine(touched, lsn, f"XA transaction {xid} was committed, which is not supported")
 

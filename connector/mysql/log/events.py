@@ -110,11 +110,11 @@ def _parse_tagged(body: bytes) -> Begin:
     They are flags, uuid, sequence (signed), tag, two about commit order, the commit time, and the original
     one if that is another.
     """
-    place = 0
+    offset = 0
 
     def number() -> int:
-        nonlocal place
-        value, place = _varying(body, place)
+        nonlocal offset
+        value, offset = _varying(body, offset)
         return value
 
     def field(expected: int) -> None:
@@ -132,21 +132,21 @@ def _parse_tagged(body: bytes) -> Begin:
     sequence = number() >> 1
     field(3)
     length = number()
-    tag, place = body[place : place + length].decode(), place + length
+    tag, offset = body[offset : offset + length].decode(), offset + length
     for order in (4, 5):
         field(order)
         number()
     field(6)
     micros = number()
-    original = number() if place < len(body) and number() == 7 else None
+    original = number() if offset < len(body) and number() == 7 else None
     return Begin(Gtid(f"{_uuid(uuid)}:{tag}", sequence), micros, False, original)
 
 
-def _varying(data: bytes, place: int) -> tuple[int, int]:
+def _varying(data: bytes, offset: int) -> tuple[int, int]:
     """Read an integer whose first byte ends in as many ones as bytes follow; return it and its end offset."""
-    ones = (~data[place] & (data[place] + 1)).bit_length() - 1
-    value = int.from_bytes(data[place : place + ones + 1], "little")
-    return value >> min(ones + 1, 8), place + ones + 1
+    ones = (~data[offset] & (data[offset] + 1)).bit_length() - 1
+    value = int.from_bytes(data[offset : offset + ones + 1], "little")
+    return value >> min(ones + 1, 8), offset + ones + 1
 
 
 LONGEST_STATEMENT = 1 << 20
@@ -157,12 +157,12 @@ def parse_query(kind: int, body: bytes) -> Query:
     """Parse a QUERY event, MariaDB's compressed one, or EXECUTE_LOAD_QUERY."""
     database_length, status_length = body[8], int.from_bytes(body[11:13], "little")
     start = 26 if kind == EXECUTE_LOAD_QUERY else 13  # the file's id, and the offsets of its name
-    place = start + status_length
-    database = body[place : place + database_length].decode(errors="replace")
-    text = body[place + database_length + 1 :]
+    offset = start + status_length
+    database = body[offset : offset + database_length].decode(errors="replace")
+    text = body[offset + database_length + 1 :]
     if kind == COMPRESSED_QUERY:
         text = _uncompress(text)
-    status = _status_of(body[start:place])
+    status = _status_of(body[start:offset])
     return Query(database, _statement(text, status), _updated_databases(status))
 
 
@@ -193,22 +193,22 @@ _STATUS_TEXTS = {2: 2, 5: 1, 6: 1}
 
 def _status_of(status: bytes) -> dict[int, bytes]:
     """Parse a statement's status variables, up to its databases or an unknown variable."""
-    place, found = 0, {}
-    while place < len(status):
-        code, begin = status[place], place + 1
+    offset, found = 0, {}
+    while offset < len(status):
+        code, begin = status[offset], offset + 1
         if code == _UPDATED:
             found[code] = status[begin:]
             break
         if code in _STATUS_WIDTHS:
-            place = begin + _STATUS_WIDTHS[code]
+            offset = begin + _STATUS_WIDTHS[code]
         elif code in _STATUS_TEXTS:
-            place = begin + _STATUS_TEXTS[code] + status[begin]
+            offset = begin + _STATUS_TEXTS[code] + status[begin]
         elif code == _INVOKER:
             host = begin + 1 + status[begin]
-            place = host + 1 + status[host]
+            offset = host + 1 + status[host]
         else:
             break
-        found[code] = status[begin:place]
+        found[code] = status[begin:offset]
     return found
 
 
@@ -234,8 +234,8 @@ def rotate_targets(body: bytes, tail: int) -> list[tuple[int, int]]:
     """
     offset = int.from_bytes(body[:8], "little")
     found = []
-    for cut in (tail, 4 - tail):
-        number = body[8 : len(body) - cut].rpartition(b".")[2]
+    for checksum in (tail, 4 - tail):
+        number = body[8 : len(body) - checksum].rpartition(b".")[2]
         if number.isdigit():
             found.append((int(number), offset))
     return found

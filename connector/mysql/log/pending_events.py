@@ -19,7 +19,7 @@ from connector.landing.format import INSERT
 from connector.mysql.codec.rows_event import truncate_event
 from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions
 from connector.mysql.gtid import Gtids
-from connector.mysql.log.schema_cache import Mapped, SchemaCache
+from connector.mysql.log.schema_cache import ResolvedLayout, SchemaCache
 from connector.position import Position
 from connector.schema import TableSchema
 
@@ -34,15 +34,15 @@ EVENT_OVERHEAD = 41
 MAPS_KEPT = 10_000
 """Table maps cached by their bytes. Each table, and each change or reopening of one, has its own."""
 
-_MADE_UP = 1 << 47
+_FIRST_SYNTHETIC_ID = 1 << 47
 """Table ids from here on are never used by a server (they have 48 bits, counted up from 1)."""
 
 
 def announcement(schema: TableSchema, epoch: int, lsn: int) -> EventBatch:
     """Make the batch without rows that announces a layout."""
     columns = [pa.nulls(0, arrow_type(column.type)) for column in schema.columns]
-    place = Position(epoch, lsn, 0)
-    return EventBatch(schema, assemble(schema, columns, CdcColumns(INSERT, epoch, lsn, 0)), place, place)
+    at = Position(epoch, lsn, 0)
+    return EventBatch(schema, assemble(schema, columns, CdcColumns(INSERT, epoch, lsn, 0)), at, at)
 
 
 class PendingRows:
@@ -57,13 +57,13 @@ class PendingRows:
         self.tail = 0
         self.payloads: list[bytes] = []
         self.ordinals: list[int] = []
-        self.current: dict[int, Mapped] = {}
+        self.current: dict[int, ResolvedLayout] = {}
         self._schema_cache = schema_cache
-        self._maps: dict[bytes, Mapped] = {}
+        self._maps: dict[bytes, ResolvedLayout] = {}
         self._known: dict[int, TableLayout] = {}
         self._layouts: list[TableLayout] = []
-        self._laid: dict[int, Mapped] = {}
-        self._made_up = 0
+        self._layout_by_id: dict[int, ResolvedLayout] = {}
+        self._synthetic_tables = 0
 
     def hold(self, packet: bytes, ordinal: int) -> None:
         """Add one event."""
@@ -71,25 +71,25 @@ class PendingRows:
         self.ordinals.append(ordinal)
         self.bytes += len(packet) + EVENT_OVERHEAD
 
-    def hold_truncate(self, mapped: Mapped, ordinal: int) -> None:
-        """Add a made-up event that empties a table."""
-        self._made_up += 1
-        table_id = _MADE_UP + self._made_up
-        self._add_layout(table_id, mapped)
+    def append_synthetic_truncate(self, resolved: ResolvedLayout, ordinal: int) -> None:
+        """Append an event that empties a table, which no server wrote."""
+        self._synthetic_tables += 1
+        table_id = _FIRST_SYNTHETIC_ID + self._synthetic_tables
+        self._add_layout(table_id, resolved)
         self.hold(bytes(BASE) + truncate_event(table_id) + bytes(self.tail), ordinal)
 
-    def learn(self, body: bytes) -> Mapped:
+    def learn(self, body: bytes) -> ResolvedLayout:
         """Record and return the layout in a TABLE_MAP event; equal bytes are the same layout."""
         table_id = int.from_bytes(body[:6], "little")
-        mapped = self._maps.get(body)
-        if mapped is None:
+        resolved = self._maps.get(body)
+        if resolved is None:
             if len(self._maps) >= MAPS_KEPT:
                 self._maps.clear()
-            mapped = self._maps[body] = self._schema_cache.resolve(body)
-        self.current[table_id] = mapped
-        if mapped.schema is not None and self._laid.get(table_id) is not mapped:
-            self._add_layout(table_id, mapped)
-        return mapped
+            resolved = self._maps[body] = self._schema_cache.resolve(body)
+        self.current[table_id] = resolved
+        if resolved.schema is not None and self._layout_by_id.get(table_id) is not resolved:
+            self._add_layout(table_id, resolved)
+        return resolved
 
     def end_transaction(self) -> None:
         """Forget which table each id is."""
@@ -99,21 +99,21 @@ class PendingRows:
         """Forget all table maps: the server may have started again."""
         self._maps.clear()
 
-    def _add_layout(self, table_id: int, mapped: Mapped) -> None:
-        self._laid[table_id] = mapped
+    def _add_layout(self, table_id: int, resolved: ResolvedLayout) -> None:
+        self._layout_by_id[table_id] = resolved
         self._layouts.append(
-            TableLayout(len(self.payloads), table_id, mapped.table_map, mapped.schema, mapped.problem)
+            TableLayout(len(self.payloads), table_id, resolved.table_map, resolved.schema, resolved.problem)
         )
 
     def change_tail(self, tail: int) -> None:
         """Switch to events with `tail` bytes after them; pad or cut those held to match."""
         if tail == self.tail:
             return
-        cut, added = max(0, self.tail - tail), bytes(max(0, tail - self.tail))
-        self.payloads = [p[: len(p) - cut] + added for p in self.payloads]
+        removed, added = max(0, self.tail - tail), bytes(max(0, tail - self.tail))
+        self.payloads = [p[: len(p) - removed] + added for p in self.payloads]
         self.tail = tail
 
-    def cut(
+    def slice_segment(
         self,
         rows: int,
         transactions: Transactions,
@@ -141,4 +141,6 @@ class PendingRows:
         used = {int.from_bytes(p[_TABLE_ID], "little") for p in self.payloads} | self.current.keys()
         self._known = {table_id: known for table_id, known in self._known.items() if table_id in used}
         kept = {*self._known, *(layout.table_id for layout in self._layouts)}
-        self._laid = {table_id: mapped for table_id, mapped in self._laid.items() if table_id in kept}
+        self._layout_by_id = {
+            table_id: resolved for table_id, resolved in self._layout_by_id.items() if table_id in kept
+        }

@@ -37,7 +37,7 @@ STALL_BYTES = 1 << 16
 """More than the heartbeats in that time. Within a transaction the position stays, however long it is."""
 
 
-class Landmark(NamedTuple):
+class ReaderProgress(NamedTuple):
     """The position the log was read up to, the transactions executed up to there, and the log's server.
 
     `writable`: our own tables may be written on that server.
@@ -71,8 +71,8 @@ class MysqlLog:
         self.unreadable_at: int | None = None
         self.epoch, self._buffer, self._stream, self._side = epoch, buffer, stream, side
         self._server, self._state_tables, self._writable = server, state_tables, writable
-        self._born = buffer.file
-        self._looked = 0.0
+        self._recorded_file = buffer.file
+        self._polled_at = 0.0
         self._moved = (buffer.position, stream.received, time.monotonic())
         self._mark()
 
@@ -96,16 +96,16 @@ class MysqlLog:
         deadline = time.monotonic() + seconds
         self._stream.resume()
         while self._buffer.held_bytes < upto_bytes:
-            if not self._buffer.go_on(upto_bytes - self._buffer.held_bytes):
+            if not self._buffer.unpack_more(upto_bytes - self._buffer.held_bytes):
                 packets = self._fetch(deadline - time.monotonic())
                 if packets:
                     self._buffer.feed(packets)
             if time.monotonic() >= deadline:
                 break
         self._mark()
-        self._write_down()
-        if time.monotonic() - self._looked > LOOK_SECONDS:
-            self._look()
+        self._record_unlogged()
+        if time.monotonic() - self._polled_at > LOOK_SECONDS:
+            self._poll_end_of_log()
 
     def _fetch(self, seconds: float) -> list[bytes]:
         try:
@@ -115,9 +115,9 @@ class MysqlLog:
             raise
 
     def _mark(self) -> None:
-        """Set the landmark in one step, since dump workers read it from other threads."""
+        """Set the progress in one step, since dump workers read it from other threads."""
         gtids = None if self._buffer.gtids is None else str(self._buffer.gtids)
-        self.landmark = Landmark(self._buffer.position, gtids, self._server.uuid, self._writable)
+        self.progress = ReaderProgress(self._buffer.position, gtids, self._server.uuid, self._writable)
 
     def take(self) -> LogSegment | MysqlSegment:
         """Take all whole transactions out of the buffer."""
@@ -139,7 +139,7 @@ class MysqlLog:
         self._stream.close()
         close(self._side)
 
-    def _write_down(self) -> None:
+    def _record_unlogged(self) -> None:
         changes = self._buffer.take_unlogged()
         if changes and self._writable:
             with driver_errors("writing down what the log does not tell"):
@@ -147,11 +147,11 @@ class MysqlLog:
         elif changes:
             for found in changes:
                 self._buffer.quarantine_unlogged(found)
-        if self._buffer.file != self._born and self._buffer.created is not None:
+        if self._buffer.file != self._recorded_file and self._buffer.created is not None:
             self._record_file(self._buffer.file, self._buffer.created)
 
     def _record_file(self, file: int, created: int) -> None:
-        self._born = file
+        self._recorded_file = file
         if self._writable:
             with driver_errors("writing down the log file"):
                 self._state_tables.record_file(self._side, RecordedFile(self._server.uuid, file, created))
@@ -160,10 +160,10 @@ class MysqlLog:
         """Take note of whether the server may be written; write what was not written meanwhile."""
         if writable and not self._writable:
             self._state_tables.note_again(self._side)
-            self._born = _NOT_RECORDED
+            self._recorded_file = _NOT_RECORDED
         self._writable = writable
 
-    def _look(self) -> None:
+    def _poll_end_of_log(self) -> None:
         """Query the end of the log; raise if it is before our position, or ahead while nothing arrives.
 
         Also ask whether the server may be written: it may have become a replica, or no longer be one.
@@ -173,7 +173,7 @@ class MysqlLog:
             name, offset = end_of_log(self._side, self._server)
             end, position = position_of(name, offset), self.position
             self.behind_bytes = self._distance(position, name, offset)
-        self._looked = now = time.monotonic()
+        self._polled_at = now = time.monotonic()
         if end < position and self._buffer.whole_rows == 0:
             raise TransientError(
                 f"the server's log ends at {name} {offset}, before {format_binlog_position(position)}"

@@ -22,7 +22,7 @@ WATERMARK = TableName(OWN_DATABASE, "watermark")
 """Our table whose rows mean nothing to another server, so a failover may lose writes to it."""
 
 
-class Mapped(NamedTuple):
+class ResolvedLayout(NamedTuple):
     """A table's layout; `schema` None: not captured. `problem`: why its rows can't be decoded."""
 
     table: TableName
@@ -49,13 +49,13 @@ class SchemaCache(Protocol):
     @property
     def mariadb(self) -> bool: ...  # noqa: D102
 
-    def resolve(self, body: bytes) -> Mapped:
+    def resolve(self, body: bytes) -> ResolvedLayout:
         """Return the layout in a TABLE_MAP event's body."""
 
-    def latest(self, table: TableName) -> Mapped | None:
+    def latest(self, table: TableName) -> ResolvedLayout | None:
         """Return the layout of a table that the log showed last, or the catalog's."""
 
-    def now(self, table: TableName) -> Mapped | None:
+    def now(self, table: TableName) -> ResolvedLayout | None:
         """Return the catalog's layout of a table."""
 
     def named(self, database: str, name: str) -> TableName | None:
@@ -75,9 +75,9 @@ class Captured:
         self,
         config: SourceConfig,
         settings: Mapping[TableName, TableConfig],
-        tables: Mapping[TableName, Callable[[], Mapped]] | set[TableName],
+        tables: Mapping[TableName, Callable[[], ResolvedLayout]] | set[TableName],
         noted: Callable[[TableName], Mapping[str, NotedColumn]],
-        layout: Callable[[TableName], Mapped | None],
+        layout: Callable[[TableName], ResolvedLayout | None],
         *,
         mariadb: bool,
         lower_case: bool,
@@ -86,29 +86,29 @@ class Captured:
         self._config, self._settings, self._noted, self._layout = config, settings, noted, layout
         self._lower_case = lower_case
         self._tables = set(tables)
-        self._latest: dict[TableName, Mapped] = {}
+        self._latest: dict[TableName, ResolvedLayout] = {}
         self._known: dict[TableName, dict[str, NotedColumn]] = {}
 
-    def resolve(self, body: bytes) -> Mapped:
+    def resolve(self, body: bytes) -> ResolvedLayout:
         """Return the layout in a TABLE_MAP event's body."""
         table = table_name_of(body)
         if not captures(self._config, table):
-            return Mapped(table)
+            return ResolvedLayout(table)
         self._tables.add(table)
         try:
             table_map = self._completed(parse_table_map(body, mariadb=self.mariadb))
-            mapped = Mapped(table, table_map, schema_of(table_map, self._settings))
+            resolved = ResolvedLayout(table, table_map, landing_schema_of(table_map, self._settings))
         except TableError as error:
-            mapped = Mapped(table, None, self._any_schema(table), error)
+            resolved = ResolvedLayout(table, None, self._any_schema(table), error)
         else:
-            self._latest[table] = mapped
-        return mapped
+            self._latest[table] = resolved
+        return resolved
 
-    def latest(self, table: TableName) -> Mapped | None:
+    def latest(self, table: TableName) -> ResolvedLayout | None:
         """Return the layout of a table that the log showed last, or the catalog's."""
         return self._latest.get(table) or self._layout(table)
 
-    def now(self, table: TableName) -> Mapped | None:
+    def now(self, table: TableName) -> ResolvedLayout | None:
         """Return the catalog's layout of a table."""
         return self._layout(table)
 
@@ -151,7 +151,7 @@ def captures(config: SourceConfig, table: TableName) -> bool:
 _NEVER = frozenset((OWN_DATABASE, "mysql", "information_schema", "performance_schema", "sys"))
 
 
-def schema_of(table_map: TableMap, settings: Mapping[TableName, TableConfig]) -> TableSchema:
+def landing_schema_of(table_map: TableMap, settings: Mapping[TableName, TableConfig]) -> TableSchema:
     """Return the landing schema; `TableError` if the table has no usable key."""
     table = table_map.table
     setting = settings.get(table)

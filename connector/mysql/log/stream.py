@@ -115,7 +115,7 @@ class BinlogStream:
         self._heard = time.monotonic()
         self.received += len(data)
         self._rest += data
-        packets = self._cut()
+        packets = self._split_packets()
         if len(data) < FEW_BYTES:
             time.sleep(max(0.0, min(NAP_SECONDS, seconds)))
         return packets
@@ -149,36 +149,36 @@ class BinlogStream:
         self._connection._execute_command(_REGISTER, body)
         self._connection._read_ok_packet()
 
-    def _cut(self) -> list[bytes]:
+    def _split_packets(self) -> list[bytes]:
         """Cut received bytes into packets; an incomplete one stays."""
         rest = self._rest
         if self._long is not None:
             return self._lengthen(self._long)
         if len(rest) < 4 or len(rest) < 4 + (_uint32(rest, 0)[0] & _LONGEST):
             return []
-        data, place, limit, sequence = bytes(rest), 0, len(rest), self._sequence
+        data, offset, limit, sequence = bytes(rest), 0, len(rest), self._sequence
         packets: list[bytes] = []
-        while place + 4 <= limit:
-            head = _uint32(data, place)[0]
+        while offset + 4 <= limit:
+            head = _uint32(data, offset)[0]
             length = head & _LONGEST
-            if self._in_pieces or (length == _LONGEST and _is_payload(data, place)):
-                end = place + 4 + length
+            if self._in_pieces or (length == _LONGEST and _is_payload(data, offset)):
+                end = offset + 4 + length
                 if end > limit:
                     break
                 if head >> 24 != sequence:
                     raise _out_of_order(head >> 24, sequence)
-                packets.append(data[place + 4 : end])
+                packets.append(data[offset + 4 : end])
                 self._in_pieces = length == _LONGEST
-                place, sequence = end, (sequence + 1) & 0xFF
+                offset, sequence = end, (sequence + 1) & 0xFF
                 continue
             if length == _LONGEST:
-                if place + 10 <= limit:  # enough to know what it is
+                if offset + 10 <= limit:  # enough to know what it is
                     self._long = bytearray()
                 break
-            end = place + 4 + length
+            end = offset + 4 + length
             if end > limit:
                 break
-            packet, place = data[place + 4 : end], end
+            packet, offset = data[offset + 4 : end], end
             if head >> 24 != sequence:
                 raise _out_of_order(head >> 24, sequence)
             sequence = (sequence + 1) & 0xFF
@@ -186,7 +186,7 @@ class BinlogStream:
                 self._ended = _end_of(packet)
                 break
             packets.append(packet)
-        del rest[:place]
+        del rest[:offset]
         self._sequence = sequence
         return packets if self._long is None else packets + self._lengthen(self._long)
 
@@ -208,12 +208,12 @@ class BinlogStream:
             del self._rest[: 4 + length]
             if length < _LONGEST:
                 self._long = None
-                return [cast("bytes", event), *self._cut()]  # read like bytes, and not copied
+                return [cast("bytes", event), *self._split_packets()]  # read like bytes, and not copied
         return []
 
 
-def _is_payload(data: bytes, place: int) -> bool:
-    return data[place + 4 : place + 5] == b"\0" and data[place + 9 : place + 10] == _PAYLOAD
+def _is_payload(data: bytes, offset: int) -> bool:
+    return data[offset + 4 : offset + 5] == b"\0" and data[offset + 9 : offset + 10] == _PAYLOAD
 
 
 def _out_of_order(found: int, expected: int) -> TransientError:

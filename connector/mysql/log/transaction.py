@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from connector.mysql.log.events import Begin
-from connector.mysql.log.schema_cache import WATERMARK, Mapped
+from connector.mysql.log.schema_cache import WATERMARK, ResolvedLayout
 from connector.schema import TableName
 
 
@@ -34,7 +34,7 @@ class OpenTransaction:
     mapped: bool = False
     tables: set[TableName] = field(default_factory=set)
 
-    def touch(self, mapped: Mapped) -> None:
+    def touch(self, mapped: ResolvedLayout) -> None:
         """Record a table whose rows may follow."""
         self.mapped = True
         if mapped.schema is not None:

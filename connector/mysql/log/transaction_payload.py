@@ -67,7 +67,7 @@ class Payload:
     def events(self) -> Iterator[bytes]:
         """Return the events within, whole, without checksums; resumes where the last call stopped."""
         if self._events is None:
-            self._events = _cut(self._blocks(), self._plain_size)
+            self._events = _split_events(self._blocks(), self._plain_size)
         return self._events
 
     def _blocks(self) -> Iterator[bytes]:
@@ -112,30 +112,30 @@ def size_of(packet: bytes) -> int:
 def _fields(packet: bytes) -> tuple[int, int, int, int]:
     """Return algorithm, size, uncompressed size, and the payload's offset in the packet."""
     fields: dict[int, int] = {}
-    place = BASE + HEADER
+    offset = BASE + HEADER
     while True:
-        field, place = _packed(packet, place)
+        field, offset = _packed(packet, offset)
         if field == 0:
             break
-        length, place = _packed(packet, place)
-        fields[field], _ = _packed(packet, place)
-        place += length
+        length, offset = _packed(packet, offset)
+        fields[field], _ = _packed(packet, offset)
+        offset += length
     algorithm = fields.get(_ALGORITHM, _ZSTD)
     if algorithm not in (_ZSTD, _NONE):
         raise BugError(f"a transaction in the log is compressed by algorithm {algorithm}, which is not known")
     size = fields[_SIZE]
-    return algorithm, size, size if algorithm == _NONE else fields[_PLAIN_SIZE], place
+    return algorithm, size, size if algorithm == _NONE else fields[_PLAIN_SIZE], offset
 
 
-def _packed(data: bytes, place: int) -> tuple[int, int]:
-    first = data[place]
+def _packed(data: bytes, offset: int) -> tuple[int, int]:
+    first = data[offset]
     if first < 251:
-        return first, place + 1
+        return first, offset + 1
     width = {252: 2, 253: 3, 254: 8}[first]
-    return int.from_bytes(data[place + 1 : place + 1 + width], "little"), place + 1 + width
+    return int.from_bytes(data[offset + 1 : offset + 1 + width], "little"), offset + 1 + width
 
 
-def _cut(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
+def _split_events(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
     """Cut blocks, of `size` bytes in all, into events."""
     rest, came, wanted = b"", 0, HEADER
     waiting: list[bytes] = []
@@ -146,16 +146,16 @@ def _cut(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
             continue
         data = b"".join([rest, *waiting])
         waiting.clear()
-        place = 0
-        while place + HEADER <= len(data):
-            wanted = _uint32(data, place + 9)[0]
+        offset = 0
+        while offset + HEADER <= len(data):
+            wanted = _uint32(data, offset + 9)[0]
             if wanted < HEADER:
                 raise BugError(f"an event within a compressed transaction has {wanted} bytes")
-            if place + wanted > len(data):
+            if offset + wanted > len(data):
                 break
-            yield data[place : place + wanted]
-            place += wanted
+            yield data[offset : offset + wanted]
+            offset += wanted
             wanted = HEADER
-        rest = data[place:]
+        rest = data[offset:]
     if rest or waiting or came != size:
         raise BugError(f"a compressed transaction holds {came} bytes, {size} are announced")

@@ -64,36 +64,38 @@ def parse_array(text: str) -> list[str | None]:
     if text[:1] != "{" or len(text) < 2:
         raise ValueError(f"{text[:100]!r} is not an array")
     elements: list[str | None] = []
-    place = 1
+    offset = 1
     if text == "{}":
         return elements
     while True:
-        element, place = _quoted(text, place + 1) if text[place : place + 1] == '"' else _bare(text, place)
+        element, offset = (
+            _quoted(text, offset + 1) if text[offset : offset + 1] == '"' else _bare(text, offset)
+        )
         elements.append(element)
-        if text[place:] == "}":
+        if text[offset:] == "}":
             return elements
-        if text[place : place + 1] != ",":
+        if text[offset : offset + 1] != ",":
             raise ValueError(f"{text[:100]!r} is not a one-dimensional array")
-        place += 1
+        offset += 1
 
 
-def _bare(text: str, place: int) -> tuple[str | None, int]:
-    end = place
+def _bare(text: str, offset: int) -> tuple[str | None, int]:
+    end = offset
     while end < len(text) and text[end] not in ',{}"\\':
         end += 1
-    if end == place:
+    if end == offset:
         raise ValueError(f"{text[:100]!r} is not an array: it has an empty element")
-    element = text[place:end]
+    element = text[offset:end]
     return (None if element == "NULL" else element), end
 
 
-def _quoted(text: str, place: int) -> tuple[str, int]:
+def _quoted(text: str, offset: int) -> tuple[str, int]:
     parts = []
-    while (end := text.find('"', place)) >= 0:
-        escape = text.find("\\", place, end)
+    while (end := text.find('"', offset)) >= 0:
+        escape = text.find("\\", offset, end)
         if escape < 0:
-            parts.append(text[place:end])
+            parts.append(text[offset:end])
             return "".join(parts), end + 1
-        parts.append(text[place:escape] + text[escape + 1 : escape + 2])
-        place = escape + 2
+        parts.append(text[offset:escape] + text[escape + 1 : escape + 2])
+        offset = escape + 2
     raise ValueError(f"{text[:100]!r} is not an array: a quote is not closed")

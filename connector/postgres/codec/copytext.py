@@ -21,7 +21,7 @@ from connector.errors import BugError
 
 _TAB, _NEWLINE, _BACKSLASH, _N = b"\t\n\\N"
 
-Places = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64]
 
 LARGE_ROW_BYTES = 1 << 20
 """A row of this size is split by itself, in a few passes over its bytes without copying it."""
@@ -34,8 +34,8 @@ _UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
 class _Escapes:
     """Backslashes that begin an escape: their offsets, and their cells (counted row by row)."""
 
-    places: Places
-    cells: Places
+    offsets: Offsets
+    cells: Offsets
 
 
 class CopiedRows(NamedTuple):
@@ -45,7 +45,7 @@ class CopiedRows(NamedTuple):
     """
 
     data: Bytes
-    starts: Places
+    starts: Offsets
 
     @classmethod
     def of(cls, rows: Sequence[bytes]) -> CopiedRows:
@@ -77,7 +77,7 @@ def split_rows(rows: CopiedRows, columns: int) -> list[pa.Array]:
     if len(ends) < len(marks):
         backslashes = _Escapes(marks[~is_end], np.cumsum(is_end)[~is_end])
         nulls, escapes = _nulls_and_escapes(data, starts, ends, backslashes)
-        _unescape_letters(data, escapes.places)
+        _unescape_letters(data, escapes.offsets)
     return [_column(data, starts, ends, nulls, escapes, column, columns) for column in range(columns)]
 
 
@@ -92,11 +92,11 @@ def _large_cells(rows: CopiedRows, columns: int) -> list[memoryview]:
 
 
 def _find_all(data: Bytes, byte: int) -> list[int]:
-    places: list[int] = []
+    offsets: list[int] = []
     for begin in range(0, len(data), LARGE_ROW_BYTES):
         found = np.flatnonzero(data[begin : begin + LARGE_ROW_BYTES] == byte)
-        places += (found + begin).tolist()
-    return places
+        offsets += (found + begin).tolist()
+    return offsets
 
 
 def _large_cell(cell: memoryview) -> pa.Array:
@@ -119,7 +119,7 @@ def _has_backslash(cell: memoryview) -> bool:
     return any((np.frombuffer(block, np.uint8) == _BACKSLASH).any() for block in blocks)
 
 
-def _check_shape(rows: CopiedRows, ends: Places, columns: int) -> None:
+def _check_shape(rows: CopiedRows, ends: Offsets, columns: int) -> None:
     if len(ends) != len(rows.starts) * columns:
         raise BugError(f"{len(ends)} COPY values do not make {len(rows.starts)} rows of {columns} columns")
     is_last = (rows.data[ends] == _NEWLINE).reshape(-1, columns)
@@ -128,32 +128,32 @@ def _check_shape(rows: CopiedRows, ends: Places, columns: int) -> None:
 
 
 def _nulls_and_escapes(
-    data: Bytes, starts: Places, ends: Places, backslashes: _Escapes
+    data: Bytes, starts: Offsets, ends: Offsets, backslashes: _Escapes
 ) -> tuple[Mask | None, _Escapes]:
     """Tell apart backslashes of NULLs, those that begin an escape, and those that are escaped."""
-    places, cells = backslashes.places, backslashes.cells
-    is_null = (ends[cells] - starts[cells] == 2) & (places == starts[cells]) & (data[places + 1] == _N)
+    offsets, cells = backslashes.offsets, backslashes.cells
+    is_null = (ends[cells] - starts[cells] == 2) & (offsets == starts[cells]) & (data[offsets + 1] == _N)
     nulls = np.zeros(len(starts), np.bool_)
     nulls[cells[is_null]] = True
-    places, cells = places[~is_null], cells[~is_null]
+    offsets, cells = offsets[~is_null], cells[~is_null]
     # In a run of backslashes the first, third, ... begin an escape; runs end with their cell.
-    begins = np.concatenate(([True], np.diff(places) != 1)) if len(places) else np.zeros(0, np.bool_)
-    run = np.flatnonzero(begins)[np.cumsum(begins) - 1] if len(places) else places
-    is_escape = (np.arange(len(places)) - run) % 2 == 0
-    return (nulls if is_null.any() else None), _Escapes(places[is_escape], cells[is_escape])
+    begins = np.concatenate(([True], np.diff(offsets) != 1)) if len(offsets) else np.zeros(0, np.bool_)
+    run = np.flatnonzero(begins)[np.cumsum(begins) - 1] if len(offsets) else offsets
+    is_escape = (np.arange(len(offsets)) - run) % 2 == 0
+    return (nulls if is_null.any() else None), _Escapes(offsets[is_escape], cells[is_escape])
 
 
-def _unescape_letters(data: Bytes, places: Places) -> None:
+def _unescape_letters(data: Bytes, offsets: Offsets) -> None:
     """Replace each escape's letter with the character it means; the backslash is dropped later."""
-    letters = data[places + 1]
+    letters = data[offsets + 1]
     special = letters != _BACKSLASH
-    data[places[special] + 1] = _UNESCAPED[letters[special]]
+    data[offsets[special] + 1] = _UNESCAPED[letters[special]]
 
 
 def _column(
     data: Bytes,
-    starts: Places,
-    ends: Places,
+    starts: Offsets,
+    ends: Offsets,
     nulls: Mask | None,
     escapes: _Escapes | None,
     column: int,
@@ -171,10 +171,10 @@ def _column(
     if not here.any():
         return cells
     rows = escapes.cells[here] // columns
-    return _drop_backslashes(cells, rows, escapes.places[here] - first[rows])
+    return _drop_backslashes(cells, rows, escapes.offsets[here] - first[rows])
 
 
-def _drop_backslashes(cells: pa.Array, rows: Places, within: Places) -> pa.Array:
+def _drop_backslashes(cells: pa.Array, rows: Offsets, within: Offsets) -> pa.Array:
     """Remove one byte from each given row's cell, at its offset within the cell."""
     offsets = offsets_of(cells)
     text = np.frombuffer(cells.buffers()[2], np.uint8)[: offsets[-1]]

@@ -110,18 +110,18 @@ def parse_truncate(payload: bytes, base: int = 0) -> Truncate:
 def parse_relation(payload: bytes, base: int = 0) -> Relation:
     """Parse an 'R' message."""
     (relid,) = _unpack(">I", payload, base, b"R")
-    namespace, place = _text(payload, base + 5)
-    name, place = _text(payload, place)
-    identity, count = chr(payload[place]), int.from_bytes(payload[place + 1 : place + 3], "big")
-    place += 3
+    namespace, offset = _text(payload, base + 5)
+    name, offset = _text(payload, offset)
+    identity, count = chr(payload[offset]), int.from_bytes(payload[offset + 1 : offset + 3], "big")
+    offset += 3
     columns = []
     for _ in range(count):
-        is_key = bool(payload[place] & 1)
-        column, place = _text(payload, place + 1)
-        oid, typmod = struct.unpack_from(">Ii", payload, place)
-        place += 8
+        is_key = bool(payload[offset] & 1)
+        column, offset = _text(payload, offset + 1)
+        oid, typmod = struct.unpack_from(">Ii", payload, offset)
+        offset += 8
         columns.append(RelationColumn(column, oid, typmod, is_key))
-    if place != len(payload):
+    if offset != len(payload):
         raise BugError(f"a relation message of {namespace}.{name} has bytes left over")
     # An empty namespace means pg_catalog.
     return Relation(relid, namespace or "pg_catalog", name, identity, tuple(columns))
@@ -130,8 +130,8 @@ def parse_relation(payload: bytes, base: int = 0) -> Relation:
 def parse_type(payload: bytes, base: int = 0) -> Type:
     """Parse a 'Y' message."""
     (oid,) = _unpack(">I", payload, base, b"Y")
-    namespace, place = _text(payload, base + 5)
-    name, _ = _text(payload, place)
+    namespace, offset = _text(payload, base + 5)
+    name, _ = _text(payload, offset)
     return Type(oid, namespace or "pg_catalog", name)
 
 
@@ -150,8 +150,8 @@ def _unpack(layout: str, payload: bytes, base: int, kind: bytes) -> tuple[int, .
         raise BugError(f"a {kind!r} message of {len(payload) - base} bytes is cut short") from error
 
 
-def _text(payload: bytes, place: int) -> tuple[str, int]:
-    end = payload.find(b"\0", place)
+def _text(payload: bytes, offset: int) -> tuple[str, int]:
+    end = payload.find(b"\0", offset)
     if end < 0:
         raise BugError("a name in a message is not terminated")
-    return payload[place:end].decode(), end + 1
+    return payload[offset:end].decode(), end + 1

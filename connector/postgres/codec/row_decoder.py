@@ -34,7 +34,7 @@ from connector.postgres.codec.tuples import (
     UNCHANGED,
     Messages,
     MessageTuples,
-    Places,
+    Offsets,
     Tuples,
     walk_messages,
 )
@@ -48,10 +48,10 @@ _INSERT, _UPDATE, _DELETE, _TRUNCATE = range(4)
 class _Rows:
     """The rows of messages: each row's message (None: one row per message), op and seq."""
 
-    message: Places | None
+    message: Offsets | None
     op: npt.NDArray[np.int8]
     is_delete: Mask
-    seq: Places
+    seq: Offsets
 
 
 def decode_changes(
@@ -118,7 +118,7 @@ def _key_changes(messages: Messages, tuples: MessageTuples, is_key: Mask) -> Mas
     return changed
 
 
-def _texts(messages: Messages, tuples: Tuples, column: int, rows: Places) -> pa.Array:
+def _texts(messages: Messages, tuples: Tuples, column: int, rows: Offsets) -> pa.Array:
     return gather(messages.data, tuples.starts[column][rows], tuples.ends[column][rows])
 
 

@@ -37,7 +37,7 @@ from connector.postgres.codec.pgoutput import (
     parse_truncate,
 )
 from connector.postgres.codec.row_decoder import decode_changes
-from connector.postgres.codec.tuples import PADDING, TRUNCATE, Messages, Places
+from connector.postgres.codec.tuples import PADDING, TRUNCATE, Messages, Offsets
 from connector.schema import TableName, TableSchema
 
 WINDOW_MESSAGES = 1 << 16
@@ -140,7 +140,7 @@ class PgSegment:
             self._padded.add(low)
         return self._payloads[low]
 
-    def _window(self, low: int, lengths: Places) -> _Window:
+    def _window(self, low: int, lengths: Offsets) -> _Window:
         data = np.frombuffer(self._joined(low, len(lengths)), np.uint8)
         ends = np.cumsum(lengths)
         starts = ends - lengths + self._base
@@ -180,7 +180,7 @@ class _Window:
         self._txids = pa.array(transactions.xids[present]).cast(pa.string())
         self._committed = pa.array(transactions.committed[present], pa.timestamp("us", tz="UTC"))
 
-    def placement(self, members: Places) -> Placement:
+    def placement(self, members: Offsets) -> Placement:
         """Return the positions of some of the messages."""
         picks = pa.array(self._transaction[members])
         return Placement(
@@ -197,7 +197,7 @@ class _Window:
         ]
         return sorted(parts, key=lambda part: int(part.members[0]))
 
-    def _relations(self) -> tuple[Places, Places]:
+    def _relations(self) -> tuple[Offsets, Offsets]:
         """Pair relations and messages in log order; a truncate appears once per table."""
         data, kinds, starts = self.messages.data, self.messages.kinds, self.messages.starts
         members = np.flatnonzero(kinds != TRUNCATE)
@@ -214,8 +214,8 @@ class _Window:
         return relids[order], members[order]
 
     def _truncated(self, member: int) -> set[int]:
-        place, end = self.messages.starts[member], self.messages.ends[member]
-        return set(parse_truncate(self.messages.data[place:end].tobytes()).relids)
+        start, end = self.messages.starts[member], self.messages.ends[member]
+        return set(parse_truncate(self.messages.data[start:end].tobytes()).relids)
 
 
 class _Part(NamedTuple):
@@ -225,7 +225,7 @@ class _Part(NamedTuple):
     epoch: int
     relation: Relation
     schema: TableSchema
-    members: Places
+    members: Offsets
 
     @property
     def table(self) -> TableName:
@@ -245,6 +245,6 @@ class _Part(NamedTuple):
         yield decode_changes(self.schema, self.relation, self.epoch, messages, placement)
 
 
-def _bounded(schema: TableSchema, members: Places) -> Iterator[Places]:
+def _bounded(schema: TableSchema, members: Offsets) -> Iterator[Offsets]:
     rows = max(1, BATCH_VALUES // max(1, len(schema.columns)))
     return (members[low : low + rows] for low in range(0, len(members), rows))

@@ -133,9 +133,9 @@ _LARGE_BYTES = 64 << 10
 """Values this large on average are decoded one by one, with no copy but the result."""
 
 
-def _decode_large_hex(text: memoryview, places: npt.NDArray[np.int32], valid: Mask) -> pa.Array:
+def _decode_large_hex(text: memoryview, text_offsets: npt.NDArray[np.int32], valid: Mask) -> pa.Array:
     values: list[bytes] = []
-    for begin, end, is_value in zip(places[:-1], places[1:], valid, strict=True):
+    for begin, end, is_value in zip(text_offsets[:-1], text_offsets[1:], valid, strict=True):
         if is_value and bytes(text[begin : begin + 2]) != b"\\x":
             raise ValueError("a bytea value is not in hex format, bytea_output must be hex")
         try:
@@ -153,24 +153,24 @@ def _decode_hex(cells: pa.Array) -> pa.Array:
     if len(cells) == cells.null_count:
         return pa.nulls(len(cells), pa.binary())
     valid = cells.is_valid().to_numpy(zero_copy_only=False)
-    places = offsets_of(cells)
-    first, last = int(places[0]), int(places[-1])
+    text_offsets = offsets_of(cells)
+    first, last = int(text_offsets[0]), int(text_offsets[-1])
     text = np.frombuffer(cells.buffers()[2], np.uint8)[first:last]
-    places = places - first
+    text_offsets = text_offsets - first
     if len(text) >= _LARGE_BYTES * len(cells):
-        return _decode_large_hex(memoryview(text.data), places, valid)
-    if (places & 1).any():
+        return _decode_large_hex(memoryview(text.data), text_offsets, valid)
+    if (text_offsets & 1).any():
         raise ValueError("a bytea value is not in hex format, bytea_output must be hex")
     digits = text.view("<u2")
-    prefixes = places[:-1][valid] // 2
-    if (np.diff(places)[valid] < 2).any() or (digits[prefixes] != _PREFIX).any():
+    prefixes = text_offsets[:-1][valid] // 2
+    if (np.diff(text_offsets)[valid] < 2).any() or (digits[prefixes] != _PREFIX).any():
         raise ValueError("a bytea value is not in hex format, bytea_output must be hex")
     kept = np.ones(len(digits), np.bool_)
     kept[prefixes] = False
     values = _PAIRS[digits[kept]]
     if len(values) and values.max() == _NOT_HEX:
         raise ValueError("a bytea value holds a character that is not a hex digit")
-    offsets = places // 2
+    offsets = text_offsets // 2
     offsets[1:] -= np.cumsum(valid, dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(values.astype(np.uint8))]
     return with_nulls(pa.Array.from_buffers(pa.binary(), len(cells), buffers), valid)

@@ -22,7 +22,7 @@ TEXT, NULL, UNCHANGED, ABSENT = *b"tnu", 0
 PADDING = bytes(8)
 """Bytes after the last message, so the walk may read past a short one before it is refused."""
 
-Places = npt.NDArray[np.int64]
+Offsets = npt.NDArray[np.int64]
 
 _WALKED_ROWS = 1 << 15
 """Rows walked through all columns in one pass: few enough that their bytes stay in the CPU cache."""
@@ -41,10 +41,10 @@ class Tuples:
     ends: npt.NDArray[np.int32]
 
     @classmethod
-    def absent(cls, columns: int, places: Places) -> Tuples:
-        """Return tuples absent from every message; their empty ranges are at the offsets `places`."""
-        starts = np.broadcast_to(places.astype(np.int32), (columns, len(places))).copy()
-        return cls(np.zeros((columns, len(places)), np.uint8), starts, starts.copy())
+    def absent(cls, columns: int, offsets: Offsets) -> Tuples:
+        """Return tuples absent from every message; their empty ranges are at the offsets `offsets`."""
+        starts = np.broadcast_to(offsets.astype(np.int32), (columns, len(offsets))).copy()
+        return cls(np.zeros((columns, len(offsets)), np.uint8), starts, starts.copy())
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Messages:
 
     data: Bytes
     kinds: Bytes
-    starts: Places
-    ends: Places
+    starts: Offsets
+    ends: Offsets
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ def walk_messages(messages: Messages, columns: int) -> MessageTuples:
     _expect_end(after[deletes], ends[deletes])
     new = Tuples.absent(columns, starts)
     with_new = np.flatnonzero((kinds == INSERT) | (kinds == UPDATE))
-    places = after[with_new]
-    if (places >= ends[with_new]).any():
+    offsets = after[with_new]
+    if (offsets >= ends[with_new]).any():
         raise MalformedTupleError("a message ends before its new tuple")
-    _expect(data[places], NEW)
-    _expect_end(_walk(data, places + 1, new, with_new), ends[with_new])
+    _expect(data[offsets], NEW)
+    _expect_end(_walk(data, offsets + 1, new, with_new), ends[with_new])
     return MessageTuples(tags, has_old, old, new)
 
 
@@ -105,40 +105,40 @@ def _expect(found: Bytes, tag: int) -> None:
         raise MalformedTupleError("a message has no new tuple where one must be")
 
 
-def _expect_end(after: Places, ends: Places) -> None:
+def _expect_end(after: Offsets, ends: Offsets) -> None:
     if (after != ends).any():
         raise MalformedTupleError("a tuple does not end where its message does")
 
 
-def _walk(data: Bytes, places: Places, into: Tuples, rows: Places | None) -> Places:
-    """Walk the tuples at offsets `places` into the given rows (None: all); return the offset after each."""
-    after = np.empty(len(places), np.int64)
+def _walk(data: Bytes, offsets: Offsets, into: Tuples, rows: Offsets | None) -> Offsets:
+    """Walk the tuples at offsets `offsets` into the given rows (None: all); return the offset after each."""
+    after = np.empty(len(offsets), np.int64)
     try:
-        for low in range(0, len(places), _WALKED_ROWS):
+        for low in range(0, len(offsets), _WALKED_ROWS):
             part = slice(low, low + _WALKED_ROWS)
-            after[part] = _walk_part(data, places[part], into, part if rows is None else rows[part])
+            after[part] = _walk_part(data, offsets[part], into, part if rows is None else rows[part])
     except IndexError:
         raise MalformedTupleError("a tuple reaches beyond its message") from None
     return after
 
 
-def _walk_part(data: Bytes, places: Places, into: Tuples, rows: slice | Places) -> Places:
+def _walk_part(data: Bytes, offsets: Offsets, into: Tuples, rows: slice | Offsets) -> Offsets:
     # Lengths are read at any byte; unsigned, so a walk through garbage only ever moves forward.
     lengths = np.ndarray((len(data) - 3,), ">u4", buffer=data.data, strides=(1,))
     columns = len(into.kinds)
-    if ((data[places].astype(np.int32) << 8 | data[places + 1]) != columns).any():
+    if ((data[offsets].astype(np.int32) << 8 | data[offsets + 1]) != columns).any():
         raise MalformedTupleError(f"a tuple does not have {columns} columns")
-    place = places + 2
+    offset = offsets + 2
     for kinds, starts, ends in zip(into.kinds, into.starts, into.ends, strict=True):
-        kind = data[place]
+        kind = data[offset]
         is_text = kind == TEXT
         if is_text.all():
-            start = place + 5
-            place = start + lengths[place + 1]
+            start = offset + 5
+            offset = start + lengths[offset + 1]
         else:
             if not (is_text | (kind == NULL) | (kind == UNCHANGED)).all():
                 raise MalformedTupleError("a value is neither text, null nor unchanged")
-            start = place + 1 + 4 * is_text
-            place = start + np.where(is_text, lengths[place + 1], 0)
-        kinds[rows], starts[rows], ends[rows] = kind, start, place
-    return place
+            start = offset + 1 + 4 * is_text
+            offset = start + np.where(is_text, lengths[offset + 1], 0)
+        kinds[rows], starts[rows], ends[rows] = kind, start, offset
+    return offset

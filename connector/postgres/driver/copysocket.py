@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from connector.cells import Bytes
-from connector.postgres.codec.copytext import CopiedRows, Places
+from connector.postgres.codec.copytext import CopiedRows, Offsets
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.driver.libpq import CopyStream
 from connector.postgres.driver.rowcopy import BUFFER_BYTES, WAIT_SECONDS
@@ -131,8 +131,8 @@ class SocketCopy:
         """Return the rows, with the bytes between them zeroed: a length may look like a newline."""
         data = np.frombuffer(self._buffer, np.uint8)[: self._walked]
         rows = np.concatenate([walk.rows for walk in walks]) if walks else np.zeros(0, np.int64)
-        for place in range(_HEADER):
-            data[rows + place] = 0
+        for byte in range(_HEADER):
+            data[rows + byte] = 0
         for begin, end in (span for walk in walks for span in walk.passed_over):
             data[begin:end] = 0
         return CopiedRows(data, rows + _HEADER)
@@ -144,7 +144,7 @@ class Walk(NamedTuple):
     `foreign`: the message at `upto` is for libpq.
     """
 
-    rows: Places
+    rows: Offsets
     passed_over: list[tuple[int, int]]
     upto: int
     foreign: bool
@@ -179,10 +179,10 @@ def _stride(data: Bytes, begin: int) -> Walk | None:
     return Walk(rows + begin, [], upto + begin, False)
 
 
-def _lengths(area: Bytes, messages: Places) -> Places:
+def _lengths(area: Bytes, messages: Offsets) -> Offsets:
     lengths = area[messages + 1].astype(np.int64)
-    for place in (2, 3, 4):
-        lengths = lengths << 8 | area[messages + place]
+    for byte in (2, 3, 4):
+        lengths = lengths << 8 | area[messages + byte]
     return lengths
 
 

@@ -163,7 +163,7 @@ class LogBuffer:
             lsn = self._open.begin.commit_lsn
             self._quarantined = [found for found in quarantined if found.lsn == lsn]
             quarantined = [found for found in quarantined if found.lsn != lsn]
-        return self._cut(rows, transactions, carried, quarantined)
+        return self._slice_segment(rows, transactions, carried, quarantined)
 
     def take_open(self) -> LogSegment | PgSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
@@ -175,9 +175,9 @@ class LogBuffer:
         transactions.add(0, begin)
         self._open = _Open(begin, 0, carried + rows)
         quarantined, self._quarantined = self._quarantined, []
-        return self._cut(rows, transactions, carried, quarantined)
+        return self._slice_segment(rows, transactions, carried, quarantined)
 
-    def _cut(
+    def _slice_segment(
         self, rows: int, transactions: Transactions, carried: int, quarantined: Sequence[Quarantine]
     ) -> LogSegment | PgSegment:
         payloads, self._payloads = self._payloads[:rows], self._payloads[rows:]

@@ -78,7 +78,7 @@ class PostgresLog:
         self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes
         self._way: StreamReader | BacklogReader | None = None
         self._confirmed = self._advanced = visibility.position
-        self._looked = self._advance_after = 0.0
+        self._polled_at = self._advance_after = 0.0
         self._choose()
 
     @property
@@ -119,8 +119,8 @@ class PostgresLog:
                 self._choose()
         elif isinstance(self._way, StreamReader):
             self._way.read(seconds, upto_bytes, lambda: self._visibility.position)
-        if time.monotonic() - self._looked > LOOK_SECONDS or self._visibility.size > SETTLE_COMMITS:
-            self._look()
+        if time.monotonic() - self._polled_at > LOOK_SECONDS or self._visibility.size > SETTLE_COMMITS:
+            self._poll_end_of_log()
         self._advance_if_due()
 
     def take(self) -> LogSegment | PgSegment:
@@ -141,7 +141,7 @@ class PostgresLog:
     def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
         """Return the commits at or before `position` that a fresh snapshot does not show yet."""
         if self._visibility.size:
-            self._look()
+            self._poll_end_of_log()
         return self._visibility.not_yet_visible(position)
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class PostgresLog:
             self._way.close()
             self._way = None
         self._advance()
-        self._look()
+        self._poll_end_of_log()
         if self.behind_bytes > self._bulk_bytes and self._open_backlog():
             return
         self._way = StreamReader(
@@ -167,7 +167,7 @@ class PostgresLog:
             self._visibility.position,
             self._confirmed,
         )
-        self._look()  # the side connection spans both readers: while it lives, the server has not crashed
+        self._poll_end_of_log()  # one side connection spans both readers: the server has not crashed
 
     def _open_backlog(self) -> bool:
         backlog = BacklogReader.open(
@@ -197,11 +197,11 @@ class PostgresLog:
         self._advanced, now = self._confirmed, time.monotonic()
         self._advance_after = now + (now - began) / ADVANCE_SHARE
 
-    def _look(self) -> None:
+    def _poll_end_of_log(self) -> None:
         """Query a fresh snapshot and the end of the log; settle what the snapshot shows."""
         with driver_errors("looking at the end of the log"):
             row = one_row(self._side, "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn()::text")
         assert row is not None
-        self._visibility.settle(Snapshot.parse(row[0]))
+        self._visibility.forget_visible_commits(Snapshot.parse(row[0]))
         self.behind_bytes = max(0, parse_lsn(row[1]) - self._visibility.position)
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()

@@ -34,7 +34,7 @@ def dumped_rows(source: MysqlSource, table: str, key: str) -> dict[Any, dict[str
         tables.close()
 
 
-def told(mariadb: MariaDatabase, columns: str) -> list[tuple[Any, ...]]:
+def reported(mariadb: MariaDatabase, columns: str) -> list[tuple[Any, ...]]:
     return mariadb.execute(f"SELECT {columns} FROM t ORDER BY 1")
 
 
@@ -58,11 +58,11 @@ def test_a_generated_invisible_primary_key_is_the_key(mariadb: MariaDatabase) ->
         ("my_row_id", "decimal(20,0)"), ("a", "int"), ("b", "string"),
     ]  # fmt: skip
     assert dumped == state
-    assert [tuple(row.values()) for row in dumped.values()] == told(mariadb, "my_row_id, a, b")
+    assert [tuple(row.values()) for row in dumped.values()] == reported(mariadb, "my_row_id, a, b")
 
 
 @pytest.mark.only_mysql
-def test_a_table_whose_invisible_key_goes_and_comes_is_told(mariadb: MariaDatabase) -> None:
+def test_a_table_whose_invisible_key_goes_and_comes_is_reported(mariadb: MariaDatabase) -> None:
     mariadb.execute("SET sql_generate_invisible_primary_key = ON", "CREATE TABLE t (a int NOT NULL)")
     source = source_of(mariadb)
     with following(source) as log:
@@ -108,7 +108,7 @@ def test_generated_and_invisible_columns_are_as_select_says(mariadb: MariaDataba
         (schema,) = source.tables().schemas
     assert [c.name for c in schema.columns] == COLUMNS.split(", ")
     assert dumped == state
-    assert [tuple(dumped[key].values()) for key in sorted(dumped)] == told(mariadb, COLUMNS)
+    assert [tuple(dumped[key].values()) for key in sorted(dumped)] == reported(mariadb, COLUMNS)
 
 
 def test_generated_columns_that_a_minimal_image_leaves_out_are_unchanged_indeed(
@@ -124,7 +124,7 @@ def test_generated_columns_that_a_minimal_image_leaves_out_are_unchanged_indeed(
         (row,) = read_all(mariadb, log)
     assert (row["n"], row["v"]) == (11, None)
     columns = [name for name in COLUMNS.split(", ") if name in row]
-    (now,) = told(mariadb, ", ".join(columns))
+    (now,) = reported(mariadb, ", ".join(columns))
     for name, value in zip(columns, now, strict=True):
         is_unchanged = name in row["_cdc"]["unchanged"]
         assert row[name] == (None if is_unchanged else value)
@@ -132,7 +132,7 @@ def test_generated_columns_that_a_minimal_image_leaves_out_are_unchanged_indeed(
 
 
 @pytest.mark.only_mariadb
-def test_an_update_that_lacks_a_virtual_column_sets_its_table_aside(mariadb: MariaDatabase) -> None:
+def test_an_update_that_lacks_a_virtual_column_quarantines_its_table(mariadb: MariaDatabase) -> None:
     virtual = "text GENERATED ALWAYS AS (concat(n, 'x')) VIRTUAL"
     mariadb.execute(
         f"CREATE TABLE t (id int PRIMARY KEY, n int, g {virtual})", "INSERT INTO t (id, n) VALUES (1, 1)",

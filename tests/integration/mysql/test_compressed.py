@@ -89,8 +89,8 @@ def test_compressed_columns_land_as_their_values_from_log_and_dump(mariadb: Mari
         tables.close()
         (schema,) = source.tables().schemas
     assert dumped == newest
-    told = mariadb.execute("SELECT * FROM t ORDER BY id")
-    assert [tuple(dumped[key].values()) for key in sorted(dumped)] == told
+    reported = mariadb.execute("SELECT * FROM t ORDER BY id")
+    assert [tuple(dumped[key].values()) for key in sorted(dumped)] == reported
     assert [c.type for c in schema.columns[1:]] == [
         "string", "binary", "string", "binary", "string", "binary", "string",
     ]  # fmt: skip

@@ -78,13 +78,13 @@ def assert_no_failover(database: MariaDatabase, place: ResumePoint) -> None:
     source = source_of(database)
     last = database.execute("SHOW BINARY LOGS")[-1][0]
     assert unpack_position(database.end_of_log())[0] == unpack_position(place.position)[0] + 1
-    found = source.gap_after(place)
+    found = source.why_not_resumable(place)
     assert isinstance(found, str)
     assert "reset" in found
     later = replace(place, position=place.position + (5 << 32), last_commit=None)
-    assert isinstance(source.gap_after(later), str)
+    assert isinstance(source.why_not_resumable(later), str)
     database.execute(f"PURGE BINARY LOGS TO '{last}'")
-    assert isinstance(source.gap_after(place), str)
+    assert isinstance(source.why_not_resumable(place), str)
     source.close()
 
 
@@ -116,8 +116,8 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     assert restored.end_of_log() > landed.position > idle.position
     source = source_of(restored)
     for place in (resume_point_of(idle), resume_point_of(landed)):
-        assert "restored" in str(source.gap_after(place))
-        assert source.gap_after(replace(place, last_commit=None)) is None  # nothing else tells
+        assert "restored" in str(source.why_not_resumable(place))
+        assert source.why_not_resumable(replace(place, last_commit=None)) is None  # nothing else tells
     source.close()
     with agent(restored, tmp_path) as store:
         wait_until(lambda: manifests_in(store)[-1].epoch == 2, "the gap is found", seconds=60)
@@ -135,7 +135,7 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     restored.execute(f"RESET {'BINARY LOGS AND GTIDS' if restored.is_mysql else 'MASTER'} TO 1000")
     write_as_many(restored, landed.gtids or "")  # by the process that still runs
     source = source_of(restored)
-    assert isinstance(source.gap_after(resume_point_of(landed)), str)
+    assert isinstance(source.why_not_resumable(resume_point_of(landed)), str)
     source.close()
 
 

@@ -328,7 +328,7 @@ def keyed(tables: MysqlTables, table: TableName, keys: list[list[str]]) -> list[
         ]
 
 
-def test_keys_without_a_row_come_back_as_absent_in_the_columns_spelling(mariadb: MariaDatabase) -> None:
+def test_keys_without_a_row_come_back_as_absent_in_the_columns_text(mariadb: MariaDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (a decimal(8,2), b varchar(4), c date, d binary(2), v int, PRIMARY KEY (a, b, c, d))",
         "INSERT INTO t VALUES (1.5, 'x', '2020-01-02', x'00FF', 7)",
@@ -523,7 +523,7 @@ def test_without_gtids_the_snapshot_is_opened_after_a_barrier_that_follows_commi
     source = source_of(mariadb)
     with following(source) as log:
         tables = source.open_tables()
-        monkeypatch.setattr(tables, "_landmark", lambda: log.landmark._replace(gtids=None))
+        monkeypatch.setattr(tables, "_log_progress", lambda: log.progress._replace(gtids=None))
         raise_barrier = tables._state_tables.raise_barrier
 
         def late(connection: object) -> bool:

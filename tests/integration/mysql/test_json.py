@@ -67,7 +67,7 @@ def test_documents_land_as_the_text_that_the_server_gives(mariadb: MariaDatabase
             *(f"INSERT INTO t (j) SELECT JSON_EXTRACT(JSON_ARRAY({value}), '$[0]')" for value in VALUES),
         )
         landed = [row["j"] for row in read_all(mariadb, log)]
-    told = [text for (text,) in mariadb.execute("SELECT CAST(j AS CHAR) FROM t ORDER BY id")]
-    assert len(told) == len(texts) + 2 * len(VALUES)
-    differing = [(ours, theirs) for ours, theirs in zip(landed, told, strict=True) if ours != theirs]
+    reported = [text for (text,) in mariadb.execute("SELECT CAST(j AS CHAR) FROM t ORDER BY id")]
+    assert len(reported) == len(texts) + 2 * len(VALUES)
+    differing = [(ours, theirs) for ours, theirs in zip(landed, reported, strict=True) if ours != theirs]
     assert differing[:5] == []

@@ -31,9 +31,9 @@ def test_a_row_that_spans_packets_is_the_same_from_log_and_dump_in_bounded_memor
     program = [sys.executable, "-m", "tests.support.large_rows", mariadb.url, f"{mariadb.name}.t"]
     done = subprocess.run([*program, str(begin)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     (digests,) = mariadb.execute("SELECT length(b), sha2(b, 256), length(s), sha2(s, 256) FROM t")
     for what in ("log", "dump"):
-        values = told[what]["values"]
+        values = reported[what]["values"]
         assert (what, *values["b"], *values["s"]) == (what, *digests)
-        assert told[what]["bytes"] < 3 * (LARGEST + 15 * MIB) + OVERHEAD, what
+        assert reported[what]["bytes"] < 3 * (LARGEST + 15 * MIB) + OVERHEAD, what

@@ -96,7 +96,7 @@ REPLACING = (
 
 @pytest.mark.every_release
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB", "FULL_NODUP"])
-def test_what_a_replace_resets_is_told_or_missing_and_never_the_old_value(
+def test_what_a_replace_resets_is_reported_or_missing_and_never_the_old_value(
     mariadb: MariaDatabase, image: str
 ) -> None:
     mariadb.execute(*REPLACED)
@@ -120,7 +120,7 @@ def test_what_a_replace_resets_is_told_or_missing_and_never_the_old_value(
 
 
 @pytest.mark.only_mariadb
-def test_an_update_that_may_be_a_replace_of_the_default_key_sets_its_table_aside(
+def test_an_update_that_may_be_a_replace_of_the_default_key_quarantines_its_table(
     mariadb: MariaDatabase,
 ) -> None:
     mariadb.execute(
@@ -215,7 +215,7 @@ def test_the_log_goes_on_in_the_next_file_and_resumes_there(mariadb: MariaDataba
     with opened(source, ResumePoint(position, ())) as log:
         mariadb.execute("INSERT INTO t VALUES (3)", "FLUSH BINARY LOGS")
         assert ops(read_all(mariadb, log), "id") == [("insert", 3)]
-        assert source.gap_after(ResumePoint(log.position)) is None
+        assert source.why_not_resumable(ResumePoint(log.position)) is None
 
 
 def test_an_idle_log_moves_with_what_is_not_captured(mariadb: MariaDatabase) -> None:
@@ -295,7 +295,7 @@ def test_a_restarted_server_is_resumed_exactly(mariadb: MariaDatabase, crash: bo
         mariadb.server.restart(crash=crash)
         with pytest.raises(TransientError):
             wait_until(lambda: log.read(0.05, 1 << 20), "the connection is lost")
-    assert source.gap_after(ResumePoint(first.position)) is None
+    assert source.why_not_resumable(ResumePoint(first.position)) is None
     with opened(source, ResumePoint(first.position, ())) as log:
         mariadb.execute("INSERT INTO t VALUES (3)")
         assert ops(read_all(mariadb, log), "id") == [("insert", 2), ("insert", 3)]
@@ -343,7 +343,7 @@ def test_columns_change_between_changes_and_the_log_says_how(mariadb: MariaDatab
         "DROP TABLE t",
     ],
 )
-def test_what_changes_rows_without_events_is_told_by_look(mariadb: MariaDatabase, statement: str) -> None:
+def test_what_changes_rows_without_events_is_reported_by_look(mariadb: MariaDatabase, statement: str) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v varchar(20)) CHARACTER SET utf8mb4",
         "CREATE TABLE ghost LIKE t", "INSERT INTO t VALUES (1, 'abc')",
@@ -458,7 +458,7 @@ def test_a_table_without_metadata_or_key_is_quarantined_and_the_others_go_on(mar
     assert "binlog_row_metadata" in found.hint
 
 
-def test_an_xa_transaction_sets_its_tables_aside(mariadb: MariaDatabase) -> None:
+def test_an_xa_transaction_quarantines_its_tables(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
     with following(source_of(mariadb)) as log:
         mariadb.execute(
@@ -517,7 +517,7 @@ def test_a_purged_file_is_a_gap(mariadb: MariaDatabase) -> None:
     source = source_of(mariadb)
     with following(source) as log:
         start = log.position
-        assert source.gap_after(ResumePoint(start)) is None
+        assert source.why_not_resumable(ResumePoint(start)) is None
         mariadb.execute("FLUSH BINARY LOGS")
         read_to(log, mariadb.end_of_log())
         position = log.position
@@ -529,9 +529,9 @@ def test_a_purged_file_is_a_gap(mariadb: MariaDatabase) -> None:
         return len(mariadb.execute("SHOW BINARY LOGS")) == 2
 
     wait_until(purged, "the file is purged")
-    assert "is gone" in (source.gap_after(ResumePoint(start)) or "")
-    assert source.gap_after(ResumePoint(position)) is None
-    assert "ends at" in (source.gap_after(ResumePoint(position + (1 << 30))) or "")
+    assert "is gone" in (source.why_not_resumable(ResumePoint(start)) or "")
+    assert source.why_not_resumable(ResumePoint(position)) is None
+    assert "ends at" in (source.why_not_resumable(ResumePoint(position + (1 << 30))) or "")
     with pytest.raises(TransientError):
         source.open_log(1, ResumePoint(start))
     source.close()
@@ -545,19 +545,19 @@ def test_a_reset_log_is_a_gap_even_where_the_same_file_and_offset_are_there_agai
     with following(source) as log:
         mariadb.execute("INSERT INTO t VALUES (1)")
         position = read_rows(log, 1).position
-    assert source.gap_after(ResumePoint(position)) is None
+    assert source.why_not_resumable(ResumePoint(position)) is None
     before = mariadb.execute("SELECT UNIX_TIMESTAMP()")
     wait_until(lambda: mariadb.execute("SELECT UNIX_TIMESTAMP()") > before, "another second begins")
     mariadb.execute("RESET MASTER", "INSERT INTO t SELECT seq FROM seq_2_to_3000")
     assert mariadb.end_of_log() > position
     again = source_of(mariadb)  # another process
-    assert "reset" in (again.gap_after(ResumePoint(position)) or "")
+    assert "reset" in (again.why_not_resumable(ResumePoint(position)) or "")
     history = again.begin_history(fresh=True)
     assert "reset" in (
-        source_of(mariadb).gap_after(ResumePoint(position)) or ""
+        source_of(mariadb).why_not_resumable(ResumePoint(position)) or ""
     )  # a crash before the next manifest
     with opened(again, history):
-        assert again.gap_after(history) is None
+        assert again.why_not_resumable(history) is None
     source.close()
 
 
@@ -571,7 +571,7 @@ def test_a_log_reset_while_it_is_read_ends_the_reading(mariadb: MariaDatabase) -
         mariadb.execute("RESET MASTER")
         with pytest.raises(TransientError):
             wait_until(lambda: log.read(0.1, 1 << 20), "it is noticed")
-        assert source.gap_after(ResumePoint(log.position))
+        assert source.why_not_resumable(ResumePoint(log.position))
 
 
 def test_an_older_agents_connection_gives_way_to_a_newer_one(mariadb: MariaDatabase) -> None:
@@ -600,7 +600,7 @@ def test_replicas_share_the_identity_and_another_server_is_a_gap(
     try:
         other = source_of(mariadb)
         assert other.identity().system_id == source.identity().system_id
-        found = other.gap_after(history)
+        found = other.why_not_resumable(history)
         assert isinstance(found, Failover)
         assert "server 77-0" in found.reason
         other.close()
@@ -609,7 +609,7 @@ def test_replicas_share_the_identity_and_another_server_is_a_gap(
         source.close()
 
 
-def test_a_wrong_password_and_an_unreachable_server_are_told_apart(mariadb: MariaDatabase) -> None:
+def test_a_wrong_password_and_an_unreachable_server_are_distinguished(mariadb: MariaDatabase) -> None:
     url = mariadb.server.url(password="wrong-password")
     with pytest.raises(PreconditionError, match="access denied") as refused:
         source_of(mariadb, url=url).identity()

@@ -68,10 +68,10 @@ def change(randomness: random.Random, document: Any) -> str:
             arguments += [literal(place)] if place != "$" else []
         else:
             new = value(randomness, 2)
-            spelled = f"CAST({text(new)} AS JSON)"
+            formatted = f"CAST({text(new)} AS JSON)"
             if randomness.random() < 0.2:
-                spelled = randomness.choice(["1.50", "NOW(6)", "CURDATE()", "X'0102'", "TIME'-10:11:12.5'"])
-            arguments += [literal(place), spelled]
+                formatted = randomness.choice(["1.50", "NOW(6)", "CURDATE()", "X'0102'", "TIME'-10:11:12.5'"])
+            arguments += [literal(place), formatted]
     return f"JSON_{function}(j, {', '.join(arguments)})" if arguments else "j"
 
 
@@ -104,7 +104,7 @@ def test_differences_give_the_servers_own_text(partial: MariaDatabase) -> None:
     assert differing >= UPDATES // 2
 
 
-def test_a_difference_whose_document_before_is_not_in_the_log_sets_its_table_aside(
+def test_a_difference_whose_document_before_is_not_in_the_log_quarantines_its_table(
     partial: MariaDatabase,
 ) -> None:
     partial.execute(

@@ -65,25 +65,25 @@ def test_a_fit_server_has_nothing_to_mend(mariadb: MariaDatabase) -> None:
         ("innodb_flush_log_at_trx_commit", "0", "warning"),
     ],
 )
-def test_a_setting_that_does_not_fit_is_told_with_what_mends_it(
+def test_a_setting_that_does_not_fit_is_reported_with_what_fixes_it(
     mariadb: MariaDatabase, name: str, bad: str, state: str
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     (before,) = mariadb.execute(f"SELECT @@GLOBAL.{name}")
     findings_of = {"binlog_expire_logs_seconds": "retention", "innodb_flush_log_at_trx_commit": "durability"}
-    told = findings_of.get(name, name)
+    reported = findings_of.get(name, name)
     try:
         mariadb.execute(f"SET GLOBAL {name} = {bad}")
-        found = findings(mariadb)[told]
+        found = findings(mariadb)[reported]
         assert found.state == state
         mariadb.execute(fixed(found))
-        assert findings(mariadb)[told].state == "ok"
+        assert findings(mariadb)[reported].state == "ok"
     finally:
         value = before[0] if isinstance(before[0], int) else f"'{before[0]}'"
         mariadb.execute(f"SET GLOBAL {name} = {value}")
 
 
-def test_a_replica_under_the_agents_own_server_id_is_told(mariadb: MariaDatabase) -> None:
+def test_a_replica_under_the_agents_own_server_id_is_reported(mariadb: MariaDatabase) -> None:
     ours = int(findings(mariadb)["server_id"].detail.rpartition(" ")[2])
     with following(source_of(mariadb)) as log:  # another agent of this name gives way, and is no mistake
         log.read(0.1, 1 << 20)
@@ -99,7 +99,7 @@ def test_a_replica_under_the_agents_own_server_id_is_told(mariadb: MariaDatabase
 
 
 @pytest.mark.only_mariadb
-def test_virtual_columns_that_the_row_image_leaves_out_are_told(mariadb: MariaDatabase) -> None:
+def test_virtual_columns_that_the_row_image_leaves_out_are_reported(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, g int AS (id + 1) VIRTUAL)", "CREATE TABLE u LIKE t")
     mariadb.execute("ALTER TABLE u DROP g, ADD g int AS (id + 1) STORED")
     name = f"table {mariadb.name}.t"
@@ -116,7 +116,7 @@ def test_virtual_columns_that_the_row_image_leaves_out_are_told(mariadb: MariaDa
 
 
 @pytest.mark.only_mysql
-def test_partial_json_without_the_document_before_is_told(mariadb: MariaDatabase) -> None:
+def test_partial_json_without_the_document_before_is_reported(mariadb: MariaDatabase) -> None:
     name = "binlog_row_value_options"
     assert findings(mariadb)[name].detail == "is empty"
     try:
@@ -161,9 +161,9 @@ def test_tables_that_others_drop_and_rename_meanwhile_hinder_nothing(mariadb: Ma
 
 
 @pytest.mark.every_release
-def test_each_missing_right_is_told_with_its_grant(mariadb: MariaDatabase, agent: str) -> None:
+def test_each_missing_right_is_reported_with_its_grant(mariadb: MariaDatabase, agent: str) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    name, spelled = f"{mariadb.name}.t", f"`{mariadb.name}`.`t`"
+    name, formatted = f"{mariadb.name}.t", f"`{mariadb.name}`.`t`"
     found = findings(mariadb, url=agent)
     assert found["rights"].state == "failed"
     assert ("REPLICATION CLIENT" if mariadb.is_mysql else "BINLOG MONITOR") in fixed(found["rights"])
@@ -172,7 +172,7 @@ def test_each_missing_right_is_told_with_its_grant(mariadb: MariaDatabase, agent
     assert found[f"tables {mariadb.name}.*"].state == "failed"  # nothing can be seen
     mariadb.execute(fixed(found["rights"]), fixed(found["own tables"]))
     user = agent.partition("//")[2].partition(":")[0]
-    mariadb.execute(f"GRANT INSERT ON {spelled} TO `{user}`")  # it can be seen now, and not be read
+    mariadb.execute(f"GRANT INSERT ON {formatted} TO `{user}`")  # it can be seen now, and not be read
     found = findings(mariadb, url=agent)
     assert found["rights"].state == found["own tables"].state == "ok"
     mariadb.execute(fixed(found[f"table {name}"]))
@@ -192,7 +192,7 @@ def test_each_missing_right_is_told_with_its_grant(mariadb: MariaDatabase, agent
         ("(id int PRIMARY KEY) ENGINE = MyISAM", "which has no snapshots", "ENGINE = InnoDB"),
     ],
 )
-def test_a_table_that_cannot_be_captured_is_told(
+def test_a_table_that_cannot_be_captured_is_reported(
     mariadb: MariaDatabase, definition: str, reason: str, fix: str | None
 ) -> None:
     mariadb.execute(f"CREATE TABLE t {definition}", "CREATE TABLE u (id int PRIMARY KEY)")
@@ -232,7 +232,7 @@ def quoting(mariadb: MariaDatabase, request: pytest.FixtureRequest) -> Iterator[
 
 
 @pytest.mark.usefixtures("quoting")
-def test_foreign_keys_that_change_rows_below_the_log_are_told(mariadb: MariaDatabase) -> None:
+def test_foreign_keys_that_change_rows_below_the_log_are_reported(mariadb: MariaDatabase) -> None:
     reference = "FOREIGN KEY (p) REFERENCES parent (id)"
     mariadb.execute(
         "CREATE TABLE parent (id int PRIMARY KEY)",
@@ -251,13 +251,13 @@ def test_foreign_keys_that_change_rows_below_the_log_are_told(mariadb: MariaData
     wanted = "ok" if "gone" in tables else "failed"
     assert states == {"parent": "ok", "plain": "ok", "gone": wanted, "nulled": wanted}
     if wanted == "failed":
-        told = found[f"table {mariadb.name}.gone"]
-        assert "(b c)" in told.detail
-        mariadb.execute(fixed(told))
+        reported = found[f"table {mariadb.name}.gone"]
+        assert "(b c)" in reported.detail
+        mariadb.execute(fixed(reported))
         assert findings(mariadb)[f"table {mariadb.name}.gone"].state == "ok"
 
 
-def test_names_that_match_nothing_and_views_are_told(mariadb: MariaDatabase) -> None:
+def test_names_that_match_nothing_and_views_are_reported(mariadb: MariaDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM t")
     name = mariadb.name
     found = findings(mariadb, [f"{name}.t", f"{name}.nope", f"{name}.v"], {f"{name}.other": ["id"]})
@@ -267,7 +267,7 @@ def test_names_that_match_nothing_and_views_are_told(mariadb: MariaDatabase) -> 
     assert found[f"table {name}.t"].state == "ok"
 
 
-def test_a_server_without_a_log_is_told(mariadb_server: MariadbServer, servers_folder: object) -> None:
+def test_a_server_without_a_log_is_reported(mariadb_server: MariadbServer, servers_folder: object) -> None:
     from pathlib import Path
 
     settings = {**mariadb_server.settings}

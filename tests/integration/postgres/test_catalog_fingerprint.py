@@ -94,7 +94,7 @@ def test_what_changes_rows_or_capture_unlogged_is_seen(
         ("ALTER TABLE t DROP COLUMN note",),
     ],
 )
-def test_what_the_log_tells_is_no_reason_for_a_dump(database: Database, statements: tuple[str, ...]) -> None:
+def test_what_the_log_shows_is_no_reason_for_a_dump(database: Database, statements: tuple[str, ...]) -> None:
     database.execute(PARTITIONED)
     assert not is_unlogged(database, *statements)
 
@@ -146,7 +146,7 @@ REWRITTEN = [
     ["ALTER TABLE t DROP COLUMN less", 'ALTER TABLE t ADD COLUMN "LESS" text'],
     ['ALTER TABLE t ADD COLUMN "SEÑAL" text'],
 ]
-TOLD = [
+LOGGED = [
     ["ALTER TABLE t ADD COLUMN less text", "ALTER TABLE t ADD COLUMN last text"],
     ["ALTER TABLE t DROP COLUMN less"],
     ["ALTER TABLE t ADD COLUMN more text"],
@@ -163,11 +163,11 @@ TOLD = [
 
 
 @pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
-def test_rewrites_and_lost_log_are_told_from_what_changes_nothing(database: Database) -> None:
+def test_rewrites_and_lost_log_are_distinguished_from_what_changes_nothing(database: Database) -> None:
     database.execute(PLAIN)
-    found = unlogged_after(database, *TOLD, *REWRITTEN, *LOST)
-    told, rewritten = found[: len(TOLD)], found[len(TOLD) : len(TOLD) + len(REWRITTEN)]
-    assert told == [None] * len(TOLD)
+    found = unlogged_after(database, *LOGGED, *REWRITTEN, *LOST)
+    reported, rewritten = found[: len(LOGGED)], found[len(LOGGED) : len(LOGGED) + len(REWRITTEN)]
+    assert reported == [None] * len(LOGGED)
     assert [what and what.lost for what in rewritten] == [False] * len(REWRITTEN)
     assert [what and what.lost for what in found[-len(LOST) :]] == [True] * len(LOST)
 

@@ -403,7 +403,7 @@ def keyed(tables: PostgresTables, keys: list[list[str]]) -> list[tuple[object, .
 
 
 @both_ways
-def test_keys_without_a_row_come_back_as_absent_in_the_sources_spelling(database: Database) -> None:
+def test_keys_without_a_row_come_back_as_absent_in_the_sources_text(database: Database) -> None:
     database.execute("CREATE TABLE t (a numeric(8,2), b char(4), c varchar(3), v int, PRIMARY KEY (a, b, c))")
     database.execute("INSERT INTO t VALUES (1.5, 'x', 'abc', 7)")
     source = source_of(database)

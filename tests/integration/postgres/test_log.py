@@ -135,7 +135,7 @@ def test_a_huge_transaction_can_be_taken_in_parts(database: Database) -> None:
     assert sum(1 for part in parts if part.rows) > 5
 
 
-def told(database: Database, log: PostgresLog, position: int) -> None:
+def reported(database: Database, log: PostgresLog, position: int) -> None:
     """Read on until a status message has told the server that we received the position."""
     query = (
         "SELECT write_lsn - '0/0'::pg_lsn FROM pg_stat_replication r"
@@ -170,7 +170,7 @@ def test_the_slot_never_passes_what_was_confirmed(
         start = confirmed(database)
         database.execute("INSERT INTO busy SELECT FROM generate_series(1, 1000)")
         read_to(log, database.end_of_log() - 8)  # idle for us, and yet it moves by itself
-        told(database, log, log.position)
+        reported(database, log, log.position)
         assert confirmed(database) == start
         database.execute("INSERT INTO t VALUES (1)")
         segment = read_rows(log, 1)
@@ -180,7 +180,7 @@ def test_the_slot_never_passes_what_was_confirmed(
         read_to(log, database.end_of_log() - 8)
         idle = log.position
         assert idle > segment.position
-        told(database, log, idle)
+        reported(database, log, idle)
         assert confirmed(database) == segment.position
         log.confirm(idle)
         wait_until_confirmed(database, log, idle)
@@ -400,14 +400,16 @@ def test_a_slot_that_is_gone_consumed_or_of_another_history_is_a_gap(database: D
     source = source_of(database)
     source.prepare()
     history = source.begin_history(fresh=False)
-    assert source.gap_after(history) is None
+    assert source.why_not_resumable(history) is None
     assert source.begin_history(fresh=False).position == history.position  # adopted
-    assert "past" in (source.gap_after(ResumePoint(history.position - 8)) or "")
-    assert "restored or failed over" in (source.gap_after(ResumePoint(history.position + (1 << 40))) or "")
+    assert "past" in (source.why_not_resumable(ResumePoint(history.position - 8)) or "")
+    assert "restored or failed over" in (
+        source.why_not_resumable(ResumePoint(history.position + (1 << 40))) or ""
+    )
     assert source.begin_history(fresh=True).position > history.position
-    assert "past" in (source.gap_after(history) or "")
+    assert "past" in (source.why_not_resumable(history) or "")
     database.execute("SELECT pg_drop_replication_slot(%s)", (database.name,))
-    assert source.gap_after(history) == f"slot {database.name} is gone"
+    assert source.why_not_resumable(history) == f"slot {database.name} is gone"
     source.close()
 
 
@@ -436,7 +438,7 @@ def test_a_lingering_walsender_is_waited_for(database: Database) -> None:
             assert ops(events(read_rows(other, 1)), "id") == [("insert", 1)]
 
 
-def test_a_table_added_to_the_publication_tells_who_may_have_written_unseen(database: Database) -> None:
+def test_a_table_added_to_the_publication_shows_who_may_have_written_unseen(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE later (id int PRIMARY KEY)")
     first = source_of(database, ["public.t"])
     assert first.prepare().added == ()

@@ -157,7 +157,7 @@ PIECES = st.sampled_from([
 @both_ways
 def test_no_text_leaves_a_trace_or_a_foreign_row(database: Database, tables: PostgresTables) -> None:
     before = traces(database)
-    told = {"refused": 0, "taken": 0}
+    reported = {"refused": 0, "taken": 0}
 
     @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(st.sampled_from(["", "id > 3 "]), st.lists(PIECES, min_size=1, max_size=7).map("".join))
@@ -165,9 +165,9 @@ def test_no_text_leaves_a_trace_or_a_foreign_row(database: Database, tables: Pos
         try:
             found = tables.next_boundary(T, ["id"], ("2",), 1, begin + end)
             assert found is None or int(found[0]) in range(3, 11)
-            told["taken"] += 1
+            reported["taken"] += 1
         except RequestError:
-            told["refused"] += 1
+            reported["refused"] += 1
 
     @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(st.lists(PIECES, min_size=1, max_size=5).map("".join))
@@ -177,7 +177,7 @@ def test_no_text_leaves_a_trace_or_a_foreign_row(database: Database, tables: Pos
 
     attack()
     attack_by_key()
-    assert min(told.values()) > 0, told
+    assert min(reported.values()) > 0, reported
     assert traces(database) == before
 
 

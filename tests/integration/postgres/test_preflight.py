@@ -55,7 +55,7 @@ def test_a_fit_database_passes_on_every_version(database: Database) -> None:
     source.close()
 
 
-def test_every_table_that_is_not_fit_is_found_at_once_with_what_mends_it(database: Database) -> None:
+def test_every_table_that_is_not_fit_is_found_at_once_with_what_fixes_it(database: Database) -> None:
     database.execute(
         "CREATE TABLE nokey (a int); CREATE TABLE hidden (id int PRIMARY KEY);"
         "ALTER TABLE hidden REPLICA IDENTITY NOTHING; CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);"
@@ -80,7 +80,7 @@ def test_every_table_that_is_not_fit_is_found_at_once_with_what_mends_it(databas
     assert not [t for t in bad(source_of(database, keys={"public.configured": ["a"]})) if "configured" in t]
 
 
-def test_a_publication_that_carries_less_is_found_and_mended_by_the_sql_given(database: Database) -> None:
+def test_a_publication_that_carries_less_is_found_and_fixed_by_the_sql_given(database: Database) -> None:
     database.execute(
         "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
         "CREATE TABLE t (id int PRIMARY KEY, v int);"
@@ -200,7 +200,7 @@ MENDED = """
     ALTER TABLE r ATTACH PARTITION r_1 FOR VALUES FROM (0) TO (9)"""
 
 
-def test_check_and_the_running_agent_refuse_the_same_tables_and_the_sql_given_mends_them(
+def test_check_and_the_running_agent_refuse_the_same_tables_and_the_sql_given_fixes_them(
     database: Database,
 ) -> None:
     database.execute(KEYS)
@@ -261,7 +261,7 @@ def test_row_security_is_refused_by_check_and_by_a_dump_instead_of_hiding_rows(d
         database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
 
 
-def test_a_role_without_rights_is_told_each_grant(database: Database) -> None:
+def test_a_role_without_rights_is_shown_each_grant(database: Database) -> None:
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY); CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY)"
     )

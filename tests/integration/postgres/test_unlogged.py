@@ -275,7 +275,7 @@ def test_a_value_that_the_server_cannot_decode_is_a_gap_and_capture_goes_on(
         agent.wait_equal("other", "t")
 
 
-def test_a_table_that_becomes_unfit_while_running_is_quarantined_alone_and_taken_up_when_mended(
+def test_a_table_that_becomes_unfit_while_running_is_quarantined_alone_and_taken_up_when_fixed(
     database: Database, store: MemoryStore
 ) -> None:
     database.execute(

@@ -233,7 +233,7 @@ def test_a_store_that_ignores_conditions_is_refused(
         assert list(store.list("")) == []
 
 
-def test_a_missing_bucket_is_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bucket_is_reported(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(s3, monkeypatch, url="s3://no-such-bucket/x")
     for call in (lambda: probe(store), lambda: newest_manifest(store)):
         with pytest.raises(PreconditionError, match="NoSuchBucket") as caught:
@@ -242,7 +242,7 @@ def test_a_missing_bucket_is_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
-def test_wrong_credentials_are_told(s3: S3, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_wrong_credentials_are_reported(s3: S3, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     opened(s3, monkeypatch)
     monkeypatch.setenv(name, "wrong")
     store = open_store(LandingConfig(url=f"s3://{s3.bucket}", endpoint=s3.endpoint), "shop")
@@ -252,7 +252,7 @@ def test_wrong_credentials_are_told(s3: S3, monkeypatch: pytest.MonkeyPatch, nam
     assert s3.secret_key not in str(caught.value)
 
 
-def test_missing_credentials_are_told(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_credentials_are_reported(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
@@ -264,7 +264,7 @@ def test_missing_credentials_are_told(s3: S3, monkeypatch: pytest.MonkeyPatch, t
     assert "AWS_ACCESS_KEY_ID" in str(caught.value.hint)
 
 
-def test_a_profile_that_does_not_exist_is_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_does_not_exist_is_reported(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(PreconditionError, match="nobody"):
         open_store(LandingConfig(url="s3://bucket/x", endpoint=s3.endpoint), "shop")

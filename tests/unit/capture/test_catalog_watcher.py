@@ -86,7 +86,7 @@ def test_a_new_table_that_a_pattern_names_is_taken_up_while_running(store: Memor
     assert landed_ids(store) != []
 
 
-def test_looks_that_fail_for_good_are_told_of_once(
+def test_looks_that_fail_for_good_are_reported_once(
     database: MemoryDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As long as nobody looks, a change without row events goes unseen, and cuts are called exact."""
@@ -106,5 +106,5 @@ def test_looks_that_fail_for_good_are_told_of_once(
     watch.start()
     assert done.wait(10)
     watch.stop()
-    told = [m.split("again: ")[1] for m in caplog.messages if m.startswith("can't look")]
-    assert told == ["no right to look", "gone for a moment"]
+    reported = [m.split("again: ")[1] for m in caplog.messages if m.startswith("can't look")]
+    assert reported == ["no right to look", "gone for a moment"]

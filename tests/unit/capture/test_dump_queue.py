@@ -76,10 +76,10 @@ def test_a_chunk_waits_for_its_high_watermark(dumps: DumpQueue) -> None:
     plan(dumps, None)
     dumps.finished(read(take(dumps), low=90, high=100))
     assert not dumps.ready(99)
-    assert dumps.commit(99, manifest=2) == []
+    assert dumps.take_committable(99, manifest=2) == []
     assert state.state == "running"
     assert dumps.ready(100)
-    assert len(dumps.commit(100, manifest=3)) == 1
+    assert len(dumps.take_committable(100, manifest=3)) == 1
     assert (state.state, state.finished_in, state.low, state.rows) == ("complete", 3, 90, 5)
     assert dumps.finished_in(3) == [state]
 
@@ -90,11 +90,11 @@ def test_a_dump_is_complete_only_when_every_chunk_is_committed_in_whatever_order
     first = take(dumps)
     plan(dumps, None)
     dumps.finished(read(take(dumps), low=80))
-    dumps.commit(200, manifest=2)
+    dumps.take_committable(200, manifest=2)
     assert state.state == "running"
     assert [r.chunk for r in state.open] == [0]
     dumps.finished(read(first, low=70))
-    dumps.commit(200, manifest=3)
+    dumps.take_committable(200, manifest=3)
     assert (state.state, state.low, state.chunks) == ("complete", 70, 2)
 
 
@@ -116,7 +116,7 @@ def test_after_a_crash_what_was_not_committed_is_read_again_and_the_rest_is_not(
     dumps.finished(read(take(dumps)))
     plan(dumps, "20")
     take(dumps)
-    dumps.commit(100, manifest=2)
+    dumps.take_committable(100, manifest=2)
     restarted = again(dumps)
     task = take(restarted)
     assert (task.chunk, task.range.after, task.range.upto) == (1, ("10",), ("20",))
@@ -128,7 +128,7 @@ def test_a_chunk_that_was_read_and_not_committed_is_read_again_after_a_crash(dum
     dumps.add(TableName.parse("public.items"), manifest=1)
     plan(dumps, None)
     dumps.finished(read(take(dumps), high=100))
-    dumps.commit(99, manifest=2)
+    dumps.take_committable(99, manifest=2)
     assert take(again(dumps)).chunk == 0
 
 
@@ -140,7 +140,7 @@ def test_given_keys_are_read_in_chunks_of_bounded_size(dumps: DumpQueue) -> None
     assert list(second.keys or ()) == keys[KEYS_PER_CHUNK:]
     dumps.finished(read(first))
     dumps.finished(read(second))
-    dumps.commit(100, manifest=2)
+    dumps.take_committable(100, manifest=2)
     assert state.state == "complete"
 
 
@@ -152,8 +152,8 @@ def test_a_chunk_of_an_epoch_that_ended_is_dropped_and_read_again(dumps: DumpQue
     dumps.finished(read(take(dumps)))
     dumps.begin_epoch(2)
     dumps.finished(read(old))
-    assert dumps.commit(1 << 60, manifest=2) == []
-    dumps.go()
+    assert dumps.take_committable(1 << 60, manifest=2) == []
+    dumps.resume()
     tasks = [take(dumps), take(dumps)]
     assert [(t.chunk, t.epoch) for t in tasks] == [(0, 2), (1, 2)]
 
@@ -169,7 +169,7 @@ def test_dumps_go_on_in_the_log_of_another_server_and_full_ones_begin_again(dump
     full = dumps.add(TableName.parse("public.items"), manifest=1, reason="initial", floor=7)
     plan(dumps, "10")
     dumps.finished(read(take(dumps)))
-    dumps.commit(1 << 60, manifest=2)
+    dumps.take_committable(1 << 60, manifest=2)
     late = dumps.next_task(0)
     where = dumps.add(TableName.parse("public.items"), manifest=2, kind="where", where="a = 1", floor=9)
     before = full.number
@@ -187,7 +187,7 @@ def test_dumps_go_on_in_the_log_of_another_server_and_full_ones_begin_again(dump
     assert {state.epoch for state in (full, where)} == {2}
     assert {state.floor for state in (full, where)} == {None}
     assert dumps.next_task(0) is None
-    dumps.go()
+    dumps.resume()
     again = dumps.next_task(0)
     assert isinstance(again, PlanTask)
     assert (again.dump, again.after) == (full, None)
@@ -197,7 +197,7 @@ def test_nothing_is_handed_out_until_the_log_of_the_new_epoch_is_open(dumps: Dum
     dumps.begin_epoch(2)
     dumps.add(TableName.parse("public.items"), manifest=1)
     assert dumps.next_task(0) is None
-    dumps.go()
+    dumps.resume()
     assert dumps.next_task(0) is not None
 
 
@@ -209,7 +209,7 @@ def test_a_dump_that_ended_takes_no_more_chunks_or_plans(dumps: DumpQueue) -> No
     dumps.end(state, "failed", "as asked")
     dumps.finished(read(reading))
     dumps.planned(planning, None)
-    assert dumps.commit(100, manifest=2) == []
+    assert dumps.take_committable(100, manifest=2) == []
     assert (state.state, state.open, state.error) == ("failed", [], "as asked")
     assert dumps.next_task(0) is None
 
@@ -239,11 +239,11 @@ def test_a_finished_dump_keeps_little(dumps: DumpQueue) -> None:
     dumps.end(failed, "failed", long)
     dumps.add(SCHEMA.table, manifest=1, kind="keys", keys=[[long]])
     dumps.finished(read(take(dumps)))
-    dumps.commit(100, manifest=2)
+    dumps.take_committable(100, manifest=2)
     assert [len(state.model_dump_json()) < 1500 for state in dumps.snapshot()] == [True, True]
 
 
-def test_news_is_what_no_snapshot_has_told(dumps: DumpQueue) -> None:
+def test_news_is_what_no_snapshot_has_shown(dumps: DumpQueue) -> None:
     state = dumps.add(TableName.parse("public.items"), manifest=1)
     assert dumps.news
     dumps.snapshot()
@@ -269,10 +269,10 @@ def test_the_manifest_that_finishes_dumps_names_all_of_them_however_many(dumps: 
         dumps.add(table, manifest=1)
         plan(dumps, None)
         dumps.finished(read(take(dumps)))
-    dumps.commit(100, manifest=2)
+    dumps.take_committable(100, manifest=2)
     assert {state.table for state in dumps.finished_in(2)} == tables
     assert {state.table for state in dumps.snapshot() if state.finished_in == 2} == tables
-    dumps.commit(101, manifest=3)
+    dumps.take_committable(101, manifest=3)
     assert len(dumps.snapshot()) == COMPLETED_KEPT
 
 
@@ -281,5 +281,5 @@ def test_a_snapshot_does_not_change_with_the_dumps(dumps: DumpQueue) -> None:
     plan(dumps, "10")
     before = dumps.snapshot()
     dumps.finished(read(take(dumps)))
-    dumps.commit(100, manifest=2)
+    dumps.take_committable(100, manifest=2)
     assert len(before[0].open) == 1

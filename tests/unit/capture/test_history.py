@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from connector.capture.dump_queue import DumpQueue
-from connector.capture.history import open_history, repair_gap, repair_unlogged, take_up_tables
+from connector.capture.history import ensure_log_continues, open_history, repair_unlogged, start_capturing
 from connector.capture.lander import Lander
 from connector.capture.manifest_log import ManifestLog
 from connector.capture.tables import Repair, Tables
@@ -168,7 +168,7 @@ def test_a_crash_between_the_new_slot_and_its_manifest_is_a_gap_again(
     tables, dumps = _loaded(start)
     store.fail("create", "manifest/", error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        repair_gap(start.source, start.manifest_log, tables, dumps, start.config)
+        ensure_log_continues(start.source, start.manifest_log, tables, dumps, start.config)
     assert database.slots
     start = Start(database, store)
     start.open()
@@ -183,7 +183,9 @@ def test_a_failover_begins_an_epoch_without_a_gap_or_a_repair(
     database.idle()
     there = ResumePoint(3, (), "a:1-5", "other", "a:1-4")
     start = Start(database, store)
-    monkeypatch.setattr(start.source, "gap_after", lambda *_: Failover(there, "the log is another server's"))
+    monkeypatch.setattr(
+        start.source, "why_not_resumable", lambda *_: Failover(there, "the log is another server's")
+    )
     start.open()
     newest = start.newest
     assert (newest.epoch, newest.position, newest.source.server) == (2, 3, "other")
@@ -205,8 +207,8 @@ def test_layouts_are_adopted_in_a_new_epoch_though_its_positions_are_lower(
     some, more = (TableSchema(name, (key, *others, *new), (key.name,)) for new in _NEW_COLUMNS)
     assert tables.adopt(some, 1 << 60) == Repair(name, ("b1",))
     found = "the log is lost" if gap else Failover(ResumePoint(3, ()), "the log is another server's")
-    monkeypatch.setattr(start.source, "gap_after", lambda *_: found)
-    assert repair_gap(start.source, start.manifest_log, tables, dumps, start.config)
+    monkeypatch.setattr(start.source, "why_not_resumable", lambda *_: found)
+    assert ensure_log_continues(start.source, start.manifest_log, tables, dumps, start.config)
     assert tables.adopt(more, 5) == Repair(name, ("b2",))
 
 
@@ -220,10 +222,10 @@ def test_a_failover_to_another_database_is_refused(
     start = Start(database, store)
     tables, dumps = _loaded(start)
     other = start.source.identity().model_copy(update={"system_id": "other"})
-    monkeypatch.setattr(start.source, "gap_after", lambda *_: Failover(ResumePoint(3, ()), "moved"))
+    monkeypatch.setattr(start.source, "why_not_resumable", lambda *_: Failover(ResumePoint(3, ()), "moved"))
     monkeypatch.setattr(start.source, "identity", lambda *_: other)
     with pytest.raises(SourceMismatchError):
-        repair_gap(start.source, start.manifest_log, tables, dumps, start.config)
+        ensure_log_continues(start.source, start.manifest_log, tables, dumps, start.config)
     assert start.newest.epoch == 1
 
 
@@ -266,7 +268,7 @@ def test_the_progress_of_another_agent_is_not_taken_for_a_gap(
     slot = next(iter(database.slots.values()))
     slot.confirmed = database.end
     with pytest.raises(FencedError):
-        repair_gap(mine.source, mine.manifest_log, tables, dumps, mine.config)
+        ensure_log_continues(mine.source, mine.manifest_log, tables, dumps, mine.config)
     assert list(database.slots.values()) == [slot]
 
 
@@ -326,9 +328,9 @@ def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_
     start.source.fail("look")
     arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
     with pytest.raises(TransientError):
-        take_up_tables(*arguments)
+        start_capturing(*arguments)
     database.idle()
-    looked_at = take_up_tables(*arguments)
+    looked_at = start_capturing(*arguments)
     assert dumps.active_of(ITEMS)[-1].floor == looked_at > 1
 
 
@@ -340,10 +342,10 @@ def test_a_table_that_others_keep_locked_keeps_no_other_from_being_captured_and_
     tables, dumps = start.open()
     assert list(map(str, tables.states)) == ["public.parts"]
     arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, {ITEMS}
-    take_up_tables(*arguments)
+    start_capturing(*arguments)
     assert ITEMS not in tables.states
     database.busy = set()
-    take_up_tables(*arguments)
+    start_capturing(*arguments)
     assert [(d.reason, d.kind) for d in dumps.active_of(ITEMS)] == [("initial", "full")]
     database.busy = {ITEMS}
     assert ITEMS in Start(database, store).open()[0].states
@@ -358,7 +360,7 @@ def test_a_table_that_is_locked_right_after_its_release_is_quarantined_again(
     tables.states[ITEMS].fingerprint = None
     database.busy = {ITEMS}
     arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
-    take_up_tables(*arguments)
+    start_capturing(*arguments)
     assert (tables.states[ITEMS].state, tables.states[ITEMS].reason) == (
         "quarantined",
         "others keep it locked",
@@ -395,5 +397,5 @@ def test_the_first_dump_of_a_table_begins_behind_what_was_running_at_the_look(
     again = Start(database, store, config_of(tables=["public.*"]))
     _, dumps = again.open()
     assert [d.awaits for d in again.newest.dumps] == [None, 8]
-    dumps.settle({8: 20_000}.get)
+    dumps.start_unblocked({8: 20_000}.get)
     assert [d.floor for d in dumps.states] == [10_000, 20_000]

@@ -96,7 +96,7 @@ def test_invisible_commits_left_out_of_the_manifest_are_found(
 def test_a_low_watermark_that_is_not_lowered_is_found(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Visibility, "low", lambda _self, position, _snapshot: position - 1)
+    monkeypatch.setattr(Visibility, "low_watermark", lambda _self, position, _snapshot: position - 1)
     dump_over_a_restart(database, store)
     with pytest.raises(AssertionError, match="in the source it is"):
         assert_every_cut_exact(store, database)
@@ -301,11 +301,11 @@ def test_log_of_other_tables_moves_the_position_and_is_confirmed(
 # What ends an agent.
 
 
-@pytest.mark.parametrize("place", ["put_file data", "create manifest", "list requests"])
+@pytest.mark.parametrize("call", ["put_file data", "create manifest", "list requests"])
 def test_a_bug_anywhere_ends_the_run_with_its_error(
-    place: str, database: MemoryDatabase, store: MemoryStore
+    call: str, database: MemoryDatabase, store: MemoryStore
 ) -> None:
-    operation, prefix = place.split()
+    operation, prefix = call.split()
     agent = Agent(database, store)
     agent.start()
     agent.wait_dumped()
@@ -353,7 +353,7 @@ def test_two_agents_never_fork_the_history(database: MemoryDatabase, store: Memo
         assert [type(error) for error in errors] in ([FencedError], [FencedError, FencedError])
     with Agent(database, store) as agent:
         agent.wait_caught_up()
-        database.settle()
+        database.make_visible()
         agent.wait_dumped()
     assert assert_every_cut_exact(store, database)[-1].epoch == 1, (
         "neither took the other's progress for a gap"
@@ -393,7 +393,7 @@ def test_a_gap_ends_the_run_where_it_is_configured_to(database: MemoryDatabase, 
     assert newest_manifest(store).number == number
 
 
-@pytest.mark.parametrize("moment", ["read", "gap_after"])
+@pytest.mark.parametrize("moment", ["read", "why_not_resumable"])
 @pytest.mark.parametrize("on_gap", ["repair", "stop"])
 def test_a_server_seen_without_its_log_is_a_gap_whatever_its_log_looks_like_later(
     database: MemoryDatabase, store: MemoryStore, moment: str, on_gap: str
@@ -430,7 +430,7 @@ def test_chunks_are_not_handed_out_before_the_log_of_a_new_epoch_is_open(
         database.slots.clear()
         agent.wait(lambda m: m.epoch == 2, "the gap is found")
         assert not opened
-        database.settle()
+        database.make_visible()
         agent.wait_dumped()
     assert_every_cut_exact(store, database)
 
@@ -445,7 +445,7 @@ def test_a_commit_that_hangs_while_the_history_begins_is_waited_for_although_no_
         agent.wait(lambda m: m.number >= 1, "the history has begun")
         insert(database, 1001)
         agent.wait_caught_up()
-        database.settle(xid)
+        database.make_visible(xid)
         agent.wait_dumped()
     assert_every_cut_exact(store, database)
 
@@ -477,7 +477,7 @@ def test_a_chunk_that_shows_what_a_crash_took_back_is_read_again(
 def test_a_chunk_kept_over_a_lost_connection_is_found(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DumpQueue, "lose_log", DumpQueue.hold)
+    monkeypatch.setattr(DumpQueue, "lose_log", DumpQueue.pause)
     crash_behind_a_chunk(database, store)
     with pytest.raises(AssertionError):
         assert_every_cut_exact(store, database)

@@ -24,8 +24,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("short_waits")
 
 MOMENTS = (
-    "gap_after open_log read take confirm not_yet_visible open_tables next_boundary open_chunk rows".split()
-)
+    "why_not_resumable open_log read take confirm not_yet_visible open_tables next_boundary open_chunk rows"
+).split()
 STORE_FAULTS = [
     ("create", "manifest/", "before"),
     ("create", "manifest/", "after"),
@@ -94,7 +94,7 @@ def test_every_cut_is_exact_whatever_breaks(seed: int) -> None:
             live_through(Agent(database, store, **settings), database, store, chance)
         with Agent(database, store) as agent:
             agent.wait_dumped()
-    database.settle()
+    database.make_visible()
     database.flush()
     with Agent(database, store) as agent:
         agent.wait_caught_up()
@@ -121,7 +121,7 @@ def test_after_a_gap_every_cut_that_says_so_is_exact(seed: int) -> None:
             assert agent.error is None
         with Agent(database, store) as agent:
             agent.wait_dumped()
-    database.settle()
+    database.make_visible()
     with Agent(database, store) as agent:
         agent.wait_caught_up()
         agent.wait_dumped()
@@ -134,23 +134,23 @@ def low_is_never_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     def low(_self: Visibility, position: int, _snapshot: Snapshot) -> int:
         return position - 1
 
-    monkeypatch.setattr(Visibility, "low", low)
+    monkeypatch.setattr(Visibility, "low_watermark", low)
 
 
 def low_is_above_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    true_low = Visibility.low
+    true_low = Visibility.low_watermark
 
     def low(self: Visibility, position: int, snapshot: Snapshot) -> int | None:
         found = true_low(self, position, snapshot)
         return None if found is None else found + 40
 
-    monkeypatch.setattr(Visibility, "low", low)
+    monkeypatch.setattr(Visibility, "low_watermark", low)
 
 
 def chunks_are_committed_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    true_commit = DumpQueue.commit
+    true_commit = DumpQueue.take_committable
     monkeypatch.setattr(
-        DumpQueue, "commit", lambda self, _position, manifest: true_commit(self, 1 << 60, manifest)
+        DumpQueue, "take_committable", lambda self, _position, manifest: true_commit(self, 1 << 60, manifest)
     )
 
 

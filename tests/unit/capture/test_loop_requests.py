@@ -242,21 +242,21 @@ def test_a_release_that_fails_half_way_leaves_no_table_without_the_floor_of_its_
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "reported"),
     [
         ({"tables": ["public.nothing"]}, "public.nothing is not captured"),
         ({"tables": ["public.parts"], "keys": [["z1"]]}, "is not a value of the key (area, number)"),
     ],
 )
 def test_a_request_that_cannot_be_carried_out_is_refused_with_a_notice(
-    request_: Any, told: str, database: MemoryDatabase, store: MemoryStore
+    request_: Any, reported: str, database: MemoryDatabase, store: MemoryStore
 ) -> None:
     with Agent(database, store) as agent:
         agent.wait_dumped()
         submit(store, DumpRequest(**request_))
         manifest = agent.wait(lambda m: any(n.kind == "dump" for n in m.notices), "it is refused")
         wait_until(lambda: not pending(store), "the request is removed")
-    assert told in manifest.notices[0].text
+    assert reported in manifest.notices[0].text
     assert len(manifest.dumps) == 2
 
 
@@ -311,7 +311,7 @@ def test_rows_that_the_merge_asked_for_are_read_only_when_their_commit_is_visibl
         insert(database, 1003)
         agent.wait_caught_up()
         assert dump_of(newest_manifest(store), request.id).active
-        database.settle()
+        database.make_visible()
         done = agent.wait(lambda m: not dump_of(m, request.id).active, "the row is dumped")
     files = [f for m in manifests_in(store) for f in m.files if f.dump == request.id]
     assert [e.op for f in files for e in read_events(store, f)] == ["dump"]

@@ -64,7 +64,7 @@ def test_the_dump_of_an_added_column_waits_until_it_sees_all_commits_before_the_
         read = counted(agent, "open_chunk")
         wait_until(lambda: len(read) > 5, "its first chunk was tried")
         assert newest_manifest(store).dumps[-1].chunks == 0
-        database.settle()
+        database.make_visible()
         manifest = agent.wait_dumped()
     assert manifest.dumps[-1].rows == 20
     assert_every_cut_exact(store, database)
@@ -181,7 +181,7 @@ def test_a_released_table_that_has_not_landed_yet_can_be_taken_up_by_the_next_st
     assert landed_ids(store, "chunk") == sorted([2 * n for n in range(20)] * 2)
 
 
-def test_a_key_that_a_chunk_finds_changed_sets_the_table_aside(
+def test_a_key_that_a_chunk_finds_changed_quarantines_the_table(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     with dumped(database, store) as agent:
@@ -267,7 +267,7 @@ def test_a_released_table_waits_for_commits_that_did_not_land_and_are_not_visibl
         later = submit(store, DumpRequest(tables=["public.parts"], where="c is not null"))
         agent.wait(lambda m: dump_of(m, later) and dump_of(m, later).finished_at, "a later one overtakes it")
         assert not dump_of(newest_manifest(store), request).chunks
-        database.settle()
+        database.make_visible()
         agent.wait_dumped()
     assert_every_cut_exact(store, database)
     assert 1003 in landed_ids(store, "chunk")
@@ -297,7 +297,7 @@ def test_a_table_that_is_named_later_is_dumped_and_one_no_longer_named_is_left(
         agent.wait_dumped()
     with Writer(database), Agent(database, store) as agent:
         agent.wait_dumped()
-    database.settle()
+    database.make_visible()
     with Agent(database, store, exclude=["public.items"]) as agent:
         agent.wait(lambda m: list(map(str, m.tables)) == ["public.parts"], "the other table is left")
     with Agent(database, store) as agent:

@@ -101,7 +101,7 @@ def test_two_layouts_of_one_transaction_are_taken_over_in_order(tables: Tables) 
     assert tables.states[NAME].schema_id == last.id
 
 
-def test_a_changed_key_sets_the_table_aside(tables: Tables) -> None:
+def test_a_changed_key_quarantines_the_table(tables: Tables) -> None:
     assert tables.adopt(layout("id", "a", key=("a",)), 100) is None
     state = tables.states[NAME]
     assert (state.state, state.since) == ("quarantined", 100)
@@ -135,7 +135,7 @@ def test_files_of_tables_that_are_not_captured_do_not_land(tables: Tables) -> No
     assert tables.landing([file_of("public.other"), file_of(NAME)]) == [file_of(NAME)]
 
 
-def test_a_table_that_is_removed_is_told_of(tables: Tables) -> None:
+def test_a_table_that_is_removed_is_reported(tables: Tables) -> None:
     tables.remove(NAME)
     assert tables.snapshot() == {}
     assert texts(tables) == ["is no longer among the captured tables"]
@@ -154,7 +154,7 @@ def file_of(table: str) -> LandedFile:
     )
 
 
-def test_a_column_that_comes_back_between_two_looks_is_told_though_no_layout_changed(tables: Tables) -> None:
+def test_a_column_that_comes_back_between_two_looks_is_reported(tables: Tables) -> None:
     tables.note_columns(NAME, {"id", "a"})
     assert tables.states[NAME].dropped == []
     tables.note_columns(NAME, {"id"})
@@ -173,7 +173,7 @@ def test_a_column_that_went_while_its_table_was_quarantined_leaves_all_rows_to_b
     assert tables.adopt(layout("id", "a"), 200) == Repair(NAME, None)
 
 
-def test_a_column_whose_return_the_log_told_is_not_told_twice(tables: Tables) -> None:
+def test_a_column_whose_return_the_log_showed_is_not_reported_twice(tables: Tables) -> None:
     tables.note_columns(NAME, {"id"})
     tables.adopt(layout("id"), 100)
     assert tables.adopt(layout("id", "a"), 200) == Repair(NAME, None)

@@ -57,7 +57,7 @@ def test_a_table_without_a_key_at_the_first_start_hinders_no_other(
     assert_every_cut_exact(store, database)
 
 
-def test_a_dump_of_an_unmended_table_is_refused_and_the_others_asked_for_are_dumped(
+def test_a_dump_of_an_unfixed_table_is_refused_and_the_others_asked_for_are_dumped(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     keyless(database)
@@ -65,8 +65,8 @@ def test_a_dump_of_an_unmended_table_is_refused_and_the_others_asked_for_are_dum
         agent.wait(others_dumped, "the others are dumped")
         alone = submit(store, DumpRequest(tables=[BAD]))
         refused = agent.wait(lambda m: any(alone in n.text for n in m.notices), "it is refused")
-        (told,) = [n.text for n in refused.notices if alone in n.text]
-        assert "it has no primary key (add a primary key)" in told
+        (reported,) = [n.text for n in refused.notices if alone in n.text]
+        assert "it has no primary key (add a primary key)" in reported
         request = submit(store, DumpRequest())
         done = agent.wait(
             lambda m: sum(d.id.startswith(request) and not d.active for d in m.dumps) == 2, "two are dumped"
@@ -76,7 +76,7 @@ def test_a_dump_of_an_unmended_table_is_refused_and_the_others_asked_for_are_dum
         agent.wait_caught_up()
 
 
-def test_a_table_quarantined_at_a_restart_is_taken_up_by_its_hint_once_mended(
+def test_a_table_quarantined_at_a_restart_is_taken_up_by_its_hint_once_fixed(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     database.create_table("public.bad", ["id"], {"id": "bigint", "a": "string"})

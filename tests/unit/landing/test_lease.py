@@ -56,7 +56,7 @@ def held_elsewhere(store: MemoryStore, **changes: Any) -> Holder:
     return state
 
 
-def test_a_free_lease_is_taken_and_tells_its_holder(store: MemoryStore) -> None:
+def test_a_free_lease_is_taken_and_names_its_holder(store: MemoryStore) -> None:
     assert read_lease(store) is None
     lease = Lease.acquire(store, 15)
     state = read_lease(store)
@@ -109,11 +109,11 @@ def test_a_process_that_is_dead_but_not_reaped_is_dead() -> None:
 
 def test_a_lease_elsewhere_is_taken_when_it_was_not_renewed_for_its_length(store: MemoryStore) -> None:
     held_elsewhere(store)
-    clock, told = Clock(), []
-    lease = Lease.acquire(store, 15, told.append, sleep=clock.sleep, clock=clock)
+    clock, reported = Clock(), []
+    lease = Lease.acquire(store, 15, reported.append, sleep=clock.sleep, clock=clock)
     assert lease.term == 5
     assert 10 <= clock.now < 11.5
-    assert told == ["waiting up to 10 s whether process 77 on db-2 still holds the lease"]
+    assert reported == ["waiting up to 10 s whether process 77 on db-2 still holds the lease"]
 
 
 @pytest.mark.parametrize("minutes", [-1e6, -60, -1, 60])

@@ -109,7 +109,7 @@ def test_values_of_every_type_are_read_as_they_were_written() -> None:
     assert found.schema.field("a timestamp_ntz.").type == pa.timestamp("us")
 
 
-def test_a_landed_file_tells_what_it_holds() -> None:
+def test_a_landed_file_says_what_it_holds() -> None:
     store = MemoryStore()
     batches = [
         batch(NARROW, [1, 2], lsn=10),

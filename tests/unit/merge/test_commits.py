@@ -75,7 +75,7 @@ def test_whatever_else_changes_rows_is_a_breach(operation: str) -> None:
     assert judged(rows, 3).breach is None  # it was there when that frontier was recorded
 
 
-def test_a_rebuild_mends_what_was_before_it_and_nothing_after() -> None:
+def test_a_rebuild_fixes_what_was_before_it_and_nothing_after() -> None:
     rows = history(created(), ours(1), "RESTORE", ours(2), ours(2, rebuilt=1))
     assert judged(rows, 1).breach is None
     assert judged([*history("DELETE", oldest=5), *rows], 1).breach

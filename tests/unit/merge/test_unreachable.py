@@ -95,7 +95,7 @@ def test_other_errors_pass_unchanged(text: str) -> None:
         raise PySparkException(text)
 
 
-def test_an_endpoint_that_does_not_answer_is_told_from_one_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unreachable, "ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"

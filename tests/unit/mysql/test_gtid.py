@@ -37,7 +37,7 @@ def test_a_mysql_set_contains_its_subsets(some: list[Gtid], others: list[Gtid]) 
     assert set_of([*some, *others]).contains(set_of(some))
 
 
-def test_mysql_spells_tags_behind_their_uuid_and_lists_in_lines() -> None:
+def test_mysql_formats_tags_behind_their_uuid_and_lists_in_lines() -> None:
     text = f"{U1}:1-5:7:tag:1:3-4,{U2}:9"
     assert str(MysqlGtids.parse(text.replace(",", ",\n").upper())) == text
     assert MysqlGtids.parse(text).holds(Gtid(f"{U1}:tag", 4))
@@ -185,7 +185,7 @@ def test_a_mariadb_place_behind_what_has_landed_is_refused() -> None:
         MariadbGtids.parse("0-1-5", "0-1-6")
 
 
-def test_mariadb_spells_domains_by_number() -> None:
+def test_mariadb_formats_domains_by_number() -> None:
     assert str(MariadbGtids.parse("10-1-5, 2-1-7")) == "2-1-7,10-1-5"
     assert str(Gtid("0", 8, 1)) == "0-1-8"
     assert str(Gtid(U1, 8)) == f"{U1}:8"

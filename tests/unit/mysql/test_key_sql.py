@@ -33,7 +33,7 @@ def compared(type_: str, text: str) -> str:
         ("datetime(6)", ["2026-01-02 03:04:05.5"], None),
     ],
 )
-def test_a_value_has_one_meaning_however_it_is_spelled(type_: str, texts: list[str], expected: str) -> None:
+def test_a_value_has_one_meaning_however_it_is_formatted(type_: str, texts: list[str], expected: str) -> None:
     expected = expected or f"_utf8mb4 X'{texts[0].partition('+')[0].encode().hex()}'"
     assert {text: compared(type_, text) for text in texts} == dict.fromkeys(texts, expected)
 

@@ -24,7 +24,7 @@ def reasons(*looks: str) -> list[bool]:
     return found
 
 
-def test_a_column_that_went_and_comes_back_is_told_however_many_looks_and_layouts_lie_between() -> None:
+def test_a_column_that_went_and_comes_back_is_reported_however_many_looks_and_layouts_lie_between() -> None:
     without = fingerprint(id=1, w=3, dropped=(2,))
     back = fingerprint(id=1, w=3, v=4, dropped=(2,))
     first = fingerprint(id=1, v=2, w=3)

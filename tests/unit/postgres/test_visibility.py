@@ -10,7 +10,7 @@ from connector.landing.manifest import InvisibleCommit
 from connector.postgres.visibility import Snapshot, Visibility
 
 
-def test_a_snapshot_is_read_as_postgres_spells_it() -> None:
+def test_a_snapshot_is_read_as_postgres_formats_it() -> None:
     assert Snapshot.parse("10:20:12,15") == Snapshot(10, 20, frozenset({12, 15}))
     assert Snapshot.parse("726:726:") == Snapshot(726, 726, frozenset())
 
@@ -30,27 +30,27 @@ def test_the_low_watermark_is_below_the_position_itself() -> None:
     visibility = Visibility(0)
     visibility.publish(100, [(90, 7)])
     with visibility.opening() as position:
-        assert visibility.low(position, Snapshot.parse("8:8:")) == 99
+        assert visibility.low_watermark(position, Snapshot.parse("8:8:")) == 99
 
 
 def test_the_low_watermark_is_below_every_commit_that_the_snapshot_does_not_show() -> None:
     visibility = Visibility(0)
     visibility.publish(100, [(60, 7), (70, 9), (80, 8), (90, 5)])
     with visibility.opening() as position:
-        assert visibility.low(position, Snapshot.parse("7:12:8,9")) == 69
+        assert visibility.low_watermark(position, Snapshot.parse("7:12:8,9")) == 69
 
 
 def test_a_commit_at_or_after_xmax_is_not_shown() -> None:
     visibility = Visibility(0)
     visibility.publish(100, [(60, 726)])
     with visibility.opening() as position:
-        assert visibility.low(position, Snapshot.parse("726:726:")) == 59
+        assert visibility.low_watermark(position, Snapshot.parse("726:726:")) == 59
 
 
 def test_a_shown_commit_is_forgotten_and_a_hidden_one_is_kept() -> None:
     visibility = Visibility(0)
     visibility.publish(100, [(60, 7), (70, 9)])
-    assert visibility.settle(Snapshot.parse("9:10:9"))
+    assert visibility.forget_visible_commits(Snapshot.parse("9:10:9"))
     assert visibility.not_yet_visible(100) == [InvisibleCommit(xid=9, lsn=70)]
 
 
@@ -59,9 +59,9 @@ def test_nothing_is_forgotten_while_a_chunk_is_being_opened() -> None:
     visibility.publish(100, [(60, 7)])
     older, newer = Snapshot.parse("7:8:7"), Snapshot.parse("8:8:")
     with visibility.opening() as position:
-        assert not visibility.settle(newer)
-        assert visibility.low(position, older) == 59
-    assert visibility.settle(newer)
+        assert not visibility.forget_visible_commits(newer)
+        assert visibility.low_watermark(position, older) == 59
+    assert visibility.forget_visible_commits(newer)
     assert visibility.size == 0
 
 
@@ -70,11 +70,11 @@ def test_no_low_watermark_is_given_while_a_transaction_below_the_bar_may_run(sti
     visibility = Visibility(50, [InvisibleCommit(xid=5, lsn=0), InvisibleCommit(xid=8, lsn=0)])
     visibility.publish(100, [(60, 7)])  # its commit is read, and may still carry less than it wrote
     with visibility.opening() as position:
-        assert visibility.low(position, Snapshot.parse(still_running)) is None
-        assert visibility.low(position, Snapshot.parse("8:9:8")) == 99
-    visibility.settle(Snapshot.parse(still_running))
+        assert visibility.low_watermark(position, Snapshot.parse(still_running)) is None
+        assert visibility.low_watermark(position, Snapshot.parse("8:9:8")) == 99
+    visibility.forget_visible_commits(Snapshot.parse(still_running))
     assert InvisibleCommit(xid=8, lsn=0) in visibility.not_yet_visible(100)
-    visibility.settle(Snapshot.parse("8:8:"))
+    visibility.forget_visible_commits(Snapshot.parse("8:8:"))
     assert visibility.not_yet_visible(100) == []
 
 
@@ -112,9 +112,9 @@ def test_a_chunk_sees_every_commit_at_or_before_its_low_watermark(data: st.DataO
         elif action == "show" and hidden:
             shown.add(data.draw(st.sampled_from(hidden)))
         elif action == "settle":
-            visibility.settle(snapshot)
+            visibility.forget_visible_commits(snapshot)
         else:
             with visibility.opening() as position:
-                low = visibility.low(position, snapshot)
-            assert low is not None
-            assert all(xid in shown for xid, lsn in lsns.items() if lsn <= low)
+                low_watermark = visibility.low_watermark(position, snapshot)
+            assert low_watermark is not None
+            assert all(xid in shown for xid, lsn in lsns.items() if lsn <= low_watermark)

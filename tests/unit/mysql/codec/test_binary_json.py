@@ -36,7 +36,7 @@ def test_documents_become_the_text_of_their_value(value):
     assert list(json.loads(text)) == list(in_order(value)) if isinstance(value, dict) else True
 
 
-def test_the_text_is_spelled_as_mysql_spells_it():
+def test_the_text_is_formatted_as_mysql_formats_it():
     value = {"bb": [1, 2.5, None, True, False], "a": 'q"\\\n\x01ü/', "": {}}
     assert (
         json_text(reference.json_document(value))
@@ -76,7 +76,7 @@ def test_no_bytes_are_jsons_null():
         (1e-16, "1e-16"),
     ],
 )
-def test_doubles_are_spelled_as_my_gcvt_spells_them(value, text):
+def test_doubles_are_formatted_as_my_gcvt_formats_them(value, text):
     assert double_text(value) == text
     assert json_text(b"\x0b" + struct.pack("<d", value)) == text
 
@@ -108,7 +108,7 @@ def moment(y, mo, d, h, mi, s, micros):
         (opaque(252, b"abc"), '"base64:type252:YWJj"'),
     ],
 )
-def test_opaque_values_are_spelled_as_mysql_spells_them(document, text):
+def test_opaque_values_are_formatted_as_mysql_formats_them(document, text):
     assert json_text(document) == text
 
 

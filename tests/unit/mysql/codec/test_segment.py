@@ -315,7 +315,7 @@ def test_windows_base_and_tail_change_nothing(written, base, tail, window):
 
 
 @given(written=histories(), data=st.data())
-def test_a_damaged_event_sets_the_table_aside(written, data):
+def test_a_damaged_event_quarantines_the_table(written, data):
     which = data.draw(st.integers(0, len(written.events) - 1))
     event = written.events[which]
     cut = data.draw(st.integers(27, len(event) - 1))
@@ -330,7 +330,7 @@ def test_a_damaged_event_sets_the_table_aside(written, data):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.type_name)
-def test_types_are_spelled_as_the_catalog_spells_them(kind):
+def test_types_are_formatted_as_the_catalog_formats_them(kind):
     column = Col(**{**kind.column.__dict__, "name": "c"})
     mapped = parse_table_map(reference.table_map(7, [column]), mariadb=False)
     assert mapped.columns[0].type.type_name == kind.type_name
@@ -432,7 +432,7 @@ def test_a_difference_of_json_is_carried_out_on_the_document_before():
         (partial_update(b"\1\1", b"\2\x09$"), "cannot be read"),
     ],
 )
-def test_a_difference_that_cannot_be_carried_out_sets_the_table_aside(event, reason):
+def test_a_difference_that_cannot_be_carried_out_quarantines_the_table(event, reason):
     found = list(Written(JSON_COLUMNS, [event]).segment().decode())
     assert isinstance(found[0], Quarantine)
     assert reason in found[0].reason
@@ -440,7 +440,7 @@ def test_a_difference_that_cannot_be_carried_out_sets_the_table_aside(event, rea
     assert "binlog_row_value_options" in found[0].hint
 
 
-def test_an_update_that_lacks_the_old_key_sets_the_table_aside():
+def test_an_update_that_lacks_the_old_key_quarantines_the_table():
     columns = [Col("id", 3, unsigned=False), Col("c", 3, unsigned=False)]
     values = [reference.integer(1, 4), reference.integer(2, 4)]
     bitmaps = [[False, True], [True, False]]
@@ -450,7 +450,7 @@ def test_an_update_that_lacks_the_old_key_sets_the_table_aside():
     assert "binlog_row_image" in found[0].hint
 
 
-def test_a_layout_with_a_problem_sets_only_its_table_aside():
+def test_a_layout_with_a_problem_quarantines_only_its_table():
     good = one_column(Col("c", 3, unsigned=False), [reference.integer(5, 4)])
     mapped = parse_table_map(reference.table_map(7, good.columns, key=[0]), mariadb=False)
     transactions = Transactions()

@@ -18,7 +18,7 @@ from connector.mysql.codec.types import LONG, ColumnType
 from connector.mysql.gtid import Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log import events
 from connector.mysql.log.buffer import LogBuffer
-from connector.mysql.log.schema_cache import Mapped
+from connector.mysql.log.schema_cache import ResolvedLayout
 from connector.position import Position
 from connector.schema import TableName
 
@@ -33,24 +33,24 @@ class SchemaCache:
 
     mariadb = False
 
-    def resolve(self, body: bytes) -> Mapped:
+    def resolve(self, body: bytes) -> ResolvedLayout:
         table = table_name_of(body)
         if table.namespace != "d":
-            return Mapped(table)
+            return ResolvedLayout(table)
         table_map = TableMap(0, table, (MappedColumn("id", ColumnType(LONG)),), ("id",))
-        return Mapped(table, table_map, table_map.schema())
+        return ResolvedLayout(table, table_map, table_map.schema())
 
-    def latest(self, table: TableName) -> Mapped:
+    def latest(self, table: TableName) -> ResolvedLayout:
         table_map = TableMap(0, table, (MappedColumn("id", ColumnType(LONG)),), ("id",))
-        return Mapped(table, table_map, table_map.schema())
+        return ResolvedLayout(table, table_map, table_map.schema())
 
     def named(self, database: str, name: str) -> TableName | None:
         return TableName(database, name) if database == "d" else None
 
-    def now(self, table: TableName) -> Mapped:
+    def now(self, table: TableName) -> ResolvedLayout:
         columns = (MappedColumn("id", ColumnType(LONG)), MappedColumn("now", ColumnType(LONG)))
         table_map = TableMap(0, table, columns, ("id",))
-        return Mapped(table, table_map, table_map.schema())
+        return ResolvedLayout(table, table_map, table_map.schema())
 
     def among(self, database: str | None) -> set[TableName]:
         return {TableName("d", "t"), TableName("d", "u")} if database in (None, "d") else set()
@@ -196,7 +196,7 @@ def test_a_statement_that_can_not_be_read_has_all_tables_read_again_whatever_its
     assert {found.table.name for found in log.buffer.take_unlogged()} == {"t", "u"}
 
 
-def test_a_layout_that_no_row_shows_is_told_in_its_place() -> None:
+def test_a_layout_that_no_row_shows_is_reported_in_its_place() -> None:
     log = Log()
     log.transaction(1)
     log.gtid()
@@ -204,8 +204,8 @@ def test_a_layout_that_no_row_shows_is_told_in_its_place() -> None:
     log.transaction(2)
     segment = log.buffer.take()
     batches = [batch for batch in segment.decode() if isinstance(batch, EventBatch)]
-    told = [([c.name for c in batch.schema.columns], batch.table.num_rows) for batch in batches]
-    assert told == [(["id"], 2), (["id", "now"], 0)]
+    reported = [([c.name for c in batch.schema.columns], batch.table.num_rows) for batch in batches]
+    assert reported == [(["id"], 2), (["id", "now"], 0)]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_rows_are_read_again_whose_layout_is_unknown_when_a_column_goes(
     clauses: str, read_again: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No row was logged since the log was opened, and the catalog shows a table without a key."""
-    monkeypatch.setattr(SchemaCache, "latest", lambda _self, table: Mapped(table))
+    monkeypatch.setattr(SchemaCache, "latest", lambda _self, table: ResolvedLayout(table))
     log = Log()
     log.gtid()
     log.query(f"ALTER TABLE t {clauses}")
@@ -289,7 +289,7 @@ def test_layouts_that_no_open_transaction_needs_are_not_kept() -> None:
     for table_id in range(100, 200):
         log.transaction(table_id, table_id=table_id)
         assert len(log.taken()) == 1
-    assert len(log.buffer._held._known) == len(log.buffer._held._laid) == 0
+    assert len(log.buffer._held._known) == len(log.buffer._held._layout_by_id) == 0
 
 
 def test_tables_that_are_not_captured_count_but_do_not_land() -> None:
@@ -340,16 +340,16 @@ def test_a_large_compressed_transaction_is_unpacked_part_by_part(
     packet = b"\0" + log.event(events.TRANSACTION_PAYLOAD, payload(500, codec))
     log.offset += len(packet) - 1
     pieces = [packet[i : i + piece] for i in range(0, len(packet), piece)] if piece else [packet]
-    assert not log.buffer.go_on(1000)
+    assert not log.buffer.unpack_more(1000)
     for part in pieces[:-1]:
         log.buffer.feed([part])
-        assert not log.buffer.go_on(1000)
+        assert not log.buffer.unpack_more(1000)
     end = log.end
     behind = [b"\0" + event for event in after(log)]
     log.buffer.feed([pieces[-1], *behind[:1]])
     log.buffer.feed(behind[1:])
     found, most = [], 0
-    while log.buffer.go_on(1000):
+    while log.buffer.unpack_more(1000):
         most = max(most, log.buffer.held_bytes)
         assert log.buffer.position in (start, end, log.end)
         found += landed(log.buffer.take())
@@ -384,7 +384,7 @@ def test_a_compressed_transaction_that_is_not_as_long_as_announced_stops(
 
     def read() -> None:
         log.write(events.TRANSACTION_PAYLOAD, payload(3, announced=announced))
-        log.buffer.go_on(1 << 20)
+        log.buffer.unpack_more(1 << 20)
 
     log.gtid()
     with pytest.raises((BugError, OSError)):
@@ -637,7 +637,7 @@ TAGGED = bytes.fromhex(
 """What MySQL 9.7 wrote for GTID 093a40e7-e5b3-11f1-bf5b-02fc00000001:mytag:3."""
 
 
-def test_a_segment_tells_the_transactions_up_to_its_position() -> None:
+def test_a_segment_names_the_transactions_up_to_its_position() -> None:
     log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
     log.transaction(1, number=5)
     log.transaction(2, number=7)

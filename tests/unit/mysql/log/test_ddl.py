@@ -7,11 +7,11 @@ import struct
 import pytest
 
 from connector.mysql.log import events
-from connector.mysql.log.ddl import changes_rows, effects_of, rebuilt_by
+from connector.mysql.log.ddl import changes_rows, rebuilt_by, statement_effects
 
 
-def told(statement: str) -> set[tuple[str, str, str | None]]:
-    return {(effect.kind, effect.database, effect.name) for effect in effects_of(statement, "d")}
+def reported(statement: str) -> set[tuple[str, str, str | None]]:
+    return {(effect.kind, effect.database, effect.name) for effect in statement_effects(statement, "d")}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def told(statement: str) -> set[tuple[str, str, str | None]]:
     ],
 )
 def test_a_truncate_names_its_table(statement: str, table: tuple[str, str]) -> None:
-    assert told(statement) == {("truncate", *table)}
+    assert reported(statement) == {("truncate", *table)}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_truncate_names_its_table(statement: str, table: tuple[str, str]) -> N
     ],
 )
 def test_a_statement_that_leaves_rows_alone_has_no_effect(statement: str) -> None:
-    assert {kind for kind, _, _ in told(statement)} <= {"columns"}
+    assert {kind for kind, _, _ in reported(statement)} <= {"columns"}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_statement_that_leaves_rows_alone_has_no_effect(statement: str) -> Non
     ],
 )
 def test_an_alter_names_the_columns_that_went(clauses: str, columns: tuple[str, ...]) -> None:
-    (effect,) = [e for e in effects_of(f"ALTER TABLE x.t {clauses}", "d") if e.kind == "columns"]
+    (effect,) = [e for e in statement_effects(f"ALTER TABLE x.t {clauses}", "d") if e.kind == "columns"]
     assert (effect.database, effect.name, effect.columns) == ("x", "t", columns)
 
 
@@ -106,7 +106,7 @@ def test_an_alter_names_the_columns_that_went(clauses: str, columns: tuple[str, 
     ],
 )
 def test_what_may_change_rows_unlogged_names_the_table(statement: str) -> None:
-    assert ("unlogged", "d", "t") in told(statement)
+    assert ("unlogged", "d", "t") in reported(statement)
 
 
 KEYWORDS = (
@@ -139,7 +139,7 @@ KEYWORDS = (
 )
 @pytest.mark.parametrize("name", KEYWORDS)
 def test_a_keyword_may_name_a_table(statement: str, name: str) -> None:
-    assert any((kind, "d", name) in told(statement.format(t=name)) for kind in CHANGED)
+    assert any((kind, "d", name) in reported(statement.format(t=name)) for kind in CHANGED)
 
 
 CHANGED = ("truncate", "unlogged", "statement")
@@ -147,20 +147,20 @@ CHANGED = ("truncate", "unlogged", "statement")
 
 @pytest.mark.parametrize("statement", ["TRUNCATE @ t", "ALTER TABLE @ t DROP COLUMN c", "INSERT INTO @ t"])
 def test_a_statement_whose_table_can_not_be_parsed_has_an_effect_on_all_it_mentions(statement: str) -> None:
-    assert {("unlogged", "d", "t"), ("statement", "d", "t")} & told(statement)
+    assert {("unlogged", "d", "t"), ("statement", "d", "t")} & reported(statement)
 
 
 def test_a_dropped_database_means_all_its_tables() -> None:
-    assert told("DROP DATABASE IF EXISTS `x y`") == {("unlogged", "x y", None)}
-    assert told("DROP SCHEMA tables") == {("unlogged", "tables", None)}
-    assert told("CREATE OR REPLACE DATABASE `x y` CHARACTER SET utf8mb4") == {("unlogged", "x y", None)}
-    assert told("CREATE OR REPLACE SCHEMA tables") == {("unlogged", "tables", None)}
-    assert told("CREATE DATABASE IF NOT EXISTS x") == set()
+    assert reported("DROP DATABASE IF EXISTS `x y`") == {("unlogged", "x y", None)}
+    assert reported("DROP SCHEMA tables") == {("unlogged", "tables", None)}
+    assert reported("CREATE OR REPLACE DATABASE `x y` CHARACTER SET utf8mb4") == {("unlogged", "x y", None)}
+    assert reported("CREATE OR REPLACE SCHEMA tables") == {("unlogged", "tables", None)}
+    assert reported("CREATE DATABASE IF NOT EXISTS x") == set()
 
 
 def test_a_replaced_sequence_may_have_been_a_table() -> None:
-    assert told("CREATE OR REPLACE SEQUENCE t START WITH 1") == {("unlogged", "d", "t")}
-    assert told("CREATE SEQUENCE t") == set()
+    assert reported("CREATE OR REPLACE SEQUENCE t START WITH 1") == {("unlogged", "d", "t")}
+    assert reported("CREATE SEQUENCE t") == set()
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_a_replaced_sequence_may_have_been_a_table() -> None:
     ],
 )
 def test_a_change_in_the_statement_format_names_the_table(statement: str) -> None:
-    assert ("statement", "d", "t") in told(statement)
+    assert ("statement", "d", "t") in reported(statement)
 
 
 def test_an_insert_does_not_change_the_tables_that_it_reads() -> None:
     statement = "REPLACE INTO percona.checksums SELECT count(*) FROM d.t"
-    assert told(statement) == {("statement", "percona", "checksums")}
+    assert reported(statement) == {("statement", "percona", "checksums")}
 
 
 @pytest.mark.parametrize(

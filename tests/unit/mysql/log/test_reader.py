@@ -88,11 +88,11 @@ def test_a_server_that_becomes_a_replica_is_written_no_more_until_it_is_none(
     state_tables.writable = False
     reading.read(0, 1 << 20)
     log.buffer.created = 1
-    reading._born = 6  # the log goes on in the next file
+    reading._recorded_file = 6  # the log goes on in the next file
     reading.read(0, 1 << 20)
     assert state_tables.written == []
     state_tables.writable = True
     reading.read(0, 1 << 20)
     reading.read(0, 1 << 20)
     assert state_tables.written == ["changes", "file 7"]
-    assert reading.landmark.writable
+    assert reading.progress.writable

@@ -423,7 +423,7 @@ def test_a_key_that_its_type_cannot_hold_is_null_and_its_text_is_in_raw():
     assert (second["id"].isoformat(), second["_cdc"]["raw"]) == ("2026-01-31", None)
 
 
-def test_other_columns_than_the_schema_has_set_the_table_aside():
+def test_other_columns_than_the_schema_has_quarantine_the_table():
     renamed = orders._replace(
         schema=table(ORDERS, "orders", [("id", "bigint"), ("x", "string"), ("total", "int")]).schema
     )

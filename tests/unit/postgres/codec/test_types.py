@@ -44,7 +44,7 @@ def numeric(precision: int, scale: int) -> int:
         (869, "string", "inet"),
     ],
 )
-def test_a_builtin_type_without_modifier_has_its_landing_type_and_spelling(oid, landing, source):
+def test_a_builtin_type_without_modifier_has_its_landing_type_and_text(oid, landing, source):
     assert (landing_type(oid, -1), source_type(oid, -1)) == (landing, source)
     arrow_type(landing)
 
@@ -83,7 +83,7 @@ def test_a_numeric_lands_as_decimal_where_128_bits_hold_it(precision, scale, lan
         (1231, numeric(10, 2), "numeric(10,2)[]"),
     ],
 )
-def test_a_modifier_is_spelled_as_format_type_spells_it(oid, typmod, source):
+def test_a_modifier_is_formatted_as_format_type_formats_it(oid, typmod, source):
     assert source_type(oid, typmod) == source
 
 

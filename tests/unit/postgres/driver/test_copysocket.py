@@ -62,7 +62,7 @@ def test_a_walk_goes_on_where_the_last_one_ended(texts, data):
     assert second.upto == len(whole)
 
 
-def test_what_is_passed_over_is_told_to_be_blanked():
+def test_what_is_passed_over_is_to_be_blanked():
     notice = message(b"N", b"\t\n\\")
     found = walk_messages(np.frombuffer(row(b"1") + notice + row(b"2"), np.uint8), 0)
     begin = len(row(b"1"))
