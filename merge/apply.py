@@ -34,24 +34,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING
 
 from connector.landing.format import CDC
 from merge.commits import USER_METADATA, Mark
+from merge.key_pruning import key_conditions
 from merge.keys import Layout, keys_equal
 from merge.reconcile import TARGET_FIELDS
 from merge.session_settings import held
-from merge.sql import listed, literal, position, quoted, text
+from merge.sql import listed, position, quoted, text
 from merge.target import Target, TargetState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LARGE_BYTES = 64 << 20
-"""From this size on, key bounds in the MERGE are worth the extra pass over the changes."""
+"""From this size on, conditions on the target's keys are worth the extra passes over the changes."""
 
 NEWER = f"{position('source')} > {position('target')}"
 SAME = f"{position('source')} = {position('target')}"
@@ -96,8 +96,9 @@ def apply(
     layout: Layout,
     rules: Rules,
     mark: Mark,
+    rows: int,
 ) -> Written:
-    """Write the changes up to the manifest of `mark` to a target, as one commit, durable on return.
+    """Write the changes up to the manifest of `mark` (at most `rows`) as one commit, durable on return.
 
     Writes nothing if another job has already brought the table to this manifest or a later one; read its
     history to find out (`merge.commits`). Delta's concurrent-modification errors propagate: nothing was
@@ -105,25 +106,20 @@ def apply(
     """
     view = f"deltatide_{uuid.uuid4().hex}"
     source.createOrReplaceTempView(view)
+    # Where deletes were computed from the target's rows, the MERGE may find rows that were not there before.
+    pruned = state.bytes > LARGE_BYTES and not (rules.anywhere or rules.whole)
+    restricted = key_conditions(spark, source, layout, rows) if pruned else nullcontext("")
     try:
-        if rules.whole:
-            statement = overwrite_sql(target, view, layout, rules)
-        else:
-            statement = merge_sql(target, view, layout, rules, _bounds(state, source, layout, rules))
-        with held(spark, commit_settings(target, mark)):
+        with restricted as conditions, held(spark, commit_settings(target, mark)):
+            if rules.whole:
+                statement = overwrite_sql(target, view, layout, rules)
+            else:
+                statement = merge_sql(target, view, layout, rules, conditions)
             written = spark.sql(statement).collect()
     finally:
         spark.catalog.dropTempView(view)
     counts = written[0].asDict() if written else {}
     return Written(*(counts.get(f"num_{kind}_rows") for kind in ("inserted", "updated", "deleted")))
-
-
-def _bounds(state: TargetState, source: DataFrame, layout: Layout, rules: Rules) -> str:
-    """Return the key bounds, if they don't depend on when they are computed.
-
-    With deletes computed from the target's rows they do: the MERGE may find rows that were not there before.
-    """
-    return "" if rules.anywhere or state.bytes <= LARGE_BYTES else key_bounds(source, layout)
 
 
 def commit_settings(target: Target, mark: Mark) -> dict[str, str]:
@@ -151,14 +147,14 @@ def overwrite_sql(target: Target, view: str, layout: Layout, rules: Rules) -> st
     return f"INSERT OVERWRITE {into} SELECT {columns} FROM {view} AS source{where}"
 
 
-def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, bounds: str = "") -> str:
+def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, conditions: str = "") -> str:
     """Build the MERGE of reconciled changes, in the temporary view `view`, into a target."""
     # A deleted row keeps its last values, whether the target or the changes have them.
     deleting = f"UPDATE SET {_assignments(_folded(layout, CONTINUES), layout)}" if rules.soft else "DELETE"
     updates = _assignments(new_values(layout, rules), layout)
     inserts = ", ".join([*(f"source.{quoted(name)}" for name in layout.columns), fresh_cdc()])
     return f"""
-        MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout)}{bounds}
+        MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout)}{conditions}
         WHEN MATCHED AND {NEWER} AND {DELETED} THEN {deleting}
         WHEN MATCHED AND ({effective(layout, rules)}) AND {KEPT} THEN UPDATE SET {updates}
         WHEN NOT MATCHED{"" if rules.soft else f" AND {KEPT}"}
@@ -221,20 +217,3 @@ def fresh_cdc() -> str:
 def _cdc(values: Mapping[str, str]) -> str:
     fields = (f"{text(name)}, {values.get(name, f'source._cdc.{name}')}" for name in TARGET_FIELDS)
     return f"named_struct({', '.join(fields)})"
-
-
-def key_bounds(source: DataFrame, layout: Layout) -> str:
-    """Build bounds from the changes' smallest and greatest key, so Delta opens only files in between."""
-    ends: list[Any] = []
-    for name in layout.key:
-        ends += [F.min(quoted(name)), F.max(quoted(name)), F.max(F.col(quoted(name)).isNull())]
-    found = source.agg(*ends).collect()[0]
-    bounds = ""
-    for n, name in enumerate(layout.key):
-        low, high = literal(found[3 * n]), literal(found[3 * n + 1])
-        if low is not None and high is not None:
-            within = f"target.{quoted(name)} BETWEEN {low} AND {high}"
-            bounds += (
-                f" AND ({within} OR target.{quoted(name)} IS NULL)" if found[3 * n + 2] else f" AND {within}"
-            )
-    return bounds

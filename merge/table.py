@@ -136,7 +136,9 @@ class TableJob:
             waiting = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
         anywhere = bool(self.plan.truncates or self.plan.sweeps)
         rules = Rules(self.plan.partial, self.plan.chunks, soft, anywhere, whole)
-        return apply(self.spark, self.target, self.state, source, self.layout, rules, mark), waiting
+        return apply(
+            self.spark, self.target, self.state, source, self.layout, rules, mark, self.plan.rows
+        ), waiting
 
     def ask_again(self) -> int:
         """Request all rows that wait for a column; return their number."""

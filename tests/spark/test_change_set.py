@@ -59,17 +59,16 @@ def test_rows_that_a_slower_job_adds_between_reading_and_merging_are_deleted_too
         zone.log(20, Event("truncate", 15, 0, {}))
     else:
         gap(zone)
-    overtaken, look_for = [], apply._bounds
+    overtaken, built = [], apply.merge_sql
 
-    def bounds(*arguments: Any) -> str:
-        found = look_for(*arguments)
+    def statement(*arguments: Any) -> str:
         if not overtaken:
             overtaken.append(True)
             merge_once(zone.spark.newSession(), zone.config, until=2)
             assert 1 in {found[0] for found in zone.rows("id")}
-        return found
+        return built(*arguments)
 
-    monkeypatch.setattr(apply, "_bounds", bounds)
+    monkeypatch.setattr(apply, "merge_sql", statement)
     zone.merge()
     assert zone.rows() == ([] if what == "truncate" else [(2, 22, "new"), (3, 3, "x")])
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from connector.config import Config
 from connector.errors import ConfigurationError, TableError
-from merge import apply, as_of, cuts, live, merge_once
+from merge import apply, as_of, cuts, key_pruning, live, merge_once
 from tests.support.landed import Event, Landed, config_of, schema_of
 
 ORDERS = schema_of("public.orders", id="int", a="int")
@@ -68,9 +68,11 @@ def test_two_tables_of_one_name_do_not_share_a_schema_and_stop_no_other(
     report = merge_once(spark, config)
     assert {str(table.table) for table in report.failed} == set(names)
     assert not report.exact
-    assert all("would be" in str(table.error) and "exclude one" in str(table.hint) for table in report.failed)
+    assert all(
+        "would also be" in str(table.error) and "exclude one" in str(table.hint) for table in report.failed
+    )
     assert spark.table(f"{schema}.orders").count() == 2
-    with pytest.raises(TableError, match=r"would be public\.orders too"):
+    with pytest.raises(TableError, match=r"would also be the Delta table of public\.orders"):
         live(spark, config, "archive.Orders")
 
 
@@ -118,8 +120,8 @@ def test_a_large_table_is_merged_between_the_bounds_of_the_changes(
 ) -> None:
     monkeypatch.setattr(apply, "LARGE_BYTES", 0)
     bounds: list[str] = []
-    found = apply.key_bounds
-    monkeypatch.setattr(apply, "key_bounds", lambda *a: bounds.append(found(*a)) or bounds[-1])
+    found = key_pruning.key_ranges
+    monkeypatch.setattr(key_pruning, "key_ranges", lambda *a: bounds.append(found(*a)) or bounds[-1])
     table = schema_of("public.t", tuple(LOW), n="bigint", t="string", d="date", m="decimal(38,10)", a="int")
     landed = Landed.local(tmp_path / "landing")
     config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))

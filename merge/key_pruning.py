@@ -1,0 +1,136 @@
+"""Restricts what a MERGE reads of a large target to where the changed keys can be.
+
+Two conditions on the target alone, both implied by the equality of keys, so they never change the result:
+
+- *Ranges* of keys as literals, by which Delta skips files and Parquet skips row groups: one for each column,
+  split at the widest gaps of the first one, since one old key among recent ones must not open every file.
+- A *key filter*: the hash of each changed key sets one bit of an array. A row of the target whose bit is not
+  set can't match, and is dropped as it is scanned. Without the filter, every row is shuffled to the join with
+  all of its columns, however few keys have changed.
+
+The changes come from landed files alone, so both are the same whenever they are computed. The array is a
+session variable: Delta writes the text of the condition into each commit, where a literal would stay.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import functions as F
+
+from connector.schema import decimal_of
+from merge.keys import Layout
+from merge.sql import literal, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MOST_KEYS = 1 << 20
+"""With more changes than this, most of the target is read anyway."""
+
+BITS_PER_KEY = 16
+"""So one row in 16 passes the filter by chance."""
+
+GAPS = 15
+GAP_SHARE = 1 / 64
+"""Ranges are split at up to so many gaps, each of at least this share of all that the keys span."""
+
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_HASHED = (*_INTEGERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
+"""Types of which equal values have equal hashes; not floats, nor strings with a collation."""
+
+
+@contextmanager
+def key_conditions(spark: SparkSession, source: DataFrame, layout: Layout, rows: int) -> Iterator[str]:
+    """Build the conditions for the MERGE of `source`, ``AND ...``, which has at most `rows` rows.
+
+    They hold during the block, in this session.
+    """
+    if rows > MOST_KEYS:
+        yield key_ranges(source, layout, split=False)
+        return
+    name = f"deltatide_keys_{uuid.uuid4().hex}"
+    try:
+        yield key_ranges(source, layout) + key_filter(spark, source, layout, rows, name)
+    finally:
+        with suppress(PySparkException):
+            spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {name}")
+
+
+def key_ranges(source: DataFrame, layout: Layout, *, split: bool = True) -> str:
+    """Build the ranges of the changes' keys, from their smallest and greatest values."""
+    ends: list[Any] = []
+    for name in layout.key:
+        ends += [F.min(quoted(name)), F.max(quoted(name)), F.max(F.col(quoted(name)).isNull())]
+    found = source.agg(*ends).collect()[0]
+    conditions = ""
+    for n, name in enumerate(layout.key):
+        low, high, nulls = found[3 * n : 3 * n + 3]
+        if literal(low) is None or literal(high) is None:
+            continue
+        gaps = _gaps(source, name) if split and n == 0 and _has_distance(layout.columns[name]) else []
+        lows, highs = [low, *(after for _, after in gaps)], [*(before for before, _ in gaps), high]
+        within = [
+            f"target.{quoted(name)} BETWEEN {literal(a)} AND {literal(b)}"
+            for a, b in zip(lows, highs, strict=True)
+        ]
+        if nulls:
+            within.append(f"target.{quoted(name)} IS NULL")
+        conditions += f" AND ({' OR '.join(within)})"
+    return conditions
+
+
+def _has_distance(type_: str) -> bool:
+    return type_ in _INTEGERS or type_ == "date" or decimal_of(type_) is not None
+
+
+def _gaps(source: DataFrame, name: str) -> Sequence[tuple[Any, Any]]:
+    """Return the widest gaps between a column's values, ascending: the values on both sides of each."""
+    column = F.col(quoted(name))
+    keys = source.where(column.isNotNull()).select(column.alias("k")).distinct()
+    number = "CAST({0} AS DOUBLE)" if dict(keys.dtypes)["k"] != "date" else "CAST(unix_date({0}) AS DOUBLE)"
+    width = f"{number.format('k')} - {number.format('before')}"
+    span = f"max({number.format('k')}) OVER () - min({number.format('k')}) OVER ()"
+    widest = (
+        keys.selectExpr("k", "lag(k) OVER (ORDER BY k) AS before", f"{span} AS span")
+        .where(f"{width} >= span * {GAP_SHARE}")
+        .orderBy(F.expr(width).desc())
+        .limit(GAPS)
+    )
+    return sorted((row["before"], row["k"]) for row in widest.select("before", "k").collect())
+
+
+def key_filter(spark: SparkSession, source: DataFrame, layout: Layout, rows: int, name: str) -> str:
+    """Set the session variable `name` to the filter of `source`'s keys, and build the condition.
+
+    Empty for types whose equal values may hash differently, and on a platform without session variables.
+    """
+    if not all(layout.columns[key] in _HASHED or decimal_of(layout.columns[key]) for key in layout.key):
+        return ""
+    try:
+        spark.sql(f"DECLARE VARIABLE {name} ARRAY<BIGINT>")
+    except (ParseException, AnalysisException):
+        return ""
+    words = 1 << max(4, (rows * BITS_PER_KEY // 64).bit_length())
+    word, bit = _word_and_bit("", layout.key, words)
+    changed = source.selectExpr(f"{word} AS word", f"shiftleft(1L, {bit}) AS bits")
+    every = spark.range(words).selectExpr("CAST(id AS INT) AS word", "0L AS bits")
+    filled = changed.unionByName(every).groupBy("word").agg(F.expr("bit_or(bits)").alias("bits"))
+    ordered = "transform(array_sort(collect_list(struct(word, bits))), x -> x.bits)"
+    filled.agg(F.expr(ordered).alias("bits")).createOrReplaceTempView(name)
+    try:
+        spark.sql(f"SET VAR {name} = (SELECT bits FROM {name})")
+    finally:
+        spark.catalog.dropTempView(name)
+    word, bit = _word_and_bit("target.", layout.key, words)
+    return f" AND shiftright(get({name}, {word}), {bit}) & 1 = 1"
+
+
+def _word_and_bit(prefix: str, key: Sequence[str], words: int) -> tuple[str, str]:
+    """Build a key's place in an array of so many 64-bit words (a power of two)."""
+    hashed = f"xxhash64({', '.join(prefix + quoted(name) for name in key)})"
+    return f"CAST(shiftright({hashed}, 6) & {words - 1} AS INT)", f"CAST({hashed} & 63 AS INT)"

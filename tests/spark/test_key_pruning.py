@@ -1,0 +1,69 @@
+"""Conditions on the target's keys: none that has changed is left out, and most others are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from merge.key_pruning import key_conditions, key_filter, key_ranges
+from merge.keys import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AMONG = 2000
+VALUES: dict[str, Callable[[int], Any]] = {
+    "tinyint": lambda n: n % 256 - 128,
+    "int": lambda n: n * 7 - AMONG,
+    "bigint": lambda n: (-1) ** n * (2**63 - 1 - n),
+    "decimal(38,10)": lambda n: Decimal(n * 10**17 - 10**20).scaleb(-10),
+    "string": lambda n: f"{n % 7}\U0001f600'\\{n}",
+    "binary": lambda n: n.to_bytes(3, "big"),
+    "boolean": lambda n: n % 2 == 0,
+    "date": lambda n: date.fromordinal(1 + n * 1800),
+    "timestamp": lambda n: datetime(1900 + n % 200, 1, 1, 0, 0, 0, n, tzinfo=timezone.utc),
+}
+
+
+@pytest.mark.parametrize("types", [*((t,) for t in VALUES), ("string", "int"), ("int", "date", "binary")])
+def test_every_changed_key_meets_the_conditions(spark: SparkSession, types: tuple[str, ...]) -> None:
+    rng = random.Random(str(types))
+    columns = {f"k{n}": type_ for n, type_ in enumerate(types)}
+    layout = Layout(columns, tuple(columns), ())
+    ddl = ", ".join(f"{name} {type_}" for name, type_ in layout.columns.items())
+    rows = list({tuple(VALUES[t](rng.randrange(AMONG)) for t in types) for _ in range(AMONG)})
+    changed = rows[: len(rows) // 20 + 1]
+    source, target = spark.createDataFrame(changed, ddl), spark.createDataFrame(rows, ddl).alias("target")
+    with key_conditions(spark, source, layout, len(changed)) as conditions:
+        found = {tuple(row) for row in target.where(f"true{conditions}").collect()}
+        assert {tuple(row) for row in source.collect()} <= found
+        filtered = target.where("true" + key_filter(spark, source, layout, len(changed), "by_hash")).count()
+    spark.sql("DROP TEMPORARY VARIABLE by_hash")
+    assert filtered <= len(changed) + len(rows) / 8
+
+
+def test_floats_and_collated_strings_have_no_filter(spark: SparkSession) -> None:
+    source = spark.createDataFrame([(1.5,)], "k double")
+    for type_ in ("double", "float", "string collate UTF8_LCASE"):
+        assert key_filter(spark, source, Layout({"k": type_}, ("k",), ()), 1, "unused") == ""
+
+
+def test_one_old_key_among_recent_ones_does_not_open_all_files_in_between(spark: SparkSession) -> None:
+    layout = Layout({"k": "bigint"}, ("k",), ())
+    source = spark.range(1_000_000, 1_001_000).selectExpr("id AS k").union(spark.sql("SELECT 5L AS k"))
+    assert key_ranges(source, layout) == (
+        " AND (target.`k` BETWEEN 5L AND 5L OR target.`k` BETWEEN 1000000L AND 1000999L)"
+    )
+    assert key_ranges(source, layout, split=False) == " AND (target.`k` BETWEEN 5L AND 1000999L)"
+
+
+def test_keys_that_are_null_stay_within_the_ranges(spark: SparkSession) -> None:
+    layout = Layout({"k": "date"}, ("k",), ("k",))
+    source = spark.sql("SELECT DATE'2026-01-01' AS k UNION ALL SELECT NULL")
+    assert "OR target.`k` IS NULL" in key_ranges(source, layout)
+    assert key_ranges(spark.sql("SELECT CAST(NULL AS DATE) AS k"), layout) == ""
