@@ -8,22 +8,31 @@ Invariant: the result is the same whether the events arrive in one merge or in m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC, CDC_FIELDS, DELETE, TRUNCATE
+from connector.landing.manifest import LandedFile
 from connector.position import Position
 from connector.schema import TableSchema
 from merge.keys import Layout, raw_of_key, same_keys, same_rows, with_raw
 from merge.landing_zone import LandingZone
 from merge.plan import Sweep, TablePlan
-from merge.reconcile import SINCE_TYPE, position_of, reconcile
+from merge.reconcile import SINCE_TYPE, only_events, position_of, reconcile
 from merge.sql import data_type, position_literal, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+MOST_OTHERS = 500_000
+"""With more events besides a dump's than this, their keys are not sent to every task."""
+
+PARTITION_BYTES = 64 << 20
+MOST_PARTITIONS = 64
+"""How dumped chunks are grouped for a first load; a plan of many unions is slow to analyze."""
 
 
 def changes(
@@ -40,17 +49,79 @@ def changes(
     `soft`: deleted keys have the columns of their last version.
     Some rows may be stale, since log is read again; the caller must compare positions.
     """
-    events = landing.events(plan.files, schemas, layout.columns)
-    if plan.again:
-        again = landing.events(plan.again, schemas, layout.columns)
-        events = events.unionByName(again.where(f"(_cdc.epoch, _cdc.lsn) > ({plan.low[0]}, {plan.low[1]}L)"))
-    if plan.swept is not None and plan.astride:
-        events = events.where(~_before(plan.swept))
+    events = _events(landing, plan, plan.files, schemas, layout)
     if plan.truncates:
         events = _truncate(landing, plan, schemas, layout, events, target, soft=soft)
     if target is not None:
         for sweep in plan.sweeps:
             events = events.unionByName(_stale_key_deletes(landing, sweep, schemas, layout, target))
+    return _reconciled(events, plan, layout, soft=soft)
+
+
+def first_changes(
+    landing: LandingZone,
+    plan: TablePlan,
+    schemas: Mapping[str, TableSchema],
+    layout: Layout,
+    *,
+    soft: bool = False,
+) -> DataFrame:
+    """Return the same changes to an empty target, without sorting what one full dump has read.
+
+    A key that is in no other file has one event, its dumped row, which is taken as it is. Only the other keys
+    are reconciled. The frame's partitions are ranges of chunks, so that the files of the table are ranges of
+    the key. The key must be unique at the source.
+    """
+    bulk = plan.bulk
+    others = plan.besides_bulk
+    if not bulk or plan.truncates or sum(file.rows for file in (*others, *plan.again)) > MOST_OTHERS:
+        return changes(landing, plan, schemas, layout, None, soft=soft)
+    rows = _in_order(landing, bulk, schemas, layout)
+    if not others and not plan.again:
+        return only_events(rows, layout.key, layout.values)
+    events = _events(landing, plan, others, schemas, layout)
+    raw = F.struct(F.col(CDC)["raw"].alias("raw")).alias(CDC)
+    keys = F.broadcast(events.select(*[F.col(quoted(name)) for name in layout.key], raw)).alias("target")
+    alone = rows.alias("source").join(keys, same_rows(layout), "left_anti")
+    dumped = landing.events(bulk, schemas, layout.columns).alias("source")
+    events = events.unionByName(dumped.join(keys, same_rows(layout), "left_semi"))
+    return only_events(alone, layout.key, layout.values).unionByName(
+        _reconciled(events, plan, layout, soft=soft)
+    )
+
+
+def _events(
+    landing: LandingZone,
+    plan: TablePlan,
+    files: Sequence[LandedFile],
+    schemas: Mapping[str, TableSchema],
+    layout: Layout,
+) -> DataFrame:
+    """Read the events of a plan's new `files`, and of those to read again, that count."""
+    events = landing.events(files, schemas, layout.columns)
+    if plan.again:
+        again = landing.events(plan.again, schemas, layout.columns)
+        events = events.unionByName(again.where(f"(_cdc.epoch, _cdc.lsn) > ({plan.low[0]}, {plan.low[1]}L)"))
+    if plan.swept is not None and plan.astride:
+        events = events.where(~_before(plan.swept))
+    return events
+
+
+def _in_order(
+    landing: LandingZone, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: Layout
+) -> DataFrame:
+    """Read chunks in partitions of neighbors, each of about `PARTITION_BYTES`."""
+    parts = max(1, min(MOST_PARTITIONS, sum(chunk.bytes for chunk in chunks) // PARTITION_BYTES))
+    size = -(-len(chunks) // parts)
+    frames = []
+    for first in range(0, len(chunks), size):
+        group = chunks[first : first + size]
+        count = max(1, sum(chunk.bytes for chunk in group) // PARTITION_BYTES)
+        frames.append(landing.events(group, schemas, layout.columns).coalesce(count))
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _reconciled(events: DataFrame, plan: TablePlan, layout: Layout, *, soft: bool) -> DataFrame:
     return reconcile(
         events, layout.key, layout.values, partial=plan.partial, raw_keys=layout.raw_keys, soft=soft
     )

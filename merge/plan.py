@@ -46,7 +46,7 @@ class TablePlan:
 
     `files`: those not read yet. `again`: log to read again; only its events after `low` (epoch, LSN) count.
     `swept`: of all files, only events from this position on count; None: all.
-    `altered`: the layout changed. `dumping`: a full dump is running at `upto`.
+    `altered`: the layout changed. `dumping`: a full dump is running at `upto`. `full_dumps`: their ids.
     """
 
     table: TableName
@@ -60,6 +60,7 @@ class TablePlan:
     sweeps: tuple[Sweep, ...]
     altered: bool
     dumping: bool
+    full_dumps: frozenset[str] = frozenset()
 
     @property
     def all(self) -> tuple[LandedFile, ...]:
@@ -111,6 +112,23 @@ class TablePlan:
         return any(file.kind == "chunk" for file in self.files)
 
     @property
+    def bulk(self) -> tuple[LandedFile, ...]:
+        """List the chunks of the only full dump among the files, in order: disjoint ranges of the key.
+
+        Empty if there are several full dumps, or a chunk landed twice.
+        """
+        chunks = [file for file in self.files if file.kind == "chunk" and file.dump in self.full_dumps]
+        if len({file.dump for file in chunks}) != 1 or len({file.chunk for file in chunks}) < len(chunks):
+            return ()
+        return tuple(sorted(chunks, key=lambda file: file.chunk or 0))
+
+    @property
+    def besides_bulk(self) -> tuple[LandedFile, ...]:
+        """List the other new files."""
+        bulk = {file.path for file in self.bulk}
+        return tuple(file for file in self.files if file.path not in bulk)
+
+    @property
     def truncates(self) -> tuple[LandedFile, ...]:
         """List the files in which the table was truncated."""
         return tuple(file for file in self.all if file.truncates)
@@ -150,6 +168,7 @@ def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) ->
         sweeps=(sweep,) if sweep else (),
         altered=any(n.table == table and n.kind == "schema" for m in news for n in m.notices),
         dumping=any(d.table == table and d.kind == "full" and d.active for d in news[-1].dumps),
+        full_dumps=frozenset(d.id for m in news for d in m.dumps if d.table == table and d.kind == "full"),
     )
 
 

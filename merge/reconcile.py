@@ -78,6 +78,13 @@ def reconcile(
     return _by_row(events, key, columns, raw_keys)
 
 
+def only_events(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    """Return dumped rows, each the only event of its key, as `reconcile` would: without grouping them."""
+    cdc = F.col(CDC)
+    resolved = _target_cdc(cdc, cdc["raw"], F.lit(None).cast(MISSING_TYPE), position_of(cdc))
+    return events.select(*[F.col(quoted(name)) for name in [*key, *columns]], resolved.alias(CDC))
+
+
 def position_of(cdc: Column) -> Column:
     """Return the position as a struct that compares as positions do."""
     return F.struct(cdc["epoch"], cdc["lsn"], cdc["seq"])

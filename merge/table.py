@@ -15,7 +15,7 @@ from connector.errors import TableError
 from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
 from merge.backfill import Waiting, count_waiting, request_missing, request_waiting
-from merge.change_set import changes, with_deleted
+from merge.change_set import changes, first_changes, with_deleted
 from merge.commits import Commits, Mark, is_of, read_commits
 from merge.control_table import Frontier
 from merge.keys import Layout
@@ -27,7 +27,7 @@ from merge.session_settings import COMPILED, held
 from merge.target import DROP, Target, TargetState
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 FEW_ROWS = 20_000
 """With up to this many events, on a small table, queries are interpreted."""
@@ -128,7 +128,7 @@ class TableJob:
         """
         frame = None if whole else self.target.frame(self.spark)
         soft = self.config.table(self.plan.table).deletes == "soft"
-        source = changes(self.landing, self.plan, self.schemas, self.layout, frame, soft=soft)
+        source = self._changes(frame, soft=soft)
         if whole and soft and not self.state.empty:
             source = with_deleted(source, self.target.frame(self.spark), self.layout)
         waiting = Waiting()
@@ -139,6 +139,12 @@ class TableJob:
         return apply(
             self.spark, self.target, self.state, source, self.layout, rules, mark, self.plan.rows
         ), waiting
+
+    def _changes(self, target: DataFrame | None, *, soft: bool) -> DataFrame:
+        known = (self.landing, self.plan, self.schemas, self.layout)
+        if target is None and not self.config.table(self.plan.table).key:
+            return first_changes(*known, soft=soft)
+        return changes(*known, target, soft=soft)
 
     def ask_again(self) -> int:
         """Request all rows that wait for a column; return their number."""
