@@ -195,6 +195,12 @@ class LakeConfig(_Section):
         return self
 
 
+class MergeConfig(_Section):
+    """``[merge]``: how a merge runs. `parallel`: tables at a time; None: twice the cores, at most 8."""
+
+    parallel: int | None = Field(default=None, ge=1, le=64)
+
+
 class TableConfig(_Section):
     """``[tables."namespace.name"]``: settings of one table.
 
@@ -213,6 +219,7 @@ class Config(_Section):
     landing: LandingConfig
     dump: DumpConfig = DumpConfig()
     lake: LakeConfig | None = None
+    merge: MergeConfig = MergeConfig()
     tables: dict[TableName, TableConfig] = Field(default_factory=dict)
 
     def table(self, name: TableName) -> TableConfig:

@@ -66,8 +66,8 @@ TXN_VERSIONS_PER_MANIFEST = 1000
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The setting from which Delta takes a commit's user metadata."""
 
-COMMITS_READ = 100
-"""Enough for the commits since the last cut, including OPTIMIZE and the like."""
+COMMITS_READ = 10
+"""Enough for the commits since the last cut, including OPTIMIZE and the like; each one read opens a file."""
 
 
 @dataclass(frozen=True)

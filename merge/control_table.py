@@ -98,9 +98,13 @@ def cuts_table(config: Config) -> str:
 
 def read_frontiers(spark: SparkSession, config: Config) -> Frontiers:
     """Read the frontiers of the configured source."""
+    of_source = f"FROM {cuts_table(config)} WHERE source = {text(config.source.name)}"
     try:
+        # First only the numbers: Delta then opens no more than the files of the newest cuts.
+        numbers = spark.sql(f"SELECT manifest {of_source} ORDER BY manifest DESC LIMIT {ROWS_READ}").collect()
+        oldest = min((row["manifest"] for row in numbers), default=0)
         rows = spark.sql(
-            f"SELECT * FROM {cuts_table(config)} WHERE source = {text(config.source.name)} "
+            f"SELECT * {of_source} AND manifest >= {oldest} "
             f"ORDER BY manifest DESC, merged_at DESC LIMIT {ROWS_READ}"
         ).collect()
     except AnalysisException as error:

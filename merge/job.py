@@ -6,7 +6,8 @@
 
 Invariants:
 
-- All tables are merged up to the same manifest. A table that fails stays where it is; the others go on.
+- All tables are merged up to the same manifest, several at a time, each in a session of its own: Delta takes
+  what a commit carries from the session. A table that fails stays where it is; the others go on.
 - The cut is recorded after the tables; the next run repairs a crash at any point.
 - A cut is exact only if no row of a table waits for a column, counted in the very version that the cut names.
 - A table is merged from its frontier only while that continues (`merge.commits`): a Delta table that was
@@ -18,10 +19,13 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from connector import failpoint
@@ -38,7 +42,7 @@ from merge.plan import TablePlan, plan_past_holes
 from merge.report import MergeReport, Progress, TableProgress, TableReport
 from merge.retry import SPARK_ERRORS, attempts, first_line
 from merge.schema import check_layout
-from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED, held, own_session
+from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED, Sessions, own_sessions
 from merge.table import Merged, TableJob, check_origin
 from merge.target import (
     Target,
@@ -58,6 +62,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEPT_MANIFESTS = 1000
+
+MOST_PARALLEL = 8
+"""Most tables merged at a time, unless configured: more gain little, and each needs memory in the driver."""
 
 TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, FencedError, GapError, *SPARK_ERRORS)
 """Errors that stop the merge of one table and let the others go on.
@@ -79,17 +86,23 @@ def merge_once(
 
     `tables`: only these, as ``namespace.table``. On return everything is durable, including the cut. A
     table's failure is in the report; what affects all tables (landing zone not readable, a manifest missing,
-    a newer format) is raised, as `StoreError` if the store can't be reached. Once `stop` is set, the current
-    table is finished and the others stay where they are. Running again after a crash at any point gives the
-    same tables.
+    a newer format) is raised, as `StoreError` if the store can't be reached. Once `stop` is set, the tables
+    under way are finished and the others stay where they are. Running again after a crash at any point gives
+    the same tables.
     """
-    with own_session(spark) as own:
-        landing = LandingZone(own, config.landing.url, config.source.name)
-        return merge_in(own, config, landing, tables=tables, until=until, progress=progress, stop=stop)
+    with merging_sessions(spark, config) as sessions:
+        landing = LandingZone(sessions.first, config.landing.url, config.source.name)
+        return merge_in(sessions, config, landing, tables=tables, until=until, progress=progress, stop=stop)
+
+
+def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextManager[Sessions]:
+    """Return the sessions for merges of a source, as many as it merges tables at a time."""
+    parallel = config.merge.parallel or min(MOST_PARALLEL, 2 * (os.cpu_count() or 1))
+    return own_sessions(spark, parallel, {**INTERPRETED, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT})
 
 
 def merge_in(
-    own: SparkSession,
+    sessions: Sessions,
     config: Config,
     landing: LandingZone,
     *,
@@ -98,16 +111,16 @@ def merge_in(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> MergeReport:
-    """Merge like `merge_once`, in a session that nobody else uses and that `landing` reads with."""
-    check_endpoint(own, config)
-    with explained(config), held(own, {**INTERPRETED, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT}):
+    """Merge like `merge_once`, in sessions that nobody else uses; `landing` is read by the first."""
+    check_endpoint(sessions.first, config)
+    with explained(config):
         return _merge_all(
-            own, config, landing, tables, until, progress or (lambda _: None), stop or threading.Event()
+            sessions, config, landing, tables, until, progress or (lambda _: None), stop or threading.Event()
         )
 
 
 def _merge_all(
-    spark: SparkSession,
+    sessions: Sessions,
     config: Config,
     landing: LandingZone,
     tables: Collection[str] | None,
@@ -115,7 +128,7 @@ def _merge_all(
     progress: Progress,
     stop: threading.Event,
 ) -> MergeReport:
-    begun = time.monotonic()
+    begun, spark = time.monotonic(), sessions.first
     frontiers = read_frontiers(spark, config)
     # Checked before the manifests: what the agent picks up meanwhile is then in one of those.
     waits = any(frontier.missing for frontier in frontiers.by_table.values()) and missing_is_asked(landing)
@@ -128,8 +141,7 @@ def _merge_all(
     if not frontiers.newest:
         check_schema(spark, config)
     run = _Run(spark, config, landing, frontiers, manifest, progress, asks=until is None and not waits)
-    # A signal stops it between two tables.
-    reports = [run.merge(targets[table]) for table in chosen if not stop.is_set()]
+    reports = run.merge_each([targets[table] for table in chosen], sessions, stop)
     exact, recorded = run.record(reports)
     landing.forget(manifest.number - KEPT_MANIFESTS)
     return MergeReport(
@@ -172,7 +184,10 @@ def _chosen(manifest: Manifest, frontiers: Frontiers, tables: Collection[str] | 
 
 @dataclass(frozen=True)
 class _Run:
-    """One merge of a source up to one manifest. `asks`: whether to request rows that still wait again."""
+    """One merge of a source up to one manifest. `asks`: whether to request rows that still wait again.
+
+    The session is that of the table being merged, the first one for all that concerns the whole.
+    """
 
     spark: SparkSession
     config: Config
@@ -181,6 +196,30 @@ class _Run:
     manifest: Manifest
     progress: Progress
     asks: bool
+    showing: threading.Lock = field(default_factory=threading.Lock)
+
+    def merge_each(
+        self, targets: Sequence[Target], sessions: Sessions, stop: threading.Event
+    ) -> list[TableReport]:
+        """Merge tables, as many at a time as there are sessions; once `stop` is set, no more are begun.
+
+        An error that affects all tables is raised, once those under way have ended.
+        """
+        broken = threading.Event()
+
+        def merge(target: Target) -> TableReport | None:
+            if stop.is_set() or broken.is_set():
+                return None
+            with sessions.lend() as session:
+                run = replace(self, spark=session, landing=self.landing.read_by(session))
+                try:
+                    return run.merge(target)
+                except BaseException:
+                    broken.set()
+                    raise
+
+        with ThreadPoolExecutor(min(sessions.most, max(1, len(targets))), "deltatide-merge") as threads:
+            return [report for report in threads.map(merge, targets) if report is not None]
 
     def merge(self, target: Target) -> TableReport:
         """Merge one table; errors of this table alone are in the report."""
@@ -205,7 +244,8 @@ class _Run:
         return self._report(target, self.frontiers.of(target.table), error=first_line(error), hint=hint)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
-        self.progress(TableProgress(target.table, step, rows, seconds))
+        with self.showing:
+            self.progress(TableProgress(target.table, step, rows, seconds))
 
     def _report(self, target: Target, frontier: Frontier, **more: Any) -> TableReport:
         return TableReport(

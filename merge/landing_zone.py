@@ -11,7 +11,9 @@ Invariants:
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -57,13 +59,23 @@ def spark_url(url: str) -> str:
 
 
 class LandingZone:
-    """One source's folder in the landing zone. Caches what it has read, since none of it ever changes."""
+    """One source's folder in the landing zone. Caches what it has read, since none of it ever changes.
+
+    Threads may share it.
+    """
 
     def __init__(self, spark: SparkSession, url: str, source: str) -> None:
         self.root = f"{spark_url(url).rstrip('/')}/{source}"
         self._spark = spark
         self._manifests: dict[int, Manifest] = {}
         self._schemas: dict[str, TableSchema] = {}
+        self._reading = threading.RLock()
+
+    def read_by(self, spark: SparkSession) -> LandingZone:
+        """Return the same landing zone, read by another session; both share what they have read."""
+        other = copy(self)
+        other._spark = spark
+        return other
 
     def newest(self, after: int, until: int | None = None) -> int:
         """Read the manifests after number `after`, up to `until` at most, and return the last one's number.
@@ -96,9 +108,10 @@ class LandingZone:
 
     def get(self, number: int) -> Manifest:
         """Return one manifest that is known to exist; reads its block, since plans go forward and back."""
-        if number not in self._manifests:
-            first = number // BLOCK * BLOCK
-            self._manifests.update(self._read(max(1, first), first + BLOCK - 1))
+        first = number // BLOCK * BLOCK
+        with self._reading:
+            if number not in self._manifests:
+                self._manifests.update(self._read(max(1, first), first + BLOCK - 1))
         try:
             return self._manifests[number]
         except KeyError:
@@ -110,9 +123,10 @@ class LandingZone:
 
     def load(self, first: int, last: int) -> None:
         """Read manifests that will be needed, folder by folder, unless they are cached."""
-        unknown = [number for number in range(first, last + 1) if number not in self._manifests]
-        if unknown:
-            self._manifests.update(self._read(unknown[0], unknown[-1]))
+        with self._reading:
+            unknown = [number for number in range(first, last + 1) if number not in self._manifests]
+            if unknown:
+                self._manifests.update(self._read(unknown[0], unknown[-1]))
 
     def forget(self, before: int) -> None:
         """Drop manifests that are rarely needed again from memory."""
@@ -170,10 +184,10 @@ class LandingZone:
     def schemas(self, wanted: Iterable[tuple[TableName, str]]) -> dict[str, TableSchema]:
         """Read the schema objects of ``(table, schema id)`` all at once; return them by id."""
         ids = dict.fromkeys(wanted)
-        new = [pair for pair in ids if pair[1] not in self._schemas]
-        if new:
+        with self._reading:
+            new = [pair for pair in ids if pair[1] not in self._schemas]
             paths = [f"{self.root}/{schema_path(table, id_)}" for table, id_ in new]
-            for file, text in self._texts(paths):
+            for file, text in self._texts(paths) if paths else []:
                 self._schemas[file.removesuffix(".json")] = TableSchema.from_json(text)
         for table, id_ in ids:
             if id_ not in self._schemas:

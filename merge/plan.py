@@ -142,7 +142,7 @@ class TablePlan:
 def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) -> TablePlan:
     """Plan the merge of one table from manifest `after` (exclusive) to `upto` (inclusive)."""
     news = [manifests.get(number) for number in range(after + 1, upto + 1)]
-    fresh = [file for manifest in news for file in manifest.files if file.table == table]
+    fresh = [file for manifest in news for file in manifest.files_of(table)]
     chunks = [file for file in fresh if file.kind == "chunk"]
     log = [file for file in fresh if file.kind == "log"]
     sweep = _last_sweep(table, news, manifests)
@@ -167,8 +167,8 @@ def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) ->
         swept=swept,
         sweeps=(sweep,) if sweep else (),
         altered=any(n.table == table and n.kind == "schema" for m in news for n in m.notices),
-        dumping=any(d.table == table and d.kind == "full" and d.active for d in news[-1].dumps),
-        full_dumps=frozenset(d.id for m in news for d in m.dumps if d.table == table and d.kind == "full"),
+        dumping=any(d.kind == "full" and d.active for d in news[-1].dumps_of(table)),
+        full_dumps=frozenset(d.id for m in news for d in m.dumps_of(table) if d.kind == "full"),
     )
 
 
@@ -208,7 +208,7 @@ def _log_after(table: TableName, manifests: Manifests, upto: int, low: tuple[int
         manifest = manifests.get(number)
         if (manifest.epoch, manifest.position) <= low:
             break
-        files = [f for f in manifest.files if f.table == table and f.kind == "log"]
+        files = [f for f in manifest.files_of(table) if f.kind == "log"]
         found = [f for f in files if (f.last.epoch, f.last.lsn) > low] + found
     return found
 
@@ -219,8 +219,8 @@ def _last_sweep(table: TableName, news: Sequence[Manifest], manifests: Manifests
     ended = {
         dump.id: dump
         for manifest in news
-        for dump in manifest.dumps
-        if dump.table == table and dump.kind == "full" and dump.state == "complete"
+        for dump in manifest.dumps_of(table)
+        if dump.kind == "full" and dump.state == "complete"
         if dump.finished_in is not None and first <= dump.finished_in <= last
     }
     sweeps = [_sweep(dump, manifests) for dump in ended.values()]
@@ -240,5 +240,7 @@ def _not_swept(files: Iterable[LandedFile], swept: Position | None) -> tuple[Lan
 def _sweep(dump: DumpState, manifests: Manifests) -> Sweep:
     position, last = FullDump.of(dump).position, dump.finished_in or 0
     between = (manifests.get(number) for number in range(dump.started_in, last + 1))
-    chunks = tuple(f for m in between for f in m.files if f.kind == "chunk" and f.dump == dump.id)
+    chunks = tuple(
+        f for m in between for f in m.files_of(dump.table) if f.kind == "chunk" and f.dump == dump.id
+    )
     return Sweep(dump.id, position, chunks)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from connector.config import Config
 from connector.errors import TransientError
-from merge.job import merge_in
+from merge.job import merge_in, merging_sessions
 from merge.landing_zone import LandingZone
 from merge.report import MergeReport, Progress
-from merge.session_settings import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,18 +34,18 @@ def merge_every(
 ) -> None:
     """Merge repeatedly, starting at most every `seconds`, until `stop` is set.
 
-    Then finish the current table, and record the cut with the tables merged so far. If the store can't be
+    Then finish the tables under way, and record the cut with the tables merged so far. If the store can't be
     reached, retry with growing pauses, and log the error when it changes. A table's failure is in the report;
     other errors that affect all tables are raised.
     """
     stop = stop or threading.Event()
     outage = _Outage(seconds)
-    with own_session(spark) as own:
-        landing = LandingZone(own, config.landing.url, config.source.name)
+    with merging_sessions(spark, config) as sessions:
+        landing = LandingZone(sessions.first, config.landing.url, config.source.name)
         while not stop.is_set():
             begun = time.monotonic()
             try:
-                done = merge_in(own, config, landing, tables=tables, progress=progress, stop=stop)
+                done = merge_in(sessions, config, landing, tables=tables, progress=progress, stop=stop)
             except TransientError as error:
                 stop.wait(outage.pause_after(error))
                 continue

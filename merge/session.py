@@ -71,6 +71,8 @@ SETTINGS = {
     # Delta's 50 partitions for the state of a table make each small merge seconds slower.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "4",
+    # Several tables are merged at a time: a large one must not keep the small ones waiting.
+    "spark.scheduler.mode": "FAIR",
 }
 
 S3A = "spark.hadoop.fs.s3a."
@@ -86,9 +88,15 @@ S3A_PATIENCE = {
 """A store that is gone or hangs is an error after a minute or two, not after ten: merges are repeated anyway.
 Requests that Hadoop knows to be long (uploads of parts) have their own timeout."""
 
+JAVA = "-XX:+UseParallelGC"
+"""Both of Java's compilers, for merges of many rows or over days; throughput counts, not pauses."""
+
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A process that lives for minutes never recoups the cost of Java's second compiler: without it, startup and
-the first merges take less than half the CPU. A session that merges for days should not set these options."""
+"""For a process that lives for minutes and merges few rows, such as a test: it never recoups the cost of the
+second compiler. With many rows, it takes several times as long."""
+
+HEAP_MIB = 2048
+"""At most; a quarter of the machine's memory if that is less, but at least Spark's own default of 1 GiB."""
 
 BUNDLED = {
     "com.fasterxml.jackson.core": ("jackson-annotations", "jackson-core", "jackson-databind"),
@@ -136,7 +144,7 @@ def s3_of(config: Config) -> S3Settings | None:
 
 
 def local_session(
-    app_name: str = "deltatide", *, s3: S3Access | None = None, java_options: str = QUICK_JAVA
+    app_name: str = "deltatide", *, s3: S3Access | None = None, java_options: str = JAVA
 ) -> SparkSession:
     """Start a local session with Delta, and with S3A if `s3` is given.
 
@@ -153,6 +161,7 @@ def local_session(
         "spark.master": "local[*]",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "deltatide-warehouse"),
         "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.memory": f"{_heap_mib()}m",
     }
     builder = SparkSession.builder
     for name, value in settings.items():
@@ -169,6 +178,11 @@ def local_session(
             "Spark did not start: " + " / ".join(tail or [str(error)]),
             hint=f"put Java 17 or 21 on JAVA_HOME or PATH; its output is in {log}",
         ) from error
+
+
+def _heap_mib() -> int:
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    return max(1024, min(HEAP_MIB, machine // 4))
 
 
 def s3_settings(s3: S3Access | None) -> dict[str, str]:

@@ -7,8 +7,8 @@ commits would carry them too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -58,24 +58,66 @@ UNMARKED: Mapping[str, str | None] = {
 NOT_COPIED = "spark.databricks.delta.lastCommitVersionInSession"
 
 
-@contextmanager
-def own_session(spark: SparkSession) -> Iterator[SparkSession]:
-    """Return a session with the same settings and current catalog, whose changes nobody else sees.
+class Sessions:
+    """A merge's own sessions, with the same settings: one for each table that is merged at a time.
 
-    If the platform has no second session, it is `spark` itself, whose settings are changed and restored.
+    `first` also reads what all tables share. Others are opened when they are needed.
     """
+
+    def __init__(self, first: SparkSession, most: int, another: Callable[[], SparkSession]) -> None:
+        self.first = first
+        self.most = most
+        self._free, self._opened, self._another = [first], 1, another
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def lend(self) -> Iterator[SparkSession]:
+        """Return a session that no other thread uses during the block; wait for one if all are in use."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._opened < self.most)
+            if not self._free:
+                self._free.append(self._another())
+                self._opened += 1
+            session = self._free.pop()
+        try:
+            yield session
+        finally:
+            with self._changed:
+                self._free.append(session)
+                self._changed.notify()
+
+
+@contextmanager
+def own_sessions(spark: SparkSession, most: int, settings: Mapping[str, str | None]) -> Iterator[Sessions]:
+    """Return up to `most` sessions with the caller's settings and current catalog, and `settings` on top.
+
+    Nobody else sees their changes. If the platform has no second session, the only one is `spark` itself,
+    whose settings are changed and restored.
+    """
+    separate = hasattr(spark, "newSession") or hasattr(spark, "cloneSession")
+    with ExitStack() as stack:
+
+        def another() -> SparkSession:
+            session = stack.enter_context(_own_session(spark)) if separate else spark
+            stack.enter_context(held(session, settings))
+            return session
+
+        yield Sessions(another(), most if separate else 1, another)
+
+
+@contextmanager
+def _own_session(spark: SparkSession) -> Iterator[SparkSession]:
     if hasattr(spark, "newSession"):
         yield _new_session(spark)
-    elif hasattr(spark, "cloneSession"):  # Spark Connect
-        clone: Any = spark.cloneSession()
-        try:
-            yield clone
-        finally:
-            with suppress(Exception):
-                clone.client.release_session()
-                clone.client.close()
-    else:
-        yield spark
+        return
+    connected: Any = spark
+    clone = connected.cloneSession()  # Spark Connect
+    try:
+        yield clone
+    finally:
+        with suppress(Exception):
+            clone.client.release_session()
+            clone.client.close()
 
 
 def _new_session(spark: SparkSession) -> SparkSession:

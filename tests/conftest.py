@@ -203,8 +203,8 @@ def s3(s3_server: S3Server) -> S3:
 def spark(s3_server: S3Server) -> Iterator[SparkSession]:
     """Start one local session; s3a paths go to the S3 server."""
     pytest.importorskip("pyspark")
-    from merge.session import local_session
+    from merge.session import QUICK_JAVA, local_session
 
-    session = local_session("deltatide-tests", s3=s3_server.s3)
+    session = local_session("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)
     yield session
     session.stop()

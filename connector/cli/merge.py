@@ -57,7 +57,7 @@ def merge(
     settings = _lake_config(config)
     names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
     log_to_stderr(verbose=False)
-    stop = threading.Event()  # ends after the current table
+    stop = threading.Event()  # ends after the tables under way
     signals: list[int] = []
 
     def end(number: int) -> None:
@@ -88,7 +88,7 @@ def _abandon(number: int, _frame: FrameType | None) -> NoReturn:
     """Exit at once on the second signal; Spark is not asked anything more, as it may be in a long call."""
     from merge.gateway import kill_java
 
-    err.print("interrupted: the table under way is abandoned, the next merge does it again")
+    err.print("interrupted: the tables under way are abandoned, the next merge does them again")
     kill_java()
     os._exit(128 + number)
 

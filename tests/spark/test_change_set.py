@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from merge import apply, merge_once
+from merge import apply, change_set, merge_once
 from tests.support.landed import Chunk, Event
 from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
@@ -154,3 +154,40 @@ def test_a_table_built_anew_over_a_gap_has_no_ghosts(zone: Zone) -> None:
     assert zone.live() == [(2, 22, "new"), (3, 3, "x")]
     zone.merge()
     assert zone.rows() == [(2, 22, "new"), (3, 3, "x")]
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_first_load_takes_dumped_rows_as_they_are_unless_another_file_has_their_key(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soft: bool
+) -> None:
+    """Two chunks of a dump; log from during it: an update without `b`, a delete, an insert; an older one."""
+    zone = Zone(spark, tmp_path, **({"public__orders": {"deletes": "soft"}} if soft else {}))
+    monkeypatch.setattr(change_set, "PARTITION_BYTES", 1)
+    zone.log(20, update_of_a(6, 5, 50), update_of_a(15, 2, 20), delete(16, 3), insert(17, 9))
+    zone.landed.full_dump(T, 1, low=10, started_in=1)
+    chunks = [Chunk(10, 20, [row(k, k, f"b{k}") for k in ks]) for ks in ((1, 2, 3), (4, 5))]
+    zone.chunk(30, *chunks)
+    sorted_rows, merged = [], change_set.reconcile
+
+    def reconciled(events: Any, *arguments: Any, **options: Any) -> Any:
+        sorted_rows.append(events.count())
+        return merged(events, *arguments, **options)
+
+    monkeypatch.setattr(change_set, "reconcile", reconciled)
+    zone.merge()
+    kept = [(3, 3, "b3")] if soft else []
+    assert zone.rows() == [(1, 1, "b1"), (2, 20, "b2"), *kept, (4, 4, "b4"), (5, 5, "b5"), (9, 9, "x")]
+    assert sorted_rows == [3 + 2]  # the log since the dump began, and the dumped rows of its keys
+    details = "_cdc.op, _cdc.lsn, _cdc.missing IS NULL AND _cdc.raw IS NULL"
+    assert zone.rows(f"id, {details}")[:2] == [(1, "dump", 10, True), (2, "update", 15, True)]
+    assert len(list((tmp_path / "lake/public/orders").glob("*.parquet"))) >= 2  # ranges of chunks
+
+
+def test_a_first_load_of_rows_dumped_twice_reconciles_them(spark: SparkSession, tmp_path: Path) -> None:
+    zone = Zone(spark, tmp_path)
+    zone.landed.full_dump(T, 1, low=10, started_in=1)
+    zone.chunk(20, Chunk(10, 20, [row(1, 1), row(2, 2)]))
+    zone.landed.full_dump(T, 2, low=30, started_in=2)
+    zone.chunk(40, Chunk(30, 40, [row(1, 7)], dump=2))
+    zone.merge()
+    assert zone.rows("id, a") == [(1, 7)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Sequence
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.config import Config, MergeConfig
 from connector.errors import ConfigurationError, FormatError, GapError, SourceMismatchError
 from connector.landing.format import manifest_path
 from merge import TableProgress, as_of, cuts, live, merge_every, merge_once
+from merge.target import Target
+from merge.unreachable import StoreError
 from tests.support.landed import Event, Landed, config_of, schema_of
 from tests.support.servers.s3_server import S3
 from tests.support.zone import ORDERS, T, Zone, delete, insert, update_of_a
@@ -179,9 +183,55 @@ def test_merging_again_and_again_ends_gracefully(zone: Zone) -> None:
     assert zone.rows("id") == [(1,), (2,)]
 
 
+def one_at_a_time(config: Config, parallel: int = 1) -> Config:
+    return config.model_copy(update={"merge": MergeConfig(parallel=parallel)})
+
+
+def test_each_table_merged_at_a_time_commits_under_its_own_name(spark: SparkSession, tmp_path: Path) -> None:
+    landed, underway, most = Landed.local(tmp_path / "landing"), set[str](), [0]
+    config = one_at_a_time(config_of(str(tmp_path / "landing"), str(tmp_path / "lake")), 3)
+    tables = [schema_of(f"public.t{n}", id="int") for n in range(6)]
+    for table in tables:
+        landed.table(table)
+    landed.commit(10, [landed.log(table, [Event("insert", 5, 0, {"id": 1})]) for table in tables])
+
+    def reported(step: TableProgress) -> None:
+        if step.step == "reading":
+            underway.add(str(step.table))
+        most[0] = max(most[0], len(underway))
+        if step.step == "done":
+            underway.discard(str(step.table))
+
+    assert merge_once(spark, config, progress=reported).exact
+    assert 1 < most[0] <= 3
+    for n in range(6):
+        (log,) = (tmp_path / f"lake/public/t{n}/_delta_log").glob("*1.json")
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        assert [a["txn"]["appId"] for a in actions if "txn" in a] == [f"deltatide/shop/public.t{n}"]
+
+
+def test_an_error_that_affects_all_tables_begins_no_more(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landed, begun = Landed.local(tmp_path / "landing"), list[str]()
+    config = one_at_a_time(config_of(str(tmp_path / "landing"), str(tmp_path / "lake")))
+    for n in range(3):
+        landed.table(schema_of(f"public.t{n}", id="int"))
+    landed.commit(10)
+
+    def gone(_: SparkSession, target: Target) -> None:
+        begun.append(str(target.table))
+        raise StoreError("the store is gone", hint="wait")
+
+    monkeypatch.setattr("merge.job.check_rival", gone)
+    with pytest.raises(StoreError, match="gone"):
+        merge_once(spark, config)
+    assert begun == ["public.t0"]
+
+
 def test_a_merge_asked_to_stop_finishes_the_table_under_way(spark: SparkSession, tmp_path: Path) -> None:
     landed, stop = Landed.local(tmp_path / "landing"), threading.Event()
-    config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
+    config = one_at_a_time(config_of(str(tmp_path / "landing"), str(tmp_path / "lake")))
     tables = [schema_of(f"public.{name}", id="int") for name in ("a", "b")]
     for table in tables:
         landed.table(table)
