@@ -13,7 +13,7 @@ RUN := .ci/with-java
 LOG_STORE := merge/java/deltatide-log-store.jar
 PYTEST := $(RUN) $(VENV)/bin/python -m pytest
 
-.PHONY: help demo test test-unit test-spark test-integration test-acceptance soak lint format bench wheel clean setup
+.PHONY: help demo test test-unit test-spark test-integration test-acceptance soak lint format bench bench-large wheel clean setup
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 20
@@ -54,6 +54,9 @@ format: $(VENV)/ready  ## sort imports and format
 bench: setup  ## measure against the databases' own tools (ARGS="--source mariadb"), print a table, write bench.json
 	@.ci/fetch-servers mariadb
 	@$(RUN) $(VENV)/bin/python -m tests.bench $(ARGS)
+
+bench-large: setup  ## measure merges into a table of 10 million rows (ARGS="--rows 30000000"), write bench-large.json
+	@$(RUN) $(VENV)/bin/python -m tests.bench.large $(ARGS)
 
 wheel: setup  ## the wheel, with the log store's jar in it, in dist/
 	@$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

@@ -1,0 +1,113 @@
+"""Merges into a large table: ``python -m tests.bench.large``, or ``make bench-large``.
+
+Compared with the MERGE that Delta's documentation shows (`tests.bench.merge`), and a first load with writing
+the same files to a Delta table. Writes bench-large.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+
+from tests.bench.landing import Keys, MeasuredZone
+from tests.bench.merge import Reference, merge_once
+from tests.bench.report import Measurement, Target, at_most, show, write
+from tests.support.landed import config_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW, MANY = 100, 100_000
+TABLE = "public.big"
+
+
+def large(folder: Path, rows: int) -> Iterator[Measurement]:
+    """Measure a first load, then changes spread over the table, to recent keys, again, and stale ones."""
+    from merge.gateway import java_peak_mib
+    from merge.session import local_session
+
+    zone = MeasuredZone.create(folder / "landing", [TABLE])
+    dumped = zone.dump(rows)
+    config = config_of(str(folder / "landing"), str(folder / "lake"))
+    spark = local_session("deltatide-bench")
+    try:
+        plain = folder / "plain"
+        _write(spark, dumped[:1], folder / "warm")
+        written = _write(spark, dumped, plain)
+        loaded = merge_once(spark, config)
+        yield _slower(f"first load of {rows:,} rows", loaded, "written as they are", written, 1 / 0.7)
+        reference = Reference(spark, folder / "reference")
+        reference.create(0, str(plain))
+        spread, few = _spread(rows, MANY), _spread(rows, FEW)
+        for keys, factor in ((few, 8), (spread, 3)):
+            changed = zone.change(keys)
+            ours, known = merge_once(spark, config), reference.merge(0, changed)
+            name = f"merge of {len(keys):,} changes spread over {rows:,} rows"
+            yield _slower(name, ours, "documented MERGE", known, 1 / factor)
+        at_once = ours
+        zone.change(np.arange(rows - MANY, rows, dtype=np.int64))
+        recent = merge_once(spark, config)
+        yield _slower(f"merge of {MANY:,} changes to recent keys", recent, "to spread ones", at_once, 1)
+        yield from _unneeded(spark, zone, folder, spread)
+        peak = java_peak_mib()
+        yield Measurement("peak memory of the driver", peak, "MiB", target=at_most(3072))
+    finally:
+        spark.stop()
+
+
+def _unneeded(spark: SparkSession, zone: MeasuredZone, folder: Path, keys: Keys) -> Iterator[Measurement]:
+    """Merge old events again, alone and with one new one in a hundred: how many bytes of data that writes."""
+    config = config_of(str(folder / "landing"), str(folder / "lake"))
+    table = f"delta.`{folder}/lake/public/big`"
+    stale = zone.lsn - 25
+    zone.change(keys, at=stale)
+    merge_once(spark, config)
+    (again,) = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()
+    metrics = again["operationMetrics"]
+    files = sum(int(metrics.get(f"numTargetFiles{kind}", 0)) for kind in ("Added", "Removed"))
+    yield Measurement(f"data files written by {len(keys):,} stale changes", files, "", target=at_most(0))
+
+
+def _write(spark: SparkSession, files: list[str], folder: Path) -> float:
+    begun = time.monotonic()
+    spark.read.parquet(*files).write.format("delta").save(str(folder))
+    return time.monotonic() - begun
+
+
+def _spread(rows: int, count: int) -> Keys:
+    return np.linspace(0, rows - 1, count).astype(np.int64)
+
+
+def _slower(name: str, seconds: float, reference: str, known: float, most: float) -> Measurement:
+    return Measurement(name, seconds, "s", reference, known, target=Target("ratio", "<=", round(most, 3)))
+
+
+def main() -> int:
+    """Measure, print a table, write bench-large.json."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.large", description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the table")
+    folder = Path(tempfile.mkdtemp(prefix="deltatide-bench-"))
+    console, measurements, begun = Console(width=160), [], time.monotonic()
+    try:
+        for measurement in large(folder, parser.parse_args().rows):
+            measurements.append(measurement)
+            console.print(f"{measurement.name}: {measurement.value:.1f} {measurement.unit}", style="dim")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    show(measurements, console)
+    write(measurements, Path("bench-large.json"))
+    console.print(f"bench-large.json is written; it took {time.monotonic() - begun:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
