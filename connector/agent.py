@@ -98,17 +98,17 @@ def _check_landing(store: Store) -> Finding:
         probe(store)
     except OperatorError as error:
         return Finding("landing zone", "failed", str(error), error.hint)
-    return Finding("landing zone", "ok", f"{store.url} is writable and honours conditional creates")
+    return Finding("landing zone", "ok", f"{store.url} is writable and honors conditional creates")
 
 
 def _check_identity(newest: Manifest | None, source: Source) -> Finding:
     if newest is None:
-        return Finding("history", "ok", "a new one will begin")
+        return Finding("history", "ok", "a new one begins")
     try:
         check_identity(newest.source, source.identity(newest))
     except OperatorError as error:
         return Finding("history", "failed", str(error), error.hint)
-    return Finding("history", "ok", f"goes on after manifest {newest.number}")
+    return Finding("history", "ok", f"resumes after manifest {newest.number}")
 
 
 def run(config: Config) -> Progress:
@@ -151,7 +151,7 @@ def _refuse_failures(findings: list[Finding]) -> None:
             log.warning("%s: %s", finding.name, finding.detail)
     if failed:
         lines = [f"{f.name}: {f.detail}" + (f"\n  -> {f.fix}" if f.fix else "") for f in failed]
-        raise PreconditionError("\n".join(lines), hint="deltatide check shows everything that was looked at")
+        raise PreconditionError("\n".join(lines), hint="deltatide check shows the result of every check")
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def lease_renewal_thread(lease: Lease, capture: Capture, lease_seconds: float) -
             try:
                 lease.renew(status_of(capture.progress))
             except TransientError as error:
-                log.warning("the lease could not be renewed, trying again: %s", error)
+                log.warning("can't renew the lease, retrying: %s", error)
             except DeltatideError as error:
                 capture.fail(error)
                 return
@@ -188,7 +188,9 @@ def newest(config: Config) -> Manifest:
     store = open_store(config.landing, config.source.name, patient=False)
     manifest = newest_manifest(store)
     if manifest is None:
-        raise PreconditionError(f"{store.url} holds no manifest", hint="start the agent: deltatide run")
+        raise PreconditionError(
+            f"{store.url} has no manifest yet", hint="start the agent first: deltatide run"
+        )
     return manifest
 
 
@@ -216,7 +218,7 @@ def _captured_name(text: str, captured: Collection[TableName]) -> TableName:
     if name not in captured:
         known = sorted(map(str, captured))
         near = difflib.get_close_matches(str(name), known, 1)
-        meant = f"did you mean {near[0]}" if near else f"captured are {', '.join(known)}"
+        meant = f"did you mean {near[0]}" if near else f"captured tables: {', '.join(known)}"
         raise RequestError(f"{name} is not a captured table", hint=meant)
     return name
 
@@ -231,7 +233,7 @@ def layouts_of(config: Config, table: str) -> list[LayoutVersion]:
     found = layout_history(open_store(config.landing, config.source.name, patient=False), manifest, name)
     if not found:
         state = manifest.tables[name]
-        raise RequestError(f"{name} has no layout that can be captured: {state.reason}", hint=state.hint)
+        raise RequestError(f"{name} never had a layout that can be captured: {state.reason}", hint=state.hint)
     return found
 
 
@@ -241,7 +243,7 @@ def _agent_line(lease: Holder | None) -> str:
     process = f"process {lease.pid} on {lease.host}"
     if lease.until < datetime.now(timezone.utc):  # by the clocks of both, so it may be wrong
         ran_out = f"{lease.until:%Y-%m-%d %H:%M:%S}Z"
-        return f"none is active, it seems: the lease of {process} ran out at {ran_out}"
+        return f"probably none: the lease of {process} expired at {ran_out}"
     return f"{process} since {lease.since:%Y-%m-%d %H:%M:%S}Z, term {lease.term}"
 
 

@@ -58,7 +58,7 @@ def _source_url(url: SecretStr, info: ValidationInfo) -> SecretStr:
     if "@" not in parts.netloc and "@" in parts.path + parts.fragment:
         raise ValueError("user and password must be percent-encoded, or written through ${...}")
     if kind == "postgres" and not parts.path.strip("/") and "dbname=" not in parts.query:
-        raise ValueError(f"names no database, write {example}")
+        raise ValueError(f"names no database; write {example}")
     return url
 
 
@@ -79,7 +79,7 @@ def _folder_url(url: str, *schemes: str) -> str:
     if scheme in schemes and rest.partition("/")[0]:
         return url.rstrip("/")
     kinds = " or ".join(f"{s}://bucket/folder" for s in schemes)
-    raise ValueError(f"{url!r} is not a URL to write to, use {kinds}, file:///folder or a path")
+    raise ValueError(f"{url!r} is not a landing zone; use {kinds}, file:///folder or a path")
 
 
 def _one_or_more(value: object) -> object:
@@ -280,7 +280,7 @@ def _check_tables(values: dict[str, Any], problems: Problems) -> None:
             problems.add(setting, str(error))
         else:
             if not captured:
-                problems.add(setting, "is not among source.tables, or in source.exclude")
+                problems.add(setting, "is not in source.tables, or is in source.exclude")
 
 
 def _captured(source: Any, table: TableName) -> bool:

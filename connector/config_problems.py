@@ -82,7 +82,7 @@ def _setting(location: list[Any]) -> str:
 def _problem(error: Any) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind == "literal_error":
-        return f"{error['input']!r} is not supported, use {context['expected']}"
+        return f"{error['input']!r} is not supported; use {context['expected']}"
     if kind == "value_error":
         return str(context["error"])
     if kind == "string_pattern_mismatch":
@@ -98,11 +98,11 @@ def _unknown(model: type[BaseModel], location: list[Any]) -> str:
     what = "unknown section" if len(location) == 1 else "unknown setting"
     known = _names(_model_at(model, location[:-1]))
     if near := difflib.get_close_matches(name, known, 1, 0.6):
-        return f"{what}, did you mean {near[0]}?"
+        return f"{what}; did you mean {near[0]}?"
     for section, field in model.model_fields.items():
         if any(name in m.model_fields for m in _models(field.annotation)):
-            return f"{what}, it belongs to [{section}]"
-    return f"{what}, known are {', '.join(known)}"
+            return f"{what}; it belongs in [{section}]"
+    return f"{what}; known: {', '.join(known)}"
 
 
 def _names(model: type[BaseModel]) -> list[str]:

@@ -66,7 +66,7 @@ class _References:
         elif name in self._environ:
             value = self._environ[name]
         else:
-            self._problems.add(setting, f"the environment has no variable {name}")
+            self._problems.add(setting, f"environment variable {name} is not set")
             return _UNRESOLVED
         self._problems.hide(value, f"${{{name}}}")
         return value

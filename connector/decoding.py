@@ -76,7 +76,7 @@ def by_layout(
     for number, members in groups:
         known = layouts.get(number, ())
         if not known or known[0].start > low + members[0]:
-            raise BugError(f"a change of table id {number} comes before its layout")
+            raise BugError(f"a change of table id {number} arrives before its layout")
         bounds = np.searchsorted(members, [layout.start - low for layout in known], "left")
         for layout, some in zip(known, np.split(members, bounds)[1:], strict=True):
             if len(some):

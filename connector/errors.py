@@ -4,18 +4,18 @@
 
     DeltatideError
     ├── TransientError            retried with backoff: connection lost, server restarting, store busy
-    │   └── NotYetError           nothing is lost or broken; the request has to wait for the source
-    ├── OperatorError             stops; `hint` tells the operator what to do
-    │   ├── ConfigurationError    wrong usage: a setting, a file, an argument (exit status 2)
+    │   └── NotYetError           nothing is lost or broken; the work waits for the source
+    ├── OperatorError             stops; `hint` says what the operator must do
+    │   ├── ConfigurationError    a wrong setting, file or argument (exit status 2)
     │   ├── PreconditionError     the database or the store is not fit for capture
-    │   │   └── LogOffError       the server changes rows and logs none of it
+    │   │   └── LogOffError       the server changes rows without logging them
     │   ├── SourceMismatchError   the landing zone belongs to another database
     │   ├── FormatError           written by a newer version, or not by Deltatide at all
-    │   ├── FencedError           another agent or merge job is at work, or has overtaken this one
-    │   ├── GapError              log was lost and the configuration says to stop
-    │   └── RequestError          a request that cannot be carried out
+    │   ├── FencedError           another agent or merge job is active, or has overtaken this one
+    │   ├── GapError              log was lost, and source.on_gap is "stop"
+    │   └── RequestError          a request that can't be served
     ├── TableError                one table cannot continue; it is quarantined, the others continue
-    └── BugError                  stops: an assumption of ours does not hold
+    └── BugError                  stops: something impossible happened; a bug here or in the server
 
 The docstring of a class is its default message. Messages are lower case, without a period, and name the
 offending value; `hint` says what to do.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DeltatideError(Exception):
-    """something went wrong."""
+    """deltatide failed."""
 
     exit_code = 1
 
@@ -40,29 +40,29 @@ class DeltatideError(Exception):
 
 
 class TransientError(DeltatideError):
-    """a service could not be reached, it may come back."""
+    """a service is unreachable for now; deltatide retries."""
 
 
 class NotYetError(TransientError):
-    """the source is not ready for this yet."""
+    """the source is not ready for this yet; deltatide retries."""
 
 
 class OperatorError(DeltatideError):
-    """a person has to act."""
+    """deltatide cannot continue until somebody acts."""
 
 
 class ConfigurationError(OperatorError):
-    """the configuration is not usable."""
+    """the configuration is invalid; fix the setting named."""
 
     exit_code = 2
 
 
 class PreconditionError(OperatorError):
-    """the database or the landing zone is not ready for capture."""
+    """the database or the landing zone is not ready for capture; run deltatide check."""
 
 
 class LogOffError(PreconditionError):
-    """the server writes no log."""
+    """the server does not write its binary log; turn log_bin on."""
 
     def __init__(self, server: str, *, hint: str | None = None) -> None:
         super().__init__(hint=hint)
@@ -70,27 +70,27 @@ class LogOffError(PreconditionError):
 
 
 class SourceMismatchError(OperatorError):
-    """the landing zone belongs to another database."""
+    """the landing zone belongs to another database; choose another source.name or landing.url."""
 
 
 class FormatError(OperatorError):
-    """the object was not written by this version of deltatide."""
+    """the object has another format than this version of deltatide; upgrade deltatide."""
 
 
 class FencedError(OperatorError):
-    """another process is at work on the same source."""
+    """another process works on the same source; stop one of them."""
 
 
 class GapError(OperatorError):
-    """log was lost before it could be read."""
+    """log was lost before it was read; dump the tables again."""
 
 
 class RequestError(OperatorError):
-    """the request cannot be carried out."""
+    """the request is invalid; correct it and send it again."""
 
 
 class TableError(DeltatideError):
-    """a table cannot be carried on."""
+    """capture of a table cannot continue; fix the table, then dump it again."""
 
     def __init__(self, table: TableName, message: str, *, hint: str | None = None) -> None:
         super().__init__(f"{table}: {message}", hint=hint)
@@ -99,4 +99,4 @@ class TableError(DeltatideError):
 
 
 class BugError(DeltatideError):
-    """an assumption of deltatide does not hold, please report it."""
+    """deltatide met a state that it holds impossible; please report it."""

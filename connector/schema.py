@@ -45,10 +45,10 @@ class TableName(NamedTuple):
     def parse(cls, text: str) -> TableName:
         """Parse ``namespace.name``; parts that contain a dot or a quote are in double quotes."""
         if not isinstance(text, str):
-            raise ValueError(f"{text!r} is not a table name, write namespace.table")
+            raise ValueError(f"{text!r} is not a table name; write namespace.table")
         parts = re.fullmatch(r'("(?:[^"]|"")+"|[^".]+)\.("(?:[^"]|"")+"|[^".]+)', text)
         if parts is None:
-            raise ValueError(f"{text!r} is not a table name, write namespace.table")
+            raise ValueError(f"{text!r} is not a table name; write namespace.table")
         return cls(_unquote(parts[1]), _unquote(parts[2]))
 
     @classmethod

@@ -74,5 +74,5 @@ class CatalogWatcher:
     def _log_once(self, text: str) -> None:
         """Log once why looks fail: as long as that lasts, unlogged changes go unseen."""
         if text != self._reported:
-            log.warning("can't look for changes without row events, trying again: %s", text)
+            log.warning("can't check for changes without row events, retrying: %s", text)
         self._reported = text

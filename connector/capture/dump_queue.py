@@ -386,7 +386,7 @@ class DumpQueue:
             self._drop_chunks(epoch)
             for state in self._active():
                 if state.kind == "full":
-                    self.end(state, "cancelled", "the log history ended, a repair dump follows")
+                    self.end(state, "cancelled", "the log history ended; a repair dump follows")
                 else:
                     state.epoch, state.floor, state.awaits = epoch, None, None
 

@@ -133,7 +133,7 @@ class DumpWorkers:
             self._dumps.give_back(task, REST_SECONDS)
             return
         if dump.reason != "request":
-            log.error("%s is dumped whole instead", dump.table)
+            log.error("dumping all of %s instead", dump.table)
             self._dumps.add(dump.table, manifest=dump.started_in, reason=dump.reason, floor=dump.floor)
         self._dumps.end(dump, "failed", str(error))
         self._dumps.give_back(task)
@@ -163,7 +163,7 @@ class DumpWorkers:
     def _postpone(self, task: PlanTask | ReadTask, error: NotYetError) -> None:
         self._dumps.give_back(task, REST_SECONDS)
         if task.dump.id not in self._reported:
-            log.warning("dump of %s has to wait: %s", task.dump.table, error)
+            log.warning("dump of %s waits: %s", task.dump.table, error)
             self._reported.add(task.dump.id)
 
     def _back_off(
@@ -177,7 +177,7 @@ class DumpWorkers:
             self._fail(task, RequestError(f"{error}, {LOST_AT_MOST} times while its condition ran"))
             return
         self._dumps.give_back(task)
-        log.warning("dump of %s: %s, trying again", task.dump.table, error)
+        log.warning("dump of %s: %s; retrying", task.dump.table, error)
         self._stopping.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
 
     def _run_task(self, task: PlanTask | ReadTask, tables: TableReader) -> None:
@@ -209,7 +209,7 @@ def read_chunk(
         if chunk.schema.key != key:
             raise key_changed(task.dump.table, key, chunk.schema.key)
         if task.dump.floor is not None and chunk.low + 1 < task.dump.floor:
-            raise NotYetError(f"{task.dump.table}: commits of before it are in the log and not visible yet")
+            raise NotYetError(f"{task.dump.table}: commits before it are in the log but not visible yet")
         position = Position.of_chunk(task.epoch, chunk.low, task.dump.number)
         with lander.writer(chunk.schema, position) as writer:
             for rows in chunk.rows():

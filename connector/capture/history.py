@@ -77,7 +77,7 @@ def open_history(
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
     _queue_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
     _commit_queued(manifest_log, tables, dumps, prepared)
-    log.info("going on after manifest %s at %s", newest.number, newest.position_text)
+    log.info("resuming after manifest %s at %s", newest.number, newest.position_text)
     ensure_log_continues(source, manifest_log, tables, dumps, config)
     return tables, dumps
 
@@ -87,18 +87,18 @@ def _require_some(listed: Listed, newest: Manifest | None, config: Config) -> No
     if listed.schemas:
         return
     if listed.busy:
-        raise TransientError(f"others keep {min(listed.busy)} locked")
+        raise TransientError(f"other sessions keep {min(listed.busy)} locked")
     if listed.refused:
         problems = "; ".join(map(str, listed.refused))
         only = listed.refused[0].hint if len(listed.refused) == 1 else None
         raise PreconditionError(
             f"no table can be captured: {problems}",
-            hint=only or "`deltatide check` shows what fixes each of them",
+            hint=only or "`deltatide check` shows how to fix each of them",
         )
     nothing = f"no table matches source.tables = {config.source.tables}"
     if newest is not None and newest.tables:
-        raise TransientError(f"{nothing} any more")  # during a RENAME, a restore, a deployment
-    raise PreconditionError(nothing, hint="name tables as namespace.table")
+        raise TransientError(f"{nothing} now")  # during a RENAME, a restore, a deployment
+    raise PreconditionError(nothing, hint="set source.tables to names like namespace.table")
 
 
 def _begin(source: Source, manifest_log: ManifestLog, listed: Listed) -> tuple[Tables, DumpQueue]:
@@ -128,7 +128,7 @@ def _begin(source: Source, manifest_log: ManifestLog, listed: Listed) -> tuple[T
         notices=tables.take_notices(),
     )
     log.info(
-        "a new history begins at %s, %s tables to dump",
+        "beginning a new history at %s, %s tables to dump",
         manifest_log.newest.position_text,
         len(listed.schemas),
     )
@@ -213,7 +213,7 @@ def _queue_dumps(
         name, floor = schema.table, catalog_state.position
         tables.add(schema)
         tables.states[name].fingerprint = catalog_state.tables.get(name)
-        tables.notice(name, "schema", "is captured from now on")
+        tables.notice(name, "schema", "capture begins")
         dumps.add(name, manifest=manifest_log.next_number, reason="initial", floor=floor, awaits=mark)
     dumps.start_unblocked(source.end_of_marked)
     return catalog_state
@@ -280,7 +280,7 @@ def repair_unlogged(
     for name, fingerprint in seen.items():
         _remember(source, tables, catalog_state, name, fingerprint)
     for name, what in found.items():
-        tables.notice(name, "gap", f"{what.reason}: it is dumped again")
+        tables.notice(name, "gap", f"{what.reason}: dumping it again")
         _queue_repair(dumps, name, next_number, catalog_state.position, mark)
     dumps.start_unblocked(source.end_of_marked)
 
@@ -294,7 +294,7 @@ def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int,
     active = [state for state in dumps.active_of(table) if state.kind == "full"]
     for state in active:
         if state.reason != "repair":
-            dumps.end(state, "cancelled", "a later dump of the table takes its place")
+            dumps.end(state, "cancelled", "replaced by a later dump of the table")
     if not dumps.postpone(table, floor, mark):
         dumps.add(table, manifest=manifest, reason="repair", floor=floor, awaits=mark)
 
@@ -311,7 +311,7 @@ def _quarantine_busy(tables: Tables, catalog_state: CatalogState) -> None:
         state = tables.states[name]
         if state.state == "captured" and state.fingerprint is None:
             tables.quarantine_unfit(
-                TableError(name, "others keep it locked", hint=HINT), catalog_state.position
+                TableError(name, "other sessions keep it locked", hint=HINT), catalog_state.position
             )
 
 
@@ -326,7 +326,7 @@ def _unlogged_changes(
         before = state.fingerprint
         what = source.unlogged(before, now) if before not in (None, now) else None
         if name in added:
-            what = Unlogged("it was not in the publication for a time", lost=True)
+            what = Unlogged("it was missing from the publication for a time", lost=True)
         if what is not None:
             found[name] = what
     return found
@@ -349,7 +349,7 @@ def _columns_back(
 ) -> dict[TableName, Unlogged]:
     landing = [name for name in tables.captured() if name in seen and name in catalog_state.columns]
     back = [name for name in landing if tables.is_back(name, catalog_state.columns[name])]
-    return {name: Unlogged("a column came back under a name that was there before") for name in back}
+    return {name: Unlogged("a column was added under the name of a dropped one") for name in back}
 
 
 def ensure_log_continues(
@@ -375,7 +375,7 @@ def ensure_log_continues(
             f"the log after {newest.position_text} is lost: {reason}",
             hint='set source.on_gap = "repair" to begin a new epoch and dump all tables again',
         )
-    log.error("gap: the log after %s is lost: %s; all tables are dumped again", newest.position_text, reason)
+    log.error("gap: the log after %s is lost: %s; dumping all tables again", newest.position_text, reason)
     history = source.begin_history(fresh=True)
     epoch = newest.epoch + 1
     dumps.begin_epoch(epoch)

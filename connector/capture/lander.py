@@ -71,7 +71,8 @@ class Lander:
         data = self._store.read(path)
         if data is None:
             raise FormatError(
-                f"{path} is missing", hint="nothing may be deleted from the landing zone by hand"
+                f"{path} is missing",
+                hint="restore it from a copy; never delete objects of the landing zone by hand",
             )
         return TableSchema.from_json(data)
 

@@ -71,7 +71,7 @@ def _schema(store: Store, table: TableName, schema_id: str) -> TableSchema:
     if data is None:
         raise PreconditionError(
             f"{schema_path(table, schema_id)} is missing in {store.url}",
-            hint="nothing but deltatide may delete objects of the landing zone; restore it from a copy",
+            hint="restore it from a copy; never delete objects of the landing zone by hand",
         )
     return TableSchema.from_json(data)
 

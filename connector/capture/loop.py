@@ -171,7 +171,7 @@ class Capture:
                 self._follow()
             except TransientError as error:
                 if self._stopping.is_set():
-                    log.warning("%s; stopping without a last commit, nothing is lost", error)
+                    log.warning("%s; stopping without a last commit; nothing is lost", error)
                     break
                 attempt = 0 if self._manifest_log.newest.number > before else attempt + 1
                 self._wait_before_reconnecting(error, attempt)
@@ -179,7 +179,7 @@ class Capture:
     def _wait_before_reconnecting(self, error: TransientError, attempt: int) -> None:
         seconds = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
         self.progress.reconnects += 1
-        log.warning("%s; opening the log again in %s s", error, seconds)
+        log.warning("%s; reopening the log in %s s", error, seconds)
         self._stopping.wait(seconds)
 
     def _follow(self) -> None:

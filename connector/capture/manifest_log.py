@@ -40,7 +40,7 @@ def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying
     def log_attempt(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         hint = f" ({error.hint})" if isinstance(error, TransientError) and error.hint else ""
-        log.warning("%s did not answer, trying again: %s%s", asked, error, hint)
+        log.warning("%s did not answer, retrying: %s%s", asked, error, hint)
 
     return Retrying(
         retry=retry_if_exception_type(TransientError),
@@ -65,7 +65,7 @@ class ManifestLog:
     def newest(self) -> Manifest:
         """Return the last manifest committed."""
         if self._newest is None:
-            raise LookupError("nothing is committed yet")
+            raise LookupError("no manifest is committed yet")
         return self._newest
 
     @property
@@ -87,7 +87,7 @@ class ManifestLog:
             raise FencedError(
                 f"manifest {later.number} was committed by another agent (its term is {later.term},"
                 f" ours {self._term})",
-                hint="run one agent for each source; a standby waits for the lease",
+                hint="run one agent per source; a standby waits for the lease",
             )
 
     def begin(self, identity: SourceIdentity, **state: Any) -> Manifest:
@@ -112,8 +112,8 @@ class ManifestLog:
         newest = self._newest
         if newest is None or newest.pending_gap or newest.source.server not in (None, found.server):
             return
-        log.error("after %s the server went on without its log", newest.position_text)
-        self.commit(pending_gap="the server went on without its log for a while")
+        log.error("after %s the server ran without writing its log", newest.position_text)
+        self.commit(pending_gap="the server ran for a while without writing its log")
 
     def _fresh(self) -> dict[str, Any]:
         return {
@@ -150,6 +150,6 @@ def check_identity(landed: SourceIdentity, now: SourceIdentity) -> None:
         if before != after:
             raise SourceMismatchError(
                 f"the landing zone of source {landed.name!r} was written from {field} {before!r},"
-                f" the database at hand has {after!r}",
+                f" this database has {after!r}",
                 hint="choose another source.name or landing.url for this database",
             )

@@ -134,8 +134,8 @@ class RequestIntake:
             self._serve(request, next_number, position)
         except RequestError as error:
             reason = str(error)[:REASON_CHARACTERS]
-            log.error("request %s is refused: %s", request.id, reason)
-            self._tables.notice(None, "dump", f"request {request.id} is refused: {reason}")
+            log.error("rejected request %s: %s", request.id, reason)
+            self._tables.notice(None, "dump", f"rejected request {request.id}: {reason}")
             return reason
         return None
 
@@ -148,8 +148,8 @@ class RequestIntake:
         if len(unfit) == len(names):
             raise RequestError("; ".join(unfit.values()))
         for name, why in unfit.items():
-            log.error("request %s leaves out a table: %s", request.id, why)
-            self._tables.notice(name, "dump", f"request {request.id} leaves out {why}")
+            log.error("request %s skips a table: %s", request.id, why)
+            self._tables.notice(name, "dump", f"request {request.id} skips {why}")
         names = [name for name in names if name not in unfit]
         for number, name in enumerate(names):
             self._dumps.add(
@@ -177,7 +177,7 @@ class RequestIntake:
                 raise RequestError(f"{name}: {key} is not a value of the key ({', '.join(state.key)})")
         quarantined = state.state == "quarantined"
         if quarantined and (request.keys or request.where):
-            raise RequestError(f"{name} is quarantined ({state.reason}), only a full dump takes it up again")
+            raise RequestError(f"{name} is quarantined ({state.reason}); request a full dump")
         return quarantined
 
     def _release(
@@ -201,9 +201,12 @@ class RequestIntake:
             self._tables.release(schema.table, schema)
             self._released.add(schema.table)
         unfit = {problem.table: f"{problem} ({problem.hint})" for problem in listed.refused}
-        unfit |= {name: f"{name}: others keep it locked (ask again later)" for name in listed.busy}
+        unfit |= {
+            name: f"{name}: other sessions keep it locked; request the dump again later"
+            for name in listed.busy
+        }
         gone = set(names) - listed.existing
-        return marks, unfit | {name: f"{name}: there is no such table any more" for name in gone}
+        return marks, unfit | {name: f"{name}: the table no longer exists" for name in gone}
 
     def _run(self) -> None:
         try:
@@ -212,7 +215,7 @@ class RequestIntake:
                 self._poll()
             self._remove_done()
         except (TransientError, OperatorError) as error:
-            log.warning("requests that were carried out are still there: %s", error)
+            log.warning("can't remove completed requests: %s", error)
         except BaseException as error:  # handed to the capture loop, which raises it
             self.failure = error
 
@@ -226,12 +229,12 @@ class RequestIntake:
                 known = set(self._done)
             found = {request.id: request for request in pending(self._store, known)}
         except (TransientError, OperatorError) as error:
-            self._log_once(f"requests can't be read, trying again: {error}")
+            self._log_once(f"can't read requests, retrying: {error}")
             return
         with self._lock:
             for request_id, request in list(found.items()):
                 if request.digest in self._before.pop(request_id, ()):
-                    log.info("request %s was taken up before the agent ended", request_id)
+                    log.info("request %s was accepted before the agent stopped", request_id)
                     self._done[request_id] = Outcome(found.pop(request_id))
             self._fetched = found
 
@@ -246,7 +249,7 @@ class RequestIntake:
             try:
                 outcome.remove(self._store)
             except OperatorError as error:  # it stays, and is skipped
-                self._log_once(f"request {request_id} can't be removed: {error}")
+                self._log_once(f"can't remove request {request_id}: {error}")
                 continue
             with self._lock:
                 del self._done[request_id]

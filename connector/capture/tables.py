@@ -48,7 +48,7 @@ class Tables:
         """Return the key columns of a captured table; `TableError` once it is no longer captured."""
         state = self.states.get(table)
         if state is None:
-            raise TableError(table, "is no longer among the captured tables")
+            raise TableError(table, "is no longer captured")
         return tuple(state.key)
 
     def add(self, schema: TableSchema) -> None:
@@ -61,7 +61,7 @@ class Tables:
         """Stop capturing a table; if captured again, it is dumped again."""
         del self.states[table]
         self.schemas.pop(table, None)
-        self.notice(table, "schema", "is no longer among the captured tables")
+        self.notice(table, "schema", "is no longer captured")
 
     def fingerprints(self) -> dict[TableName, str]:
         """Return the remembered fingerprints. May be called from any thread."""
@@ -158,7 +158,7 @@ class Tables:
             self.note_columns(table, [c.name for c in schema.columns])
             state.key, state.schema_id = list(schema.key), schema.id
             self.schemas[table] = schema
-        self.notice(table, "released", "lands again, a full dump follows")
+        self.notice(table, "released", "released; a full dump follows")
 
     def landing(self, files: Iterable[LandedFile]) -> list[LandedFile]:
         """Return the files of the tables that land."""
@@ -190,7 +190,7 @@ def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> 
     return TableError(table, f"its key changed from {list(before)} to {list(now)}", hint=HINT)
 
 
-HINT = "fix the table, then ask for a full dump of it: deltatide dump TABLE"
+HINT = "fix the table, then dump it in full: deltatide dump TABLE"
 
 
 def _rewritten(before: object, after: object) -> bool:

@@ -55,8 +55,10 @@ def _version(
 
 @app.command(epilog="Example: deltatide demo --source mariadb --rows 200000")
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("demo-data"),
-    rows: Annotated[int, typer.Option(min=1000, help="Rows to begin with, in all tables.")] = 1_000_000,
+    folder: Annotated[Path, typer.Option(help="The folder for everything that the demo writes.")] = Path(
+        "demo-data"
+    ),
+    rows: Annotated[int, typer.Option(min=1000, help="Rows in all tables at the start.")] = 1_000_000,
     seconds: Annotated[int, typer.Option(min=5, help="How long to write while capturing.")] = 60,
     source: Annotated[
         Literal["postgres", "mariadb", "mysql"], typer.Option(help="The database that is captured.")

@@ -88,15 +88,15 @@ def dump(
     from connector.agent import request_dump
 
     if bool(tables) == everything:
-        raise ConfigurationError("name tables, or --all for all of them", hint="deltatide dump --help")
+        raise ConfigurationError("name tables, or pass --all", hint="deltatide dump --help")
     if where is not None and keys is not None:
-        raise ConfigurationError("--where and --keys exclude each other", hint="ask for two dumps")
+        raise ConfigurationError("--where and --keys can't be combined", hint="request two dumps")
     wanted = parse_keys(keys) if keys is not None else None
     request_id = request_dump(load(config), tables, where, wanted)
     if as_json:
         print(json.dumps({"id": request_id}))
     else:
-        out.print(f"asked for dump {request_id}; deltatide dumps shows how far it is")
+        out.print(f"requested dump {request_id}; follow it with: deltatide dumps")
 
 
 def parse_keys(text: str) -> list[list[str]]:
@@ -118,7 +118,7 @@ def _key_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return value
-    raise RequestError(f"--keys holds {json.dumps(value)[:50]}, which is no value of a key")
+    raise RequestError(f"--keys holds {json.dumps(value)[:50]}, which is not a key value")
 
 
 @agent_commands.command(epilog="Example: deltatide dumps -c shop.toml")

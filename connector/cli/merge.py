@@ -38,11 +38,11 @@ _DONE_AT = {"waiting": 0, "reading": 20, "merging": 50, "done": 100, "failed": 1
 def merge(
     config: ConfigOption,
     every: Annotated[
-        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Merge again and again, until Ctrl-C.")
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Merge repeatedly, until Ctrl-C.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Merge what has landed, and end (default).")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Merge what has landed, then exit (default).")] = False,
     tables: Annotated[
-        list[str] | None, typer.Option("--tables", help="Only these tables; give it again or use commas.")
+        list[str] | None, typer.Option("--tables", help="Only these tables; repeat it or use commas.")
     ] = None,
     until: Annotated[
         int | None, typer.Option(min=1, metavar="MANIFEST", help="Up to this manifest, not the newest.")
@@ -53,7 +53,9 @@ def merge(
 ) -> None:
     """Merge what has landed into the Delta tables, all of them up to the same manifest."""
     if every is not None and (once or until is not None):
-        raise ConfigurationError("--every excludes --once and --until", hint="deltatide merge --help")
+        raise ConfigurationError(
+            "--every can't be combined with --once or --until", hint="deltatide merge --help"
+        )
     settings = _lake_config(config)
     names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
     log_to_stderr(verbose=False)
@@ -88,7 +90,7 @@ def _abandon(number: int, _frame: FrameType | None) -> NoReturn:
     """Exit at once on the second signal; Spark is not asked anything more, as it may be in a long call."""
     from merge.gateway import kill_java
 
-    err.print("interrupted: the tables under way are abandoned, the next merge does them again")
+    err.print("interrupted: the tables under way are abandoned; the next merge repeats them")
     kill_java()
     os._exit(128 + number)
 
@@ -158,8 +160,8 @@ def _print_table(table: Any) -> None:
 def live(
     config: ConfigOption,
     table: Annotated[str, typer.Argument(help="The table, as namespace.table.")],
-    limit: Annotated[int, typer.Option(min=1, help="Show so many rows.")] = 20,
-    cdc: Annotated[bool, typer.Option("--cdc", help="Show where each row comes from, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="The number of rows to show.")] = 20,
+    cdc: Annotated[bool, typer.Option("--cdc", help="Also show where each row comes from.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a table as of the newest manifest, without waiting for a merge."""
@@ -184,7 +186,7 @@ def live(
 @merge_commands.command(epilog="Example: deltatide cuts -c shop.toml")
 def cuts(
     config: ConfigOption,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="The number of cuts to show, newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the cuts, each the state of all tables at one position of the source."""

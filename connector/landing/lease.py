@@ -141,8 +141,8 @@ def _own_version(store: Store, state: Holder) -> str:
     found = _read(store)
     if found is None:
         raise FencedError(
-            f"{store.url}/{LEASE}: the lease was removed while it was held",
-            hint="start the agent again; nothing but deltatide may write under the landing zone",
+            f"{store.url}/{LEASE}: somebody removed the lease while this agent held it",
+            hint="start the agent again; keep everything but deltatide from writing under the landing zone",
         )
     if found[0].holder != state.holder:
         raise _fenced(found[0])
@@ -161,7 +161,9 @@ def _outlast(
     if _lives(holder):
         raise _fenced(holder)
     if on_wait is not None:
-        on_wait(f"waiting up to {holder.seconds:g} s whether {_described(holder)} still holds the lease")
+        on_wait(
+            f"waiting up to {holder.seconds:g} s to see whether {_described(holder)} still holds the lease"
+        )
     end = clock() + holder.seconds
     while (left := end - clock()) > 0:
         sleep(min(left, max(holder.seconds / 10, 0.05), 1.0))
@@ -199,7 +201,7 @@ def _fenced(state: Holder) -> FencedError:
     since = f"{state.since:%Y-%m-%d %H:%M:%S} UTC"
     return FencedError(
         f"another agent is active on this source: {_described(state)}, since {since}",
-        hint="run one agent for each source; stop that one first, this one can then go on where it ended",
+        hint="run one agent per source: stop that one first, then this one continues where it stopped",
     )
 
 
@@ -231,7 +233,7 @@ def _read(store: Store) -> tuple[Holder, str] | None:
     except ValidationError as error:
         raise FormatError(
             f"{store.url}/{LEASE} is not a lease: {error.errors()[0]['msg']}",
-            hint="remove it when no agent is running",
+            hint="delete it while no agent is running",
         ) from error
 
 

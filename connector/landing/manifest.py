@@ -163,7 +163,7 @@ class FullDump(_Part):
     def of(cls, dump: DumpState) -> FullDump:
         """Take what counts of a dump whose last chunk is committed."""
         if dump.low is None:
-            raise BugError(f"{dump.table}: dump {dump.id} is complete and has no low watermark")
+            raise BugError(f"{dump.table}: dump {dump.id} is complete but has no low watermark")
         number, low, since = dump.number, dump.low, dump.started_in
         return cls(id=dump.id, number=number, epoch=dump.epoch, low=low, started_in=since)
 
@@ -314,14 +314,14 @@ class Manifest(_Part):
             version = _Version.model_validate_json(data).format
             if version > FORMAT:
                 raise FormatError(
-                    f"{name} has format {version}, this deltatide reads up to {FORMAT}",
+                    f"{name} has format {version}; this deltatide reads formats up to {FORMAT}",
                     hint="upgrade deltatide where it reads this landing zone",
                 )
             return cls.model_validate_json(data)
         except ValidationError as error:
             raise FormatError(
                 f"{name} is not a manifest: {error.errors()[0]['msg']}",
-                hint="nothing but deltatide may write under the landing zone",
+                hint="keep everything but deltatide from writing under the landing zone",
             ) from error
 
 

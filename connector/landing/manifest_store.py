@@ -42,12 +42,12 @@ def commit_manifest(store: Store, manifest: Manifest) -> None:
         return
     winner = read_manifest(store, manifest.number)
     if winner is None:
-        raise TransientError(f"{store.url}/{path}: exists and cannot be read")
+        raise TransientError(f"{store.url}/{path}: exists but can't be read")
     if winner.write_id != manifest.write_id:
         raise FencedError(
             f"{store.url}: manifest {manifest.number} was committed by another agent "
             f"(its term is {winner.term}, ours {manifest.term})",
-            hint="run one agent for each source; a standby waits for the lease",
+            hint="run one agent per source; a standby waits for the lease",
         )
 
 

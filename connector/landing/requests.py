@@ -40,7 +40,7 @@ MOST_AT_ONCE = 100
 
 def _sql_text(text: str) -> str:
     if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
-        raise ValueError("holds a zero byte or what is no character")
+        raise ValueError("contains a zero byte or an invalid character")
     return text
 
 
@@ -73,9 +73,9 @@ class DumpRequest(BaseModel):
     @model_validator(mode="after")
     def _one_table_for_rows(self) -> DumpRequest:
         if self.where is not None and self.keys is not None:
-            raise ValueError("where and keys exclude each other")
+            raise ValueError("where and keys can't be combined")
         if (self.where is not None or self.keys is not None) and len(self.tables or ()) != 1:
-            raise ValueError("where and keys are for one table")
+            raise ValueError("where and keys need exactly one table")
         return self
 
 

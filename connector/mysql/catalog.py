@@ -118,7 +118,7 @@ _IS_ROW_END = "coalesce(generation_expression, '') = 'ROW END'"
 
 
 def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | None:
-    """Return a table's current layout in the log's form; None if there is no such table.
+    """Return a table's current layout in the log's form; None if the table does not exist.
 
     `TableError` for an unknown type.
     """
@@ -139,7 +139,7 @@ def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | No
     if any(column.name == row_end and column.type.code == LONGLONG for column in columns):
         raise TableError(
             table,
-            "its versions are by transaction ids, so that MariaDB logs its changes as statements only",
+            "its versions are numbered by transaction id, so MariaDB logs its changes only as statements",
             hint=f"version {table} by timestamp(6) columns, or exclude it",
         )
     key = tuple(column for column in primary_key(connection, table) if column != row_end)
@@ -159,7 +159,7 @@ def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...
 def layout_of(
     connection: Connection[Any], table: TableName, settings: Mapping[TableName, TableConfig]
 ) -> ResolvedLayout | None:
-    """Return a table's current layout and schema; None if there is no such table.
+    """Return a table's current layout and schema; None if the table does not exist.
 
     If its rows can't be captured, `problem` is set and `schema` is None.
     """
@@ -215,11 +215,11 @@ def _misfit(connection: Connection[Any], facts: TableFacts, *, silent: bool) -> 
     if facts.engine not in TRANSACTIONAL:
         return TableError(
             table,
-            f"it is kept by {facts.engine}, which has no snapshots",
+            f"it uses engine {facts.engine}, which has no snapshots",
             hint=f"ALTER TABLE {formatted} ENGINE = InnoDB",
         )
     if silent and (names := cascades_of(connection, table)):
-        hint = f"ALTER TABLE {formatted} DROP FOREIGN KEY {quote(names[0])}, and add it again with RESTRICT"
+        hint = f"ALTER TABLE {formatted} DROP FOREIGN KEY {quote(names[0])}, then add it again with RESTRICT"
         return TableError(table, cascading(names), hint=hint)
     return None
 
@@ -253,7 +253,7 @@ def cascades_of(connection: Connection[Any], table: TableName) -> list[str]:
 def cascading(names: Sequence[str]) -> str:
     """Describe the effect of such foreign keys."""
     listed = ", ".join(names)
-    return f"its foreign keys ({listed}) change rows without a trace in the log (CASCADE, SET NULL)"
+    return f"its foreign keys ({listed}) change rows without logging it (CASCADE, SET NULL)"
 
 
 def _is(table: TableName) -> str:

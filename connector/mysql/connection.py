@@ -66,12 +66,12 @@ _TRANSIENT |= READ_ONLY | {1412, 1615, 1927, 1928, 1969, 3024, 3032, 3100, 3169}
 """Too many connections, shutdown, network, locks, killed, a changed definition, read-only for now, time."""
 
 _REFUSALS = {
-    1044: "GRANT the user rights on the database in source.url, or leave the database out of it",
+    1044: "GRANT the user rights on the database in source.url, or omit the database",
     1045: "check user and password in source.url",
     1049: "check the database's name in source.url",
     1130: "CREATE USER for the host that the agent connects from",
-    1142: "run `deltatide check`, it names the missing rights",
-    1227: "run `deltatide check`, it names the missing rights",
+    1142: "run `deltatide check`, which names the missing rights",
+    1227: "run `deltatide check`, which names the missing rights",
     1698: "give the user a password: ALTER USER ... IDENTIFIED BY ...",
     3118: "ALTER USER ... ACCOUNT UNLOCK",
 }

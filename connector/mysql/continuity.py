@@ -83,7 +83,7 @@ def unreadable(stream: BinlogStream, position: int) -> str | None:
     except LogEndedError:
         return None
     except UnreadableLogError as error:
-        return f"the server can't read its log behind {format_binlog_position(position)}: {error}"
+        return f"the server can't read its log after {format_binlog_position(position)}: {error}"
     finally:
         stream.close()
     return None

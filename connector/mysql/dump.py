@@ -192,12 +192,12 @@ class MysqlTables:
             if progress is None:
                 raise TransientError(f"{table}: the log is not being read yet")
             if {self._server.uuid, self._guarding.uuid} != {progress.server}:
-                raise TransientError(f"{table}: the address leads to another server than the log's")
+                raise TransientError(f"{table}: source.url leads to another server than the log's")
             try:
                 low, high = self._open_snapshot(table, progress)
                 layout = layout_of(self._connection, table, self._tables)
                 if layout is None or layout.table_map is None or layout.schema is None:
-                    raise (layout and layout.problem) or TableError(table, "it is gone")
+                    raise (layout and layout.problem) or TableError(table, "the table no longer exists")
                 yield layout.schema, layout.table_map, low, high
             finally:
                 self._end()
@@ -238,7 +238,9 @@ class MysqlTables:
         statement = f"SELECT WAIT_FOR_EXECUTED_GTID_SET({literal(gtids)}, {VISIBLE_SECONDS:g})"
         found = row(self._guard, statement)
         if found is None or found[0] != 0:
-            raise TransientError(f"{table}: commits that were read are not visible for {VISIBLE_SECONDS:g} s")
+            raise TransientError(
+                f"{table}: commits read from the log are still not visible after {VISIBLE_SECONDS:g} s"
+            )
 
     def _open_exactly(self, table: TableName, lock: str) -> tuple[int, int]:
         query(self._guard, "START TRANSACTION READ ONLY")
@@ -349,7 +351,7 @@ class MysqlTables:
     def _table_map(self, table: TableName) -> TableMap:
         found = table_map_of(self._connection, table)
         if found is None:
-            raise TableError(table, "it is gone")
+            raise TableError(table, "the table no longer exists")
         return found
 
     def _key_columns(self, table: TableName, key: Sequence[str], layout: TableMap) -> list[KeyColumn]:
@@ -362,7 +364,7 @@ class MysqlTables:
         """End the transaction, or the connection if rows are still arriving."""
         try:
             if self._streaming:
-                raise TransientError("rows are still on their way")
+                raise TransientError("rows are still arriving")
             query(self._connection, "ROLLBACK")
             query(self._connection, "SET character_set_results = utf8mb4")
             if self._limited:
@@ -383,7 +385,7 @@ def _conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | 
     conditions = []
     for bound in (key_range.after, key_range.upto):
         if bound is not None and len(bound) != len(columns):
-            raise RequestError(f"{list(bound)!r} is not a value of a key of {len(columns)} columns")
+            raise RequestError(f"{list(bound)!r} is not a key of {len(columns)} columns")
     try:
         if key_range.after is not None:
             conditions.append(f"({keys.after(columns, key_range.after)})")
@@ -429,9 +431,9 @@ def _failure(table: TableName, where: str | None, error: Exception) -> Deltatide
     if code in (_NO_RIGHT, _NO_COLUMN_RIGHT):
         return TableError(table, message, hint=f"GRANT SELECT ON {qualified(table)} TO the agent's user")
     if code == _NO_TABLE:
-        return TableError(table, message, hint="create it, or exclude it in source.exclude")
+        return TableError(table, message, hint="create it, or add it to source.exclude")
     if where is not None:
         return RequestError(
-            f"{table}: {message}", hint="the predicate or key is in the database's own dialect"
+            f"{table}: {message}", hint="write the predicate or key in the database's own SQL"
         )
     return TableError(table, message)

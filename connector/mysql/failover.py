@@ -188,7 +188,7 @@ def _see_all(connection: Connection[Any], server: Server) -> None:
         query(connection, "ROLLBACK")
     status = {name.lower(): value for name, value in found}
     if position_of(str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"])) < end:
-        raise TransientError("the server has transactions in its log that it does not show yet")
+        raise TransientError("the server's log has transactions that are not visible yet")
 
 
 def first_file_after(
@@ -275,5 +275,5 @@ def gtids_at(
     offset = unpack_position(history.position)[1]
     here = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
     if here is None or here[0] is None:
-        raise TransientError(f"the server can't tell the GTIDs at {file} {offset}")
+        raise TransientError(f"the server can't resolve the GTIDs at {file} {offset}")
     return MariadbGtids.parse(gtids, str(here[0]), needed)

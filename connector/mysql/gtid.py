@@ -54,7 +54,7 @@ class MysqlGtids:
         for part in "".join(text.split()).lower().split(","):
             uuid, *rest = part.split(":")
             if part and not _UUID.fullmatch(uuid):
-                raise BugError(f"{text[:200]!r} is no set of GTIDs")
+                raise BugError(f"{text[:200]!r} is not a GTID set")
             origin = uuid
             for piece in rest:
                 if _TAG.fullmatch(piece):
@@ -62,7 +62,7 @@ class MysqlGtids:
                 elif found := _INTERVAL.fullmatch(piece):
                     gtids._add_interval(origin, int(found[1]), int(found[2] or found[1]))
                 else:
-                    raise BugError(f"{text[:200]!r} is no set of GTIDs")
+                    raise BugError(f"{text[:200]!r} is not a GTID set")
         if needed is not None:
             before = cls.parse(needed)._intervals
             origins = [o for o, intervals in gtids._intervals.items() if before.get(o) != intervals]
@@ -145,7 +145,7 @@ class MariadbGtids:
         for domain, gtid in self._ahead.items():
             begin = known.get(domain)
             if begin is not None and begin.server == gtid.server and begin.number > gtid.number:
-                raise BugError(f"the log at hand is at {begin}, behind {gtid}, which has landed")
+                raise BugError(f"the log begins at {begin}, after {gtid}, which has landed")
 
     @classmethod
     def parse(cls, text: str, here: str | None = None, needed: str | None = None) -> MariadbGtids:
@@ -154,7 +154,7 @@ class MariadbGtids:
         for part in "".join(text.split()).split(","):
             found = _MARIADB.fullmatch(part)
             if part and not found:
-                raise BugError(f"{text[:200]!r} is no list of GTIDs")
+                raise BugError(f"{text[:200]!r} is not a GTID list")
             if found:
                 last[found[1]] = Gtid(found[1], int(found[3]), int(found[2]))
         sets = [None if part is None else cls.parse(part) for part in (here, needed)]
@@ -187,7 +187,7 @@ class MariadbGtids:
         elif ahead == gtid:
             del self._ahead[gtid.origin]
         elif ahead.server == gtid.server and gtid.number > ahead.number:
-            raise BugError(f"the log at hand has {gtid} and does not have {ahead}, which has landed")
+            raise BugError(f"the log has {gtid} but lacks {ahead}, which has landed")
 
 
 Gtids = MysqlGtids | MariadbGtids

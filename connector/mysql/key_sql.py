@@ -86,7 +86,7 @@ class KeyColumn:
         if code in _TIMESTAMPS:
             if match := _UTC.fullmatch(text):
                 return match[1]
-            raise ValueError(f"{text!r} is not a moment in UTC, for key column {self.name}")
+            raise ValueError(f"{text!r} is not a UTC time, for key column {self.name}")
         if code not in _NUMERIC | _FLOATS:
             return text
         match = _NUMBER.fullmatch(text)

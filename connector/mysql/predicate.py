@@ -68,13 +68,13 @@ def check_predicate(connection: Connection[Any], relation: str, where: str) -> N
 def refuse_effects(where: str) -> None:
     """Raise `RequestError` if a condition's text waits, locks, or may hide that it does. Pure."""
     if re.search(r"/\*M?!", where, re.IGNORECASE):
-        raise RequestError("a condition may not hold /*!, a comment that the server executes")
+        raise RequestError("a condition may not contain /*!, a comment that the server executes")
     if match := _CALL.search(where):
         raise RequestError(
-            f"a condition may not call {match[1].lower()}()", hint="it may only look at the row's values"
+            f"a condition may not call {match[1].lower()}()", hint="it may only use the row's values"
         )
     if match := _LOCK.search(where):
         raise RequestError(
-            f"a condition may not say {match[0]!r}, which may lock rows",
-            hint="in a string, write it in two parts, as in concat('for ', 'update')",
+            f"a condition may not contain {match[0]!r}, which may lock rows",
+            hint="inside a string, split it, as in concat('for ', 'update')",
         )

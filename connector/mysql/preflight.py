@@ -89,7 +89,7 @@ def _check_server_id(context: CheckContext) -> Iterator[Finding]:
         return
     if host := _other_replica(context, ours):
         yield Finding(
-            "server_id", "failed", f"the agent reads as {ours}, which is the server_id of replica {host} too",
+            "server_id", "failed", f"the agent's id {ours} is also the server_id of replica {host}",
             f"give replica {host} another server_id, or choose another source.name",
         )  # fmt: skip
         return
@@ -131,7 +131,7 @@ def _check_stays_on(context: CheckContext) -> Iterator[Finding]:
         with suppress(OperationalError, ProgrammingError):  # `_check_rights` reports those
             end_of_log(context.connection, context.server)
     except LogOffError as error:
-        detail = "was turned off: the server could not write its log"
+        detail = "was turned off because the server could not write its log"
         yield Finding("log_bin", "failed", detail, error.hint, recorded=True)
     name = "binlog_error_action"
     action = context.variable(name)
@@ -139,7 +139,7 @@ def _check_stays_on(context: CheckContext) -> Iterator[Finding]:
         yield Finding(name, "ok", f"is {action}")
     elif action is not None:
         yield Finding(
-            name, "warning", f"is {action}: if the log can't be written, changes go on without it",
+            name, "warning", f"is {action}: if the log can't be written, changes continue without it",
             f"SET GLOBAL {name} = ABORT_SERVER; and set it in the server's configuration file",
         )  # fmt: skip
 
@@ -151,7 +151,7 @@ def _check_row_image(context: CheckContext) -> Iterator[Finding]:
         return
     yield Finding(
         "binlog_row_image", "warning",
-        f"is {image}: changes carry some columns only, and are merged by column",
+        f"is {image}: changes carry only some columns, and are merged by column",
         "SET GLOBAL binlog_row_image = FULL;",
     )  # fmt: skip
 
@@ -163,11 +163,11 @@ def _check_partial_json(context: CheckContext) -> Iterator[Finding]:
     if value is None:
         return
     if not value or image == "FULL":
-        how = "is PARTIAL_JSON: differences are carried out on the document before" if value else "is empty"
+        how = "is PARTIAL_JSON: differences are applied to the document before" if value else "is empty"
         yield Finding(name, "ok", how)
         return
     yield Finding(
-        name, "failed", f"is {value}, and binlog_row_image is {image}: the document before is not in the log",
+        name, "failed", f"is {value}, and binlog_row_image is {image}: the log lacks the document before",
         f"SET GLOBAL {name} = ''; and set it in the server's configuration file",
     )  # fmt: skip
 
@@ -180,7 +180,7 @@ def _check_filters(context: CheckContext) -> Iterator[Finding]:
         if found is not None and any(found[2:4]):
             yield Finding(
                 "binlog filters", "failed", f"binlog_do_db, binlog_ignore_db are {found[2]!r}, {found[3]!r}",
-                "take binlog_do_db and binlog_ignore_db out of the configuration, restart the server",
+                "remove binlog_do_db and binlog_ignore_db from the configuration, restart the server",
             )  # fmt: skip
     logged = context.variable("log_slave_updates") or context.variable("log_replica_updates")
     if logged == "OFF" and not denied and is_replica(context.connection):
@@ -214,13 +214,13 @@ def _check_crashes(context: CheckContext) -> Iterator[Finding]:
         yield Finding("durability", "ok", settings)
     else:
         yield Finding(
-            "durability", "warning", f"{settings}: after a crash of the server all tables are dumped again",
+            "durability", "warning", f"{settings}: after a crash of the server dumping all tables again",
             "SET GLOBAL sync_binlog = 1, GLOBAL innodb_flush_log_at_trx_commit = 1;",
         )  # fmt: skip
     if context.server.mariadb and table_ids(context.connection) is None:
         yield Finding(
             "process", "warning",
-            "InnoDB's ids of tables can't be seen: after a crash of the server all tables are dumped again",
+            "the user can't see InnoDB's table ids: after a crash of the server dumping all tables again",
             f"GRANT PROCESS ON *.* TO {context.user};",
         )  # fmt: skip
 
@@ -238,7 +238,7 @@ def _check_retention(context: CheckContext) -> Iterator[Finding]:
     wanted = "604800" if name.endswith("seconds") else "7"
     yield Finding(
         "retention", "warning" if short else "ok",
-        f"the log is kept {seconds / 3600:.1f} hours: an agent that is stopped for longer dumps all again",
+        f"the log is kept {seconds / 3600:.1f} hours: an agent stopped for longer dumps all tables again",
         f"SET GLOBAL {name} = {wanted};" if short else None,
     )  # fmt: skip
 
@@ -246,10 +246,10 @@ def _check_retention(context: CheckContext) -> Iterator[Finding]:
 def _check_features(context: CheckContext) -> Iterator[Finding]:
     """Report settings that people ask about, most of which need no action."""
     if _has_gtids(context):
-        yield Finding("gtid", "ok", "is on: after a failover the log goes on at the other server")
+        yield Finding("gtid", "ok", "is on: after a failover capture continues on the other server")
     else:
         yield Finding(
-            "gtid", "warning", f"is {context.variable('gtid_mode')}: a failover has all tables dumped again",
+            "gtid", "warning", f"is {context.variable('gtid_mode')}: a failover dumps all tables again",
             "SET GLOBAL enforce_gtid_consistency = ON; then gtid_mode, step by step, to ON",
         )  # fmt: skip
     names = (
@@ -258,7 +258,7 @@ def _check_features(context: CheckContext) -> Iterator[Finding]:
     )  # fmt: skip
     settings = [f"{name} {context.variables[name]}" for name in names if name in context.variables]
     yield Finding("log format", "ok", ", ".join(settings))
-    yield Finding("time zone tables", "ok", "not needed: times are read in UTC, by its offset")
+    yield Finding("time zone tables", "ok", "not needed: times are read in UTC")
 
 
 def _has_gtids(context: CheckContext) -> bool:
@@ -288,19 +288,21 @@ def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
         if not _read_only(context) and context.state_tables.is_there(context.connection):
             rows(context.connection, f"SELECT 1 FROM {OWN_DATABASE}.watermark LIMIT 0")
             context.state_tables.try_writing(context.connection)
-            yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark is there")
+            yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark exists")
             return
         if not _read_only(context) and _may_create(context):
             yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark will be created")
             return
     fix = f"{GRANT} TO {context.user};"
-    missing = denied[0] if denied else f"{OWN_DATABASE}.watermark is not there, and may not be created"
+    missing = (
+        denied[0] if denied else f"{OWN_DATABASE}.watermark does not exist, and the user may not create it"
+    )
     if _read_only(context):
-        missing, fix = "the server is read-only or a replica", "none is needed; or capture its primary"
+        missing, fix = "the server is read-only or a replica", "nothing, or capture its primary"
     if _has_gtids(context):
         how = "" if context.server.mariadb else "low watermarks are taken by gtid_executed, and "
         yield Finding(
-            "own tables", "warning", f"{missing}: {how}a change that no log tells quarantines its table", fix
+            "own tables", "warning", f"{missing}: {how}an unlogged change quarantines its table", fix
         )
     else:
         yield Finding(
@@ -326,7 +328,7 @@ def _check_setting(context: CheckContext, name: str, wanted: str) -> Finding:
     value = context.variable(name)
     if value == wanted:
         return Finding(name, "ok", f"is {value}")
-    shown = "not known to this server" if value is None else f"is {value}"
+    shown = "unknown to this server" if value is None else f"is {value}"
     formatted = wanted or "''"
     fix = f"SET GLOBAL {name} = {formatted}; and set it in the server's configuration file"
     return Finding(name, "failed", shown, fix)

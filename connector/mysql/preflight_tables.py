@@ -70,7 +70,9 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
             problems = [problem for look in looks if (problem := look(context, facts))]
         except pymysql.Error as error:
             if code_of(error) in LOCKED:
-                yield Finding(f"table {facts.table}", "warning", "others keep it locked: not looked at")
+                yield Finding(
+                    f"table {facts.table}", "warning", "other sessions keep it locked, so it was not checked"
+                )
             elif is_there(context.connection, facts.table):
                 raise
             continue
@@ -87,12 +89,12 @@ def _check_patterns(context: CheckContext) -> Iterator[Finding]:
         one = context.config.model_copy(update={"tables": [pattern], "exclude": []})
         if not any(one.captures(facts.table) for facts in context.found):
             yield Finding(
-                f"tables {pattern}", "failed", f"no table matches that {context.user} may see",
-                "correct source.tables, create the table, or GRANT SELECT on it", dropped=bool(context.found),
+                f"tables {pattern}", "failed", f"no table that {context.user} may see matches",
+                "fix source.tables, create the table, or GRANT SELECT on it", dropped=bool(context.found),
             )  # fmt: skip
     names = {facts.table for facts in context.found}
     for name in sorted(context.tables.keys() - names):
-        yield Finding(f'[tables."{name}"]', "warning", "is not among the captured tables", "correct its name")
+        yield Finding(f'[tables."{name}"]', "warning", "is not captured", "fix its name")
 
 
 def _check_views(context: CheckContext) -> Iterator[Finding]:
@@ -105,7 +107,7 @@ def _check_views(context: CheckContext) -> Iterator[Finding]:
         if captures(context.config, table):
             named = str(table) in context.config.tables
             yield Finding(
-                f"table {table}", "failed" if named else "warning", "is a view, never in the log",
+                f"table {table}", "failed" if named else "warning", "is a view, which is never in the log",
                 "add it to source.exclude",
             )  # fmt: skip
 
@@ -124,7 +126,7 @@ def _check_engine(facts: TableFacts) -> Finding | None:
     name, formatted = f"table {facts.table}", qualified(facts.table)
     if facts.engine not in TRANSACTIONAL:
         return Finding(
-            name, "failed", f"is kept by {facts.engine}, which has no snapshots",
+            name, "failed", f"uses engine {facts.engine}, which has no snapshots",
             f"ALTER TABLE {formatted} ENGINE = InnoDB; or add it to source.exclude",
         )  # fmt: skip
     return None
@@ -135,7 +137,7 @@ def _check_key(context: CheckContext, facts: TableFacts) -> Finding | None:
     layout = layout_of(context.connection, facts.table, context.tables)
     if layout is None or layout.schema is None:
         problem = layout.problem if layout else None
-        reason = problem.reason if problem else "it is gone"
+        reason = problem.reason if problem else "the table no longer exists"
         return Finding(name, "failed", reason, problem.hint if problem else None)
     key = layout.schema.key
     if key == primary_key(context.connection, facts.table):

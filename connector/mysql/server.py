@@ -98,7 +98,9 @@ def is_replica(connection: Connection[Any]) -> bool:
 
 
 def _log_off(server: Server) -> LogOffError:
-    return LogOffError(server.uuid, hint="set log_bin = ON, see that it can write its log, and restart it")
+    return LogOffError(
+        server.uuid, hint="set log_bin = ON, make sure that it can write its log, and restart it"
+    )
 
 
 def log_files(connection: Connection[Any], server: Server) -> dict[int, LogFile]:

@@ -86,7 +86,7 @@ class MysqlSource:
         """Return the database's identity: that of `landed` if it provably was read from here."""
         connection = self._connected()
         server = self._server_of(connection)
-        with driver_errors("asking for the identity"):
+        with driver_errors("reading the identity"):
             shared = self._state_tables.identity(connection)
             if landed is not None and self._is_known(connection, server, landed, shared):
                 shared = landed.source.system_id
@@ -136,10 +136,10 @@ class MysqlSource:
             close(self._watching)
             self._watching = None
         self._watching = connection = self._watching or self._connect()
-        with driver_errors("looking at the catalog"):
+        with driver_errors("reading the catalog"):
             if self._trusted not in (None, find_server(connection).uuid):
                 close(connection)
-                raise TransientError("the catalog at hand is that of another server than the log's")
+                raise TransientError("the catalog is another server's than the log")
             self._was_durable = self._was_durable and preflight.is_durable(connection)
             noted = self._state_tables.unlogged(connection)
             busy: set[TableName] = set()  # locked by others for long: left to a later look
@@ -181,7 +181,7 @@ class MysqlSource:
         """Begin at the end of the log; the server keeps it by itself."""
         connection = self._connected()
         server = self._server_of(connection)
-        with driver_errors("asking for the end of the log"):
+        with driver_errors("reading the end of the log"):
             name, offset = end_of_log(connection, server)
             gtids = self._executed_at(connection, server, name, offset)
         position = position_of(name, offset)
@@ -194,7 +194,7 @@ class MysqlSource:
         """Return why the log after `history` can't be read whole, the failover that continues it, or None."""
         connection = self._connected()
         here = self._server_of(connection)
-        with driver_errors("looking at the binary log"):
+        with driver_errors("reading the list of binlog files"):
             files = log_files(connection, here)
             recorded_file = self._begun or self._state_tables.recorded_file(connection)
         before = history.server or (recorded_file.server if recorded_file else here.uuid)
@@ -226,7 +226,9 @@ class MysqlSource:
         number, offset = unpack_position(position)
         if number not in files:
             first, last = min(files), max(files)
-            return f"binlog file {number} is gone, there are {first} to {last}: purged, reset or another log"
+            return (
+                f"binlog file {number} is gone (files {first} to {last} exist): purged, reset or another log"
+            )
         if offset > files[number].size:
             size = files[number].size
             return f"binlog file {files[number].name} ends at {size}, before {offset}: reset or another log"
@@ -236,7 +238,7 @@ class MysqlSource:
             recorded_file.file not in files
             or self._created(here, files[recorded_file.file].name) != recorded_file.created
         ):
-            return f"binlog file {recorded_file.file} is another one than was read: the log was reset"
+            return f"binlog file {recorded_file.file} is not the one that was read: the log was reset"
         return None
 
     def _difference(self, here: Server, files: Mapping[int, LogFile], history: ResumePoint) -> str | None:
@@ -272,13 +274,13 @@ class MysqlSource:
         """Check whether another server's log continues ours; if not, return what is missing."""
         gtids, needed = known.gtids, known.gtids_needed
         if gtids is None or not failover.has_gtids(connection, here):
-            return f"{reason}, and there are no GTIDs to compare"
+            return f"{reason}, and no GTIDs exist to compare"
         must = gtids if needed is None else needed
         if lacking := self._lacking(connection, here, must):
             return f"{reason}, and it never executed {lacking}"
         open_file = lambda file: self._stream_of(here, files, pack_position(file.number, 4))  # noqa: E731
         if other := failover.later_commit(connection, here, files, known.last_commit, open_file):
-            return f"{reason}, and {other}: the former server had been restored or reset"
+            return f"{reason}, and {other}: the former server was restored or reset"
         if must != gtids:
             gtids = failover.executed_of(connection, here, gtids, must)
         file = failover.first_file_after(connection, here, files, gtids)
@@ -287,7 +289,8 @@ class MysqlSource:
         self._begun = RecordedFile(here.uuid, file.number, self._created(here, file.name))
         history = ResumePoint(pack_position(file.number, 4), (), gtids, here.uuid, needed)
         return Failover(
-            history, f"{reason}; nothing is missing, it goes on at {format_binlog_position(history.position)}"
+            history,
+            f"{reason}; nothing is missing, and it continues at {format_binlog_position(history.position)}",
         )
 
     def _lacking(self, connection: Connection[Any], here: Server, gtids: str, *, wait: bool = True) -> str:
@@ -307,23 +310,23 @@ class MysqlSource:
         connection = self._connected()
         server = self._server_of(connection)
         if self._trusted not in (None, server.uuid):
-            raise TransientError(f"the address leads to server {server.uuid} now, not to {self._trusted}")
+            raise TransientError(f"source.url leads to server {server.uuid} now, not to {self._trusted}")
         number, offset = unpack_position(history.position)
-        with driver_errors("looking at the binary log"):
+        with driver_errors("reading the list of binlog files"):
             files = log_files(connection, server)
             self._state_tables.create(connection)
             writable = self._state_tables.is_writable(connection)
         if number not in files:
             raise TransientError(
-                f"the server has no log at {format_binlog_position(history.position)} any more"
+                f"the server no longer has the log at {format_binlog_position(history.position)}"
             )
-        with driver_errors("asking for GTIDs"):
+        with driver_errors("reading GTIDs"):
             if history.gtids is None:
                 gtids = self._executed_at(connection, server, files[number].name, offset)
                 history = replace(history, gtids=gtids)
         if writable:
             recorded_file = RecordedFile(server.uuid, number, self._created(server, files[number].name))
-            with driver_errors("writing down the log file"):
+            with driver_errors("recording the log file"):
                 self._state_tables.record_file(connection, recorded_file)
                 self._state_tables.note_again(connection)
             self._begun = None
@@ -337,10 +340,10 @@ class MysqlSource:
         try:
             captured = self._captured(side, server)
             offset = unpack_position(history.position)[1]
-            with driver_errors("asking for GTIDs"):
+            with driver_errors("reading GTIDs"):
                 # Only a failover begins an epoch at a position before the end of its set.
                 kept = failover.gtids_at(side, server, history, file, may_be_ahead=epoch > 1)
-            with driver_errors("looking what a crash may lose"):
+            with driver_errors("checking the durability settings"):
                 survives = self._was_durable and preflight.survives_crashes(side, server)
             stream = BinlogStream(
                 self._connect_to(server, replication=True), server, file, offset,
@@ -410,14 +413,14 @@ class MysqlSource:
     def _created(self, server: Server, file: str) -> int:
         created = created_at(self._connect_to(server, replication=True), server, file)
         if created is None:
-            raise TransientError(f"binlog file {file} does not begin with a format description")
+            raise TransientError(f"binlog file {file} does not start with a format description")
         return created
 
     def _server_of(self, connection: Connection[Any]) -> Server:
         """Identify the server once, and again after a lost session, since it may be another one then."""
         found = self._found
         if found is None:
-            with driver_errors("asking for the version"):
+            with driver_errors("reading the version"):
                 found = self._found = find_server(connection)
         return found
 
@@ -435,10 +438,10 @@ class MysqlSource:
         """Connect to this very server, to which the address may no longer lead."""
         connection = self._connect(replication=replication)
         try:
-            with driver_errors("asking which server this is"):
+            with driver_errors("identifying the server"):
                 found = find_server(connection)
             if found.uuid != server.uuid:
-                raise TransientError(f"the address leads to server {found.uuid} now, not to {server.uuid}")
+                raise TransientError(f"source.url leads to server {found.uuid} now, not to {server.uuid}")
         except BaseException:
             close(connection)
             raise
@@ -451,7 +454,7 @@ class MysqlSource:
 
 def _alive(session: Connection[Any]) -> bool:
     try:
-        with driver_errors("asking the session"):
+        with driver_errors("checking the session"):
             return row(session, "SELECT 1") is not None
     except Exception:
         return False

@@ -105,7 +105,7 @@ class Catalog:
         """Return a table's current layout, in this connection's transaction."""
         facts = find_table(self._connection, table)
         if facts is None:
-            return Layout(None, "there is no such table", "create it, or take it out of source.tables")
+            return Layout(None, "the table does not exist", "create it, or remove it from source.tables")
         return self.layout(table, self.columns([facts])[facts.oid], facts)
 
     def columns(self, found: Sequence[TableFacts]) -> dict[int, list[CatalogColumn]]:
@@ -197,10 +197,12 @@ def _unlogged(facts: TableFacts) -> Layout | None:
         return None
     if facts.unlogged == (facts.table,):
         fix = f"ALTER TABLE {qualified(facts.table)} SET LOGGED; or add it to source.exclude"
-        return Layout(None, "is an unlogged table, never in the log", fix)
+        return Layout(None, "is an unlogged table, which is never in the log", fix)
     listed = ", ".join(map(str, facts.unlogged))
     fix = " ".join(f"ALTER TABLE {qualified(leaf)} SET LOGGED;" for leaf in facts.unlogged)
-    return Layout(None, f"its partitions {listed} are unlogged or foreign tables, never in the log", fix)
+    return Layout(
+        None, f"its partitions {listed} are unlogged or foreign tables, which are never in the log", fix
+    )
 
 
 def _misidentified(facts: TableFacts) -> Layout | None:

@@ -211,8 +211,12 @@ def _unfit(
             hint = f"{statement} then dump it again: deltatide dump {table}"
             unfit[table] = Unfit(found.lacks(table), hint)
         for table in (t.table for t in capturable if t.table in locked and not found.carries(t.table)):
-            reason = f"it is not in publication {found.name}, and can't be added while somebody locks it"
-            hint = f"wait until that ends (pg_locks), then dump it again: deltatide dump {table}"
+            reason = (
+                f"it is not in publication {found.name}, and can't be added while another session locks it"
+            )
+            hint = (
+                f"wait until the lock is released (see pg_locks), then dump it again: deltatide dump {table}"
+            )
             unfit.setdefault(table, Unfit(reason, hint))
     return unfit
 
@@ -230,13 +234,13 @@ def unlogged(before: str, now: str) -> Unlogged | None:
     old, new = _parse(before), _parse(now)
     changed = {word for word in "rnpx%" if old.words.get(word) != new.words.get(word)}
     if "p" in changed:
-        return Unlogged("it was not in the publication for a time, or not all of it", lost=True)
+        return Unlogged("it, or part of it, was missing from the publication for a time", lost=True)
     if "n" in changed and "r" not in changed:
-        return Unlogged("it had another name for a time, or has another owner", lost=_same_owner(old, new))
+        return Unlogged("it was renamed for a time, or its owner changed", lost=_same_owner(old, new))
     reasons = {
-        "it was replaced by another table of its name": "r" in changed,
-        "a column came, or was replaced, without row events": _columns_changed(old.columns, new.columns),
-        "a column came back under a name that was there before": _came_back(old, new),
+        "another table of the same name replaced it": "r" in changed,
+        "a column was added or replaced without row events": _columns_changed(old.columns, new.columns),
+        "a column was added under the name of a dropped one": _came_back(old, new),
         "the labels of an enum changed": not old.labels <= new.labels,
         "a composite type of a column changed": "%" in changed,
         "it was rewritten, or a partition truncated, attached or detached": _files_changed(

@@ -40,7 +40,7 @@ def timeline(connection: Connection) -> str:
         connection, "SELECT pg_walfile_name(pg_current_wal_lsn()) WHERE NOT (SELECT pg_is_in_recovery())"
     )
     if row is None:
-        raise TransientError("the address leads to a standby")
+        raise TransientError("source.url leads to a standby")
     return str(int(row[0][:8], 16))
 
 

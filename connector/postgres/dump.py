@@ -238,7 +238,7 @@ class PostgresTables:
             self._end()
             if time.monotonic() > deadline:
                 raise NotYetError(
-                    f"{table}: waiting for transactions that began before the slot was made ({text})",
+                    f"{table}: waiting for transactions that began before the slot was created ({text})",
                     hint="SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL",
                 )
             time.sleep(0.1)
@@ -252,7 +252,7 @@ class PostgresTables:
             for sign, values in ((">", key_range.after), ("<=", key_range.upto)):
                 if values is not None:
                     if len(values) != len(types):
-                        raise TableError(table, f"its key has {len(types)} columns and had {len(values)}")
+                        raise TableError(table, f"its key has {len(types)} columns instead of {len(values)}")
                     columns = ", ".join(map(quote, key))
                     row = ", ".join(f"{literal(v)}::{t}" for v, (t, _) in zip(values, types, strict=True))
                     conditions.append(f"({columns}) {sign} ({row})")
@@ -358,7 +358,7 @@ def _failure(table: TableName, where: str | None, error: Exception, role: str) -
     if where is None and state == _CANCELED:
         return TransientError(f"{table}: {message}")
     if state == _LOCKED:
-        return NotYetError(f"{table}: somebody holds a lock beside which it can't be read: {message}")
+        return NotYetError(f"{table}: another session holds a lock that blocks reading: {message}")
     general = failed(str(table), message, state)
     if isinstance(general, TransientError):
         return general
@@ -366,11 +366,11 @@ def _failure(table: TableName, where: str | None, error: Exception, role: str) -
         return RequestError(f"{table}: {message}", hint="raise source.predicate_seconds, or add an index")
     if where is not None:
         return RequestError(
-            f"{table}: {message}", hint="the predicate or key is in the database's own dialect"
+            f"{table}: {message}", hint="write the predicate or key in the database's own SQL"
         )
     hint = None
     if state == "42501":
         grant = f"GRANT SELECT ON {qualified(table)} TO {quote(role)};"
-        hidden = f"where row security hides rows: {row_security_hint(role, table, owner=False)}"
+        hidden = f"if row security hides rows: {row_security_hint(role, table, owner=False)}"
         hint = f"{grant} or, {hidden} then dump it again"
     return TableError(table, message, hint=hint)

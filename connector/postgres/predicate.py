@@ -79,7 +79,7 @@ def called_functions(plan: str) -> Iterator[str]:
 def named_functions(where: str) -> Iterator[str]:
     """Find possible function names in a condition: a plan does not show those in a LIMIT. Pure."""
     if re.search('[uU]&"', where):
-        raise RequestError('a condition may not spell names as U&"..."')
+        raise RequestError('a condition may not write names as U&"..."')
     for match in _CALL.finditer(where):
         yield match[1].replace('""', '"') if match[1] else match[2].lower()
 

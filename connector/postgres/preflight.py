@@ -101,7 +101,7 @@ def _check_version(version: int) -> Finding:
         majors = ", ".join(map(str, LEAST_MINORS))
         return Finding("version", "failed", found, f"use a server of version {majors}")
     if minor < least:
-        flaw = "its log may lack changes of tables that are published beside running transactions"
+        flaw = "its log may lack changes of tables published while transactions are running"
         return Finding(
             "version", "failed", f"{found}: {flaw}", f"update the server to {major}.{least} or later"
         )
@@ -159,7 +159,7 @@ def _check_capacity(context: _CheckContext) -> Iterator[Finding]:
     yield Finding(
         "max_slot_wal_keep_size", "ok",
         "unlimited: a stopped agent makes the server keep its log" if unlimited
-        else f"{kept}: a slot farther behind is lost, and its tables are dumped again",
+        else f"{kept}: a slot farther behind is lost and its tables are dumped again",
     )  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def _check_tables(context: _CheckContext) -> Iterator[Finding]:
         if not problems:
             yield Finding(name, "ok", "can be captured")
         if layout.schema is not None and (naming := _naming(layout.schema)):
-            detail = f"{naming}: its text changes unseen when what it names is renamed or dropped"
+            detail = f"{naming}: its text changes unlogged when the object it names is renamed or dropped"
             yield Finding(name, "warning", detail, "dump the table after such a change", table=table.table)
 
 
@@ -222,12 +222,12 @@ def _check_patterns(context: _CheckContext) -> Iterator[Finding]:
                 f"tables {pattern}",
                 "failed",
                 "no table matches",
-                "correct source.tables, or create the table",
+                "fix source.tables, or create the table",
                 dropped=bool(context.found),
             )
     names = {table.table for table in context.found}
     for name in sorted(context.tables.keys() - names):
-        yield Finding(f'[tables."{name}"]', "warning", "is not among the captured tables", "correct its name")
+        yield Finding(f'[tables."{name}"]', "warning", "is not captured", "fix its name")
 
 
 def _check_kinds(context: _CheckContext) -> Iterator[Finding]:
@@ -246,7 +246,7 @@ def _check_kinds(context: _CheckContext) -> Iterator[Finding]:
         what = {"f": "a foreign table", "v": "a view", "m": "a materialized view"}[kind]
         named = str(table) in context.config.tables
         yield Finding(
-            f"table {table}", "failed" if named else "warning", f"is {what}, never in the log",
+            f"table {table}", "failed" if named else "warning", f"is {what}, which is never in the log",
             "add it to source.exclude",
         )  # fmt: skip
 
@@ -311,7 +311,7 @@ def _check_narrowed(context: _CheckContext, found: publication.Publication) -> I
 
 def _narrow(found: publication.Publication, problem: str, fix: str, *, fixable: bool) -> Finding:
     if fixable:
-        detail = f"{found.name} {problem}; the agent removes that, and dumps what was left out"
+        detail = f"{found.name} {problem}; the agent fixes that, and dumps what was omitted"
         return Finding("publication", "warning", detail, fix)
     return Finding("publication", "failed", f"{found.name} {problem}", fix)
 

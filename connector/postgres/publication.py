@@ -65,7 +65,7 @@ class Publication:
         if table in self.split:
             return f"publication {self.name} publishes its partitions by themselves"
         how = "only in part" if table in self.tables else "not"
-        return f"it is {how} in publication {self.name}, and our role may not change that"
+        return f"it is {how} in publication {self.name}, and the agent's role may not change that"
 
     def shortcomings(self, *, partitioned: bool) -> Iterator[tuple[str, str]]:
         """Return what it omits from every table, each with the SQL that fixes it.
@@ -241,7 +241,7 @@ def _add(connection: Connection, publication: Publication, tables: Sequence[Tabl
         _alter(connection, f"publication {publication.name} lacks tables", " ".join(statements))
     except LockedError as error:
         if len(tables) == 1:
-            log.warning("%s: %s is left out for now", error, tables[0])
+            log.warning("%s: skipping %s for now", error, tables[0])
             return Fixed([], list(tables))
         each = [_add(connection, publication, [table]) for table in tables]
         return Fixed([t for m in each for t in m.added], [t for m in each for t in m.locked])
@@ -290,7 +290,7 @@ def _alter(connection: Connection, problem: str, statements: str) -> None:
     except psycopg2.errors.InsufficientPrivilege as error:
         reason = error.diag.message_primary
         raise PreconditionError(
-            f"{problem}, and our role may not change that: {reason}", hint=statements
+            f"{problem}, and the agent's role may not change that: {reason}", hint=statements
         ) from error
 
 

@@ -152,7 +152,7 @@ def why_not_resumable(connection: Connection, name: str, database: str, position
         return f"slot {name} is lost ({slot.lost})"
     if slot.confirmed is None or slot.confirmed > position:
         confirmed = format_lsn(slot.confirmed or 0)
-        return f"slot {name} is at {confirmed}, past {format_lsn(position)}: it was consumed or made anew"
+        return f"slot {name} is at {confirmed}, past {format_lsn(position)}: it was consumed or re-created"
     end = end_of_log(connection)
     if end < position:
         return (

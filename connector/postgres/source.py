@@ -90,7 +90,7 @@ class PostgresSource:
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Return the database's identity, by the system identifier that a physical copy shares."""
         connection = self._connected()
-        with driver_errors("asking for the system identifier"):
+        with driver_errors("reading the system identifier"):
             row = one_row(
                 connection,
                 "SELECT system_identifier::text, current_database()::text, current_setting('server_version')"
@@ -145,7 +145,7 @@ class PostgresSource:
             close(self._watching)
             self._watching = None
         self._watching = self._watching or self._connect()
-        with driver_errors("looking at the catalog"):
+        with driver_errors("reading the catalog"):
             locked = self._still_locked(self._watching)
             return look(self._watching, self._config, self._tables, known, locked)
 
@@ -169,14 +169,14 @@ class PostgresSource:
     def mark_running(self) -> int:
         """Return the xid barrier: every transaction that is running now has a lower xid."""
         connection = self._connected()
-        with driver_errors("asking for a transaction id"):
+        with driver_errors("assigning a transaction id"):
             (barrier,) = _barrier(connection)
         return barrier.xid
 
     def end_of_marked(self, mark: int) -> int | None:
         """Return the end of the log once a snapshot shows that all transactions below the mark have ended."""
         connection = self._connected()
-        with driver_errors("looking for running transactions"):
+        with driver_errors("listing running transactions"):
             row = one_row(connection, "SELECT pg_current_snapshot()::text")
             end = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
         assert row is not None
@@ -192,7 +192,7 @@ class PostgresSource:
         if time.monotonic() > self._waiting.setdefault(mark, time.monotonic() + WAITING_SECONDS):
             self._waiting[mark] = math.inf
             log.warning(
-                "dumps have to wait for transactions with an id below %s: SELECT pid, xact_start, query FROM"
+                "dumps wait for transactions with an id below %s: SELECT pid, xact_start, query FROM"
                 " pg_stat_activity WHERE backend_xid IS NOT NULL; SELECT * FROM pg_prepared_xacts",
                 mark,
             )
@@ -200,7 +200,7 @@ class PostgresSource:
     def begin_history(self, *, fresh: bool) -> ResumePoint:
         """Create the slot, or adopt an unused one; return its position and the xid barrier right after."""
         connection, name = self._primary(), self._config.slot
-        with driver_errors(f"making slot {name}"):
+        with driver_errors(f"creating slot {name}"):
             found = slot.find_slot(connection, name)
             if found and (misfit := found.misfit(self._database(connection))):
                 raise PreconditionError(misfit, hint="set source.slot to another name, or drop that slot")
@@ -208,7 +208,7 @@ class PostgresSource:
             self._publish(connection)  # a slot older than its publication can't be read
             self._reader, self._failures = None, _Failures(0, 0.0)
             if found and not fresh and not found.lost and found.confirmed is not None:
-                log.info("slot %s is adopted", name)
+                log.info("adopted slot %s", name)
                 position = found.confirmed
             else:
                 slot.drop_slot(connection, name)
@@ -224,7 +224,7 @@ class PostgresSource:
         if (undecodable := self._undecodable(history.position)) is not None:
             return undecodable
         connection, name = self._primary(), self._config.slot
-        with driver_errors(f"looking at slot {name}"):
+        with driver_errors(f"reading slot {name}"):
             found = slot.why_not_resumable(connection, name, self._database(connection), history.position)
             if isinstance(found, str):
                 return found
@@ -241,7 +241,7 @@ class PostgresSource:
             )
             if reason or history.server in (None, self._timeline):
                 return reason
-            went_on = f"timeline {self._timeline} of the server goes on where {history.server} was read to"
+            went_on = f"timeline {self._timeline} of the server continues where {history.server} was read to"
             commits = tuple(c for c in history.not_yet_visible if c.lsn)
             here = replace(history, server=self._timeline, not_yet_visible=(*commits, *_barrier(connection)))
             return Failover(here, went_on, same_positions=True)
@@ -303,7 +303,7 @@ class PostgresSource:
             raise
         if self._proof is not None and not self._alive(self._proof):
             reader.close()
-            raise TransientError("the server was restarted while the log was opened")
+            raise TransientError("the server restarted while the log was being opened")
         self._visibility, self._reader = visibility, reader
         return reader
 
@@ -364,15 +364,15 @@ class PostgresSource:
     def _primary(self) -> Connection:
         """Return the session to a primary; `TransientError` on a standby, which lacks the slot."""
         connection = self._connected()
-        with driver_errors("asking whether the server is a standby"):
+        with driver_errors("checking whether the server is a standby"):
             row = one_row(connection, "SELECT pg_is_in_recovery()")
         if row == (True,):
-            raise TransientError("the address leads to a standby, which has no slot to read from")
+            raise TransientError("source.url leads to a standby, which has no slot to read from")
         return connection
 
     def _alive(self, session: Connection) -> bool:
         try:
-            with driver_errors("asking the session"):
+            with driver_errors("checking the session"):
                 return one_row(session, "SELECT 1") is not None
         except Exception:
             return False
@@ -381,14 +381,14 @@ class PostgresSource:
         """Connect to the server that was checked; an address may lead to several."""
         connection = self._connect(replication=replication)
         try:
-            with driver_errors("looking at the log"):
+            with driver_errors("checking the log"):
                 now = continuity.timeline(connection)
         except BaseException:
             close(connection)
             raise
         if self._timeline not in (None, now):
             close(connection)
-            raise TransientError(f"the log is now on timeline {now}, a moment ago it was on {self._timeline}")
+            raise TransientError(f"the log is now on timeline {now}, it was just on {self._timeline}")
         return connection
 
     def _connect(self, replication: bool = False) -> Connection:

@@ -25,18 +25,18 @@ from connector.errors import BugError, DeltatideError, PreconditionError, Transi
 _STALE_SECONDS = 86_400  # an unfinished file that nobody wrote to for a day belongs to a dead process
 
 _HINTS = {
-    errno.EACCES: "let the user who runs deltatide write to this folder",
+    errno.EACCES: "allow the user who runs deltatide to write to this folder",
     errno.EPERM: "the file system must let this user write and make hard links",
     errno.EROFS: "the file system is mounted read-only",
-    errno.ENOTDIR: "a part of this path is a file",
-    errno.EEXIST: "a part of this path is a file",
+    errno.ENOTDIR: "part of this path is a file",
+    errno.EEXIST: "part of this path is a file",
     errno.EISDIR: "a folder has the name of a file",
-    errno.ELOOP: "nothing in the landing folder may be a symbolic link",
-    errno.ENXIO: "nothing but files may lie in the landing folder",
-    errno.EXDEV: "the landing folder must be one file system",
+    errno.ELOOP: "remove symbolic links from the landing folder",
+    errno.ENXIO: "keep only files and folders in the landing folder",
+    errno.EXDEV: "keep the landing folder on one file system",
     errno.ENAMETOOLONG: "shorten the landing folder's path",
-    errno.ENOTSUP: "the file system has no hard links or locks, use a local one, or S3",
-    errno.ENOSYS: "the file system has no hard links or locks, use a local one, or S3",
+    errno.ENOTSUP: "the file system lacks hard links or locks; use a local one, or S3",
+    errno.ENOSYS: "the file system lacks hard links or locks; use a local one, or S3",
 }
 
 

@@ -37,7 +37,7 @@ class _UnfitError(PreconditionError):
 def _probe_once(store: Store, path: str) -> None:
     try:
         if not store.create(path, b"first"):
-            raise _UnfitError(f"{store.url}: refuses to create {path}, which does not exist")
+            raise _UnfitError(f"{store.url}: refuses to create {path}, although it does not exist")
         second = store.create(path, b"second")
         if second or store.read(path) != b"first":
             raise _unfit(store, "conditional creates")
@@ -55,5 +55,5 @@ def _probe_once(store: Store, path: str) -> None:
 def _unfit(store: Store, what: str) -> _UnfitError:
     return _UnfitError(
         f"{store.url}: the store ignores {what}, so two agents could both commit",
-        hint="use a store that honours If-None-Match and If-Match on PUT: AWS S3, MinIO, versitygw, Ceph 19+",
+        hint="use a store that honors If-None-Match and If-Match on PUT: AWS S3, MinIO, versitygw, Ceph 19+",
     )

@@ -51,11 +51,11 @@ _HINTS = {
     "PermanentRedirect": "set landing.region to the bucket's region",
     "AuthorizationHeaderMalformed": "set landing.region to the bucket's region",
     "RequestTimeTooSkewed": "set this machine's clock",
-    "NotImplemented": "the store lacks conditional puts, which a commit needs; use another",
+    "NotImplemented": "use a store with conditional PUT, which commits need",
 }
 _USUAL_HINT = "check landing.url, endpoint and region, and the credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE)"
-_UNREACHABLE_HINT = "check that the store runs, landing.url and landing.endpoint, and the network"
-_CREDENTIALS_HINT = "give credentials by AWS_ACCESS_KEY_ID, AWS_PROFILE, or the machine's role"
+_UNREACHABLE_HINT = "check that the store is running, landing.url, landing.endpoint and the network"
+_CREDENTIALS_HINT = "provide credentials by AWS_ACCESS_KEY_ID, AWS_PROFILE, or the machine's role"
 
 
 class S3Store:
@@ -178,7 +178,7 @@ class S3Store:
                 if _code(error) not in _CONFLICTS:
                     raise
             time.sleep(0.02 * 2**attempt)
-        raise TransientError(f"{self.url}/{path}: another conditional write does not end")
+        raise TransientError(f"{self.url}/{path}: another conditional write does not finish")
 
     def _pages(self, prefix: str, **arguments: str) -> Iterator[Any]:
         with self._errors(prefix):

@@ -123,7 +123,7 @@ class MemoryDatabase:
             self._dropped[table] = self._tables.pop(table)
 
     def schema(self, name: str | TableName) -> TableSchema | None:
-        """Return a table's current layout; None if there is no such table."""
+        """Return a table's current layout; None if the table does not exist."""
         table = self._tables.get(TableName.parse(name) if isinstance(name, str) else name)
         return table.schema if table else None
 

@@ -222,4 +222,4 @@ def test_a_manifest_of_a_newer_format(things: Installation, command: str) -> Non
 
 @pytest.mark.parametrize("command", ["status", "dumps"])
 def test_a_landing_zone_with_nothing_in_it(things: Installation, command: str) -> None:
-    refused(things, "holds no manifest", "deltatide run", command=command)
+    refused(things, "has no manifest yet", "deltatide run", command=command)

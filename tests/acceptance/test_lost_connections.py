@@ -30,7 +30,7 @@ def test_ended_sessions_are_opened_again_and_nothing_is_lost(shop: Installation)
             shop.run("dump", "--all")
             with Meddler(shop.database.end_sessions, 0.6) as meddler:
                 meddler.wait_times(3)
-        assert "opening the log again" in agent.output
+        assert "reopening the log" in agent.output
         assert_went_on(shop, agent)
 
 
@@ -45,7 +45,7 @@ def test_a_server_that_crashes_under_load_is_followed_again(shop: Installation) 
                 shop.database.crash()
                 shop.database.restart()
                 agent.wait_until(lambda w=written: writer.transactions > w + 20, "the writer goes on")
-        assert "opening the log again" in agent.output
+        assert "reopening the log" in agent.output
         assert_went_on(shop, agent)
 
 

@@ -64,7 +64,7 @@ def test_a_stop_while_the_server_is_away_takes_seconds_too(shop: Installation) -
         shop.wait_dumped(agent)
         shop.database.crash()
         try:
-            agent.wait_says("opening the log again")
+            agent.wait_says("reopening the log")
             assert seconds_of(lambda: agent.stop(seconds=20)) < STOP_SECONDS
             assert agent.process.returncode == 0, agent.output
         finally:

@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
 }
 """Short intervals and tiny chunks."""
 
-AT_WORK = re.compile("a new history begins|going on after manifest")
+AT_WORK = re.compile("beginning a new history|resuming after manifest")
 
 
 class Running:

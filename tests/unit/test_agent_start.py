@@ -46,7 +46,7 @@ def test_a_store_that_does_not_answer_at_the_start_is_waited_for(
     store.fail(call, path, when=when, times=3)
     with caplog.at_level(logging.WARNING):
         agent.run(config_of())
-    assert "the landing zone did not answer, trying again" in caplog.text
+    assert "the landing zone did not answer, retrying" in caplog.text
     lease = read_lease(store)
     assert lease is not None
     assert (lease.term, lease.released) == (1, True)
@@ -66,7 +66,7 @@ def test_a_database_that_does_not_answer_at_the_start_is_waited_for(
     source.fail("check", times=3, error=TransientError("it is starting up", hint="look at its port"))
     with caplog.at_level(logging.WARNING):
         agent.run(config_of())
-    reported = "the source did not answer, trying again: it is starting up (look at its port)"
+    reported = "the source did not answer, retrying: it is starting up (look at its port)"
     assert caplog.messages.count(reported) == 3
     lease = read_lease(store)
     assert lease is not None

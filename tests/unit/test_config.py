@@ -1,4 +1,4 @@
-"""The configuration: what is accepted, and how its problems are told."""
+"""The configuration: what is accepted, and how its problems are reported."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ deletes = "never"
         "dump.workers",
         'tables."public.orders".deletes',
     ]
-    assert "source.kind: 'oracle' is not supported, use 'postgres', 'mysql' or 'mariadb'" in found
+    assert "source.kind: 'oracle' is not supported; use 'postgres', 'mysql' or 'mariadb'" in found
     assert "dump.workers: must be a whole number" in found
 
 
@@ -109,20 +109,20 @@ def test_missing_settings_are_named(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (GOOD + "flush_secnds = 3", "landing.flush_secnds: unknown setting, did you mean flush_seconds?"),
-        (GOOD + "chunk_rows = 3", "landing.chunk_rows: unknown setting, it belongs to [dump]"),
-        (GOOD + "[dmup]\nworkers = 1", "dmup: unknown section, did you mean dump?"),
+        (GOOD + "flush_secnds = 3", "landing.flush_secnds: unknown setting; did you mean flush_seconds?"),
+        (GOOD + "chunk_rows = 3", "landing.chunk_rows: unknown setting; it belongs in [dump]"),
+        (GOOD + "[dmup]\nworkers = 1", "dmup: unknown section; did you mean dump?"),
         (
             GOOD + "[control]\nlisten = 'x'",
-            "control: unknown section, known are source, landing, dump, lake, merge, tables",
+            "control: unknown section; known: source, landing, dump, lake, merge, tables",
         ),
         (
             GOOD + "[tables.'public.a']\nkeys = ['x']",
-            'tables."public.a".keys: unknown setting, did you mean key?',
+            'tables."public.a".keys: unknown setting; did you mean key?',
         ),
         (
             GOOD + "[lake]\ncatalog = 'x'\nschem = 'y'",
-            "lake.schem: unknown setting, did you mean schema?",
+            "lake.schem: unknown setting; did you mean schema?",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_variables_are_put_into_every_string(file: Path) -> None:
 def test_a_missing_variable_is_reported_beside_the_other_problems(file: Path) -> None:
     text = GOOD.replace("deltatide@", "deltatide:${PGPASSWORD}@") + "flush_mib = 0"
     found = problems(file, text)
-    assert found[0] == "source.url: the environment has no variable PGPASSWORD"
+    assert found[0] == "source.url: environment variable PGPASSWORD is not set"
     assert found[1].startswith("landing.flush_mib")
 
 
@@ -226,7 +226,7 @@ def test_landing_urls(file: Path, url: str, stored: str) -> None:
 @pytest.mark.parametrize("url", ["s3a://bucket/x", "s3:///x", "file://host/x", "https://x/y", "", " "])
 def test_other_landing_urls_are_refused(file: Path, url: str) -> None:
     (found,) = problems(file, GOOD.replace("s3://bucket/landing", url))
-    assert "is not a URL to write to, use s3://bucket/folder" in found
+    assert "is not a landing zone; use s3://bucket/folder" in found
 
 
 @pytest.mark.parametrize("lake", ['url = "s3a://b/lake"', 'url = "lake"', 'catalog = "c"\nschema = "s"'])
@@ -265,8 +265,8 @@ def test_settings_of_a_table_are_found_however_it_is_formatted(file: Path) -> No
 
 def test_settings_of_a_table_that_is_not_captured_are_a_problem(file: Path) -> None:
     assert problems(file, GOOD + "[tables.'sales.x']\n[tables.y]\n") == [
-        'tables."sales.x": is not among source.tables, or in source.exclude',
-        "tables.\"y\": 'y' is not a table name, write namespace.table",
+        'tables."sales.x": is not in source.tables, or is in source.exclude',
+        "tables.\"y\": 'y' is not a table name; write namespace.table",
     ]
 
 

@@ -46,7 +46,7 @@ def json_tree(document: bytes) -> Tree:
     try:
         return _value(document[0], document, 1)
     except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
-        raise ValueError(f"a JSON document cannot be read: {error!r}") from error
+        raise ValueError(f"can't parse a JSON document: {error!r}") from error
 
 
 def tree_text(tree: Tree) -> str:
@@ -73,7 +73,7 @@ def _value(kind: int, data: bytes, offset: int) -> Tree:
     if kind == _OPAQUE:
         length, start = _length(data, offset + 1)
         return _opaque(data[offset], _slice(data, start, length))
-    raise ValueError(f"JSON type {kind} is not known")
+    raise ValueError(f"unknown JSON type {kind}")
 
 
 def _slice(data: bytes, offset: int, length: int) -> bytes:

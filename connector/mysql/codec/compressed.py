@@ -43,11 +43,11 @@ def _packed(data: bytes, offset: int) -> tuple[int, int]:
 def _uncompress_rows(data: bytes) -> bytes:
     """Read a byte of algorithm and width, a plain length of that width (most significant first), and zlib."""
     if not data or data[0] & 0x70:
-        raise ValueError("a rows event is compressed in a way that is not known")
+        raise ValueError("a rows event has an unknown compression")
     width = data[0] & 0x07
     plain = zlib.decompress(data[1 + width :])
     if len(plain) != int.from_bytes(data[1 : 1 + width], "big"):
-        raise ValueError("a compressed rows event does not have the length that it announces")
+        raise ValueError("a compressed rows event differs from its announced length")
     return plain
 
 
@@ -59,6 +59,6 @@ def uncompress_value(value: bytes) -> bytes:
     if method == 0:
         return value[1:]
     if method != 8:
-        raise ValueError(f"a column is compressed by method {method}, which is not known")
+        raise ValueError(f"a column has unknown compression method {method}")
     bits = -zlib.MAX_WBITS if value[0] & 8 else zlib.MAX_WBITS
     return zlib.decompress(value[1 + (value[0] & 7) :], bits)

@@ -63,10 +63,10 @@ def _operations(data: bytes) -> Iterator[_Operation]:
             if kind in (_REPLACE, _INSERT):
                 value, offset = _text(data, offset)
             elif kind != _REMOVE:
-                raise ValueError(f"operation {kind} of a JSON difference is not known")
+                raise ValueError(f"unknown operation {kind} in a JSON difference")
             yield _Operation(kind, _legs(path.decode()), json_tree(value))
     except (IndexError, KeyError, UnicodeDecodeError) as error:
-        raise ValueError(f"a JSON difference cannot be read: {error!r}") from error
+        raise ValueError(f"can't parse a JSON difference: {error!r}") from error
 
 
 def _text(data: bytes, offset: int) -> tuple[bytes, int]:
@@ -96,7 +96,7 @@ def _legs(path: str) -> list[_Leg]:
             legs.append(_Leg(int(match["index"])))
         offset = match.end()
     if path[:1] != "$" or offset != len(path) or not legs:
-        raise ValueError(f"path {path!r} of a JSON difference cannot be read")
+        raise ValueError(f"path {path!r} of a JSON difference is malformed")
     return legs
 
 
@@ -140,9 +140,7 @@ def _insert(parent: Tree, leg: _Leg, value: Tree) -> None:
     elif isinstance(parent, list) and isinstance(leg.key, int):
         parent.insert(max(0, leg.index_in(len(parent))), value)
     else:
-        raise ValueError(
-            f"a JSON difference adds {leg.key!r} where the document before does not have that path"
-        )
+        raise ValueError(f"a JSON difference adds {leg.key!r} at a path that the document before lacks")
 
 
 def _order(member: tuple[str, Tree]) -> tuple[int, bytes]:

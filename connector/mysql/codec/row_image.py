@@ -128,7 +128,7 @@ class Layout:
     def _read_options(self, data: Bytes, offsets: Offsets) -> tuple[Offsets, dict[int, Mask]]:
         options = data[offsets]
         if (options > 1).any():
-            raise MalformedRowError("a partial update has options that are not known")
+            raise MalformedRowError("a partial update has unknown options")
         has_bits, bits = options == 1, offsets + 1
         differing = {
             column: has_bits & (data[bits + ordinal // 8] >> ordinal % 8 & 1 == 1)

@@ -181,7 +181,7 @@ class MysqlSegment:
             ]
             events = _join(plain, np.fromiter(map(len, plain), np.int64, len(plain)), 0, 0)
         if not np.isin(events.kinds, list(OPERATIONS)).all():
-            raise BugError("an event without rows is among the rows events of a segment")
+            raise BugError("a segment has an event without rows")
         placement = _placement(self._transactions, low + np.arange(high - low), self._ordinals[low:high])
         return _Window(low, events, placement)
 
@@ -207,7 +207,7 @@ def _alone(payload: bytearray, lengths: Offsets, base: int, tail: int) -> Events
 def _placement(transactions: Transactions, index: Offsets, ordinals: Offsets) -> Placement:
     transaction = np.searchsorted(np.array(transactions.starts, np.int64), index, "right") - 1
     if transaction[0] < 0:
-        raise BugError("a rows event comes before the begin of its transaction")
+        raise BugError("a rows event precedes the start of its transaction")
     first, last = int(transaction[0]), int(transaction[-1]) + 1
     picks = pa.array(transaction - first)
     return Placement(

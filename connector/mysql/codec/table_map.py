@@ -200,7 +200,7 @@ def parse_table_map(body: bytes, *, mariadb: bool) -> TableMap:
     try:
         return _parse(table, body, mariadb)
     except (IndexError, KeyError, UnicodeDecodeError, ValueError) as error:
-        raise TableError(table, f"its table map in the log cannot be read: {error}") from error
+        raise TableError(table, f"can't parse its table map in the log: {error}") from error
 
 
 def _parse(table: TableName, body: bytes, mariadb: bool) -> TableMap:
@@ -250,7 +250,7 @@ def _column_type(table: TableName, code: int, metadata: _Bytes) -> ColumnType:
             return ColumnType(code, scale=size)
         return ColumnType(code, size=size)
     if code not in _TWO_BYTE_META:
-        raise TableError(table, f"column type {code} of the log is not known", hint="exclude the table")
+        raise TableError(table, f"unknown column type {code} in the log", hint="exclude the table")
     first, second = metadata.take(2)
     if code == types.STRING:
         return _string_type(first, second)

@@ -169,9 +169,9 @@ def split_rows(rows: TextRows, columns: int) -> list[tuple[Offsets, Offsets, Mas
             found.append((start, end, valid))
             offset = end
     except IndexError:
-        raise BugError(f"a row of a result does not have {columns} columns") from None
+        raise BugError(f"a result row does not have {columns} columns") from None
     if (offset != rows.ends).any():
-        raise BugError(f"a row of a result does not have {columns} columns")
+        raise BugError(f"a result row does not have {columns} columns")
     return found
 
 
@@ -239,7 +239,7 @@ def decode_text(
             return texts.cast(pa.float64()).cast(target), None
         return texts.cast(target), None
     except pa.ArrowInvalid as error:
-        raise ValueError(f"a text is not a value of {type_.type_name}: {error}") from error
+        raise ValueError(f"a text is not a valid {type_.type_name}: {error}") from error
 
 
 _TEXT_TYPES = types.STRINGS | types.BLOBS | {types.ENUM, types.SET}

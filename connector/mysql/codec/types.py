@@ -191,7 +191,7 @@ def type_of_catalog(column_type: str, charset: str | None) -> ColumnType:
     bare = _QUOTED_OR_COMMENT.sub(lambda found: found[1] or "", column_type)
     match = _CATALOG.fullmatch(bare)
     if match is None:
-        raise ValueError(f"{column_type!r} is not a type that is known")
+        raise ValueError(f"{column_type!r} is not a known type")
     name, arguments, attributes = match[1].lower(), match[2] or "", match[3]
     unsigned = "unsigned" in attributes or "zerofill" in attributes
     if name in ALIASES:
@@ -210,7 +210,7 @@ def type_of_catalog(column_type: str, charset: str | None) -> ColumnType:
     if name == "bit":
         return ColumnType(BIT, length=numbers[0])
     if name not in _BY_NAME:
-        raise ValueError(f"{column_type!r} is not a type that is known")
+        raise ValueError(f"{column_type!r} is not a known type")
     code = _BY_NAME[name]
     scale = numbers[0] if numbers and code in (TIMESTAMP2, DATETIME2, TIME2) else 0
     size = 4 if code in (JSON, GEOMETRY, VECTOR) else 0

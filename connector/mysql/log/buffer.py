@@ -235,7 +235,7 @@ class LogBuffer:
             self._held.begin_file()
             self.created = seconds
             if self._rotated and events.begins_process(packet, BASE):
-                self._effects.reread_all(self.position, "the server went on without its log for a while")
+                self._effects.reread_all(self.position, "the server ran for a while without writing its log")
             self._rotated = False
             if self._offset == continuity.FILE_START:
                 self._last = pack(self._file, self._offset), seconds
@@ -261,7 +261,7 @@ class LogBuffer:
             return
         number, crashed = self._file + 1, artificial and not self._stopped
         if (number, 4) not in targets or not self._started:
-            raise TransientError(f"the log went on at {targets}, not behind {self._where()}")
+            raise TransientError(f"the log continued at {targets}, not after {self._where()}")
         if self._open is not None and not self._open.ended:
             self._end_within_transaction(self._open, crashed=crashed)
         self._file, self._offset, self.created = number, 4, None
@@ -346,7 +346,7 @@ class LogBuffer:
         landed = self.gtids is not None and begin.gtid is not None and self.gtids.holds(begin.gtid)
         if self._open is not None:
             if not self._open.ended:
-                raise BugError(f"a transaction begins within another one, {self._where()}")
+                raise BugError(f"a transaction starts within another one, {self._where()}")
             self._open.begin_again(begin, landed=landed)
             return
         self._ordinal = 0
@@ -365,7 +365,7 @@ class LogBuffer:
 
     def _commit(self, seconds: int, end: int) -> None:
         if self._open is None:
-            raise BugError(f"a commit without a begin in the log, {self._where()}")
+            raise BugError(f"a commit without a BEGIN in the log, {self._where()}")
         self._committed_at = self._open.begins[0].micros or seconds * 1_000_000
         self._open.ended = end > MAX_OFFSET
         if not self._open.ended:
@@ -437,11 +437,11 @@ class LogBuffer:
         """Quarantine the tables mapped before an unknown event, which may change their rows; else raise."""
         if self._open is None or not self._open.mapped:
             raise PreconditionError(
-                f"the log has an event of type {kind}, which is not known, {self._where()}",
-                hint="upgrade deltatide; what the event changed can't be told",
+                f"the log has an event of type {kind}, which is unknown, {self._where()}",
+                hint="upgrade deltatide, since what the event changed is unknown",
             )
         self._disown()
-        self._quarantine_touched_tables(f"an event of type {kind} is not known, upgrade deltatide")
+        self._quarantine_touched_tables(f"upgrade deltatide: an event of type {kind} is unknown")
 
     def _where(self) -> str:
         return f"file {self._file} offset {self._offset}"
@@ -449,6 +449,6 @@ class LogBuffer:
     def _broken(self, packet: bytes, expected: int) -> Exception:
         found = _uint32(packet, 14)[0]
         return TransientError(
-            f"the log does not go on where it ended: an event of type {packet[5]} ends at {found}, "
+            f"the log does not continue where it ended: an event of type {packet[5]} ends at {found}, "
             f"not at {expected & MAX_OFFSET}, of file {self._file}"
         )

@@ -108,7 +108,7 @@ class DdlEffects:
 
     def reread_all(self, lsn: int, reason: str) -> None:
         """Reread all tables: the log before `lsn` may lack what they have, or have what they lack."""
-        log.warning("%s, before %s: the rows of all tables are read again", reason, lsn)
+        log.warning("%s, before %s: rereading the rows of all tables", reason, lsn)
         for table in sorted(self._schema_cache.among(None)):
             self._add_unlogged(table, lsn, reason)
 
@@ -122,10 +122,10 @@ class DdlEffects:
         """Reread all tables that a change in the statement format may have reached."""
         databases = (None,) if query.updated is None else query.updated
         tables = {table for database in databases for table in self._schema_cache.among(database)}
-        reason = "a change in the statement format may have led to it, by a view, a trigger or a routine"
+        reason = "a change in the statement format may have reached it through a view, a trigger or a routine"
         for table in sorted(tables - {found.table for found in self._quarantined}):
             if self._add_unlogged(table, lsn, reason):
-                log.warning("%s: %s; its rows are read again", table, reason)
+                log.warning("%s: %s; rereading its rows", table, reason)
 
     def _apply(self, effect: Effect, lsn: int, ordinal: int) -> int:
         """Apply one effect: a truncate becomes an event, the rest is read again, quarantined or announced."""
@@ -138,7 +138,7 @@ class DdlEffects:
             elif effect.kind == "columns":
                 self._announce(table, lsn, effect.columns)
             else:
-                log.warning("%s: %s, its rows are read again", table, effect.reason)
+                log.warning("%s: %s; rereading its rows", table, effect.reason)
                 self._add_unlogged(table, lsn, effect.reason)
         return truncated
 
@@ -173,7 +173,7 @@ class DdlEffects:
     def _truncate(self, table: TableName, lsn: int, ordinal: int) -> bool:
         resolved = self._schema_cache.latest(table)
         if resolved is None or resolved.schema is None:
-            self.quarantine({table}, lsn, "it was truncated, and its layout is not known")
+            self.quarantine({table}, lsn, "it was truncated while its layout is unknown")
             return False
         self._held.append_synthetic_truncate(resolved, ordinal)
         return True
@@ -183,7 +183,7 @@ class DdlEffects:
         self._prepared[xid] = self._prepared.pop(xid, set()) | touched
         if len(self._prepared) > PREPARED_KEPT:
             del self._prepared[next(iter(self._prepared))]
-        self.quarantine(touched, lsn, f"XA transaction {xid} was prepared, which is not supported")
+        self.quarantine(touched, lsn, f"XA transaction {xid} was prepared; XA is not supported")
 
     def end_prepared(self, statement: str, lsn: int) -> None:
         """Handle XA COMMIT or XA ROLLBACK; one with unknown tables, prepared earlier, may concern any."""
@@ -192,9 +192,9 @@ class DdlEffects:
         xid = statement[len("XA COMMIT") :].strip()
         touched = self._prepared.get(xid)
         if touched is None:
-            self.reread_all(lsn, f"XA transaction {xid} was committed, and its tables are not known")
+            self.reread_all(lsn, f"XA transaction {xid} was committed, but its tables are unknown")
         else:
-            self.quarantine(touched, lsn, f"XA transaction {xid} was committed, which is not supported")
+            self.quarantine(touched, lsn, f"XA transaction {xid} was committed; XA is not supported")
 
     def quarantine(self, tables: set[TableName], lsn: int, reason: str, hint: str = "") -> None:
         """Quarantine tables."""

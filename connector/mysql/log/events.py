@@ -119,7 +119,7 @@ def _parse_tagged(body: bytes) -> Begin:
 
     def field(expected: int) -> None:
         if number() != expected:
-            raise BugError("a tagged GTID in the log is written in a way that is not known")
+            raise BugError("a tagged GTID in the log has an unknown format")
 
     field(1)  # the format's version
     number()  # its length
@@ -222,7 +222,7 @@ def _updated_databases(status: dict[int, bytes]) -> tuple[str, ...] | None:
 
 def _uncompress(text: bytes) -> bytes:
     if text[0] & 0x70:
-        raise BugError("a statement in the log is compressed in a way that is not known")
+        raise BugError("a statement in the log has an unknown compression")
     width = text[0] & 0x07
     return zlib.decompress(text[1 + width :])
 

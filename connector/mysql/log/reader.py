@@ -142,7 +142,7 @@ class MysqlLog:
     def _record_unlogged(self) -> None:
         changes = self._buffer.take_unlogged()
         if changes and self._writable:
-            with driver_errors("writing down what the log does not tell"):
+            with driver_errors("recording unlogged changes"):
                 self._state_tables.note_all_unlogged(self._side, self.epoch, changes)
         elif changes:
             for found in changes:
@@ -153,7 +153,7 @@ class MysqlLog:
     def _record_file(self, file: int, created: int) -> None:
         self._recorded_file = file
         if self._writable:
-            with driver_errors("writing down the log file"):
+            with driver_errors("recording the log file"):
                 self._state_tables.record_file(self._side, RecordedFile(self._server.uuid, file, created))
 
     def _note_writable(self, writable: bool) -> None:
@@ -168,7 +168,7 @@ class MysqlLog:
 
         Also ask whether the server may be written: it may have become a replica, or no longer be one.
         """
-        with driver_errors("looking at the end of the log"):
+        with driver_errors("reading the end of the log"):
             self._note_writable(self._state_tables.is_writable(self._side))
             name, offset = end_of_log(self._side, self._server)
             end, position = position_of(name, offset), self.position
@@ -184,7 +184,7 @@ class MysqlLog:
             self._moved = position, self._stream.received, now
         elif now - since > STALL_SECONDS:
             raise TransientError(
-                f"nothing comes behind {format_binlog_position(position)}, the log ends at {name} {offset}"
+                f"nothing arrives after {format_binlog_position(position)}; the log ends at {name} {offset}"
             )
 
     def _distance(self, position: int, name: str, offset: int) -> int:

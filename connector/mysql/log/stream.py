@@ -84,7 +84,7 @@ class BinlogStream:
         self._long: bytearray | None = None
         self._heard = time.monotonic()
         self._ended: TransientError | None = None
-        with driver_errors("asking for the log"):
+        with driver_errors("requesting the log"):
             self._introduce(server)
             if server_id:
                 self._register(server_id)
@@ -107,7 +107,7 @@ class BinlogStream:
             except TimeoutError:
                 if time.monotonic() - self._heard > SILENCE_SECONDS:
                     raise TransientError(
-                        f"reading the log: nothing heard for {SILENCE_SECONDS:g} s"
+                        f"reading the log: the server was silent for {SILENCE_SECONDS:g} s"
                     ) from None
                 return []
         if not data:
@@ -217,13 +217,13 @@ def _is_payload(data: bytes, offset: int) -> bool:
 
 
 def _out_of_order(found: int, expected: int) -> TransientError:
-    return TransientError(f"reading the log: packet {found} came instead of {expected}")
+    return TransientError(f"reading the log: packet {found} arrived instead of {expected}")
 
 
 def _end_of(packet: bytes) -> TransientError:
     """Return the error for a packet that is not an event."""
     if packet[0] != 0xFF:
-        return LogEndedError("reading the log: the server ended it")
+        return LogEndedError("reading the log: the server ended the stream")
     code, text = int.from_bytes(packet[1:3], "little"), packet[9:].decode(errors="replace")
     family = UnreadableLogError if code == _UNREADABLE else TransientError
     return family(f"reading the log: {text} (error {code})")

@@ -122,7 +122,7 @@ def _fields(packet: bytes) -> tuple[int, int, int, int]:
         offset += length
     algorithm = fields.get(_ALGORITHM, _ZSTD)
     if algorithm not in (_ZSTD, _NONE):
-        raise BugError(f"a transaction in the log is compressed by algorithm {algorithm}, which is not known")
+        raise BugError(f"a transaction in the log has unknown compression algorithm {algorithm}")
     size = fields[_SIZE]
     return algorithm, size, size if algorithm == _NONE else fields[_PLAIN_SIZE], offset
 
@@ -158,4 +158,4 @@ def _split_events(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
             wanted = HEADER
         rest = data[offset:]
     if rest or waiting or came != size:
-        raise BugError(f"a compressed transaction holds {came} bytes, {size} are announced")
+        raise BugError(f"a compressed transaction has {came} bytes instead of the announced {size}")

@@ -146,7 +146,7 @@ class PgSegment:
         starts = ends - lengths + self._base
         kinds = data[starts]
         if not np.isin(kinds, np.frombuffer(CHANGES, np.uint8)).all():
-            raise BugError("a message that is no change is among the changes of a segment")
+            raise BugError("a segment has a message that is not a change")
         return _Window(low, Messages(data, kinds, starts, ends), self._transactions)
 
 
@@ -171,7 +171,7 @@ class _Window:
         index = low + np.arange(len(messages.kinds))
         transaction = np.searchsorted(transactions.starts, index, "right") - 1
         if transaction[0] < 0:
-            raise BugError("a change message comes before the begin of its transaction")
+            raise BugError("a change message precedes the start of its transaction")
         self.lsns = transactions.lsns[transaction]
         self.seqs = 2 * (index - transactions.starts[transaction] + transactions.first_ordinals[transaction])
         self._first = int(transaction[0])

@@ -102,7 +102,7 @@ def walk_messages(messages: Messages, columns: int) -> MessageTuples:
 
 def _expect(found: Bytes, tag: int) -> None:
     if (found != tag).any():
-        raise MalformedTupleError("a message has no new tuple where one must be")
+        raise MalformedTupleError("a message lacks its new tuple")
 
 
 def _expect_end(after: Offsets, ends: Offsets) -> None:

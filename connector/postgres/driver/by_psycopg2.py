@@ -183,7 +183,7 @@ def _copy_of(connection: Connection, slot: str) -> str:
     try:
         return copy_slot(connection, slot, STREAM)
     except psycopg2.errors.ConfigurationLimitExceeded as error:
-        text = f"{error.diag.message_primary}; psycopg2 alone needs a second one: raise max_replication_slots"
+        text = f"{error.diag.message_primary}; psycopg2 needs a second slot: raise max_replication_slots"
         raise CopyError(text, error.pgcode) from error
 
 

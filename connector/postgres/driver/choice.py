@@ -17,7 +17,7 @@ def driver() -> Driver:
         return reach_libpq()
     except (ImportError, AttributeError, OSError) as error:
         log.warning(
-            "libpq can't be called behind psycopg2 (%s): psycopg2 alone reads log and dumps, more slowly and "
+            "can't call libpq behind psycopg2 (%s): psycopg2 reads log and dumps, more slowly and "
             "with a second replication slot; with psycopg2-binary it would not",
             error,
         )

@@ -102,7 +102,7 @@ class SocketCopy:
                 self._wait(sock)
                 got = sock.recv_into(view[held:])
                 if not got:
-                    raise CopyError("the connection was lost within a row", None)
+                    raise CopyError("the connection was lost in the middle of a row", None)
                 held += got
         return CopiedRows(np.frombuffer(row, np.uint8), np.zeros(1, np.int64))
 

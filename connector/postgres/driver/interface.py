@@ -23,7 +23,7 @@ class CopyError(Exception):
 def c_text(statement: str) -> bytes:
     """Encode for libpq, which stops at a zero byte: `CopyError` if there is one."""
     if "\0" in statement:
-        raise CopyError("a statement can't hold a zero byte", "22021")
+        raise CopyError("a statement can't contain a zero byte", "22021")
     return statement.encode()
 
 

@@ -143,7 +143,7 @@ class LogBuffer:
 
     def _report_waiting(self, error: NotYetError) -> None:
         if not self._reported:
-            log.warning("the log has to wait: %s", error)
+            log.warning("waiting to read the log: %s", error)
         self._reported = True
 
     def idle(self, position: int) -> None:
@@ -201,12 +201,12 @@ class LogBuffer:
 
     def _change_base(self, base: int) -> None:
         if not self.empty:
-            raise BugError("the log is read in another way while some of it is in the buffer")
+            raise BugError("the way of reading the log changed while the buffer held some of it")
         self._base = base
 
     def _commit(self, message: bytes, base: int, commits: list[tuple[int, int]]) -> None:
         if self._open is None:
-            raise BugError("a commit without a begin in the log")
+            raise BugError("a commit without a BEGIN in the log")
         begin, start, carried = self._open
         commit = parse_commit(message, base)
         if commit.commit_lsn != begin.commit_lsn:

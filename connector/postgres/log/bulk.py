@@ -78,7 +78,7 @@ class BacklogReader:
         except Exception as error:
             close(connection)
             if isinstance(error.__cause__, psycopg2.errors.ConfigurationLimitExceeded):
-                log.warning("no replication slot is free for reading in bulk, streaming instead")
+                log.warning("no replication slot is free for bulk reading; streaming instead")
                 return None
             raise
         return cls(connection, buffer, copy, publication, visibility, enough_bytes)

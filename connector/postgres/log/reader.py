@@ -199,7 +199,7 @@ class PostgresLog:
 
     def _poll_end_of_log(self) -> None:
         """Query a fresh snapshot and the end of the log; settle what the snapshot shows."""
-        with driver_errors("looking at the end of the log"):
+        with driver_errors("reading the end of the log"):
             row = one_row(self._side, "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn()::text")
         assert row is not None
         self._visibility.forget_visible_commits(Snapshot.parse(row[0]))

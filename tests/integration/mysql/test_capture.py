@@ -262,7 +262,7 @@ def test_layouts_and_tables_change_under_load(mariadb: MariaDatabase, tmp_path: 
         mariadb.execute("RENAME TABLE t TO gone, ghost TO t", "DROP TABLE gone")
         wait_until(
             lambda: len((newest_manifest(store) or manifests_in(store)[-1]).dumps) > dumps,
-            "it is dumped again",
+            "dumping it again",
         )
         wait_caught_up(mariadb, store)
     assert_equal(mariadb, store, "t")

@@ -223,7 +223,7 @@ def test_versions_by_transaction_ids_are_refused_since_the_log_has_statements_on
     source = source_of(mariadb)
     found = [f.detail for f in source.check() if f.name == f"table {mariadb.name}.t" and f.state == "failed"]
     source.close()
-    assert any("by transaction ids" in detail for detail in found)
+    assert any("numbered by transaction id" in detail for detail in found)
 
 
 def test_table_ids_begin_again_when_the_server_starts_again(

@@ -224,7 +224,7 @@ def test_lost_changes_stop_the_agent_where_that_is_configured_and_its_hint_leads
             stopped.__enter__()
         error = stopped.join()
         assert isinstance(error, GapError)
-        assert "public.t: it was not in the publication for a time" in str(error)
+        assert "public.t: it was missing from the publication for a time" in str(error)
     assert 'on_gap = "repair"' in (error.hint or "")
     with Agent(database, store) as repaired:
         repaired.wait_equal("t")
@@ -245,7 +245,7 @@ def test_a_transaction_across_the_edit_is_waited_for(
             cursor.execute("DELETE FROM t WHERE id IN (1, 2)")
         waiting = agent.wait(lambda m: any(d.awaits for d in m.dumps), "the dump waits for the transaction")
         assert not waiting.exact
-        wait_until(lambda: "dumps have to wait" in caplog.text, "the log says so")
+        wait_until(lambda: "dumps wait for" in caplog.text, "the log says so")
         writer.commit()
         writer.close()
         agent.wait_equal("t")
@@ -354,7 +354,7 @@ def test_a_table_that_cannot_be_published_while_somebody_locks_it_stops_no_other
         quarantined = agent.wait(
             lambda m: busy in m.tables and m.tables[busy].state == "quarantined", "it is quarantined"
         )
-        assert "somebody locks it" in (quarantined.tables[busy].reason or "")
+        assert "another session locks it" in (quarantined.tables[busy].reason or "")
         database.execute("INSERT INTO good VALUES (2, 'b')")
         wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=10)
         before = len(opened)

@@ -106,5 +106,5 @@ def test_looks_that_fail_for_good_are_reported_once(
     watch.start()
     assert done.wait(10)
     watch.stop()
-    reported = [m.split("again: ")[1] for m in caplog.messages if m.startswith("can't look")]
+    reported = [m.split("retrying: ")[1] for m in caplog.messages if m.startswith("can't check")]
     assert reported == ["no right to look", "gone for a moment"]

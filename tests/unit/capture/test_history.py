@@ -121,7 +121,7 @@ def test_a_table_that_is_new_is_dumped_and_its_log_counts_from_now_on(
     assert (str(dump.table), dump.reason) == ("public.parts", "initial")
     assert (dump.floor or 0) >= newest.position
     assert (xid + 1, 0) in [(c.xid, c.lsn) for c in newest.not_yet_visible]
-    assert [n.text for n in newest.notices] == ["is captured from now on"]
+    assert [n.text for n in newest.notices] == ["capture begins"]
     assert set(map(str, tables.states)) == {"public.items", "public.parts"}
 
 
@@ -363,7 +363,7 @@ def test_a_table_that_is_locked_right_after_its_release_is_quarantined_again(
     start_capturing(*arguments)
     assert (tables.states[ITEMS].state, tables.states[ITEMS].reason) == (
         "quarantined",
-        "others keep it locked",
+        "other sessions keep it locked",
     )
 
 

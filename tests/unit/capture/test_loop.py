@@ -414,7 +414,7 @@ def test_a_server_seen_without_its_log_is_a_gap_whatever_its_log_looks_like_late
         return
     with agent:
         newest = agent.wait(lambda m: m.epoch == 2 and m.exact, "the gap is repaired")
-    assert [gap.reason for gap in newest.gaps] == ["the server went on without its log for a while"]
+    assert [gap.reason for gap in newest.gaps] == ["the server ran for a while without writing its log"]
     assert newest.pending_gap is None
 
 

@@ -314,7 +314,7 @@ def test_a_table_that_is_dropped_is_left_once_its_log_has_landed(
         manifest = agent.wait(lambda m: TableName.parse("public.items") not in m.tables, "it is left")
         assert 1001 in landed_ids(store)
         assert manifest.exact
-        assert manifest.notices[-1].text == "is no longer among the captured tables"
+        assert manifest.notices[-1].text == "is no longer captured"
         database.create_table("public.items", ["id"], {"id": "bigint", "a": "string", "b": "string"})
         insert(database, 7)
         agent.wait(

@@ -138,7 +138,7 @@ def test_files_of_tables_that_are_not_captured_do_not_land(tables: Tables) -> No
 def test_a_table_that_is_removed_is_reported(tables: Tables) -> None:
     tables.remove(NAME)
     assert tables.snapshot() == {}
-    assert texts(tables) == ["is no longer among the captured tables"]
+    assert texts(tables) == ["is no longer captured"]
 
 
 def test_a_snapshot_does_not_change_with_the_tables(tables: Tables) -> None:

@@ -24,7 +24,7 @@ ITEMS = TableName("public", "items")
 def keyless(database: MemoryDatabase) -> None:
     database.create_table("public.bad", [], {"id": "bigint", "a": "string"})
     with database.transaction() as transaction:
-        transaction.insert("public.bad", id=1, a="of before")
+        transaction.insert("public.bad", id=1, a="from before")
 
 
 def is_quarantined(manifest: Manifest) -> bool:

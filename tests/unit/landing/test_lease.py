@@ -113,7 +113,7 @@ def test_a_lease_elsewhere_is_taken_when_it_was_not_renewed_for_its_length(store
     lease = Lease.acquire(store, 15, reported.append, sleep=clock.sleep, clock=clock)
     assert lease.term == 5
     assert 10 <= clock.now < 11.5
-    assert reported == ["waiting up to 10 s whether process 77 on db-2 still holds the lease"]
+    assert reported == ["waiting up to 10 s to see whether process 77 on db-2 still holds the lease"]
 
 
 @pytest.mark.parametrize("minutes", [-1e6, -60, -1, 60])

@@ -80,17 +80,17 @@ def test_a_folder_that_is_still_being_written_waits(store: MemoryStore) -> None:
     [
         (b"hello", "invalid JSON: expected value at line 1"),
         (b'{"kind": "dance"}', "kind"),
-        (b'{"tables": ["orders"]}', "'orders' is not a table name, write namespace.table"),
+        (b'{"tables": ["orders"]}', "'orders' is not a table name; write namespace.table"),
         (b'{"tabels": ["public.orders"]}', "tabels"),
         (b"\xff\xfe{}", "invalid JSON"),
         (b'{"tables": NaN}', "tables"),
         (b'{"requested_at": 1e999}', "requested_at"),
         (b"[" * 100_000, "invalid JSON"),
-        (b'{"tables": ["a.b"], "where": "a\\u0000b"}', "where: holds a zero byte"),
+        (b'{"tables": ["a.b"], "where": "a\\u0000b"}', "where: contains a zero byte"),
         (b'{"tables": ["a.b"], "keys": [["\\ud800"]]}', ""),
         (b'{"tables": ["a.b"], "where": "' + b"x" * 10_001 + b'"}', "where"),
-        (b'{"where": "id > 3"}', "where and keys are for one table"),
-        (b'{"tables": ["a.b"], "where": "x", "keys": [["1"]]}', "where and keys exclude each other"),
+        (b'{"where": "id > 3"}', "where and keys need exactly one table"),
+        (b'{"tables": ["a.b"], "where": "x", "keys": [["1"]]}', "where and keys can't be combined"),
     ],
 )
 def test_what_is_no_request_is_reported_and_moved_aside(

@@ -426,10 +426,10 @@ def test_a_difference_of_json_is_carried_out_on_the_document_before():
             "only a difference to the JSON in column j",
         ),
         (partial_update(b"\1\1", difference(2, "$.b")), "names 'b', which the document before does not have"),
-        (partial_update(b"\1\1", difference(1, "$.a", 1)), "adds 'a' where"),
-        (partial_update(b"\1\1", difference(0, "$", 1)), "cannot be read"),
+        (partial_update(b"\1\1", difference(1, "$.a", 1)), "adds 'a' at a path"),
+        (partial_update(b"\1\1", difference(0, "$", 1)), "is malformed"),
         (partial_update(b"\1\1", difference(7, "$.a", 1)), "operation 7"),
-        (partial_update(b"\1\1", b"\2\x09$"), "cannot be read"),
+        (partial_update(b"\1\1", b"\2\x09$"), "can't parse a JSON difference"),
     ],
 )
 def test_a_difference_that_cannot_be_carried_out_quarantines_the_table(event, reason):
@@ -486,5 +486,5 @@ def test_rows_without_a_layout_are_a_bug():
     written = one_column(Col("c", 3, unsigned=False), [reference.integer(5, 4)])
     transactions = Transactions()
     transactions.add(0, 5, 0, None)
-    with pytest.raises(BugError, match="comes before its layout"):
+    with pytest.raises(BugError, match="arrives before its layout"):
         list(MysqlSegment(1, 9, None, written.events, [0], transactions, []).decode())

@@ -396,15 +396,15 @@ def test_a_log_that_does_not_go_on_where_it_ended_stops(difference: int) -> None
     log = Log()
     log.transaction(1)
     log.offset += difference
-    with pytest.raises(TransientError, match="does not go on"):
+    with pytest.raises(TransientError, match="does not continue"):
         log.transaction(2)
 
 
 def test_another_file_than_the_next_stops() -> None:
     log = Log()
-    with pytest.raises(TransientError, match="went on at"):
+    with pytest.raises(TransientError, match="continued at"):
         log.frame(events.ROTATE, struct.pack("<Q", 4) + b"bin.000009")
-    with pytest.raises(TransientError, match="went on at"):
+    with pytest.raises(TransientError, match="continued at"):
         Log().frame(events.ROTATE, struct.pack("<Q", 5) + b"bin.000008")
 
 

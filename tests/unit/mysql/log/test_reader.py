@@ -55,7 +55,7 @@ def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stand
     assert reading.buffered_bytes == 0
     now[0] += reader.STALL_SECONDS + 1
     stream.next = [b"\0" + log.event(events.HEARTBEAT, b"bin.000007", flags=events.ARTIFICIAL, end=0)]
-    with pytest.raises(TransientError, match="nothing comes"):
+    with pytest.raises(TransientError, match="nothing arrives"):
         reading.read(0, 1 << 20)
 
 

@@ -394,13 +394,13 @@ good = insert(ITEMS, ["x", "1", None])
         (insert(ORDERS, ["1", "a", None]) + b"n", "does not end"),
         (insert(ORDERS, ["1", "a", None])[:-1], "neither|does not end"),
         (insert(ORDERS, ["1", "a", None])[:-7], "neither|does not end|beyond"),
-        (update(ORDERS, ["1", "a", None])[:5], "no new tuple"),
+        (update(ORDERS, ["1", "a", None])[:5], "new tuple"),
         (update(ORDERS, ["1", "a", None], key=["1", None, None])[:16], "ends before|no new tuple|not end"),
         (delete(ORDERS, key=["1", None, None]) + b"x", "does not end"),
         (b"D" + struct.pack(">I", ORDERS) + b"N" + tuple_data(["1", None, None]), "no old tuple"),
         (insert(ORDERS, ["1", "a", None]).replace(b"t", b"b", 1), "neither text, null nor unchanged"),
         (insert(ORDERS, ["1", "a", None]).replace(b"\0\0\0\1a", b"\xff\xff\xff\xf0a"), "beyond"),
-        (insert(ORDERS, ["1", "a", None]).replace(b"N\0\3", b"O\0\3"), "no new tuple"),
+        (insert(ORDERS, ["1", "a", None]).replace(b"N\0\3", b"O\0\3"), "new tuple"),
     ],
 )
 @pytest.mark.parametrize("last", [False, True])
