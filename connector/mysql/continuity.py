@@ -19,11 +19,10 @@ from connector.landing.manifest import LastCommit
 from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.log import events
 from connector.mysql.log.events import Begin
-from connector.mysql.log.pending_events import BASE
+from connector.mysql.log.packet import BODY, FILE_START, FLAGS, TYPE, header_of
 from connector.mysql.log.stream import SILENCE_SECONDS, BinlogStream, LogEndedError, UnreadableLogError
 from connector.mysql.server import format_binlog_position
 
-FILE_START = 4
 """Offset of a file's first event."""
 
 _GARBAGE = (BugError, IndexError, ValueError, OverflowError)
@@ -79,7 +78,7 @@ def unreadable(stream: BinlogStream, position: int) -> str | None:
         while begun < 2 and time.monotonic() < deadline:
             packets = stream.fetch(1.0)
             deadline = time.monotonic() + SILENCE_SECONDS if packets else deadline
-            begun += sum(len(packet) > 5 and packet[5] in events.BEGINS for packet in packets)
+            begun += sum(len(packet) > TYPE and packet[TYPE] in events.BEGINS for packet in packets)
     except LogEndedError:
         return None
     except UnreadableLogError as error:
@@ -95,16 +94,15 @@ def _first(stream: BinlogStream, position: int) -> LastCommit | None:
     tail, deadline = 0, time.monotonic() + SILENCE_SECONDS
     while time.monotonic() < deadline:
         for packet in stream.fetch(1.0):
-            kind, seconds = packet[5], int.from_bytes(packet[1:5], "little")
+            seconds, kind, server_id, *_ = header_of(packet)
             if kind == events.FORMAT:
-                tail = events.checksum_bytes(packet, BASE)
+                tail = events.checksum_bytes(packet)
                 if offset == FILE_START:
                     return of_file(number, seconds)
             elif kind in events.BEGINS:
-                server_id = int.from_bytes(packet[6:10], "little")
-                body = packet[BASE + events.HEADER : len(packet) - tail]
+                body = packet[BODY : len(packet) - tail]
                 return of_transaction(position, events.parse_begin(kind, seconds, server_id, body))
-            elif kind not in events.FRAMES and not packet[18] & events.ARTIFICIAL:
+            elif kind not in events.FRAMES and not packet[FLAGS] & events.ARTIFICIAL:
                 return None
     raise TransientError(f"the server does not send its log at {format_binlog_position(position)}")
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -30,14 +29,10 @@ from connector.mysql.connection import literal, query, row, rows
 from connector.mysql.continuity import to_datetime
 from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log import events
-from connector.mysql.log.pending_events import BASE
+from connector.mysql.log.packet import BASE, BODY, FILE_START, FLAGS, TYPE, header_of, size_of
 from connector.mysql.log.stream import BinlogStream, LogEndedError
-from connector.mysql.log.transaction_payload import size_of
 from connector.mysql.server import LogFile, Server, end_of_log, position_of
 from connector.source import ResumePoint
-
-_BODY = BASE + events.HEADER
-_uint32 = struct.Struct("<I").unpack_from
 
 
 def has_gtids(connection: Connection[Any], server: Server) -> bool:
@@ -61,7 +56,7 @@ def executed_at(
         found = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
         return None if found is None or found[0] is None else str(found[0])
     gtids = MysqlGtids.parse(_before(connection, file))
-    for begin in _begins(BinlogStream(stream, server, file, 4, 0), offset):
+    for begin in _begins(BinlogStream(stream, server, file, FILE_START, 0), offset):
         if begin.gtid is None:
             return None
         gtids.add(begin.gtid)
@@ -73,7 +68,7 @@ def _begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[events.Beg
 
     No time limit: the stream detects a silent server, and a large row is slow to arrive.
     """
-    at, tail = 4, 0
+    at, tail = FILE_START, 0
     left = 0  # of a compressed transaction that arrives in pieces
     try:
         while at < upto:
@@ -81,16 +76,16 @@ def _begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[events.Beg
                 if left:
                     at, left = at + len(packet), left - len(packet)
                     continue
-                if packet[5] == events.FORMAT:
-                    tail = events.checksum_bytes(packet, BASE)
-                if packet[18] & events.ARTIFICIAL or at >= upto:
+                if packet[TYPE] == events.FORMAT:
+                    tail = events.checksum_bytes(packet)
+                if packet[FLAGS] & events.ARTIFICIAL or at >= upto:
                     continue
                 at += len(packet) - BASE
                 left = size_of(packet) - (len(packet) - BASE)
-                if packet[5] in events.BEGINS:
-                    seconds, server_id = _uint32(packet, 1)[0], _uint32(packet, 6)[0]
-                    body = packet[_BODY : len(packet) - tail]
-                    yield events.parse_begin(packet[5], seconds, server_id, body)
+                if packet[TYPE] in events.BEGINS:
+                    seconds, kind, server_id, *_ = header_of(packet)
+                    body = packet[BODY : len(packet) - tail]
+                    yield events.parse_begin(kind, seconds, server_id, body)
     except LogEndedError:
         pass
     finally:

@@ -6,6 +6,7 @@ header's 19 bytes, without checksum.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,8 +14,7 @@ from typing import NamedTuple
 from connector.errors import BugError
 from connector.mysql.codec.charsets import BINARY, charset_of, decode_bytes, decoder_known
 from connector.mysql.gtid import Gtid
-
-HEADER = 19
+from connector.mysql.log.packet import BODY
 
 QUERY, STOP, ROTATE, FORMAT, XID, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 26, 27
 EXECUTE_LOAD_QUERY = 18
@@ -81,21 +81,33 @@ class Query(NamedTuple):
     temporary: bool = False
 
 
+_SEQUENCE, _DOMAIN, _MARIADB_FLAGS = slice(0, 8), slice(8, 12), 12
+"""MariaDB's GTID."""
+
+_UUID, _NUMBER, _CLOCK_TYPE = slice(1, 17), slice(17, 25), 25
+_COMMITTED, _ORIGINAL = slice(42, 49), slice(49, 56)
+"""MySQL's GTID; the times, in microseconds since 1970, only if the logical clock of type 2 is before them."""
+
+_CLOCK = 2
+_MICROS, _HAS_ORIGINAL = (1 << 55) - 1, 1 << 55
+
+
 def parse_begin(kind: int, header_seconds: int, server_id: int, body: bytes) -> Begin:
     """Parse the event that begins a transaction, in either dialect."""
     micros = header_seconds * 1_000_000
     if kind == MARIADB_GTID:
-        sequence, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
-        return Begin(Gtid(str(domain), sequence, server_id), micros, bool(body[12] & _STANDALONE))
+        sequence, domain = int.from_bytes(body[_SEQUENCE], "little"), int.from_bytes(body[_DOMAIN], "little")
+        return Begin(Gtid(str(domain), sequence, server_id), micros, bool(body[_MARIADB_FLAGS] & _STANDALONE))
     if kind == TAGGED_GTID:
         return _parse_tagged(body)
     original = None
-    if len(body) >= 42 + 7 and body[25] == 2:
-        micros, replicated = int.from_bytes(body[42:49], "little") & ((1 << 55) - 1), body[48] & 0x80
-        original = int.from_bytes(body[49:56], "little") if replicated else None
+    if len(body) >= _COMMITTED.stop and body[_CLOCK_TYPE] == _CLOCK:
+        committed = int.from_bytes(body[_COMMITTED], "little")
+        micros = committed & _MICROS
+        original = int.from_bytes(body[_ORIGINAL], "little") if committed & _HAS_ORIGINAL else None
     if kind == ANONYMOUS_GTID:
         return Begin(None, micros, False)
-    return Begin(Gtid(_uuid(body[1:17]), int.from_bytes(body[17:25], "little")), micros, False, original)
+    return Begin(Gtid(_uuid(body[_UUID]), int.from_bytes(body[_NUMBER], "little")), micros, False, original)
 
 
 @lru_cache(maxsize=100)  # a log has few
@@ -153,10 +165,17 @@ LONGEST_STATEMENT = 1 << 20
 """Maximum bytes of a statement that is parsed, since parsing needs a hundred times as many."""
 
 
+_DATABASE_BYTES, _STATUS_BYTES, _STATUS = 8, slice(11, 13), 13
+"""Of a QUERY event: after the thread's id and the seconds that it took; an error code is in between."""
+
+_LOAD_STATUS = _STATUS + 13
+"""Of EXECUTE_LOAD_QUERY, which has the file's id and the offsets of its name before its status."""
+
+
 def parse_query(kind: int, body: bytes) -> Query:
     """Parse a QUERY event, MariaDB's compressed one, or EXECUTE_LOAD_QUERY."""
-    database_length, status_length = body[8], int.from_bytes(body[11:13], "little")
-    start = 26 if kind == EXECUTE_LOAD_QUERY else 13  # the file's id, and the offsets of its name
+    database_length, status_length = body[_DATABASE_BYTES], int.from_bytes(body[_STATUS_BYTES], "little")
+    start = _LOAD_STATUS if kind == EXECUTE_LOAD_QUERY else _STATUS
     offset = start + status_length
     database = body[offset : offset + database_length].decode(errors="replace")
     text = body[offset + database_length + 1 :]
@@ -241,28 +260,41 @@ def rotate_targets(body: bytes, tail: int) -> list[tuple[int, int]]:
     return found
 
 
-def checksum_bytes(packet: bytes, base: int) -> int:
+_CREATED = slice(BODY + 2 + 50, BODY + 2 + 50 + 4)
+"""Of a FORMAT packet, after the format's version and the server's."""
+
+_LEAST_FORMAT_BYTES = BODY + 57 + 5
+"""Version, server, creation time and header length; the checksum's algorithm, and the checksum itself."""
+
+_ALGORITHM = -5
+
+
+def checksum_bytes(packet: bytes) -> int:
     """Return the number of checksum bytes at the end of each event after this FORMAT event, given whole.
 
     The checksum's algorithm is the byte before the FORMAT event's own checksum.
     """
-    if len(packet) < base + HEADER + 57 + 5:
+    if len(packet) < _LEAST_FORMAT_BYTES:
         raise BugError("the log's format description is too short")
-    return 4 if packet[-5] == _CHECKSUM_CRC32 else 0
+    return 4 if packet[_ALGORITHM] == _CHECKSUM_CRC32 else 0
 
 
-def begins_process(packet: bytes, base: int) -> bool:
+def begins_process(packet: bytes) -> bool:
     """Return whether a FORMAT event, given whole, is the first that its server process wrote.
 
     Only then it has a creation time of its own. It has none either when reading begins within its file.
     """
-    created = base + HEADER + 2 + 50  # after the format's version and the server's
-    return any(packet[created : created + 4])
+    return any(packet[_CREATED])
+
+
+_XID_HEADER = struct.Struct("<BIII")
+"""Whether it is in one phase, the format's id, and the lengths of the xid's two parts, which follow."""
+
+_xid_header, _XID_HEADER_BYTES = _XID_HEADER.unpack_from, _XID_HEADER.size
 
 
 def xid_of_xa(body: bytes) -> tuple[str, bool]:
     """Return the id of an XA PREPARE event and whether it is a commit in one phase."""
-    one_phase = bool(body[0])
-    format_id, gtrid, bqual = (int.from_bytes(body[i : i + 4], "little") for i in (1, 5, 9))
-    data = body[13 : 13 + gtrid + bqual]
-    return f"X'{data[:gtrid].hex()}',X'{data[gtrid:].hex()}',{format_id}", one_phase
+    one_phase, format_id, gtrid, bqual = _xid_header(body)
+    data = body[_XID_HEADER_BYTES : _XID_HEADER_BYTES + gtrid + bqual]
+    return f"X'{data[:gtrid].hex()}',X'{data[gtrid:].hex()}',{format_id}", bool(one_phase)

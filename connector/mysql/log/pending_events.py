@@ -19,14 +19,10 @@ from connector.landing.format import INSERT
 from connector.mysql.codec.rows_event import truncate_event
 from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions
 from connector.mysql.gtid import Gtids
+from connector.mysql.log.packet import BASE, TABLE_ID
 from connector.mysql.log.schema_cache import ResolvedLayout, SchemaCache
 from connector.position import Position
 from connector.schema import TableSchema
-
-BASE = 1
-"""Bytes of a packet before the event: its status."""
-
-_TABLE_ID = slice(BASE + 19, BASE + 25)
 
 EVENT_OVERHEAD = 41
 """Memory of a bytes object and its list slot, beside the event itself."""
@@ -138,7 +134,7 @@ class PendingRows:
 
     def _forget_unused(self) -> None:
         """Keep the layouts of the events held and of the open transaction; the log repeats others."""
-        used = {int.from_bytes(p[_TABLE_ID], "little") for p in self.payloads} | self.current.keys()
+        used = {int.from_bytes(p[TABLE_ID], "little") for p in self.payloads} | self.current.keys()
         self._known = {table_id: known for table_id, known in self._known.items() if table_id in used}
         kept = {*self._known, *(layout.table_id for layout in self._layouts)}
         self._layout_by_id = {

@@ -19,7 +19,8 @@ from pymysql.connections import Connection
 
 from connector.errors import TransientError
 from connector.mysql.connection import close, driver_errors, query
-from connector.mysql.log.events import TRANSACTION_PAYLOAD
+from connector.mysql.log.events import FORMAT, TRANSACTION_PAYLOAD
+from connector.mysql.log.packet import FILE_START, TYPE, header_of
 from connector.mysql.server import Server
 
 HEARTBEAT_SECONDS = 2
@@ -41,6 +42,12 @@ REPLICA_HOST = "deltatide"
 _REGISTER, _DUMP = 0x15, 0x12
 _NON_BLOCK, _SEND_ANNOTATE_ROWS = 1, 2
 _LONGEST = 0xFFFFFF
+_PACKET_HEADER = 4
+"""A packet's length (3 bytes) and sequence number (1 byte), before it."""
+
+_ERROR_CODE, _ERROR_TEXT = slice(1, 3), slice(9, None)
+"""Of an ERR packet; between them is the SQL state."""
+
 _UNREADABLE = 1236
 """ER_MASTER_FATAL_ERROR_READING_BINLOG."""
 
@@ -154,31 +161,31 @@ class BinlogStream:
         rest = self._rest
         if self._long is not None:
             return self._lengthen(self._long)
-        if len(rest) < 4 or len(rest) < 4 + (_uint32(rest, 0)[0] & _LONGEST):
+        if len(rest) < _PACKET_HEADER or len(rest) < _PACKET_HEADER + (_uint32(rest, 0)[0] & _LONGEST):
             return []
         data, offset, limit, sequence = bytes(rest), 0, len(rest), self._sequence
         packets: list[bytes] = []
-        while offset + 4 <= limit:
+        while offset + _PACKET_HEADER <= limit:
             head = _uint32(data, offset)[0]
             length = head & _LONGEST
             if self._in_pieces or (length == _LONGEST and _is_payload(data, offset)):
-                end = offset + 4 + length
+                end = offset + _PACKET_HEADER + length
                 if end > limit:
                     break
                 if head >> 24 != sequence:
                     raise _out_of_order(head >> 24, sequence)
-                packets.append(data[offset + 4 : end])
+                packets.append(data[offset + _PACKET_HEADER : end])
                 self._in_pieces = length == _LONGEST
                 offset, sequence = end, (sequence + 1) & 0xFF
                 continue
             if length == _LONGEST:
-                if offset + 10 <= limit:  # enough to know what it is
+                if offset + _PACKET_HEADER + TYPE < limit:  # enough to know what it is
                     self._long = bytearray()
                 break
-            end = offset + 4 + length
+            end = offset + _PACKET_HEADER + length
             if end > limit:
                 break
-            packet, offset = data[offset + 4 : end], end
+            packet, offset = data[offset + _PACKET_HEADER : end], end
             if head >> 24 != sequence:
                 raise _out_of_order(head >> 24, sequence)
             sequence = (sequence + 1) & 0xFF
@@ -195,17 +202,17 @@ class BinlogStream:
 
         It is assembled once, in one buffer: its memory is its own size, and the time is linear.
         """
-        while len(self._rest) >= 4:
+        while len(self._rest) >= _PACKET_HEADER:
             head = _uint32(self._rest, 0)[0]
             length = head & _LONGEST
-            if len(self._rest) < 4 + length:
+            if len(self._rest) < _PACKET_HEADER + length:
                 return []
             if head >> 24 != self._sequence:
                 raise _out_of_order(head >> 24, self._sequence)
             self._sequence = (self._sequence + 1) & 0xFF
             with memoryview(self._rest) as rest:
-                event += rest[4 : 4 + length]
-            del self._rest[: 4 + length]
+                event += rest[_PACKET_HEADER : _PACKET_HEADER + length]
+            del self._rest[: _PACKET_HEADER + length]
             if length < _LONGEST:
                 self._long = None
                 return [cast("bytes", event), *self._split_packets()]  # read like bytes, and not copied
@@ -213,7 +220,8 @@ class BinlogStream:
 
 
 def _is_payload(data: bytes, offset: int) -> bool:
-    return data[offset + 4 : offset + 5] == b"\0" and data[offset + 9 : offset + 10] == _PAYLOAD
+    status, kind = offset + _PACKET_HEADER, offset + _PACKET_HEADER + TYPE
+    return data[status : status + 1] == b"\0" and data[kind : kind + 1] == _PAYLOAD
 
 
 def _out_of_order(found: int, expected: int) -> TransientError:
@@ -224,23 +232,20 @@ def _end_of(packet: bytes) -> TransientError:
     """Return the error for a packet that is not an event."""
     if packet[0] != 0xFF:
         return LogEndedError("reading the log: the server ended the stream")
-    code, text = int.from_bytes(packet[1:3], "little"), packet[9:].decode(errors="replace")
+    code, text = int.from_bytes(packet[_ERROR_CODE], "little"), packet[_ERROR_TEXT].decode(errors="replace")
     family = UnreadableLogError if code == _UNREADABLE else TransientError
     return family(f"reading the log: {text} (error {code})")
 
 
 def created_at(connection: Connection[Any], server: Server, file: str) -> int | None:
     """Return a log file's creation time (seconds since 1970), from its first event. Closes the connection."""
-    stream = BinlogStream(connection, server, file, 4, 0)
+    stream = BinlogStream(connection, server, file, FILE_START, 0)
     try:
         deadline = time.monotonic() + SILENCE_SECONDS
         while time.monotonic() < deadline:
             for packet in stream.fetch(1.0):
-                if packet[5] == _FORMAT:
-                    return int(_uint32(packet, 1)[0])
+                if packet[TYPE] == FORMAT:
+                    return header_of(packet)[0]
     finally:
         stream.close()
     return None
-
-
-_FORMAT = 15

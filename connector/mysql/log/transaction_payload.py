@@ -16,8 +16,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from connector.errors import BugError
-from connector.mysql.log.events import HEADER
-from connector.mysql.log.pending_events import BASE
+from connector.mysql.log.packet import BASE, BODY, HEADER, SIZE_IN_EVENT, size_of
 
 AT_ONCE_BYTES = 1 << 20
 """A payload no larger than this, uncompressed, is uncompressed in one go."""
@@ -104,15 +103,10 @@ class _Limited:
         """Leave the file to its owner."""
 
 
-def size_of(packet: bytes) -> int:
-    """Return the size of an event, from its header."""
-    return int(_uint32(packet, BASE + 9)[0])
-
-
 def _fields(packet: bytes) -> tuple[int, int, int, int]:
     """Return algorithm, size, uncompressed size, and the payload's offset in the packet."""
     fields: dict[int, int] = {}
-    offset = BASE + HEADER
+    offset = BODY
     while True:
         field, offset = _packed(packet, offset)
         if field == 0:
@@ -148,7 +142,7 @@ def _split_events(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
         waiting.clear()
         offset = 0
         while offset + HEADER <= len(data):
-            wanted = _uint32(data, offset + 9)[0]
+            wanted = _uint32(data, offset + SIZE_IN_EVENT)[0]
             if wanted < HEADER:
                 raise BugError(f"an event within a compressed transaction has {wanted} bytes")
             if offset + wanted > len(data):

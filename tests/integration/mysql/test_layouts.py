@@ -48,7 +48,7 @@ def assert_same_from_log_and_dump(database: MariaDatabase, changes: dict[str, li
         try:
             for table, schema in schemas.items():
                 name = TableName.parse(table)
-                logged = log._buffer._schema_cache.latest(name)
+                logged = log._buffer._groups._schema_cache.latest(name)
                 assert logged is not None
                 assert (logged.schema, table) == (schema, table)
                 assert (table, dumped(tables, table, schema.key)) == (table, (schema, state[table]))

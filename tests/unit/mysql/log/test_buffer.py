@@ -289,7 +289,7 @@ def test_layouts_that_no_open_transaction_needs_are_not_kept() -> None:
     for table_id in range(100, 200):
         log.transaction(table_id, table_id=table_id)
         assert len(log.taken()) == 1
-    assert len(log.buffer._held._known) == len(log.buffer._held._layout_by_id) == 0
+    assert len(log.buffer._pending._known) == len(log.buffer._pending._layout_by_id) == 0
 
 
 def test_tables_that_are_not_captured_count_but_do_not_land() -> None:

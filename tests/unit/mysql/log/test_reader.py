@@ -87,7 +87,7 @@ def test_a_server_that_becomes_a_replica_is_written_no_more_until_it_is_none(
     reading = MysqlLog(1, log.buffer, cast(Any, stream), none, server, state_tables, writable=True)
     state_tables.writable = False
     reading.read(0, 1 << 20)
-    log.buffer.created = 1
+    log.buffer._files.created = 1
     reading._recorded_file = 6  # the log goes on in the next file
     reading.read(0, 1 << 20)
     assert state_tables.written == []
