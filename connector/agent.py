@@ -26,7 +26,8 @@ from pydantic import ValidationError
 
 from connector.capture.layout_history import LayoutVersion, layout_history
 from connector.capture.loop import Capture, Progress
-from connector.capture.manifest_log import check_identity, retrying
+from connector.capture.manifest_log import check_identity
+from connector.capture.retry import retrying
 from connector.config import Config
 from connector.errors import DeltatideError, OperatorError, PreconditionError, RequestError, TransientError
 from connector.landing.lease import Holder, Lease, read_lease

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pyspark.errors import PySparkException
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from connector.errors import FencedError
 
@@ -31,7 +32,7 @@ CONFLICTS = re.compile(
 )
 
 
-def is_conflict(error: Exception) -> bool:
+def is_conflict(error: BaseException) -> bool:
     """Return whether Delta refused a commit because another one came first."""
     return isinstance(error, SPARK_ERRORS) and CONFLICTS.search(f"{type(error).__name__} {error}") is not None
 
@@ -45,11 +46,20 @@ def first_line(error: Exception) -> str:
 
 def attempts(do: Callable[[], T], what: str) -> T:
     """Retry after commit conflicts; `FencedError` after the last attempt."""
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return do()
-        except SPARK_ERRORS as error:
-            if not is_conflict(error):
-                raise
-            log.debug("%s: another job committed first, attempt %s", what, attempt)
-    raise FencedError(f"{what}: another job keeps writing there", hint="let one merge job run at a time")
+
+    def log_attempt(state: RetryCallState) -> None:
+        log.debug("%s: another job committed first, attempt %s", what, state.attempt_number)
+
+    retrying = Retrying(
+        retry=retry_if_exception(is_conflict),
+        stop=stop_after_attempt(ATTEMPTS),
+        before_sleep=log_attempt,
+        reraise=True,
+    )
+    try:
+        return retrying(do)
+    except SPARK_ERRORS as error:
+        if not is_conflict(error):
+            raise
+        hint = "let one merge job run at a time"
+        raise FencedError(f"{what}: another job keeps writing there", hint=hint) from error

@@ -13,43 +13,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_when_event_set,
-    wait_exponential,
-    wait_random,
-)
-
-from connector.errors import BugError, FencedError, LogOffError, SourceMismatchError, TransientError
+from connector.capture.retry import retrying
+from connector.errors import BugError, FencedError, LogOffError, SourceMismatchError
 from connector.landing.manifest import Manifest, Notice, SourceIdentity
 from connector.landing.manifest_store import commit_manifest, newest_manifest, read_manifest
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
-
-RETRY_SECONDS = 0.2
-"""The first wait for a missing answer, and its jitter; each next wait is twice as long, up to 10 s."""
-
-
-def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying:
-    """Retry transient errors of what is `asked`, with backoff and without limit, until `stop`."""
-
-    def log_attempt(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        hint = f" ({error.hint})" if isinstance(error, TransientError) and error.hint else ""
-        log.warning("%s did not answer, retrying: %s%s", asked, error, hint)
-
-    return Retrying(
-        retry=retry_if_exception_type(TransientError),
-        wait=wait_exponential(multiplier=RETRY_SECONDS, max=10) + wait_random(0, RETRY_SECONDS),
-        stop=stop_when_event_set(stop),
-        sleep=sleep_using_event(stop),
-        before_sleep=log_attempt,
-        reraise=True,
-    )
 
 
 class ManifestLog:

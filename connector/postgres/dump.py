@@ -14,7 +14,6 @@ Keys are the source's text, compared by the server as the column's type, so any 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import psycopg2
 import pyarrow as pa
 from psycopg2.extensions import connection as Connection
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from connector.cells import combine_raw
 from connector.config import TableConfig
@@ -40,6 +40,7 @@ from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
 
+SNAPSHOT_POLL_SECONDS = 0.1
 SNAPSHOT_SECONDS = 1.0
 """How long to wait for a transaction that may commit before the history's first position in the log."""
 
@@ -52,6 +53,10 @@ _CANCELED = "57014"
 _MISSING = ("42P01", "3F000")
 _BY_CONDITION = ("08P01", "53000", "53100", "53200", "53400", "54")
 """A bad parameter, too much memory or space: no retry would help a condition or keys."""
+
+
+class _NoLowWatermarkError(NotYetError):
+    """a transaction that began before the slot was created is still running."""
 
 
 class PostgresChunk:
@@ -226,22 +231,28 @@ class PostgresTables:
         visibility = self._visibility()
         if visibility is None:
             raise TransientError(f"{table}: the log is not being read yet")
-        deadline = time.monotonic() + SNAPSHOT_SECONDS
-        while True:
-            self._begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            self._run(f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
-            with visibility.opening() as position:
-                text, end = self._row("SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
-                low = visibility.low_watermark(position, Snapshot.parse(text))
-            if low is not None:
-                return low, round_to_record_end(parse_lsn(end))
-            self._end()
-            if time.monotonic() > deadline:
-                raise NotYetError(
-                    f"{table}: waiting for transactions that began before the slot was created ({text})",
-                    hint="SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL",
-                )
-            time.sleep(0.1)
+        waiting = Retrying(
+            retry=retry_if_exception_type(_NoLowWatermarkError),
+            stop=stop_after_delay(SNAPSHOT_SECONDS),
+            wait=wait_fixed(SNAPSHOT_POLL_SECONDS),
+            reraise=True,
+        )
+        return waiting(self._try_snapshot, table, visibility)
+
+    def _try_snapshot(self, table: TableName, visibility: Visibility) -> tuple[int, int]:
+        """Open a snapshot that has a low watermark; if it has none, raise with none open."""
+        self._begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        self._run(f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
+        with visibility.opening() as position:
+            text, end = self._row("SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
+            low = visibility.low_watermark(position, Snapshot.parse(text))
+        if low is not None:
+            return low, round_to_record_end(parse_lsn(end))
+        self._end()
+        raise _NoLowWatermarkError(
+            f"{table}: waiting for transactions that began before the slot was created ({text})",
+            hint="SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL",
+        )
 
     def _conditions(
         self, table: TableName, key: Sequence[str], key_range: KeyRange, where: str | None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import psycopg2
 from psycopg2.extensions import connection as Connection
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from connector.errors import FencedError, PreconditionError, TransientError
 from connector.position import format_lsn, parse_lsn
@@ -19,6 +20,7 @@ from connector.postgres.connection import literal, one_row, quote
 
 PLUGIN = "pgoutput"
 
+RELEASE_POLL_SECONDS = 0.2
 RELEASE_SECONDS = 10.0
 """How long a killed agent's walsender may hold the slot before we assume that somebody is using it."""
 
@@ -84,18 +86,24 @@ def drop_slot(connection: Connection, name: str) -> None:
 
 def wait_until_released(connection: Connection, name: str) -> Slot | None:
     """Wait until nobody uses the slot; `FencedError` with the process id if somebody still does."""
-    deadline = time.monotonic() + RELEASE_SECONDS
-    while True:
-        slot = find_slot(connection, name)
-        pid = slot.active_pid or _copy_reader(connection, name) if slot else None
-        if pid is None:
-            return slot
-        if time.monotonic() > deadline:
-            raise FencedError(
-                f"slot {name} is in use by process {pid} of the server",
-                hint=f"stop the other agent, or SELECT pg_terminate_backend({pid})",
-            )
-        time.sleep(0.2)
+    waiting = Retrying(
+        retry=retry_if_exception_type(FencedError),
+        stop=stop_after_delay(RELEASE_SECONDS),
+        wait=wait_fixed(RELEASE_POLL_SECONDS),
+        reraise=True,
+    )
+    return waiting(_find_released, connection, name)
+
+
+def _find_released(connection: Connection, name: str) -> Slot | None:
+    slot = find_slot(connection, name)
+    pid = slot.active_pid or _copy_reader(connection, name) if slot else None
+    if pid is not None:
+        raise FencedError(
+            f"slot {name} is in use by process {pid} of the server",
+            hint=f"stop the other agent, or SELECT pg_terminate_backend({pid})",
+        )
+    return slot
 
 
 def copy_slot(connection: Connection, name: str, use: str) -> str:

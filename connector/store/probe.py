@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
 from connector.errors import PreconditionError
 from connector.store.protocol import Store
 
@@ -19,13 +21,7 @@ def probe(store: Store) -> None:
     concurrent probe, or one whose response was lost; so a failed probe is repeated.
     """
     left = list(store.list(f"{PROBE}/"))
-    for attempt in range(_PROBE_TRIES, 0, -1):
-        try:
-            _probe_once(store, f"{PROBE}/{uuid.uuid4().hex}.json")
-            break
-        except _UnfitError:
-            if attempt == 1:
-                raise
+    _retrying(_probe_once, store)
     for path in left:
         store.delete(path)
 
@@ -34,7 +30,13 @@ class _UnfitError(PreconditionError):
     """the store does not do what a commit relies on."""
 
 
-def _probe_once(store: Store, path: str) -> None:
+_retrying = Retrying(
+    retry=retry_if_exception_type(_UnfitError), stop=stop_after_attempt(_PROBE_TRIES), reraise=True
+)
+
+
+def _probe_once(store: Store) -> None:
+    path = f"{PROBE}/{uuid.uuid4().hex}.json"
     try:
         if not store.create(path, b"first"):
             raise _UnfitError(f"{store.url}: refuses to create {path}, although it does not exist")

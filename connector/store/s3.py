@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 from botocore.exceptions import ConnectionError as NetworkError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from connector.config import LandingConfig
 from connector.errors import DeltatideError, PreconditionError, TransientError
@@ -38,6 +38,8 @@ _ABSENT = {"NoSuchKey", "404", "NotFound"}
 _REFUSED = {"PreconditionFailed", "412"}
 _CONFLICTS = {"ConditionalRequestConflict", "OperationAborted"}
 _CONFLICT_TRIES = 8
+_CONFLICT_SECONDS = 0.02
+"""The first wait for another conditional put to finish; each next one is twice as long."""
 
 _PASSING = (HTTPClientError, NetworkError, IncompleteReadError, OSError)
 
@@ -169,16 +171,16 @@ class S3Store:
 
     def _put_if(self, path: str, data: bytes, **condition: str) -> str | None:
         """Put under a condition; None if it does not hold. S3 answers 409 during another such put."""
-        for attempt in range(_CONFLICT_TRIES):
-            try:
-                return self._put(path, data, **condition)
-            except ClientError as error:
-                if _code(error) in _REFUSED or ("IfMatch" in condition and _code(error) in _ABSENT):
-                    return None
-                if _code(error) not in _CONFLICTS:
-                    raise
-            time.sleep(0.02 * 2**attempt)
-        raise TransientError(f"{self.url}/{path}: another conditional write does not finish")
+        try:
+            return _retrying_conflicts(self._put, path, data, **condition)
+        except ClientError as error:
+            if _code(error) in _REFUSED or ("IfMatch" in condition and _code(error) in _ABSENT):
+                return None
+            if _is_conflict(error):
+                raise TransientError(
+                    f"{self.url}/{path}: another conditional write does not finish"
+                ) from error
+            raise
 
     def _pages(self, prefix: str, **arguments: str) -> Iterator[Any]:
         with self._errors(prefix):
@@ -230,6 +232,18 @@ def _refusal(url: str, error: ClientError) -> DeltatideError:
     ):
         return TransientError(message)
     return PreconditionError(message, hint=_HINTS.get(code, _USUAL_HINT))
+
+
+def _is_conflict(error: BaseException) -> bool:
+    return isinstance(error, ClientError) and _code(error) in _CONFLICTS
+
+
+_retrying_conflicts = Retrying(
+    retry=retry_if_exception(_is_conflict),
+    stop=stop_after_attempt(_CONFLICT_TRIES),
+    wait=wait_exponential(multiplier=_CONFLICT_SECONDS),
+    reraise=True,
+)
 
 
 def _code(error: ClientError) -> str:

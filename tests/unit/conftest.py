@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.capture import catalog_watcher, dump_workers, loop, manifest_log, request_intake
+from connector.capture import catalog_watcher, dump_workers, loop, request_intake, retry
 
 
 @pytest.fixture
@@ -13,6 +13,6 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
-    monkeypatch.setattr(manifest_log, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(request_intake, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.02)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from connector import agent
-from connector.capture import manifest_log
+from connector.capture import retry
 from connector.capture.history import open_history
 from connector.capture.lander import Lander
+from connector.capture.manifest_log import ManifestLog
 from connector.errors import LogOffError, PreconditionError, TransientError
 from connector.landing.format import LEASE
 from connector.landing.lease import read_lease
@@ -27,7 +28,7 @@ def store() -> MemoryStore:
 @pytest.fixture(autouse=True)
 def source(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> CheckedSource:
     source = CheckedSource(shop(rows=3), config_of().source, store)
-    monkeypatch.setattr(manifest_log, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
     monkeypatch.setattr(agent, "open_source", lambda _config: source)
     monkeypatch.setattr(agent.Capture, "run", lambda _self: None)
@@ -96,7 +97,7 @@ def test_a_name_that_matches_nothing_ends_the_first_start_alone_later_the_table_
     with pytest.raises(PreconditionError, match=r"tables public\.gone: no table matches"):
         agent.run(config_of())
     config = config_of()
-    open_history(source, manifest_log.ManifestLog(store, 1), Lander(store), config)
+    open_history(source, ManifestLog(store, 1), Lander(store), config)
     agent.run(config)
     assert "tables public.gone: no table matches" in caplog.text
 

@@ -92,7 +92,7 @@ def test_two_who_begin_a_landing_zone_at_once_do_not_both(store: MemoryStore) ->
 
 
 def test_waiting_for_a_store_ends_with_stop(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connector.capture.manifest_log.RETRY_SECONDS", 60)
+    monkeypatch.setattr("connector.capture.retry.RETRY_SECONDS", 60)
     stop = threading.Event()
     manifest_log = begun(store, stop=stop)
     store.fail("create", times=1_000_000)

@@ -1,0 +1,48 @@
+"""Commits that lost to another job's: retried a few times, then reported."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+
+from connector.errors import FencedError
+from merge.retry import ATTEMPTS, attempts
+
+CONFLICT = PySparkException("[DELTA_CONCURRENT_APPEND] another one came first")
+
+
+class Commit:
+    """Fails with `error` the first `failures` times."""
+
+    def __init__(self, failures: int, error: Exception = CONFLICT) -> None:
+        self.calls, self._failures, self._error = 0, failures, error
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self._failures:
+            raise self._error
+        return "done"
+
+
+def test_a_commit_that_lost_is_repeated() -> None:
+    commit = Commit(ATTEMPTS - 1)
+    assert attempts(commit, "public.t") == "done"
+    assert commit.calls == ATTEMPTS
+
+
+def test_one_that_always_loses_is_reported_with_its_cause() -> None:
+    commit = Commit(ATTEMPTS)
+    with pytest.raises(FencedError, match=r"public\.t: another job keeps writing there") as refused:
+        attempts(commit, "public.t")
+    assert (commit.calls, refused.value.__cause__) == (ATTEMPTS, CONFLICT)
+
+
+@pytest.mark.parametrize("error", [PySparkException("no such column"), FencedError()])
+def test_other_errors_are_not_repeated(error: Exception) -> None:
+    commit = Commit(1, error)
+    with pytest.raises(type(error)) as raised:
+        attempts(commit, "public.t")
+    assert (commit.calls, raised.value) == (1, error)
