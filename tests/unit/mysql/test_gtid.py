@@ -1,10 +1,12 @@
-"""Sets of GTIDs against plain sets and lists, and both servers' spellings."""
+"""Sets of GTIDs against plain sets and lists, and both servers' formats."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pymysqlreplication.gtid import Gtid as TheirGtid
+from pymysqlreplication.gtid import GtidSet
 
 from connector.errors import BugError
 from connector.mysql import failover
@@ -35,6 +37,27 @@ def test_a_mysql_set_is_a_set(ids: list[Gtid], one: Gtid) -> None:
 def test_a_mysql_set_contains_its_subsets(some: list[Gtid], others: list[Gtid]) -> None:
     assert set_of(some).contains(set_of(others)) == (set(others) <= set(some))
     assert set_of([*some, *others]).contains(set_of(some))
+
+
+untagged = st.lists(st.builds(Gtid, st.sampled_from((U1, U2)), st.integers(1, 40), st.none()), min_size=1)
+
+
+@given(untagged, untagged)
+def test_an_untagged_mysql_set_is_the_one_of_pymysqlreplication(some: list[Gtid], others: list[Gtid]) -> None:
+    """It knows neither tags nor MariaDB, and refuses to add what a set has (see ARCHITECTURE.md)."""
+    ours, theirs = set_of(some), GtidSet(str(set_of(some)))
+    assert str(theirs) == str(ours)
+    assert all((TheirGtid(str(gtid)) in theirs) == ours.holds(gtid) for gtid in others)
+    subset = GtidSet(str(set_of(others)))
+    assert all(any(part in each for each in theirs.gtids) for part in subset.gtids) == ours.contains(
+        set_of(others)
+    )
+
+
+@pytest.mark.parametrize("text", [f"{U1}:tag:1-3", "0-1-100,7-3-20"])
+def test_what_pymysqlreplication_can_not_read_is_why_ours_exists(text: str) -> None:
+    with pytest.raises(ValueError, match="incorrect"):
+        GtidSet(text)
 
 
 def test_mysql_formats_tags_behind_their_uuid_and_lists_in_lines() -> None:
