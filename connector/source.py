@@ -62,9 +62,9 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Failover:
-    """The log goes on in another log, on the current server, and nothing is missing.
+    """The log continues in another log, on the current server, and nothing is missing.
 
-    `same_positions`: that log is the one read so far, up to the same position, and goes on there in the same
+    `same_positions`: that log is the one read so far, up to the same position, and continues in the same
     epoch. `history` then says which of its commits a snapshot may not show; the rest is about the other case.
 
     From `history` on, it has every transaction that is not in `history.gtids`. It may have some that are:
@@ -360,7 +360,7 @@ class Source(Protocol):
         """
 
     def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
-        """Return why the log after `history` can't be read whole, or the failover; None: it goes on there."""
+        """Return why the log after `history` can't be read whole, or the failover; None: it can."""
 
     def open_log(self, epoch: int, history: ResumePoint) -> LogReader:
         """Open the log after a resume point; later transactions that are in its `gtids` are skipped."""

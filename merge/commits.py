@@ -9,7 +9,7 @@ Invariants:
 - A table whose history was cleaned up does not continue, nor does one that now has another commit at that
   version: its files were put back from an older copy. Every commit of ours has a mark, those that create the
   table or alter its columns too, and a frontier is at one of ours. So the commit there must have a mark, of a
-  manifest that the frontier includes: whatever we commit on top of a copy is of a later one. The same tells
+  manifest that the frontier includes: whatever we commit on top of a copy is of a later one. The same shows
   whether the version that an older cut names still is the cut's.
 - How far a table is, and its fences, follow from the commits that wrote rows: after one that only created or
   altered the table, the merge may have crashed.

@@ -66,7 +66,7 @@ class DumpQueue:
     _lock: threading.Condition = field(default_factory=threading.Condition, repr=False)
     _reading: set[tuple[str, int]] = field(default_factory=set, repr=False)
     _planning: set[str] = field(default_factory=set, repr=False)
-    _resting: dict[str, float] = field(default_factory=dict, repr=False)
+    _resting_until: dict[str, float] = field(default_factory=dict, repr=False)
     _finished: list[FinishedChunk] = field(default_factory=list, repr=False)
 
     def add(
@@ -132,7 +132,7 @@ class DumpQueue:
         with self._lock:
             if not self._lock.wait_for(lambda: self._closed or self._has_task(), timeout) or self._closed:
                 return None
-            for state in self._awake():
+            for state in self._startable():
                 if task := self._take_task(state):
                     state.state = "running"
                     return task
@@ -141,7 +141,7 @@ class DumpQueue:
     def _active(self) -> Iterable[DumpState]:
         return [s for s in self.states if s.active]
 
-    def _awake(self) -> Iterable[DumpState]:
+    def _startable(self) -> Iterable[DumpState]:
         now = time.monotonic()
         first: dict[TableName, DumpState] = {}
         for state in self._active():
@@ -151,12 +151,12 @@ class DumpQueue:
             s
             for s in self._active()
             if s.awaits is None
-            and self._resting.get(s.id, 0.0) <= now
+            and self._resting_until.get(s.id, 0.0) <= now
             and (s.kind != "full" or s.state == "running" or first[s.table] is s)
         ]
 
     def _has_task(self) -> bool:
-        return not self._paused and any(self._unread(s) or self._plannable(s) for s in self._awake())
+        return not self._paused and any(self._unread(s) or self._plannable(s) for s in self._startable())
 
     def _unread(self, state: DumpState) -> OpenRange | None:
         return next((r for r in state.open if (state.id, r.chunk) not in self._reading), None)
@@ -230,7 +230,7 @@ class DumpQueue:
         """
         with self._lock:
             if rest_seconds:
-                self._resting[task.dump.id] = time.monotonic() + rest_seconds
+                self._resting_until[task.dump.id] = time.monotonic() + rest_seconds
             if isinstance(task, PlanTask):
                 self._planning.discard(task.dump.id)
             else:
@@ -248,7 +248,7 @@ class DumpQueue:
             state.drop_details()
             self.news = True
             self._finished = [c for c in self._finished if c.task.dump is not state]
-            self._resting.pop(state.id, None)
+            self._resting_until.pop(state.id, None)
 
     def postpone(self, table: TableName, floor: int, awaits: int | None) -> bool:
         """Make unstarted full dumps of a table see all commits before `floor`; return whether any exist."""
@@ -329,7 +329,7 @@ class DumpQueue:
                 self._count(chunk)
             for state in self._active():
                 if state.planned_all and not state.open:
-                    self._resting.pop(state.id, None)
+                    self._resting_until.pop(state.id, None)
                     state.state, state.finished_in = "complete", manifest
                     state.finished_at = datetime.now(timezone.utc)
                     state.drop_details()

@@ -110,7 +110,7 @@ class DumpWorkers:
                 tables = None
                 attempt += 1
             except (RequestError, TableError) as error:
-                self._fail(task, self._of_layout(task, tables, error) or error)
+                self._fail(task, self._layout_error(task, tables, error) or error)
             except BaseException as error:  # handed to the capture loop, which raises it
                 self.failure = error
                 break
@@ -138,7 +138,7 @@ class DumpWorkers:
         self._dumps.end(dump, "failed", str(error))
         self._dumps.give_back(task)
 
-    def _of_layout(
+    def _layout_error(
         self, task: PlanTask | ReadTask, tables: TableReader | None, error: RequestError | TableError
     ) -> TableError | None:
         """Return what the layout itself says of a failure: the key is another one now, or can't be one.

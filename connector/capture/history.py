@@ -4,7 +4,7 @@ Invariants:
 
 - A landing zone belongs to one database (system identifier and name), forever.
 - The epoch grows whenever the log between the newest manifest's position and what the source still has is
-  not whole, and when it goes on in another server's log (a failover), where positions mean something else.
+  not whole, and when it continues in another server's log (a failover), where positions mean something else.
 - A gap is written into the manifest that begins the new epoch, together with the repair dumps,
   so it can never be forgotten.
 - A crash after the new slot was made and before that manifest is detected again as a gap, since the slot's
@@ -288,7 +288,7 @@ def repair_unlogged(
 def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int, mark: int | None) -> None:
     """Queue a full dump that sees all before `floor`, replacing dumps that are not repairs themselves.
 
-    A repair that has begun goes on, and the next one waits for its end; otherwise no repair would ever end
+    A repair that has begun continues, and the next one waits for its end; otherwise no repair would ever end
     when changes come more often than a dump takes. One that has not begun is postponed instead.
     """
     active = [state for state in dumps.active_of(table) if state.kind == "full"]

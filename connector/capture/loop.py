@@ -57,7 +57,7 @@ LANDING_SECONDS = 0.02
 RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits before the log is opened again; the last one repeats."""
 
-SETTLE_SECONDS = 0.5
+UNBLOCK_SECONDS = 0.5
 """How often to ask whether the transactions that dumps wait for have ended."""
 
 
@@ -99,7 +99,7 @@ class Capture:
         self._pending_since: float | None = None
         self._new_tables: set[TableName] = set()
         self._looked_at: int | None = None
-        self._settled = 0.0
+        self._unblocked_at = 0.0
         self._refused_before: set[TableName] = set()
         self._dropped: dict[TableName, int] = {}
 
@@ -194,7 +194,7 @@ class Capture:
         with self._lander.landings(newest.position) as landings:
             try:
                 while not (self._stopping.is_set() or self._new_tables):
-                    self._turn(reader, landings)
+                    self._step(reader, landings)
                 self._raise_failure()
                 self._finish(reader, landings)
             finally:
@@ -215,21 +215,21 @@ class Capture:
         )
         self._new_tables = set()
 
-    def _turn(self, reader: LogReader, landings: Landings) -> None:
+    def _step(self, reader: LogReader, landings: Landings) -> None:
         self._raise_failure()
         started = time.monotonic()
-        patience = self._patience(started, landings)
-        reader.read(patience, self._config.landing.flush_bytes)
-        batch_complete = time.monotonic() - started < patience - min(0.01, patience / 2)
+        read_seconds = self._read_seconds(started, landings)
+        reader.read(read_seconds, self._config.landing.flush_bytes)
+        batch_complete = time.monotonic() - started < read_seconds - min(0.01, read_seconds / 2)
         if batch_complete or self._flush_due(reader, landings, started):
             self._land(reader, landings)
         self._commit_landed(reader, landings)
         self._intake.serve(self._manifest_log.next_number, self._manifest_log.newest.position)
         self._new_tables |= self._intake.take_released()
         self._apply_catalog_changes(self._watch.take())
-        if time.monotonic() - self._settled >= SETTLE_SECONDS:
+        if time.monotonic() - self._unblocked_at >= UNBLOCK_SECONDS:
             self._dumps.start_unblocked(self._source.end_of_marked)
-            self._settled = time.monotonic()
+            self._unblocked_at = time.monotonic()
 
     def _apply_catalog_changes(self, catalog_state: CatalogState | None) -> None:
         """Act on what the watcher saw: dump what changed unlogged, leave tables that were dropped.
@@ -263,7 +263,7 @@ class Capture:
         )
         self._dropped = {n: self._dropped.get(n, catalog_state.position) for n in gone}
 
-    def _patience(self, now: float, landings: Landings) -> float:
+    def _read_seconds(self, now: float, landings: Landings) -> float:
         """Return how many seconds to read: not beyond the moment at which something is due."""
         flush_seconds = self._config.landing.flush_seconds
         if landings.in_flight:
@@ -334,7 +334,7 @@ class Capture:
         )  # may fail: before anything is counted as committed
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
             self._tables.quarantine(found)
-        self._adopt(landed, number)
+        self._adopt_layouts(landed, number)
         self._end_dumps_of_quarantined()
         files = self._tables.landing(landed.files)
         files += self._claim_committable_chunks(landed.position, number)
@@ -357,7 +357,7 @@ class Capture:
         self._intake.committed()
         self._count(files, landed.position, reader)
 
-    def _adopt(self, landed: LandedSegment, number: int) -> None:
+    def _adopt_layouts(self, landed: LandedSegment, number: int) -> None:
         """Take over new layouts seen in the log, and queue what they leave to be read."""
         for schema, changed in landed.layouts:
             self._repair(self._tables.adopt(schema, changed), number, changed)

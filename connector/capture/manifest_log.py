@@ -62,7 +62,7 @@ class ManifestLog:
 
     def begin(self, identity: SourceIdentity, **state: Any) -> Manifest:
         """Commit the first manifest of a landing zone; `state`: epoch, position, tables, dumps and so on."""
-        return self._write(Manifest(**self._fresh(), source=identity, **state))
+        return self._write(Manifest(**self._header_of_next(), source=identity, **state))
 
     def commit(self, *, notices: Sequence[Notice] = (), **changes: Any) -> Manifest:
         """Commit the next manifest: the newest one with `changes`; durable on return.
@@ -70,7 +70,7 @@ class ManifestLog:
         What belongs to one manifest only (files, notices) is never carried over. Raises `FencedError` if
         another agent has written this number.
         """
-        fresh = self._fresh() | {"files": [], "notices": list(notices)}
+        fresh = self._header_of_next() | {"files": [], "notices": list(notices)}
         return self._write(self.newest.model_copy(update=fresh | changes))
 
     def note_log_off(self, found: LogOffError) -> None:
@@ -85,7 +85,7 @@ class ManifestLog:
         log.error("after %s the server ran without writing its log", newest.position_text)
         self.commit(pending_gap="the server ran for a while without writing its log")
 
-    def _fresh(self) -> dict[str, Any]:
+    def _header_of_next(self) -> dict[str, Any]:
         return {
             "number": self.next_number,
             "term": self._term,

@@ -100,9 +100,9 @@ class Lease:
         if found is not None and found[0].holder == holder:  # the response to an earlier attempt was lost
             return cls(store, *found)
         if found is not None and not _is_free(found[0]):
-            found = _outlast(store, found, on_wait, sleep, clock)
+            found = _wait_until_expired(store, found, on_wait, sleep, clock)
         state = _new_holder(found[0] if found else None, seconds, holder or uuid.uuid4().hex)
-        version = _take(store, state, found[1] if found else None)
+        version = _write_lease(store, state, found[1] if found else None)
         return cls(store, state, version or _own_version(store, state))
 
     def renew(self, status: dict[str, Any] | None = None) -> None:
@@ -122,13 +122,13 @@ class Lease:
             self._replace(self._state.model_copy(update={"released": True, "until": _now()}))
 
     def _replace(self, state: Holder) -> None:
-        version = _take(self._store, state, self._version)
+        version = _write_lease(self._store, state, self._version)
         if version is None:  # the lease is lost, or the response to an earlier renewal was
-            version = _take(self._store, state, _own_version(self._store, state))
+            version = _write_lease(self._store, state, _own_version(self._store, state))
         self._state, self._version = state, version or _own_version(self._store, state)
 
 
-def _take(store: Store, state: Holder, version: str | None) -> str | None:
+def _write_lease(store: Store, state: Holder, version: str | None) -> str | None:
     """Write the lease over a version; None if the version is another now, even ours after a lost response."""
     try:
         return store.replace(LEASE, _to_json(state), version)
@@ -149,7 +149,7 @@ def _own_version(store: Store, state: Holder) -> str:
     return found[1]
 
 
-def _outlast(
+def _wait_until_expired(
     store: Store,
     found: tuple[Holder, str],
     on_wait: Callable[[str], None] | None,
@@ -158,7 +158,7 @@ def _outlast(
 ) -> tuple[Holder, str] | None:
     """Watch a lease for its length; `FencedError` if it is renewed, or its process lives on this host."""
     holder, version = found
-    if _lives(holder):
+    if _process_lives(holder):
         raise _fenced(holder)
     if on_wait is not None:
         on_wait(
@@ -188,7 +188,7 @@ def _is_dead(state: Holder) -> bool:
     return _process_start(state.pid) != state.process_start
 
 
-def _lives(state: Holder) -> bool:
+def _process_lives(state: Holder) -> bool:
     start = _process_start(state.pid) if _is_here(state) else None
     return start is not None and start == state.process_start
 

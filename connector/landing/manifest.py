@@ -224,7 +224,7 @@ class Notice(_Part):
 
 
 class LastCommit(_Part):
-    """The last transaction at or before the manifest's position: a log that goes on here must hold it.
+    """The last transaction at or before the manifest's position: a log that continues here must contain it.
 
     `position`: the boundary after it, or in a binary log its start. `txid`: its name at the source (xid,
     GTID). In a binary log, the start of a file stands for the last transaction until one was read there.

@@ -71,7 +71,9 @@ def _of_unlocked(connection: Connection[Any], facts: TableFacts, busy: set[Table
         elif is_transient(code_of(error)):
             raise
         return facts
-    found = rows(connection, f"SELECT engine FROM information_schema.tables WHERE {_is(facts.table)}")
+    found = rows(
+        connection, f"SELECT engine FROM information_schema.tables WHERE {_table_condition(facts.table)}"
+    )
     return replace(facts, engine=found[0][0]) if found else facts
 
 
@@ -93,7 +95,9 @@ def _opened(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]
 
 def estimate_rows(connection: Connection[Any], table: TableName) -> int | None:
     """Return the engine's estimate of a table's rows."""
-    found = rows(connection, f"SELECT table_rows FROM information_schema.tables WHERE {_is(table)}")
+    found = rows(
+        connection, f"SELECT table_rows FROM information_schema.tables WHERE {_table_condition(table)}"
+    )
     return None if not found or found[0][0] is None else int(found[0][0])
 
 
@@ -108,7 +112,7 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
         connection,
         f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {_IS_ROW_END},"
         " coalesce(column_default, 'NULL') <> 'NULL'"
-        f" FROM information_schema.columns WHERE {_is(table)}",
+        f" FROM information_schema.columns WHERE {_table_condition(table)}",
     )
     return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
 
@@ -125,7 +129,7 @@ def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | No
     found = _opened(
         connection,
         f"SELECT column_name, column_type, character_set_name, {_IS_ROW_END}"
-        f" FROM information_schema.columns WHERE {_is(table)} ORDER BY ordinal_position",
+        f" FROM information_schema.columns WHERE {_table_condition(table)} ORDER BY ordinal_position",
     )
     if not found:
         return None
@@ -151,7 +155,7 @@ def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...
     found = _opened(
         connection,
         "SELECT column_name FROM information_schema.statistics"
-        f" WHERE {_is(table)} AND index_name = 'PRIMARY' ORDER BY seq_in_index",
+        f" WHERE {_table_condition(table)} AND index_name = 'PRIMARY' ORDER BY seq_in_index",
     )
     return tuple(name for (name,) in found)
 
@@ -176,7 +180,7 @@ def layout_of(
 
 def is_there(connection: Connection[Any], table: TableName) -> bool:
     """Return whether a table exists; others may drop it during a look."""
-    return bool(rows(connection, f"SELECT 1 FROM information_schema.tables WHERE {_is(table)}"))
+    return bool(rows(connection, f"SELECT 1 FROM information_schema.tables WHERE {_table_condition(table)}"))
 
 
 def layouts_of(
@@ -256,6 +260,6 @@ def cascading(names: Sequence[str]) -> str:
     return f"its foreign keys ({listed}) change rows without logging it (CASCADE, SET NULL)"
 
 
-def _is(table: TableName) -> str:
+def _table_condition(table: TableName) -> str:
     """Build the condition for one table: the server compares names its own way."""
     return f"table_schema = {literal(table.namespace)} AND table_name = {literal(table.name)}"

@@ -332,7 +332,7 @@ class MysqlTables:
                         break
                     left = [key for number, key in enumerate(left) if number not in found]
             if missing:
-                yield _absent(layout, columns, missing)
+                yield _absent_rows(layout, columns, missing)
 
     def _rows_with_numbers(
         self, layout: TableMap, columns: Sequence[KeyColumn], wanted: Sequence[Sequence[str]]
@@ -405,7 +405,9 @@ def _equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
         raise RequestError(str(error)) from error
 
 
-def _absent(layout: TableMap, columns: Sequence[KeyColumn], missing: Sequence[Sequence[str]]) -> ChunkRows:
+def _absent_rows(
+    layout: TableMap, columns: Sequence[KeyColumn], missing: Sequence[Sequence[str]]
+) -> ChunkRows:
     values: dict[str, pa.Array] = {}
     raws: dict[str, pa.Array | None] = {}
     for index, column in enumerate(columns):

@@ -55,7 +55,7 @@ def executed_at(
         stream._force_close()
         found = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
         return None if found is None or found[0] is None else str(found[0])
-    gtids = MysqlGtids.parse(_before(connection, file))
+    gtids = MysqlGtids.parse(_gtids_before(connection, file))
     for begin in _begins(BinlogStream(stream, server, file, FILE_START, 0), offset):
         if begin.gtid is None:
             return None
@@ -110,7 +110,7 @@ def later_commit(
     if last is None or not is_named or missing(connection, server, last.txid):
         return None
     for number in sorted(files, reverse=True):
-        if _precedes(server, last.txid, _before(connection, files[number].name)):
+        if _is_before_file(server, last.txid, _gtids_before(connection, files[number].name)):
             continue
         found = next((b for b in _begins(open_file(files[number])) if b.txid == last.txid), None)
         if found is None or to_datetime(found.original or found.micros) <= last.committed_at:
@@ -120,12 +120,12 @@ def later_commit(
     return None
 
 
-def _precedes(server: Server, txid: str, before: str) -> bool:
+def _is_before_file(server: Server, txid: str, before: str) -> bool:
     """Return whether a transaction is among those before a file."""
     if not server.mariadb:
         return MysqlGtids.parse(before).contains(MysqlGtids.parse(txid))
-    (gtid,) = _listed(txid)
-    return _newest(_listed(before)).get((gtid.origin, gtid.server), 0) >= gtid.number
+    (gtid,) = _parse_gtid_list(txid)
+    return _newest(_parse_gtid_list(before)).get((gtid.origin, gtid.server), 0) >= gtid.number
 
 
 def missing(connection: Connection[Any], server: Server, gtids: str) -> str:
@@ -153,11 +153,13 @@ def executed_of(connection: Connection[Any], server: Server, gtids: str, needed:
         return needed if found is None else str(MysqlGtids.parse(str(found[0])))
     state, before = _state(connection), MariadbGtids.parse(needed).last
     last = MariadbGtids.parse(gtids).last
-    reached = {domain: _reached(state, gtid, before.get(domain)) for domain, gtid in last.items()}
+    reached = {domain: _executed_own_writes(state, gtid, before.get(domain)) for domain, gtid in last.items()}
     return str(MariadbGtids({domain: gtid for domain, gtid in reached.items() if gtid is not None}))
 
 
-def _reached(state: Mapping[tuple[str, int | None], int], last: Gtid, before: Gtid | None) -> Gtid | None:
+def _executed_own_writes(
+    state: Mapping[tuple[str, int | None], int], last: Gtid, before: Gtid | None
+) -> Gtid | None:
     """Return how far a server has executed our own writes of a domain, after `before` up to `last`."""
     number = min(state.get((last.origin, last.server), 0), last.number)
     if number == last.number:
@@ -170,7 +172,7 @@ def _reached(state: Mapping[tuple[str, int | None], int], last: Gtid, before: Gt
 def _state(connection: Connection[Any]) -> dict[tuple[str, int | None], int]:
     """Return the newest number that each server assigned in each domain."""
     found = row(connection, "SELECT @@global.gtid_binlog_state")
-    return _newest(_listed(str(found[0]) if found else ""))
+    return _newest(_parse_gtid_list(str(found[0]) if found else ""))
 
 
 def _see_all(connection: Connection[Any], server: Server) -> None:
@@ -195,9 +197,9 @@ def first_file_after(
         if purged is None or not MysqlGtids.parse(gtids).contains(MysqlGtids.parse(str(purged[0]))):
             return None
     for number in sorted(files, reverse=True):
-        before = _before(connection, files[number].name)
+        before = _gtids_before(connection, files[number].name)
         if server.mariadb:
-            within = _lies_within(MariadbGtids.parse(gtids), _listed(before))
+            within = _lies_within(MariadbGtids.parse(gtids), _parse_gtid_list(before))
         else:
             within = MysqlGtids.parse(gtids).contains(MysqlGtids.parse(before))
         if within:
@@ -218,20 +220,20 @@ def _lies_within(gtids: MariadbGtids, before: list[Gtid]) -> bool:
     return True
 
 
-def _before(connection: Connection[Any], file: str) -> str:
+def _gtids_before(connection: Connection[Any], file: str) -> str:
     """Return the GTIDs before a file, as listed by the event at its start."""
-    for found in rows(connection, f"SHOW BINLOG EVENTS IN {_plain(file)} LIMIT 4"):
+    for found in rows(connection, f"SHOW BINLOG EVENTS IN {_quote_file(file)} LIMIT 4"):
         if found[2] in ("Previous_gtids", "Gtid_list"):
             return str(found[5]).strip("[]")
     return ""
 
 
-def _plain(file: str) -> str:
+def _quote_file(file: str) -> str:
     """Quote a file's name (from the server) where SQL allows no character set introducer."""
     return "'" + file.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-def _listed(text: str) -> list[Gtid]:
+def _parse_gtid_list(text: str) -> list[Gtid]:
     return [Gtid(d, int(n), int(s)) for d, s, n in re.findall(r"(\d+)-(\d+)-(\d+)", text)]
 
 

@@ -69,7 +69,7 @@ class KeyColumn:
         """
         if self.type.landing == "binary":
             return pa.array([_bytes(text)], pa.binary()), None
-        text = self._own(text)
+        text = self._exact_text(text)
         if self.type.code == types.BIT:
             return pa.array([int(text)], pa.decimal128(20, 0) if self.type.length == 64 else pa.int64()), None
         return decode_text(pa.array([text.encode()], pa.binary()), self.type, "utf8mb4")
@@ -78,9 +78,9 @@ class KeyColumn:
         code = self.type.code
         if self.type.landing == "binary":
             return f"X'{_bytes(text).hex()}'"
-        return self._own(text) if code in _NUMERIC | _FLOATS else literal(self._own(text))
+        return self._exact_text(text) if code in _NUMERIC | _FLOATS else literal(self._exact_text(text))
 
-    def _own(self, text: str) -> str:
+    def _exact_text(self, text: str) -> str:
         """Format a number or timestamp for exact comparison by the server; `ValueError` if it is neither."""
         code = self.type.code
         if code in _TIMESTAMPS:
@@ -129,19 +129,19 @@ def _bytes(text: str) -> bytes:
 
 def after(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
     """Build the condition for keys greater than a key."""
-    return _beyond(columns, key, ">", ">")
+    return _after_or_before(columns, key, ">", ">")
 
 
 def upto(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
     """Build the condition for keys less than or equal to a key."""
-    return _beyond(columns, key, "<", "<=")
+    return _after_or_before(columns, key, "<", "<=")
 
 
-def _beyond(columns: Sequence[KeyColumn], key: Sequence[str], sign: str, last: str) -> str:
+def _after_or_before(columns: Sequence[KeyColumn], key: Sequence[str], sign: str, last: str) -> str:
     column, text = columns[0], key[0]
     if len(columns) == 1:
         return column.compare(last, text)
-    rest = _beyond(columns[1:], key[1:], sign, last)
+    rest = _after_or_before(columns[1:], key[1:], sign, last)
     # The second condition implies the first, which gives the optimizer an index range.
     return f"{column.compare(sign + '=', text)} AND ({column.compare(sign, text)} OR ({rest}))"
 

@@ -205,7 +205,7 @@ class MysqlSource:
             reason = self._why_position_gone(here, files, history.position, ours) or ""
         with driver_errors("comparing GTIDs"):
             unproven = history.gtids if recorded_file is None and not reason else None
-            if unproven and (lacking := self._lacking(connection, here, unproven)):
+            if unproven and (lacking := self._missing_gtids(connection, here, unproven)):
                 reason = f"server {here.uuid} has not executed {lacking}: the log was reset"
             found: str | Failover | None
             if not reason:
@@ -276,7 +276,7 @@ class MysqlSource:
         if gtids is None or not failover.has_gtids(connection, here):
             return f"{reason}, and no GTIDs exist to compare"
         must = gtids if needed is None else needed
-        if lacking := self._lacking(connection, here, must):
+        if lacking := self._missing_gtids(connection, here, must):
             return f"{reason}, and it never executed {lacking}"
         open_file = lambda file: self._stream_of(here, files, pack_position(file.number, 4))  # noqa: E731
         if other := failover.later_commit(connection, here, files, known.last_commit, open_file):
@@ -293,7 +293,9 @@ class MysqlSource:
             f"{reason}; nothing is missing, and it continues at {format_binlog_position(history.position)}",
         )
 
-    def _lacking(self, connection: Connection[Any], here: Server, gtids: str, *, wait: bool = True) -> str:
+    def _missing_gtids(
+        self, connection: Connection[Any], here: Server, gtids: str, *, wait: bool = True
+    ) -> str:
         """Return what the server has not executed; gives a replica time to apply what it has received."""
         lacking = failover.missing(connection, here, gtids)
         if not lacking or not wait:

@@ -213,7 +213,7 @@ class PostgresSource:
             else:
                 slot.drop_slot(connection, name)
                 position = slot.create_slot(connection, name)
-            self._proved(connection)
+            self._keep_proof(connection)
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 
     def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
@@ -230,7 +230,7 @@ class PostgresSource:
                 return found
             if found.confirmed != history.position:
                 slot.wait_until_released(connection, name)
-            self._proved(connection)
+            self._keep_proof(connection)
             reason = self._left_timeline(history) or continuity.differs(
                 connection,
                 name,
@@ -277,7 +277,7 @@ class PostgresSource:
         read = f"timeline {ours}, which was read to {format_lsn(history.position)}"
         return f"the server is on timeline {theirs}, which {left} {read}"
 
-    def _proved(self, connection: Connection) -> None:
+    def _keep_proof(self, connection: Connection) -> None:
         """Remember the session that checked the log: while it lives, the server has not been replaced."""
         self._proof, self._timeline = connection, continuity.timeline(connection)
 

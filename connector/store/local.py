@@ -71,7 +71,7 @@ class LocalStore:
         target = self._file(path)
         with _errors(target):
             _make_folder(target.parent)
-            source = local if _same_device(local, target.parent) else _copied(local, target)
+            source = local if _same_device(local, target.parent) else _copy_beside(local, target)
             size = _sync_file(source)
             os.replace(source, target)
             _sync_folder(target.parent)
@@ -262,7 +262,7 @@ def _same_device(file: Path, folder: Path) -> bool:
     return file.stat().st_dev == folder.stat().st_dev
 
 
-def _copied(local: Path, target: Path) -> Path:
+def _copy_beside(local: Path, target: Path) -> Path:
     copy = target.parent / f".{target.name[:100]}.{uuid.uuid4().hex}"
     try:
         shutil.copyfile(local, copy)

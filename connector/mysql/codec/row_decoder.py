@@ -225,7 +225,7 @@ class _Decoder:
             old, new = before.kinds[index][some], after.kinds[index][some]
             if ((old == ABSENT) & (new != ABSENT)).any():
                 self._refuse_key(self._columns[index].name, "update does not carry the old value of")
-            changed[some] |= (old != new) | self._differ(before, after, index, some)
+            changed[some] |= (old != new) | self._values_differ(before, after, index, some)
         return changed | (updates & self._may_replace(rows))
 
     def _may_replace(self, rows: Rows) -> Mask:
@@ -246,7 +246,7 @@ class _Decoder:
                 )
         return marked[rows.shape]
 
-    def _differ(self, before: Images, after: Images, index: int, some: Offsets) -> Any:
+    def _values_differ(self, before: Images, after: Images, index: int, some: Offsets) -> Any:
         width = self._types[index].width
         if width is not None and width <= 8:
             old, new = (little_endian(self._data, i.starts[index][some], width) for i in (before, after))

@@ -170,30 +170,30 @@ class MysqlSegment:
     def _window(self, low: int, high: int, lengths: Offsets) -> _Window:
         payloads = self._payloads[low:high]
         if len(payloads) == 1 and isinstance(payloads[0], bytearray):
-            events = _alone(payloads[0], lengths, self._base, self._tail)
+            events = _view_of_huge_event(payloads[0], lengths, self._base, self._tail)
         else:
-            events = _join(payloads, lengths, self._base, self._tail)
+            events = _joined_events(payloads, lengths, self._base, self._tail)
         if np.isin(events.kinds, list(PLAIN)).any():
             sizes = lengths.tolist()
             plain = [
                 uncompress_event(bytes(p[self._base : size - self._tail]))
                 for p, size in zip(payloads, sizes, strict=True)
             ]
-            events = _join(plain, np.fromiter(map(len, plain), np.int64, len(plain)), 0, 0)
+            events = _joined_events(plain, np.fromiter(map(len, plain), np.int64, len(plain)), 0, 0)
         if not np.isin(events.kinds, list(OPERATIONS)).all():
             raise BugError("a segment has an event without rows")
         placement = _placement(self._transactions, low + np.arange(high - low), self._ordinals[low:high])
         return _Window(low, events, placement)
 
 
-def _join(payloads: Sequence[bytes | bytearray], lengths: Offsets, base: int, tail: int) -> Events:
+def _joined_events(payloads: Sequence[bytes | bytearray], lengths: Offsets, base: int, tail: int) -> Events:
     data = np.frombuffer(b"".join([PADDING, *payloads, PADDING]), np.uint8)
     after = len(PADDING) + np.cumsum(lengths)
     starts = after - lengths + base
     return Events(data, data[starts + 4], starts, after - tail)
 
 
-def _alone(payload: bytearray, lengths: Offsets, base: int, tail: int) -> Events:
+def _view_of_huge_event(payload: bytearray, lengths: Offsets, base: int, tail: int) -> Events:
     """View a huge event, as assembled by `stream`, in place: add padding without a copy.
 
     The bytes before its values serve as the padding in front.

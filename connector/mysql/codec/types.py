@@ -1,7 +1,7 @@
 """MySQL's and MariaDB's types: what each lands as, how its name is written, its width in row events. Pure.
 
 Invariant: a type lands as a Spark type that holds its values exactly (rare misfits go into ``raw``), or as
-the source's own text. The same column has one `ColumnType.spelling`, whether read from the log's table map
+the source's own text. The same column has one `ColumnType.type_name`, whether read from the log's table map
 or from the catalog (`type_of_catalog`), so log and dump land under one schema.
 
 Decisions: ``bit(n)`` lands as a number (``bigint``, ``decimal(20,0)`` for 64 bits), since ``bit(1)`` may

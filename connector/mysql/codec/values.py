@@ -72,19 +72,19 @@ def decode_values(
 def decode_strings(cells: pa.Array, type_: ColumnType) -> pa.Array:
     """Decode the bytes of strings, binaries, JSON, geometries and MariaDB's aliases."""
     if type_.code in types.COMPRESSED:
-        cells = _each(cells, uncompress_value, pa.binary())
+        cells = _decode_each(cells, uncompress_value, pa.binary())
     if type_.code == types.JSON:
-        return _each(cells, json_text, pa.string())
+        return _decode_each(cells, json_text, pa.string())
     if type_.code in types.HEX_TYPES:
         return hex_texts(cells)
     if type_.alias:
-        return _each(pad(cells, type_.length), _ALIASES[type_.alias], pa.string())
+        return _decode_each(pad(cells, type_.length), _ALIASES[type_.alias], pa.string())
     if type_.is_binary:
         return pad(cells, type_.length) if type_.code == types.STRING else cells
     return decode_texts(cells, type_.charset or "utf8mb4")
 
 
-def _each(cells: pa.Array, decode: Callable[[bytes], Any], type_: pa.DataType) -> pa.Array:
+def _decode_each(cells: pa.Array, decode: Callable[[bytes], Any], type_: pa.DataType) -> pa.Array:
     return pa.array([None if cell is None else decode(cell) for cell in cells.to_pylist()], type_)
 
 

@@ -60,7 +60,7 @@ class LogBuffer:
     records those that rebuild tables. A file that ends with neither a ROTATE nor a STOP means that the server
     crashed: unless it `survives_crashes` with the same rows in log and tables, all tables are read again. So
     they are if a ROTATE, which moves the position only when the next file is there, leads to one that a new
-    process began: the former process could not, and went on without its log.
+    process began: the former process could not, and ran without its log.
 
     `cut_off`: see `connector.mysql.log.event_groups`; `prepared`: see `connector.mysql.log.ddl_effects`.
     """

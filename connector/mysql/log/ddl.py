@@ -171,7 +171,7 @@ def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effe
     if words[3:4] in (["DATABASE"], ["SCHEMA"]):
         name, _ = _table_at(tokens, 4, database)
         return [Effect("unlogged", name[1], None, "CREATE OR REPLACE DATABASE")] if name else []
-    if words[3:4] == ["SEQUENCE"]:  # it takes the place of a table, too
+    if words[3:4] == ["SEQUENCE"]:  # it replaces a table, too
         name, _ = _table_at(tokens, 4, database)
         return _effects_on(name, "unlogged", "CREATE OR REPLACE SEQUENCE", tokens, database)
     if "TABLE" not in words[3:5]:
@@ -210,7 +210,7 @@ def _renamed_table(tokens: list[_Token], index: int, table: tuple[str, str], dat
 
 _NO_COLUMN = frozenset("INDEX KEY PRIMARY FOREIGN CONSTRAINT CHECK PARTITION DEFAULT TO AS".split())
 _NO_COLUMN_BEFORE = {"PERIOD": "FOR", "SYSTEM": "VERSIONING"}
-"""Not reserved, so a column may be named so; the second word tells."""
+"""Not reserved, so a column may have such a name; the second word decides."""
 
 
 def _lost_columns(tokens: list[_Token], index: int) -> tuple[str, ...]:

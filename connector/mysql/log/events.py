@@ -54,7 +54,7 @@ class Begin(NamedTuple):
     """The begin of a transaction. `gtid` None: it is anonymous.
 
     `standalone`: its next statement is all of it (MariaDB only). `original`: when it was committed where it
-    was executed first, if this server replicated it and tells (MySQL only).
+    was executed first, if this server replicated it and logged that (MySQL only).
     """
 
     gtid: Gtid | None

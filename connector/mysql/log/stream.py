@@ -88,11 +88,11 @@ class BinlogStream:
         self._rest = bytearray()
         self._sequence = 1
         self._in_pieces = False
-        self._long: bytearray | None = None
+        self._long_event: bytearray | None = None
         self._heard = time.monotonic()
         self._ended: TransientError | None = None
         with driver_errors("requesting the log"):
-            self._introduce(server)
+            self._set_replica_variables(server)
             if server_id:
                 self._register(server_id)
             flags = (_SEND_ANNOTATE_ROWS if server.mariadb else 0) | (0 if server_id else _NON_BLOCK)
@@ -135,7 +135,7 @@ class BinlogStream:
         """Close the connection; never raises."""
         close(self._connection)
 
-    def _introduce(self, server: Server) -> None:
+    def _set_replica_variables(self, server: Server) -> None:
         """Announce what we support: checksums as in the files, heartbeats, MariaDB's GTID events."""
         period = HEARTBEAT_SECONDS * 1_000_000_000
         settings = ["@master_binlog_checksum = @@global.binlog_checksum"]
@@ -159,8 +159,8 @@ class BinlogStream:
     def _split_packets(self) -> list[bytes]:
         """Cut received bytes into packets; an incomplete one stays."""
         rest = self._rest
-        if self._long is not None:
-            return self._lengthen(self._long)
+        if self._long_event is not None:
+            return self._extend_long_event(self._long_event)
         if len(rest) < _PACKET_HEADER or len(rest) < _PACKET_HEADER + (_uint32(rest, 0)[0] & _LONGEST):
             return []
         data, offset, limit, sequence = bytes(rest), 0, len(rest), self._sequence
@@ -180,7 +180,7 @@ class BinlogStream:
                 continue
             if length == _LONGEST:
                 if offset + _PACKET_HEADER + TYPE < limit:  # enough to know what it is
-                    self._long = bytearray()
+                    self._long_event = bytearray()
                 break
             end = offset + _PACKET_HEADER + length
             if end > limit:
@@ -195,9 +195,9 @@ class BinlogStream:
             packets.append(packet)
         del rest[:offset]
         self._sequence = sequence
-        return packets if self._long is None else packets + self._lengthen(self._long)
+        return packets if self._long_event is None else packets + self._extend_long_event(self._long_event)
 
-    def _lengthen(self, event: bytearray) -> list[bytes]:
+    def _extend_long_event(self, event: bytearray) -> list[bytes]:
         """Move whole packets of an event that spans several out of `rest`; return it with what follows it.
 
         It is assembled once, in one buffer: its memory is its own size, and the time is linear.
@@ -214,7 +214,7 @@ class BinlogStream:
                 event += rest[_PACKET_HEADER : _PACKET_HEADER + length]
             del self._rest[: _PACKET_HEADER + length]
             if length < _LONGEST:
-                self._long = None
+                self._long_event = None
                 return [cast("bytes", event), *self._split_packets()]  # read like bytes, and not copied
         return []
 

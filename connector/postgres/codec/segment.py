@@ -193,7 +193,7 @@ class _Window:
             _Part(self, epoch, layout.relation, layout.schema, some)
             for layout, members in by_layout(grouped(*self._relations()), layouts, self.low)
             if layout.schema is not None
-            for some in _bounded(layout.schema, members)
+            for some in _in_batches(layout.schema, members)
         ]
         return sorted(parts, key=lambda part: int(part.members[0]))
 
@@ -245,6 +245,6 @@ class _Part(NamedTuple):
         yield decode_changes(self.schema, self.relation, self.epoch, messages, placement)
 
 
-def _bounded(schema: TableSchema, members: Offsets) -> Iterator[Offsets]:
+def _in_batches(schema: TableSchema, members: Offsets) -> Iterator[Offsets]:
     rows = max(1, BATCH_VALUES // max(1, len(schema.columns)))
     return (members[low : low + rows] for low in range(0, len(members), rows))

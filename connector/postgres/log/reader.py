@@ -38,12 +38,12 @@ CAUGHT_UP_BYTES = 8 << 20
 """Switch to the stream when less than this is left."""
 
 LOOK_SECONDS = 2.0
-"""How often to query the end of the log, and a snapshot to settle commits with."""
+"""How often to query the end of the log, and a snapshot that shows which commits are visible."""
 
 WAIT_SECONDS = 0.05
 """How often to try again what can't be resolved yet."""
 
-SETTLE_COMMITS = 20_000
+MOST_COMMITS = 20_000
 """Settle earlier if this many commits are recorded: about 3 MB."""
 
 UNDECODABLE = ("42704", "22", "54", "XX")
@@ -76,10 +76,10 @@ class PostgresLog:
         self.unreadable: str | None = None
         self._buffer, self._visibility, self._side, self._connect = buffer, visibility, side, connect
         self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes
-        self._way: StreamReader | BacklogReader | None = None
+        self._log_source: StreamReader | BacklogReader | None = None
         self._confirmed = self._advanced = visibility.position
         self._polled_at = self._advance_after = 0.0
-        self._choose()
+        self._choose_reader()
 
     @property
     def position(self) -> int:
@@ -113,13 +113,13 @@ class PostgresLog:
     def _read(self, seconds: float, upto_bytes: int) -> None:
         if not self._buffer.resume():
             time.sleep(min(seconds, WAIT_SECONDS))
-        elif isinstance(self._way, BacklogReader):
-            self._way.read(seconds, upto_bytes)
-            if self._way.done and self._buffer.empty:
-                self._choose()
-        elif isinstance(self._way, StreamReader):
-            self._way.read(seconds, upto_bytes, lambda: self._visibility.position)
-        if time.monotonic() - self._polled_at > LOOK_SECONDS or self._visibility.size > SETTLE_COMMITS:
+        elif isinstance(self._log_source, BacklogReader):
+            self._log_source.read(seconds, upto_bytes)
+            if self._log_source.done and self._buffer.empty:
+                self._choose_reader()
+        elif isinstance(self._log_source, StreamReader):
+            self._log_source.read(seconds, upto_bytes, lambda: self._visibility.position)
+        if time.monotonic() - self._polled_at > LOOK_SECONDS or self._visibility.size > MOST_COMMITS:
             self._poll_end_of_log()
         self._advance_if_due()
 
@@ -134,8 +134,8 @@ class PostgresLog:
     def confirm(self, position: int) -> None:
         """Report to the source that everything up to `position` is durable here."""
         self._confirmed = max(self._confirmed, position)
-        if isinstance(self._way, StreamReader):
-            self._way.confirm(self._confirmed)
+        if isinstance(self._log_source, StreamReader):
+            self._log_source.confirm(self._confirmed)
         self._advance_if_due()
 
     def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
@@ -146,20 +146,20 @@ class PostgresLog:
 
     def close(self) -> None:
         """Close the connections; never raises."""
-        if self._way is not None:
-            self._way.close()
+        if self._log_source is not None:
+            self._log_source.close()
         close(self._side)
 
-    def _choose(self) -> None:
+    def _choose_reader(self) -> None:
         """Open the bulk or the stream reader, by the distance to the end of the log."""
-        if isinstance(self._way, BacklogReader):
-            self._way.close()
-            self._way = None
-        self._advance()
+        if isinstance(self._log_source, BacklogReader):
+            self._log_source.close()
+            self._log_source = None
+        self._advance_slot()
         self._poll_end_of_log()
         if self.behind_bytes > self._bulk_bytes and self._open_backlog():
             return
-        self._way = StreamReader(
+        self._log_source = StreamReader(
             self._connect(True),
             self._buffer,
             self._slot,
@@ -181,16 +181,16 @@ class PostgresLog:
         if backlog is None:
             return False
         log.info("reading %s MiB of log in bulk", self.behind_bytes >> 20)
-        self._way = backlog
+        self._log_source = backlog
         return True
 
     def _advance_if_due(self) -> None:
         """Advance the slot to what was confirmed, unless status messages do, or it has just taken long."""
-        streamed = isinstance(self._way, StreamReader) and self._way.confirms_slot
+        streamed = isinstance(self._log_source, StreamReader) and self._log_source.confirms_slot
         if self._confirmed > self._advanced and not streamed and time.monotonic() > self._advance_after:
-            self._advance()
+            self._advance_slot()
 
-    def _advance(self) -> None:
+    def _advance_slot(self) -> None:
         began = time.monotonic()
         with driver_errors("moving the slot"):
             advance_slot(self._side, self._slot, self._confirmed)
@@ -198,7 +198,7 @@ class PostgresLog:
         self._advance_after = now + (now - began) / ADVANCE_SHARE
 
     def _poll_end_of_log(self) -> None:
-        """Query a fresh snapshot and the end of the log; settle what the snapshot shows."""
+        """Query a fresh snapshot and the end of the log; forget commits that the snapshot shows."""
         with driver_errors("reading the end of the log"):
             row = one_row(self._side, "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn()::text")
         assert row is not None

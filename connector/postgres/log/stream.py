@@ -65,7 +65,9 @@ class StreamReader:
         with driver_errors(f"reading the log from slot {slot}"):
             self._stream = driver().open_log(connection, slot, publication, position)
             self._send_status()
-        self._heartbeat = threading.Thread(target=self._beat, name="replication-status", daemon=True)
+        self._heartbeat = threading.Thread(
+            target=self._send_status_updates, name="replication-status", daemon=True
+        )
         self._heartbeat.start()
 
     @property
@@ -139,7 +141,7 @@ class StreamReader:
         self._stream.report(max(self._received, self._confirmed), self._confirmed)
         self._last_status = time.monotonic()
 
-    def _beat(self) -> None:
+    def _send_status_updates(self) -> None:
         while not self._closed.wait(STATUS_SECONDS / 2):
             with self._lock:
                 if self._closed.is_set() or self._failure:

@@ -172,7 +172,7 @@ def test_a_promoted_server_goes_on_only_where_its_log_was_read_to(server: Postgr
         agent.wait_landed(2)
         later = agent.wait(lambda m: m.source.server == "2", "the timeline is known")
     assert (later.epoch, later.gaps) == (1, [])
-    assert any("goes on" in n.text for m in manifests_in(store) for n in m.notices if n.kind == "failover")
+    assert any("continues" in n.text for m in manifests_in(store) for n in m.notices if n.kind == "failover")
     server.stop()
     copy(backup, server.data_dir)
     promote(server)

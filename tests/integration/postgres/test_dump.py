@@ -112,9 +112,9 @@ def test_a_table_that_is_gone_or_locked_keeps_no_other_from_being_read(database:
         assert chunk_rows(tables, "public.t") == [{"id": 1}]
         holder.cursor().execute("LOCK TABLE l")
         release.start()
-        with pytest.raises(NotYetError, match="somebody holds a lock"):
+        with pytest.raises(NotYetError, match="another session holds a lock"):
             chunk_rows(tables, "public.l")
-        with pytest.raises(NotYetError, match="somebody holds a lock"):
+        with pytest.raises(NotYetError, match="another session holds a lock"):
             tables.next_boundary(locked, ["id"], None, 1, None)
         assert tables.next_boundary(T, ["id"], None, 1, None) == ("1",)
         assert release.is_alive(), "nobody waited for the lock"
@@ -150,7 +150,7 @@ def test_a_type_whose_commit_is_not_visible_yet_is_waited_for(
     hanging.start()
     wait_until(lambda: _hang_in_commit(database) == 1, "a commit hangs")
     with opened(source, history) as log:
-        assert isinstance(log._way, BacklogReader) == in_bulk
+        assert isinstance(log._log_source, BacklogReader) == in_bulk
         assert ops(events(read_rows(log, 1)), "id") == [("insert", 1)]
         wait_until(lambda: log.read(0.05, 64 << 20) or log._buffer.waiting, "the migration waits")
         log.read(0.05, 64 << 20)

@@ -278,14 +278,16 @@ def test_the_backlog_in_bulk_equals_the_stream(database: Database, monkeypatch: 
         read_to(log, int(end))
         streamed = events(log.take())
     with opened(source_of(database, bulk_bytes=1), history) as log:
-        assert isinstance(log._way, BacklogReader)
+        assert isinstance(log._log_source, BacklogReader)
         read_to(log, int(end))
         in_bulk = events(log.take())
         assert confirmed(database) == history.position
         log.confirm(log.position)
         database.execute("INSERT INTO u VALUES (-1)")
         assert ops(events(read_rows(log, 1)), "id") == [("insert", -1)]
-        wait_until(lambda: log.read(0.01, 1 << 20) or isinstance(log._way, StreamReader), "it streams again")
+        wait_until(
+            lambda: log.read(0.01, 1 << 20) or isinstance(log._log_source, StreamReader), "it streams again"
+        )
         database.execute("INSERT INTO u VALUES (-2)")
         assert ops(events(read_rows(log, 1)), "id") == [("insert", -2)]
     assert in_bulk == streamed
@@ -317,12 +319,12 @@ def test_the_stream_after_the_bulk_confirms_no_more_than_was_confirmed(
     """What was read in bulk may still be on its way into the landing zone."""
     source, history = behind(database, monkeypatch)
     with opened(source, history) as log:
-        assert isinstance(log._way, BacklogReader)
+        assert isinstance(log._log_source, BacklogReader)
 
         def streams() -> bool:
             log.read(0.05, 64 << 20)
             log.take()
-            return isinstance(log._way, StreamReader)
+            return isinstance(log._log_source, StreamReader)
 
         wait_until(streams, "it streams")
         database.execute("INSERT INTO t VALUES (-1)")
@@ -340,14 +342,14 @@ def test_bulk_that_follows_on_bulk_begins_where_that_had_read_to(
     """More than the threshold is written while the end of the first backlog is being landed."""
     source, history = behind(database, monkeypatch)
     with opened(source, history) as log:
-        former = log._way
+        former = log._log_source
         assert isinstance(former, BacklogReader)
         wait_until(lambda: log.read(0.05, 64 << 20) or former.done, "the backlog is read")
         read = [log.take()]
         fill(database, 10_000)
         log.read(0.2, 64 << 20)
-        assert isinstance(log._way, BacklogReader)
-        assert log._way is not former
+        assert isinstance(log._log_source, BacklogReader)
+        assert log._log_source is not former
         end = database.end_of_log()
         while log.position < end:
             log.read(0.05, 1 << 18)

@@ -186,7 +186,7 @@ def test_a_mariadb_server_has_reached_the_last_of_our_writes_that_is_surely_ours
     before: tuple[int, int] | None,
     reached: tuple[int, int] | None,
 ) -> None:
-    found = failover._reached(
+    found = failover._executed_own_writes(
         {("0", server): number for server, number in state.items()},
         Gtid("0", *last),
         None if before is None else Gtid("0", *before),

@@ -395,7 +395,7 @@ good = insert(ITEMS, ["x", "1", None])
         (insert(ORDERS, ["1", "a", None])[:-1], "neither|does not end"),
         (insert(ORDERS, ["1", "a", None])[:-7], "neither|does not end|beyond"),
         (update(ORDERS, ["1", "a", None])[:5], "new tuple"),
-        (update(ORDERS, ["1", "a", None], key=["1", None, None])[:16], "ends before|no new tuple|not end"),
+        (update(ORDERS, ["1", "a", None], key=["1", None, None])[:16], "ends before|lacks its|not end"),
         (delete(ORDERS, key=["1", None, None]) + b"x", "does not end"),
         (b"D" + struct.pack(">I", ORDERS) + b"N" + tuple_data(["1", None, None]), "no old tuple"),
         (insert(ORDERS, ["1", "a", None]).replace(b"t", b"b", 1), "neither text, null nor unchanged"),
