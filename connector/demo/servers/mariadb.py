@@ -26,6 +26,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pymysql
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from connector.errors import OperatorError, PreconditionError
 
@@ -182,15 +183,21 @@ class MariadbServer:
             raise OperatorError(f"{Path(install).name} failed: {text[-500:]}")
 
     def _launch(self) -> None:
+        """Start the server; it may fail because somebody else takes the free port first."""
+        retrying = Retrying(
+            retry=retry_if_exception_type(OperatorError), stop=stop_after_attempt(PORT_TRIES), reraise=True
+        )
         program, _ = self._programs()
-        for _ in range(PORT_TRIES):
-            port = self.port or _free_port()
-            self._spawn(program, port)
-            if self._answers_in_time(port):
-                self.port = port
-                atexit.register(self.close)
-                return
-            self.stop(crash=True)
+        retrying(self._try_port, program)
+        atexit.register(self.close)
+
+    def _try_port(self, program: str) -> None:
+        port = self.port or _free_port()
+        self._spawn(program, port)
+        if self._answers_in_time(port):
+            self.port = port
+            return
+        self.stop(crash=True)
         lines = self._log.read_text(errors="replace").strip().splitlines()[-8:]
         raise OperatorError(f"{self.title} does not start:\n" + "\n".join(f"  {line}" for line in lines))
 

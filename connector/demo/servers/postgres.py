@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 import psycopg2
 from psycopg2 import sql
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from connector.demo.servers.postgres_binaries import (
     ServerUser,
@@ -62,6 +63,10 @@ StopMode = Literal["fast", "immediate"]
 _SIGNALS: Mapping[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 # Runs as the server's user, so it may signal the server; standard input closes when our process ends.
 _WATCHDOG = 'trap "" INT TERM HUP; read line; kill -QUIT "$1"'
+
+
+class _PortTakenError(OperatorError):
+    """another process has taken the server's port."""
 
 
 class PostgresServer:
@@ -226,22 +231,27 @@ class PostgresServer:
     def _launch(self) -> None:
         """Start the server; if somebody else takes the free port first, try another one."""
         atexit.register(self._close_at_exit)
-        for attempt in range(1, PORT_TRIES + 1):
-            if not self._fixed_port:
-                self.port = _free_port()
-            log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-            self._spawn()
-            if self._answers():
-                return
-            with self.log_path.open("rb") as log:
-                log.seek(log_start)
-                text = log.read().decode(errors="replace")
-            self.stop("immediate")
-            if self._fixed_port or "could not bind" not in text or attempt == PORT_TRIES:
-                raise OperatorError(
-                    f"postgres {self.version} did not start on port {self.port}: {_last_lines(text)}",
-                    hint=f"see {self.log_path}",
-                )
+        retrying = Retrying(
+            retry=retry_if_exception_type(_PortTakenError), stop=stop_after_attempt(PORT_TRIES), reraise=True
+        )
+        retrying(self._try_port)
+
+    def _try_port(self) -> None:
+        if not self._fixed_port:
+            self.port = _free_port()
+        log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._spawn()
+        if self._answers():
+            return
+        with self.log_path.open("rb") as log:
+            log.seek(log_start)
+            text = log.read().decode(errors="replace")
+        self.stop("immediate")
+        taken = "could not bind" in text and not self._fixed_port
+        raise (_PortTakenError if taken else OperatorError)(
+            f"postgres {self.version} did not start on port {self.port}: {_last_lines(text)}",
+            hint=f"see {self.log_path}",
+        )
 
     def _spawn(self) -> None:
         settings = {**self.settings, "port": str(self.port), "unix_socket_directories": str(self.socket_dir)}
