@@ -239,7 +239,7 @@ def unlogged(before: str, now: str) -> Unlogged | None:
         return Unlogged("it was renamed for a time, or its owner changed", lost=_same_owner(old, new))
     reasons = {
         "another table of the same name replaced it": "r" in changed,
-        "a column was added or replaced without row events": _columns_changed(old.columns, new.columns),
+        "a column was added or replaced without row events": _columns_changed(old, new),
         "a column was added under the name of a dropped one": _came_back(old, new),
         "the labels of an enum changed": not old.labels <= new.labels,
         "a composite type of a column changed": "%" in changed,
@@ -258,7 +258,7 @@ def remember(before: str | None, now: str) -> str:
     if before is None:
         return now
     new = _parse(now)
-    gone = _gone(_parse(before), new) - new.columns.keys()
+    gone = _gone(_parse(before), new) - new.names
     if unlogged(before, now) is not None:
         gone -= {"?"}
     words = [word for word in now.split(" ") if not word.startswith("!")]
@@ -266,10 +266,14 @@ def remember(before: str | None, now: str) -> str:
 
 
 class _Parsed(NamedTuple):
-    """A fingerprint's words without their first character, and the lists in some of them."""
+    """A fingerprint's words without their first character, and the lists in some of them.
+
+    `columns`: pairs of name and the rest. Names may repeat: a generated column's may differ from a real one's
+    by case only, and hashes may collide.
+    """
 
     words: dict[str, str]
-    columns: dict[str, str]
+    columns: list[tuple[str, str]]
     labels: frozenset[str]
     leaves: dict[str, tuple[str, str]]
 
@@ -277,19 +281,30 @@ class _Parsed(NamedTuple):
         """Return the list in a word."""
         return set(filter(None, self.words.get(word, "").split(",")))
 
+    @property
+    def names(self) -> set[str]:
+        """Return the columns' names."""
+        return {name for name, _ in self.columns}
+
+    @property
+    def numbers(self) -> set[str]:
+        """Return the columns' numbers."""
+        return {what.split(".")[0] for _, what in self.columns}
+
+    @property
+    def real(self) -> list[tuple[str, str]]:
+        """Return the columns that land."""
+        return [(name, what) for name, what in self.columns if "g" not in what]
+
 
 def _parse(fingerprint: str) -> _Parsed:
     parts = fingerprint.split(" ")
     words = {part[:1]: part[1:] for part in parts if ":" not in part}
-    listed = [column.partition("=") for column in words.get("@", "").split(",") if column]
-    listed.sort(
-        key=lambda column: "g" not in column[2]
-    )  # of names that differ by case only, the real one counts
-    columns = {name: what for name, _, what in listed}
+    columns = (column.partition("=") for column in words.get("@", "").split(",") if column)
     leaves = (part.split(":") for part in parts if ":" in part)
     return _Parsed(
         words,
-        columns,
+        [(name, what) for name, _, what in columns],
         frozenset(words["~"].split(",")) if "~" in words else frozenset(),
         {leaf: (file, empty) for leaf, file, empty in leaves},
     )
@@ -301,31 +316,24 @@ def _same_owner(old: _Parsed, new: _Parsed) -> bool:
 
 def _gone(old: _Parsed, new: _Parsed) -> set[str]:
     """Return the names of all earlier columns, and ``?`` if one came and went unseen."""
-    seen = {what.split(".")[0] for what in old.columns.values()} | old.listed("-")
+    seen = old.numbers | old.listed("-")
     same = old.words.get("r") == new.words.get("r")
     unseen = new.listed("-") - (seen if same else set())
-    return old.columns.keys() | old.listed("!") | ({"?"} if unseen else set())
+    return old.names | old.listed("!") | ({"?"} if unseen else set())
 
 
 def _came_back(old: _Parsed, new: _Parsed) -> bool:
-    gone = _gone(old, new) - old.columns.keys()
-    came = {name for name, what in new.columns.items() if name not in old.columns and "g" not in what}
+    gone = _gone(old, new) - old.names
+    came = {name for name, _ in new.real} - old.names
     return bool(came) and ("?" in gone or bool(came & gone))
 
 
-def _columns_changed(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
+def _columns_changed(old: _Parsed, new: _Parsed) -> bool:
     """Return whether a current column holds values that no row event carried."""
-    before = {name: what.rstrip("v") for name, what in old.items() if "g" not in what}
-    numbers = {what.split(".")[0] for what in old.values()}
-    for name, what in new.items():
-        if "g" in what:
-            continue
-        if name in before:
-            if before[name] != what.rstrip("v"):
-                return True
-        elif name in old or what.endswith("v") or what.split(".")[0] in numbers:
-            return True
-    return False
+    before = {(name, what.rstrip("v")) for name, what in old.real}
+    came = [(name, what) for name, what in new.real if (name, what.rstrip("v")) not in before]
+    names, numbers = old.names, old.numbers
+    return any(name in names or what.endswith("v") or what.split(".")[0] in numbers for name, what in came)
 
 
 def _files_changed(old: _Parsed, new: _Parsed, *, altered: bool) -> bool:

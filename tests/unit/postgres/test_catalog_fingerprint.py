@@ -50,3 +50,24 @@ def test_a_generated_column_hides_no_real_one_whose_name_differs_by_case() -> No
     before, after = fingerprint(id=1, note=2), fingerprint(id=1, memo=2)
     before, after = (text.replace(" xabc", ",note=3.25g xabc") for text in (before, after))
     assert reasons(before, after) == [True]
+
+
+@pytest.mark.parametrize("made_plain", ["a=2.25,b=3.25", "a=2.25,a=3.25"])
+def test_a_generated_column_named_like_a_real_one_but_for_case_has_values_once_it_is_plain(
+    made_plain: str,
+) -> None:
+    before, after = fingerprint(id=1, a=2), fingerprint(id=1)
+    before = before.replace(" xabc", ",a=3.25g xabc")
+    after = after.replace(" xabc", f",{made_plain} xabc")
+    assert reasons(before, before, after, after) == [False, True, False]
+
+
+def test_a_change_of_a_column_is_seen_beside_one_whose_name_has_the_same_hash() -> None:
+    both = fingerprint(id=1).replace(" xabc", ",a=2.25,a=3.25 xabc")
+    assert reasons(both, both.replace("a=2.25", "a=2.20"), both.replace("a=3.25", "a=3.20")) == [True, True]
+
+
+def test_a_generated_column_that_went_is_none_that_came_and_went_unseen() -> None:
+    before, after = fingerprint(id=1, a=2), fingerprint(id=1, a=2, dropped=(3,))
+    before = before.replace(" xabc", ",a=3.25g xabc")
+    assert reasons(before, after, fingerprint(id=1, a=2, n=4, dropped=(3,))) == [False, False]
