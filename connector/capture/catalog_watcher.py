@@ -5,8 +5,12 @@ removed from the publication and put back, or a new table that matches the patte
 fingerprints; `connector.capture.loop` queues a full dump, or starts capturing the table, once the log has
 been read past the moment of the look.
 
-Invariant: a fingerprint is remembered in the manifest that queues the dump it asks for, so a change is acted
-on even after a crash, and a change made while no agent ran is seen by the next one.
+Invariants:
+
+- While looks fail, manifests go on calling cuts exact, so that ends: after `BLIND_LOOKS` of them the log is
+  reopened, which begins with a look of its own, and fails with it.
+- A fingerprint is remembered in the manifest that queues the dump it asks for, so a change is
+  acted on even after a crash, and a change made while no agent ran is seen by the next one.
 """
 
 from __future__ import annotations
@@ -28,6 +32,10 @@ FAILURES = 3
 """Log after this many failed looks in a row, even if they may pass: an outage is reported elsewhere."""
 
 
+BLIND_LOOKS = 12
+"""Failed looks in a row after which the log is reopened: two minutes outlast a restart of the server."""
+
+
 class CatalogWatcher:
     """A thread that looks, and its latest result. `failure` holds the error that ended it for good.
 
@@ -40,6 +48,7 @@ class CatalogWatcher:
         self._found: CatalogState | None = None
         self._failed = 0
         self._reported: str | None = None
+        self._last_error: TransientError | OperatorError | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -58,12 +67,24 @@ class CatalogWatcher:
         found, self._found = self._found, None
         return found
 
+    def forget(self) -> None:
+        """Forget all looks so far: the caller has looked itself."""
+        self._found, self._failed = None, 0
+
+    def raise_if_blind(self) -> None:
+        """Raise `TransientError` if looks have failed for so long that no cut can be called exact."""
+        if self._failed >= BLIND_LOOKS:
+            raise TransientError(
+                f"changes without row events can't be seen: {self._last_error}"
+            ) from self._last_error
+
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):
             try:
                 self._found = self._source.look(self._known())
                 self._failed, self._reported = 0, None
             except (TransientError, OperatorError) as error:
+                self._last_error = error
                 self._failed += 1
                 if isinstance(error, OperatorError) or self._failed >= FAILURES:
                     self._log_once(str(error))

@@ -184,8 +184,7 @@ class Capture:
 
     def _follow(self) -> None:
         """Follow the log over one connection, from the newest manifest's position."""
-        if ensure_log_continues(self._source, self._manifest_log, self._tables, self._dumps, self._config):
-            self._watch.take()  # its result has a position of the former epoch; it will look again
+        ensure_log_continues(self._source, self._manifest_log, self._tables, self._dumps, self._config)
         self._start_capturing_new()
         newest = self._manifest_log.newest
         reader = self._source.open_log(newest.epoch, resume_point_of(newest))
@@ -213,6 +212,7 @@ class Capture:
             self._config,
             self._new_tables,
         )
+        self._watch.forget()
         self._new_tables = set()
 
     def _step(self, reader: LogReader, landings: Landings) -> None:
@@ -274,6 +274,7 @@ class Capture:
     def _raise_failure(self) -> None:
         if error := self._failure or self._workers.failure or self._intake.failure or self._watch.failure:
             raise error
+        self._watch.raise_if_blind()
 
     def _flush_due(self, reader: LogReader, landings: Landings, read_since: float) -> bool:
         """Return whether to land what is buffered; its wait starts with the read that found it."""

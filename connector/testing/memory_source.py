@@ -52,8 +52,8 @@ class MemorySource:
     ) -> None:
         """Make a named moment fail, once it has passed `after` times.
 
-        Moments: check, why_not_resumable, begin_history, open_log, read, take, confirm, not_yet_visible,
-        open_tables, next_boundary, open_chunk, rows.
+        Moments: check, look, why_not_resumable, begin_history, open_log, read, take, confirm,
+        not_yet_visible, open_tables, next_boundary, open_chunk, rows.
         """
         error = error or TransientError(f"the connection was lost on purpose, at {moment}")
         with self._lock:

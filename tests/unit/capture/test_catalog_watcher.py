@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from connector.capture import catalog_watcher
 from connector.capture.catalog_watcher import CatalogWatcher
 from connector.errors import PreconditionError, TransientError
 from connector.landing.manifest_store import newest_manifest
@@ -108,3 +109,28 @@ def test_looks_that_fail_for_good_are_reported_once(
     watch.stop()
     reported = [m.split("retrying: ")[1] for m in caplog.messages if m.startswith("can't check")]
     assert reported == ["no right to look", "gone for a moment"]
+
+
+def test_the_log_is_reopened_once_looks_have_failed_for_long_and_stays_closed_until_one_succeeds(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then every cut would be called exact, whatever changes without row events."""
+    monkeypatch.setattr(catalog_watcher, "BLIND_LOOKS", 3)
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+        agent.source.fail("look", times=30)
+        wait_until(lambda: agent.capture.progress.reconnects >= 2, "the log stays closed")
+        database.unlogged[ITEMS] = 1
+        agent.wait(lambda m: any(not d.active for d in repairs(m)), "the repair dump has ended")
+
+
+def test_an_agent_whose_looks_are_refused_ends(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_watcher, "BLIND_LOOKS", 3)
+    agent = Agent(database, store)
+    agent.start()
+    agent.wait_dumped()
+    agent.source.fail("look", times=1_000, error=PreconditionError("no right to look"))
+    agent.join()
+    assert str(agent.error) == "no right to look"
