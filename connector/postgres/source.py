@@ -1,7 +1,11 @@
 """A PostgreSQL database as a source; implements `connector.source.Source`. Ties the other files together.
 
-Connects on first use. One session runs all the small queries; the log reader and each table reader have
-connections of their own.
+Connects on first use. One session runs the small queries, another one looks at the catalog; the log reader
+and each table reader have connections of their own.
+
+Invariant: an address may lead to several servers, but all that is read beside the log comes from its server.
+`prepare`, `begin_history` and `why_not_resumable` use whatever primary the address leads to, everything after
+them only its timeline. The log is opened only while the session that proved it lives.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from psycopg2.extensions import connection as Connection
@@ -35,6 +40,7 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.reader import BULK_BYTES, PostgresLog
 from connector.postgres.preflight import check
+from connector.postgres.primary_session import PrimarySession, alive, connect_to_primary
 from connector.postgres.table_facts import find_tables
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.postgres.wal import round_to_record_end
@@ -69,8 +75,8 @@ class PostgresSource:
         self, config: SourceConfig, tables: Mapping[TableName, TableConfig], *, bulk_bytes: int = BULK_BYTES
     ) -> None:
         self._config, self._tables, self._bulk_bytes = config, tables, bulk_bytes
-        self._session: Connection | None = None
-        self._watching: Connection | None = None
+        self._session = PrimarySession(lambda: connect_to_primary(self._connect))
+        self._watching = PrimarySession(lambda: self._connect_beside_log())
         self._visibility: Visibility | None = None
         self._reader: PostgresLog | None = None
         self._looking = threading.Lock()
@@ -82,14 +88,17 @@ class PostgresSource:
         self._failures = _Failures(0, 0.0)
 
     def check(self) -> list[Finding]:
-        """Check and report every precondition; raises only if the database can't be reached."""
-        connection = self._connected()
-        with driver_errors("checking the database"):
+        """Check and report every precondition; raises only if the database can't be reached.
+
+        Before a log was opened, a standby is a finding.
+        """
+        connection = self._connect() if self._timeline is None else self._connect_to_log(replication=False)
+        with closing(connection), driver_errors("checking the database"):
             return check(connection, lambda: self._connect(replication=True), self._config, self._tables)
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Return the database's identity, by the system identifier that a physical copy shares."""
-        connection = self._connected()
+        connection = self._session.get()
         with driver_errors("reading the system identifier"):
             row = one_row(
                 connection,
@@ -104,7 +113,7 @@ class PostgresSource:
 
     def tables(self, among: Collection[TableName] | None = None) -> Listed:
         """List the configured tables."""
-        connection = self._connected()
+        connection = self._session.get()
         with driver_errors("listing the tables"), one_snapshot(connection):
             found = find_tables(connection, self._config)
             named = [t for t in found if among is None or t.table in among]
@@ -141,13 +150,10 @@ class PostgresSource:
             return self._look(known)
 
     def _look(self, known: Mapping[TableName, str] | None) -> CatalogState:
-        if self._watching is not None and not self._alive(self._watching):
-            close(self._watching)
-            self._watching = None
-        self._watching = self._watching or self._connect()
+        connection = self._watching.get(self._timeline)
         with driver_errors("reading the catalog"):
-            locked = self._still_locked(self._watching)
-            return look(self._watching, self._config, self._tables, known, locked)
+            locked = self._still_locked(connection)
+            return look(connection, self._config, self._tables, known, locked)
 
     def _still_locked(self, connection: Connection) -> set[TableName]:
         """Return the tables that can't be published yet: the log is not reopened for them.
@@ -168,14 +174,14 @@ class PostgresSource:
 
     def mark_running(self) -> int:
         """Return the xid barrier: every transaction that is running now has a lower xid."""
-        connection = self._connected()
+        connection = self._beside_log()
         with driver_errors("assigning a transaction id"):
             (barrier,) = _barrier(connection)
         return barrier.xid
 
     def end_of_marked(self, mark: int) -> int | None:
         """Return the end of the log once a snapshot shows that all transactions below the mark have ended."""
-        connection = self._connected()
+        connection = self._beside_log()
         with driver_errors("listing running transactions"):
             row = one_row(connection, "SELECT pg_current_snapshot()::text")
             end = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
@@ -213,7 +219,7 @@ class PostgresSource:
             else:
                 slot.drop_slot(connection, name)
                 position = slot.create_slot(connection, name)
-            self._keep_proof(connection)
+            self._proof = connection
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 
     def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
@@ -230,7 +236,7 @@ class PostgresSource:
                 return found
             if found.confirmed != history.position:
                 slot.wait_until_released(connection, name)
-            self._keep_proof(connection)
+            self._proof = connection
             reason = self._left_timeline(history) or continuity.differs(
                 connection,
                 name,
@@ -266,7 +272,7 @@ class PostgresSource:
         ours, theirs = history.server, self._timeline
         if ours is None or theirs is None or ours == theirs:
             return None
-        replication = self._connect(replication=True)
+        replication = self._connect_to_log(replication=True)
         try:
             end = continuity.end_of_timeline(replication, ours, theirs)
         finally:
@@ -277,16 +283,13 @@ class PostgresSource:
         read = f"timeline {ours}, which was read to {format_lsn(history.position)}"
         return f"the server is on timeline {theirs}, which {left} {read}"
 
-    def _keep_proof(self, connection: Connection) -> None:
-        """Remember the session that checked the log: while it lives, the server has not been replaced."""
-        self._proof, self._timeline = connection, continuity.timeline(connection)
-
     def open_log(self, epoch: int, history: ResumePoint) -> PostgresLog:
         """Open the log after a resume point, once the slot's previous user has released it."""
         with driver_errors(f"opening slot {self._config.slot}"):
-            slot.wait_until_released(self._connected(), self._config.slot)
+            slot.wait_until_released(self._beside_log(), self._config.slot)
         visibility = Visibility(history.position, history.not_yet_visible)
-        side, self._types = self._connect(), {}  # oids may name other types after a restore or a crash
+        side = self._connect_to_log(replication=False)
+        self._types = {}  # oids may name other types after a restore or a crash
         catalog = Catalog(side, self._tables, self._types)
         try:
             reader = PostgresLog(
@@ -301,7 +304,7 @@ class PostgresSource:
         except BaseException:
             close(side)
             raise
-        if self._proof is not None and not self._alive(self._proof):
+        if self._proof is not None and not alive(self._proof):
             reader.close()
             raise TransientError("the server restarted while the log was being opened")
         self._visibility, self._reader = visibility, reader
@@ -324,9 +327,8 @@ class PostgresSource:
 
     def close(self) -> None:
         """Close the sessions; never raises."""
-        close(self._session)
-        close(self._watching)
-        self._session = self._watching = self._proof = None
+        self._session.close()
+        self._watching.close()
 
     def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> Layout | None:
         """Return the layout of a relation as transaction `xid` logged it.
@@ -352,44 +354,36 @@ class PostgresSource:
     def _database(self, connection: Connection) -> str:
         return connection.info.dbname
 
-    def _connected(self) -> Connection:
-        """Return the session, reopened if it was lost."""
-        if self._session is not None and not self._alive(self._session):
-            close(self._session)
-            self._session = None
-        if self._session is None:
-            self._session = self._connect()
-        return self._session
-
     def _primary(self) -> Connection:
-        """Return the session to a primary; `TransientError` on a standby, which lacks the slot."""
-        connection = self._connected()
-        with driver_errors("checking whether the server is a standby"):
-            row = one_row(connection, "SELECT pg_is_in_recovery()")
-        if row == (True,):
-            raise TransientError("source.url leads to a standby, which has no slot to read from")
+        """Return the session; from now on its server is the one to read from."""
+        connection = self._session.get()
+        self._timeline = self._session.timeline
         return connection
 
-    def _alive(self, session: Connection) -> bool:
-        try:
-            with driver_errors("checking the session"):
-                return one_row(session, "SELECT 1") is not None
-        except Exception:
-            return False
+    def _beside_log(self) -> Connection:
+        """Return the session, on the timeline of the log."""
+        connection = self._session.get()
+        self._require_timeline(self._session.timeline)
+        return connection
 
     def _connect_to_log(self, replication: bool) -> Connection:
-        """Connect to the server that was checked; an address may lead to several."""
-        connection = self._connect(replication=replication)
+        """Open a connection to a server on the timeline of the log."""
+        return self._connect_beside_log(replication)[0]
+
+    def _connect_beside_log(self, replication: bool = False) -> tuple[Connection, str]:
+        connection, timeline = connect_to_primary(lambda: self._connect(replication))
         try:
-            with driver_errors("checking the log"):
-                now = continuity.timeline(connection)
-        except BaseException:
+            self._require_timeline(timeline)
+        except TransientError:
             close(connection)
             raise
+        return connection, timeline
+
+    def _require_timeline(self, now: str | None) -> None:
+        """Raise `TransientError` on another timeline than the log's; the session may be on either of them."""
         if self._timeline not in (None, now):
-            close(connection)
-            raise TransientError(f"the log is now on timeline {now}, it was just on {self._timeline}")
-        return connection
+            self._session.expire()
+            raise TransientError(f"the log is now on timeline {now}, a moment ago it was on {self._timeline}")
 
     def _connect(self, replication: bool = False) -> Connection:
         return connect(

@@ -15,6 +15,7 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
+from connector.capture import catalog_watcher, loop
 from connector.capture.loop import Capture
 from connector.config import Config
 from connector.demo.servers.postgres import PostgresServer
@@ -59,13 +60,15 @@ def execute(server: PostgresServer, *statements: str) -> Any:
 class Agent:
     """A capture of the server's table in a thread of its own; a context manager that ends it well."""
 
-    def __init__(self, server: PostgresServer, store: MemoryStore, on_gap: str = "repair") -> None:
+    def __init__(
+        self, server: PostgresServer, store: MemoryStore, on_gap: str = "repair", url: str | None = None
+    ) -> None:
         config = Config.model_validate(
             {
                 "source": {
                     "name": "it",
                     "kind": "postgres",
-                    "url": server.url(),
+                    "url": url or server.url(),
                     "tables": ["public.t"],
                     "slot": "it",
                     "publication": "it",
@@ -234,7 +237,37 @@ def test_a_standby_without_the_slot_is_waited_for_and_no_gap(server: PostgresSer
     assert (after.epoch, after.gaps) == (1, [])
 
 
-def test_dump_workers_read_from_no_standby_nor_from_a_server_of_another_timeline(
+def test_a_standby_that_the_address_led_to_meanwhile_is_left_when_the_primary_is_back(
+    server: PostgresServer, servers_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the session that opens the log, and by the one that looks at the catalog."""
+    monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.1,))
+    store, folder = MemoryStore(), servers_folder / "standby"
+    execute(server, "CREATE TABLE t (id int PRIMARY KEY)")
+    with PostgresServer.start(folder, settings=SETTINGS) as standby:
+        server.stop()
+        standby.stop()
+        copy(server.data_dir, standby.data_dir)
+        (standby.data_dir / "standby.signal").touch()
+        standby.password = server.password
+        standby.restart()
+        server.restart()
+        both = server.url().replace(f":{server.port}/", f":{server.port},127.0.0.1:{standby.port}/")
+        with Agent(server, store, url=both) as agent:
+            agent.wait_exact()
+            server.stop()
+            wait_until(lambda: agent.capture.progress.reconnects >= 5, "it has met the standby")
+            server.restart()
+            execute(server, "INSERT INTO t VALUES (1)")
+            agent.wait_landed(1)
+            execute(server, "ALTER TABLE t ADD c int DEFAULT 5")
+            agent.wait(lambda m: any(d.reason == "repair" for d in m.dumps), "a look has seen that")
+            agent.wait_exact()
+    shutil.rmtree(folder)
+
+
+def test_nothing_is_read_from_a_standby_nor_from_a_server_of_another_timeline_than_the_logs(
     server: PostgresServer,
 ) -> None:
     """An address may lead to several servers."""
@@ -252,13 +285,21 @@ def test_dump_workers_read_from_no_standby_nor_from_a_server_of_another_timeline
     source._timeline = "2"  # a failover while this session survived on the former primary
     with pytest.raises(TransientError, match="timeline"), tables.open_chunk(table, KeyRange()):
         pass
+    for read in source.look, source.mark_running, lambda: source.end_of_marked(1), source.check:
+        with pytest.raises(TransientError, match="timeline"):
+            read()
+    former = source._session._connection
     log.close()
+    source.prepare()
+    assert source.look().tables
+    assert source._session._connection is not former, "it may have survived on the former primary"
     source.close()
     server.stop()
     (server.data_dir / "standby.signal").touch()
     server.restart()
-    with pytest.raises(TransientError, match="standby"):
-        source.open_tables()
+    for read in source.open_tables, source.look, source.mark_running, source.prepare:
+        with pytest.raises(TransientError, match="standby"):
+            read()
 
 
 def promote(server: PostgresServer) -> None:
