@@ -97,8 +97,9 @@ _UNREACHABLE = (
     r"could not translate host name|[Cc]onnection refused|timeout expired|timed out|No route to host"
     r"|could not connect|No such file or directory|Network is unreachable"
 )
-_TRANSIENT_STATES = ("08", "40", "53", "57P", "55006", "55P03", "25P03", "58030")
-"""Connection, rollback, resources, shutdown and recovery, object in use, lock, idle, I/O."""
+_TRANSIENT_STATES = ("08", "40", "53", "57", "55006", "55P03", "25P03", "58030")
+"""Connection, rollback, resources, operator intervention (shutdown, recovery, a statement that somebody
+canceled, since no timeout of ours does), object in use, lock, idle, I/O."""
 
 
 def parse_url(url: str) -> dict[str, str]:
@@ -194,26 +195,27 @@ def _one_line(error: Exception, password: str | None = None) -> str:
 
 
 @contextmanager
-def driver_errors(doing: str) -> Iterator[None]:
+def driver_errors(doing: str, transient: tuple[str, ...] = ()) -> Iterator[None]:
     """Turn the driver's errors on an open connection into ours, saying what was being done.
 
-    Lost connections and busy servers are `TransientError`, everything else `PreconditionError`.
+    Lost connections, busy servers and SQLSTATEs that begin with one of `transient` are `TransientError`,
+    everything else `PreconditionError`.
     """
     try:
         yield
     except CopyError as error:
-        raise failed(doing, str(error), error.sqlstate) from error
+        raise failed(doing, str(error), error.sqlstate, transient) from error
     except psycopg2.Error as error:
         text = error.diag.message_primary or _one_line(error)
         lost = error.pgcode is None and isinstance(
             error, (psycopg2.OperationalError, psycopg2.InterfaceError)
         )
-        raise failed(doing, text, None if lost else error.pgcode or "?") from error
+        raise failed(doing, text, None if lost else error.pgcode or "?", transient) from error
 
 
-def failed(doing: str, message: str, sqlstate: str | None) -> DeltatideError:
+def failed(doing: str, message: str, sqlstate: str | None, transient: tuple[str, ...] = ()) -> DeltatideError:
     """Choose the error class by SQLSTATE; None means a lost connection."""
-    if sqlstate is None or sqlstate.startswith(_TRANSIENT_STATES):
+    if sqlstate is None or sqlstate.startswith(_TRANSIENT_STATES + transient):
         return TransientError(f"{doing}: {message}")
     return PreconditionError(f"{doing}: {message}", hint="run `deltatide check`")
 

@@ -366,15 +366,13 @@ def _failure(table: TableName, where: str | None, error: Exception, role: str) -
         state = "?"
     if where is None and state in _MISSING:
         return NotYetError(f"{table}: {message}")  # replaced under its name; once gone, it is left
-    if where is None and state == _CANCELED:
-        return TransientError(f"{table}: {message}")
     if state == _LOCKED:
         return NotYetError(f"{table}: another session holds a lock that blocks reading: {message}")
+    if where is not None and state == _CANCELED:
+        return RequestError(f"{table}: {message}", hint="raise source.predicate_seconds, or add an index")
     general = failed(str(table), message, state)
     if isinstance(general, TransientError):
         return general
-    if where is not None and state == _CANCELED:
-        return RequestError(f"{table}: {message}", hint="raise source.predicate_seconds, or add an index")
     if where is not None:
         return RequestError(
             f"{table}: {message}", hint="write the predicate or key in the database's own SQL"

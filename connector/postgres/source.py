@@ -329,6 +329,7 @@ class PostgresSource:
         """Close the sessions; never raises."""
         self._session.close()
         self._watching.close()
+        self._proof = None
 
     def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> Layout | None:
         """Return the layout of a relation as transaction `xid` logged it.

@@ -241,8 +241,11 @@ def test_a_server_that_asks_for_an_answer_gets_one_while_nobody_reads(
         assert ops(events(read_rows(log, 1)), "id") == [("insert", 1)]
 
 
+@pytest.mark.parametrize("end", ["terminate", "cancel"])
 @both_ways
-def test_a_terminated_walsender_is_transient_and_resumed_exactly(database: Database) -> None:
+def test_a_walsender_that_somebody_ends_is_transient_and_resumed_exactly(
+    database: Database, end: str
+) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(database)
     with following(source) as log:
@@ -250,7 +253,7 @@ def test_a_terminated_walsender_is_transient_and_resumed_exactly(database: Datab
         first = read_rows(log, 1)
         database.execute("INSERT INTO t VALUES (2)")
         database.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            f"SELECT pg_{end}_backend(active_pid) FROM pg_replication_slots"
             " WHERE database = current_database() AND active"
         )
         with pytest.raises(TransientError):

@@ -180,7 +180,8 @@ def _drop_database(server: PostgresServer, name: str) -> None:
             " WHERE database = %s AND active_pid IS NOT NULL",
             (name,),
         )
-        with contextlib.suppress(psycopg2.errors.ObjectInUse):
+        ended = psycopg2.errors.ObjectInUse, psycopg2.errors.UndefinedObject  # a temporary one, by itself
+        with contextlib.suppress(*ended):
             _execute(
                 server.url(),
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
