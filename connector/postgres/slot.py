@@ -10,11 +10,10 @@ import os
 import time
 from dataclasses import dataclass
 
-import psycopg2
 from psycopg2.extensions import connection as Connection
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from connector.errors import FencedError, PreconditionError, TransientError
+from connector.errors import FencedError, PreconditionError
 from connector.position import format_lsn, parse_lsn
 from connector.postgres.connection import literal, one_row, quote
 
@@ -26,6 +25,11 @@ RELEASE_SECONDS = 10.0
 
 STREAM = "stream"
 """In the name of a slot's copy: it is streamed, as the slot itself would be. So the slot counts as in use."""
+
+
+REFUSED = ("55000",)
+"""The SQLSTATE with which the server refuses to read, copy or move a slot that it has invalidated. The next
+opening of the log finds the slot lost: a gap."""
 
 
 @dataclass(frozen=True)
@@ -138,15 +142,12 @@ def start_replication(name: str, publication: str, position: int) -> str:
 
 def advance_slot(connection: Connection, name: str, position: int) -> None:
     """Move the slot, which must not be in use, forward to a position that is durable on our side."""
-    try:
-        one_row(
-            connection,
-            "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
-            " WHERE slot_name = %s AND confirmed_flush_lsn < %s",
-            (format_lsn(position), name, format_lsn(position)),
-        )
-    except psycopg2.errors.ObjectInUse as error:
-        raise TransientError(f"slot {name} is in use: {error.diag.message_primary}") from error
+    one_row(
+        connection,
+        "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"
+        " WHERE slot_name = %s AND confirmed_flush_lsn < %s",
+        (format_lsn(position), name, format_lsn(position)),
+    )
 
 
 def why_not_resumable(connection: Connection, name: str, database: str, position: int) -> str | Slot:

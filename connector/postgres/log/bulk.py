@@ -26,7 +26,7 @@ from connector.postgres.connection import close, driver_errors, literal, one_row
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import Copy
 from connector.postgres.log.buffer import LogBuffer
-from connector.postgres.slot import advance_slot, copy_slot, end_of_log
+from connector.postgres.slot import REFUSED, advance_slot, copy_slot, end_of_log
 from connector.postgres.visibility import Visibility
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class BacklogReader:
         Our own slot may lie before it: what was read last may still be on its way into the landing zone.
         """
         try:
-            with driver_errors("reading the log in bulk"):
+            with driver_errors("reading the log in bulk", REFUSED):
                 copy = copy_slot(connection, slot, "bulk")
                 advance_slot(connection, copy, visibility.position)
                 one_row(connection, "SELECT set_config('work_mem', '64MB', false)")
@@ -86,7 +86,7 @@ class BacklogReader:
     def read(self, seconds: float, upto_bytes: int) -> None:
         """Read for `seconds`, or until the buffer holds `upto_bytes` or little is left."""
         deadline = time.monotonic() + seconds
-        with driver_errors("reading the log in bulk"):
+        with driver_errors("reading the log in bulk", REFUSED):
             while not self.done and self._buffer.bytes < upto_bytes:
                 if self._stream is None:
                     self._begin_batch()

@@ -26,7 +26,7 @@ from connector.postgres.connection import close, driver_errors, one_row
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.bulk import BacklogReader
 from connector.postgres.log.stream import StreamReader
-from connector.postgres.slot import advance_slot
+from connector.postgres.slot import REFUSED, advance_slot
 from connector.postgres.visibility import Snapshot, Visibility
 
 log = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class PostgresLog:
 
     def _advance_slot(self) -> None:
         began = time.monotonic()
-        with driver_errors("moving the slot"):
+        with driver_errors("moving the slot", REFUSED):
             advance_slot(self._side, self._slot, self._confirmed)
         self._advanced, now = self._confirmed, time.monotonic()
         self._advance_after = now + (now - began) / ADVANCE_SHARE

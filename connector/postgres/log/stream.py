@@ -23,6 +23,7 @@ from connector.postgres.connection import driver_errors
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.log.buffer import LogBuffer
+from connector.postgres.slot import REFUSED
 
 STREAM_BASE = 25
 """Kind 'w', start and end of the log data, send time: the header before each payload in the stream."""
@@ -62,7 +63,7 @@ class StreamReader:
         self._closed = threading.Event()
         self._failure: CopyError | None = None
         self._last_status = 0.0
-        with driver_errors(f"reading the log from slot {slot}"):
+        with driver_errors(f"reading the log from slot {slot}", REFUSED):
             self._stream = driver().open_log(connection, slot, publication, position)
             self._send_status()
         self._heartbeat = threading.Thread(

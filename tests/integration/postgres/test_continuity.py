@@ -23,6 +23,7 @@ from connector.errors import GapError, TransientError
 from connector.landing.manifest import DumpState, InvisibleCommit, Manifest
 from connector.landing.manifest_store import commit_manifest, newest_manifest
 from connector.landing.requests import DumpRequest, submit
+from connector.postgres.log.reader import PostgresLog
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import KeyRange
@@ -300,6 +301,32 @@ def test_nothing_is_read_from_a_standby_nor_from_a_server_of_another_timeline_th
     for read in source.open_tables, source.look, source.mark_running, source.prepare:
         with pytest.raises(TransientError, match="standby"):
             read()
+
+
+@pytest.mark.parametrize("way", ["psycopg2"], indirect=True)
+def test_a_slot_that_gets_lost_while_a_copy_of_it_is_read_is_a_gap(
+    server: PostgresServer, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy's log goes on, but the slot can't be moved any more."""
+    store = MemoryStore()
+    execute(server, "CREATE TABLE t (id int PRIMARY KEY)")
+    execute(server, "ALTER SYSTEM SET max_slot_wal_keep_size = '20MB'", "SELECT pg_reload_conf()")
+    with Agent(server, store) as agent:
+        agent.wait_exact()
+        with monkeypatch.context() as patched:
+            patched.setattr(PostgresLog, "_advance_if_due", lambda _: None)  # as if it had just taken long
+            wait_until(lambda: is_lost_but_not_its_copy(server), "the slot is lost")
+        execute(server, "INSERT INTO t VALUES (1)")
+        after = agent.wait(lambda m: m.epoch == 2 and m.exact, "all is dumped again")
+    assert ["lost" in gap.reason for gap in after.gaps] == [True]
+
+
+def is_lost_but_not_its_copy(server: PostgresServer) -> bool:
+    """Write a segment of log, wait for the slot's copy to pass it, and return whether the slot is lost."""
+    end = execute(server, "SELECT pg_switch_wal()")
+    copied = f"SELECT count(*) FROM pg_replication_slots WHERE temporary AND restart_lsn > '{end}'"
+    wait_until(lambda: execute(server, "CHECKPOINT", copied), "the copy goes on")
+    return bool(execute(server, "SELECT wal_status = 'lost' FROM pg_replication_slots WHERE NOT temporary"))
 
 
 def promote(server: PostgresServer) -> None:
