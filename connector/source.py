@@ -64,8 +64,8 @@ class ResumePoint:
 class Failover:
     """The log continues in another log, on the current server, and nothing is missing.
 
-    `same_positions`: that log is the one read so far, up to the same position, and continues in the same
-    epoch. `history` then says which of its commits a snapshot may not show; the rest is about the other case.
+    `same_positions`: that log is the one read so far, up to the same position, and continues there in the
+    same epoch. Then only `history.server` is new; the rest is about the other case.
 
     From `history` on, it has every transaction that is not in `history.gtids`. It may have some that are:
     the reader skips those. Every snapshot from now on sees all of `history.gtids`.

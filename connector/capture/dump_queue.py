@@ -269,15 +269,19 @@ class DumpQueue:
                     self.news = True
                     self._lock.notify_all()
 
-    def mark_again(self, mark: int | None, position: int) -> None:
-        """Let dumps that wait for transactions of the former server wait for another server's `mark` instead.
+    def mark_again(self, mark_running: Callable[[], int | None], position: int) -> None:
+        """Lower floors and marks that the source may never reach, from log that it has lost since.
 
-        Its log may never reach their marks, nor floors beyond `position`, up to which it is the same.
+        `position`: where its log ends now. A mark that is given out now is lower than one that was lost; what
+        was running when that was given out has ended.
         """
         with self._lock:
-            for state in self._active():
-                if state.awaits is not None or (state.floor or 0) > position:
-                    state.awaits, state.floor = mark, None
+            waiting = [s for s in self._active() if s.awaits is not None or (s.floor or 0) > position]
+        mark = mark_running() if waiting else None
+        with self._lock:
+            for state in waiting:
+                if (state.floor or 0) > position or (mark is not None and (state.awaits or 0) > mark):
+                    state.floor, state.awaits, self.news = position, mark, True
 
     def active_of(self, table: TableName) -> list[DumpState]:
         """Return the unfinished dumps of a table."""

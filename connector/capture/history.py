@@ -195,10 +195,13 @@ def _queue_dumps(
     its first fingerprint.
 
     The look comes after `prepare`, so a dump's floor is after the moment from which the log has its table.
+    Floors and marks are given out before they are durable at the source. A crash may take them back, and then
+    the log may not reach them again for long; so those beyond this look are lowered.
     A new table may have been in the log all along, with rows as they were before the look: so its dump also
     begins after what was running at that time.
     """
     catalog_state = source.look(tables.fingerprints())
+    dumps.mark_again(source.mark_running, catalog_state.position)
     for problem in listed.refused:
         tables.quarantine_unfit(problem, catalog_state.position)
     _quarantine_busy(tables, catalog_state)
@@ -396,20 +399,13 @@ def ensure_log_continues(
 def _resume_after_failover(
     source: Source, manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, failover: Failover
 ) -> None:
-    """Begin the epoch of another server's log, in which nothing is missing, or stay in the old epoch.
-
-    In the old epoch, marks and the barrier are taken again: what ran on the other server has ended, and the
-    new one may not reach those transaction ids for long.
-    """
+    """Begin the epoch of another server's log, in which nothing is missing, or stay in the old epoch."""
     log.warning("failover: %s", failover.reason)
     if failover.same_positions:
-        dumps.mark_again(source.mark_running(), manifest_log.newest.position)
         tables.notice(None, "failover", failover.reason)
         manifest_log.commit(
             notices=tables.take_notices(),
             source=manifest_log.newest.source.model_copy(update={"server": failover.history.server}),
-            dumps=dumps.snapshot(),
-            not_yet_visible=list(failover.history.not_yet_visible),
         )
         return
     dumps.change_epoch(manifest_log.newest.epoch + 1, manifest=manifest_log.next_number)

@@ -261,7 +261,8 @@ class Capture:
         stop_capturing(
             self._tables, self._dumps, {n for n in gone if self._dropped.get(n, landed + 1) <= landed}
         )
-        self._dropped = {n: self._dropped.get(n, catalog_state.position) for n in gone}
+        seen = catalog_state.position  # less than before if a crash took log back
+        self._dropped = {n: min(self._dropped.get(n, seen), seen) for n in gone}
 
     def _read_seconds(self, now: float, landings: Landings) -> float:
         """Return how many seconds to read: not beyond the moment at which something is due."""

@@ -248,9 +248,7 @@ class PostgresSource:
             if reason or history.server in (None, self._timeline):
                 return reason
             went_on = f"timeline {self._timeline} of the server continues where {history.server} was read to"
-            commits = tuple(c for c in history.not_yet_visible if c.lsn)
-            here = replace(history, server=self._timeline, not_yet_visible=(*commits, *_barrier(connection)))
-            return Failover(here, went_on, same_positions=True)
+            return Failover(replace(history, server=self._timeline), went_on, same_positions=True)
 
     def _undecodable(self, position: int) -> str | None:
         """Return why the server can't decode the log after a manifest, if it failed there repeatedly.
@@ -287,7 +285,8 @@ class PostgresSource:
         """Open the log after a resume point, once the slot's previous user has released it."""
         with driver_errors(f"opening slot {self._config.slot}"):
             slot.wait_until_released(self._beside_log(), self._config.slot)
-        visibility = Visibility(history.position, history.not_yet_visible)
+            invisible = _attainable(history.not_yet_visible, self._beside_log())
+        visibility = Visibility(history.position, invisible)
         side = self._connect_to_log(replication=False)
         self._types = {}  # oids may name other types after a restore or a crash
         catalog = Catalog(side, self._tables, self._types)
@@ -390,6 +389,21 @@ class PostgresSource:
         return connect(
             self._config.url.get_secret_value(), f"deltatide {self._config.name}", replication=replication
         )
+
+
+def _attainable(
+    invisible: Collection[InvisibleCommit], connection: Connection
+) -> tuple[InvisibleCommit, ...]:
+    """Lower the barrier if a crash or a failover took it back, since ids may not reach it for long.
+
+    What was running below it has ended then.
+    """
+    commits = tuple(c for c in invisible if c.lsn)
+    barrier = max((c.xid for c in invisible if not c.lsn), default=None)
+    if barrier is None:
+        return commits
+    (now,) = _barrier(connection)
+    return (*commits, InvisibleCommit(xid=min(barrier, now.xid), lsn=0))
 
 
 def _barrier(connection: Connection) -> tuple[InvisibleCommit, ...]:

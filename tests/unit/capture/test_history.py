@@ -394,6 +394,7 @@ def test_the_first_dump_of_a_table_begins_behind_what_was_running_at_the_look(
     start = Start(database, store, config_of(tables=["public.items"]))
     start.open()
     assert [(d.floor, d.awaits) for d in start.newest.dumps] == [(10_000, None)]
+    database.idle(10_000)
     again = Start(database, store, config_of(tables=["public.*"]))
     _, dumps = again.open()
     assert [d.awaits for d in again.newest.dumps] == [None, 8]
