@@ -6,6 +6,7 @@ or re-creates it. So a slot that is ahead is a gap.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from dataclasses import dataclass
@@ -23,9 +24,8 @@ RELEASE_POLL_SECONDS = 0.2
 RELEASE_SECONDS = 10.0
 """How long a killed agent's walsender may hold the slot before we assume that somebody is using it."""
 
-STREAM = "stream"
-"""In the name of a slot's copy: it is streamed, as the slot itself would be. So the slot counts as in use."""
-
+STREAM, BULK = "stream", "bulk"
+"""How a copy of the slot is read, in its name. One that is streamed, as the slot would be, holds the slot."""
 
 REFUSED = ("55000",)
 """The SQLSTATE with which the server refuses to read, copy or move a slot that it has invalidated. The next
@@ -112,13 +112,19 @@ def _find_released(connection: Connection, name: str) -> Slot | None:
 
 def copy_slot(connection: Connection, name: str, use: str) -> str:
     """Make a temporary copy of the slot, which ends with the connection; return its name."""
-    copy = f"{_copy_prefix(name, use)}{os.getpid()}_{int(time.monotonic() * 1000) % 100000}"
+    copy = f"{_copy_prefix(name)}_{use}_{os.getpid()}_{int(time.monotonic() * 1000) % 100000}"
     one_row(connection, f"SELECT pg_copy_logical_replication_slot({literal(name)}, {literal(copy)}, true)")
     return copy
 
 
-def _copy_prefix(name: str, use: str) -> str:
-    return f"{name[:40]}_{use}_"
+def copies(name: str, use: str = f"({STREAM}|{BULK})") -> str:
+    """Return the regular expression of the names of a slot's copies."""
+    return f"^{_copy_prefix(name)}_{use}_[0-9]+_[0-9]+$"
+
+
+def _copy_prefix(name: str) -> str:
+    """Return what no other slot's copies begin with; all of a slot's name would be too long."""
+    return f"{name[:31]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _copy_reader(connection: Connection, name: str) -> int | None:
@@ -127,7 +133,7 @@ def _copy_reader(connection: Connection, name: str) -> int | None:
         connection,
         "SELECT active_pid FROM pg_replication_slots WHERE temporary AND active_pid IS NOT NULL"
         " AND slot_name ~ %s",
-        (f"^{_copy_prefix(name, STREAM)}[0-9]+_[0-9]+$",),
+        (copies(name, STREAM),),
     )
     return row[0] if row else None
 

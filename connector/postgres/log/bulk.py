@@ -26,7 +26,7 @@ from connector.postgres.connection import close, driver_errors, literal, one_row
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import Copy
 from connector.postgres.log.buffer import LogBuffer
-from connector.postgres.slot import REFUSED, advance_slot, copy_slot, end_of_log
+from connector.postgres.slot import BULK, REFUSED, advance_slot, copy_slot, end_of_log
 from connector.postgres.visibility import Visibility
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class BacklogReader:
         """
         try:
             with driver_errors("reading the log in bulk", REFUSED):
-                copy = copy_slot(connection, slot, "bulk")
+                copy = copy_slot(connection, slot, BULK)
                 advance_slot(connection, copy, visibility.position)
                 one_row(connection, "SELECT set_config('work_mem', '64MB', false)")
         except Exception as error:

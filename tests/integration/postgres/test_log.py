@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -430,6 +431,25 @@ def test_a_slot_in_use_is_refused_with_the_process_that_holds_it(
             second.open_log(1, ResumePoint(log.position))
         second.close()
     assert "pg_terminate_backend" in (refused.value.hint or "")
+
+
+@both_ways
+def test_a_slot_whose_name_begins_like_ours_is_not_ours(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names have room for 63 bytes, which a copy's name has to share with more."""
+    monkeypatch.setattr(slot, "RELEASE_SECONDS", 0.3)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    long = Database(database.server, database.name.ljust(62, "_") + "1")
+    longer = Database(database.server, database.name.ljust(62, "_") + "2")
+    with contextlib.ExitStack() as stack:
+        for named in long, longer:
+            source = source_of(named, url=database.url)
+            log = stack.enter_context(following(source))
+            database.execute("INSERT INTO t VALUES (%s)", (int(named.name[-1]),))
+            assert ops(events(read_rows(log, 1)), "id") == [("insert", int(named.name[-1]))]
+            names = database.execute("SELECT slot_name::text FROM pg_replication_slots WHERE temporary")
+            assert all(len(name) <= 63 for (name,) in names)
 
 
 @both_ways
