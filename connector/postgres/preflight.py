@@ -17,7 +17,8 @@ from connector.errors import DeltatideError, TransientError
 from connector.postgres import publication
 from connector.postgres.catalog import Catalog, Layout, layouts_of, row_security_hint
 from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
-from connector.postgres.slot import find_slot
+from connector.postgres.driver.choice import driver
+from connector.postgres.slot import copies, find_slot
 from connector.postgres.table_facts import TableFacts, find_tables, qualified
 from connector.schema import TableName, TableSchema
 from connector.source import Finding
@@ -63,6 +64,7 @@ def check(
     findings = [
         *_check_server(context),
         *_check_capacity(context),
+        *_check_languages(context),
         *_check_slot(context),
         *_check_tables(context),
         *_check_publication(context),
@@ -140,19 +142,20 @@ def _check_capacity(context: _CheckContext) -> Iterator[Finding]:
     connection = context.connection
     slots, senders, slots_max, senders_max, kept = _row(
         connection,
-        "SELECT (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> %s),"
+        "SELECT (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> %s AND slot_name !~ %s),"
         " (SELECT count(*) FROM pg_stat_replication WHERE application_name <> %s),"
         " current_setting('max_replication_slots')::int, current_setting('max_wal_senders')::int,"
         " current_setting('max_slot_wal_keep_size')",
-        (context.config.slot, f"deltatide {context.config.name}"),
+        (context.config.slot, copies(context.config.slot), f"deltatide {context.config.name}"),
     )
-    for name, used, limit in (
-        ("max_replication_slots", slots, slots_max),
-        ("max_wal_senders", senders, senders_max),
+    for name, used, limit, needed in (
+        ("max_replication_slots", slots, slots_max, driver().slots_needed),
+        ("max_wal_senders", senders, senders_max, 1),
     ):
-        full = used >= limit
+        full = used + needed > limit
+        why = "; psycopg2 alone needs two" if full and needed > 1 else ""
         yield Finding(
-            name, "failed" if full else "ok", f"{used} of {limit} in use by others",
+            name, "failed" if full else "ok", f"{used} of {limit} in use by others{why}",
             _system(name, str(limit + 4)) if full else None,
         )  # fmt: skip
     unlimited = kept == "-1"
@@ -161,6 +164,23 @@ def _check_capacity(context: _CheckContext) -> Iterator[Finding]:
         "unlimited: a stopped agent makes the server keep its log" if unlimited
         else f"{kept}: a slot farther behind is lost and its tables are dumped again",
     )  # fmt: skip
+
+
+def _check_languages(context: _CheckContext) -> Iterator[Finding]:
+    """Report procedural languages that the driver needs and our role can't use."""
+    names = list(driver().languages_needed)
+    query = (
+        "SELECT lanname::text, has_language_privilege(oid, 'USAGE') FROM pg_language WHERE lanname = ANY (%s)"
+    )
+    usable = dict(all_rows(context.connection, query, (names,)))
+    for name in names:
+        if name not in usable:
+            detail, fix = "psycopg2 alone needs it, and it is missing", f"CREATE EXTENSION {name};"
+            yield Finding(f"language {name}", "failed", detail, fix)
+        elif not usable[name]:
+            detail = f"psycopg2 alone needs it, and role {quote(context.role)} may not use it"
+            fix = f"GRANT USAGE ON LANGUAGE {name} TO {quote(context.role)};"
+            yield Finding(f"language {name}", "failed", detail, fix)
 
 
 def _check_slot(context: _CheckContext) -> Iterator[Finding]:

@@ -13,6 +13,9 @@ from connector.postgres.driver.libpq import CopyStream, TextCopyStream, execute,
 from connector.postgres.driver.rowcopy import RowCopy
 from connector.postgres.slot import start_replication
 
+slots_needed = 1
+languages_needed = ()
+
 _POSTGRES_EPOCH = 946_684_800.0
 
 

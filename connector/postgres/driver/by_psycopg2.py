@@ -33,6 +33,9 @@ from connector.postgres.driver.interface import CopyError, c_text
 from connector.postgres.driver.rowcopy import RowCopy
 from connector.postgres.slot import STREAM, copy_slot, start_replication
 
+slots_needed = 2
+languages_needed = ("plpgsql",)
+
 _BATCH_BYTES = 256 << 10
 """Handed from thread to thread at once: a handover costs as much as many small rows."""
 

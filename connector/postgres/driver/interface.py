@@ -93,7 +93,16 @@ class Rows(Protocol):
 
 
 class Driver(Protocol):
-    """Functions on a psycopg2 connection, which must be idle and outlive what they return."""
+    """Functions on a psycopg2 connection, which must be idle and outlive what they return.
+
+    `slots_needed`: how many replication slots streaming the log takes. `languages_needed`: the procedural
+    languages that `prepare_alone` and `run_alone` use.
+    """
+
+    @property
+    def slots_needed(self) -> int: ...  # noqa: D102
+    @property
+    def languages_needed(self) -> tuple[str, ...]: ...  # noqa: D102
 
     def prepare_alone(self, connection: Connection, statement: str) -> None:
         """Have the server parse one statement without running it; `CopyError` if it refuses.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from connector.postgres.connection import connect
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import Finding
-from tests.support.postgres_source import source_of
+from tests.support.postgres_source import both_ways, source_of
 from tests.support.reading import chunk_rows, following, opened, ops, read_rows
 from tests.support.reading import events as events_of
 from tests.support.servers.postgres import Database, postgres_versions
@@ -307,6 +308,44 @@ def test_a_server_without_logical_log_and_without_room_is_found(servers_folder: 
     assert "max_replication_slots = 4" in (only(found, "max_replication_slots: 0 of 0").fix or "")
     assert "max_wal_senders = 4" in (only(found, "max_wal_senders: 0 of 0").fix or "")
     assert "no table matches" in only(found, "tables public.*").detail
+
+
+@both_ways
+def test_what_psycopg2_alone_needs_besides_is_asked_for_only_then(
+    database: Database, servers_folder: Path, way: str
+) -> None:
+    folder, role = servers_folder / "one_slot", "reader"
+    settings = {"max_replication_slots": "1"}
+    with PostgresServer.start(folder, bin_dir=find_bin_dirs()[15], settings=settings) as server:
+        own = Database(server, "postgres")
+        own.execute(
+            "CREATE TABLE t (id int PRIMARY KEY); REVOKE USAGE ON LANGUAGE plpgsql FROM public;"
+            f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'pw'; GRANT SELECT ON t TO {role};"
+            "CREATE PUBLICATION it FOR TABLE t"
+        )
+        url = server.url(user=role, password="pw", database=own.name)
+        found = [bad(source_of(own, url=url))]
+        own.execute("DROP EXTENSION plpgsql")
+        found.append(bad(source_of(own, url=url)))
+    shutil.rmtree(folder)
+    needed = {
+        'GRANT USAGE ON LANGUAGE plpgsql TO "reader";',
+        "CREATE EXTENSION plpgsql;",
+        "ALTER SYSTEM SET max_replication_slots = 5; then restart the server",
+    }
+    assert {f.fix for some in found for f in some.values()} == (needed if way == "psycopg2" else set())
+
+
+@both_ways
+def test_a_running_agents_own_slots_are_not_those_of_others(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    with following(source):
+        (found,) = [f for f in source.check() if f.name == "max_replication_slots"]
+        ((others,),) = database.execute(
+            "SELECT count(*) FROM pg_replication_slots WHERE database <> current_database()"
+        )
+        assert found.detail.startswith(f"{others} of ")
 
 
 def failure(url: str) -> DeltatideError:
