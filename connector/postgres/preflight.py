@@ -20,7 +20,7 @@ from connector.postgres.connection import all_rows, close, one_row, one_snapshot
 from connector.postgres.driver.choice import driver
 from connector.postgres.slot import copies, find_slot
 from connector.postgres.table_facts import TableFacts, find_tables, qualified
-from connector.schema import TableName, TableSchema
+from connector.schema import TableName
 from connector.source import Finding
 
 LEAST_MINORS = {14: 18, 15: 13, 16: 9, 17: 5}
@@ -207,7 +207,7 @@ def _check_slot(context: _CheckContext) -> Iterator[Finding]:
 def _check_tables(context: _CheckContext) -> Iterator[Finding]:
     yield from _check_patterns(context)
     yield from _check_kinds(context)
-    readable = _unreadable(context)
+    readable, naming = _unreadable(context), _naming(context)
     for table in context.found:
         name, layout = f"table {table.table}", context.layouts[table.table]
         problems = [*readable.get(table.table, ())]
@@ -216,21 +216,42 @@ def _check_tables(context: _CheckContext) -> Iterator[Finding]:
         yield from (replace(problem, table=table.table) for problem in problems)
         if not problems:
             yield Finding(name, "ok", "can be captured")
-        if layout.schema is not None and (naming := _naming(layout.schema)):
-            detail = f"{naming}: its text changes unlogged when the object it names is renamed or dropped"
+        if layout.schema is not None and table.oid in naming:
+            detail = f"{naming[table.oid]}: its text changes unlogged when what it names is renamed or dropped"
             yield Finding(name, "warning", detail, "dump the table after such a change", table=table.table)
 
 
-_NAMES = frozenset(
+_NAMING_TYPES = (
     "regclass regcollation regconfig regdictionary regnamespace regoper regoperator regproc regprocedure"
     " regrole regtype aclitem".split()
 )
 
+_NAMING = """
+    WITH RECURSIVE used(relid, number, typid) AS (
+        SELECT attrelid, attnum, atttypid FROM pg_attribute
+        WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+        UNION
+        SELECT u.relid, u.number, i.typid FROM used u JOIN pg_type t ON t.oid = u.typid CROSS JOIN LATERAL (
+            SELECT t.typbasetype
+            UNION ALL SELECT t.typelem
+            UNION ALL SELECT a.atttypid FROM pg_attribute a
+                WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        ) i(typid) WHERE i.typid <> 0)
+    SELECT a.attrelid::bigint, a.attname::text, format_type(a.atttypid, a.atttypmod)
+    FROM pg_attribute a
+    WHERE (a.attrelid, a.attnum) IN (
+        SELECT u.relid, u.number FROM used u JOIN pg_type t ON t.oid = u.typid
+        WHERE t.typname = ANY (%s::name[]) AND t.typnamespace = 'pg_catalog'::regnamespace)
+    ORDER BY a.attrelid, a.attnum"""
 
-def _naming(schema: TableSchema) -> str:
-    """List the columns that hold another object's id, and land its name."""
-    named = (c for c in schema.columns if c.source_type.removesuffix("[]") in _NAMES)
-    return ", ".join(f"{c.name} ({c.source_type})" for c in named)
+
+def _naming(context: _CheckContext) -> dict[int, str]:
+    """List, by table oid, the columns that hold another object's id, and land its name: domains, too."""
+    listed: dict[int, list[str]] = {}
+    oids = [table.oid for table in context.found]
+    for oid, column, formatted in all_rows(context.connection, _NAMING, (oids, _NAMING_TYPES)):
+        listed.setdefault(oid, []).append(f"{column} ({formatted})")
+    return {oid: ", ".join(columns) for oid, columns in listed.items()}
 
 
 def _check_patterns(context: _CheckContext) -> Iterator[Finding]:

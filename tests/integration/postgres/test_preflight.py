@@ -228,11 +228,12 @@ def test_check_and_the_running_agent_refuse_the_same_tables_and_the_sql_given_fi
 
 def test_a_column_that_holds_the_id_of_another_object_is_warned_of(database: Database) -> None:
     database.execute(
-        "CREATE TYPE region AS ENUM ('eu');"
-        "CREATE TABLE t (id int PRIMARY KEY, c regclass, a regrole[], r region)"
+        "CREATE TYPE region AS ENUM ('eu'); CREATE DOMAIN relation AS regclass;"
+        "CREATE TYPE granted AS (number int, rights aclitem[]);"
+        "CREATE TABLE t (id int PRIMARY KEY, c regclass, a regrole[], r region, d relation, p granted[])"
     )
     (found,) = [f for f in source_of(database).check() if f.state == "warning" and f.table is not None]
-    assert found.detail.startswith("c (regclass), a (regrole[]): ")
+    assert found.detail.startswith("c (regclass), a (regrole[]), d (relation), p (granted[]): ")
 
 
 def test_row_security_is_refused_by_check_and_by_a_dump_instead_of_hiding_rows(database: Database) -> None:
