@@ -202,6 +202,13 @@ class LogReader(Protocol):
         """A transaction boundary: everything up to it has been read. It moves while idle, too."""
 
     @property
+    def unbroken(self) -> bool:
+        """Whether the server provably has not crashed since the last log reader of this source was opened.
+
+        Then what snapshots have shown since is in the log that this one reads.
+        """
+
+    @property
     def buffered_bytes(self) -> int:
         """Raw bytes held, of whole transactions and of the open one."""
 

@@ -12,8 +12,9 @@ Invariants:
 - A full dump of a table begins only after the previous one has ended.
 - A chunk that was read in an epoch that has ended is dropped and read again.
 - So is an uncommitted chunk that was handed out before the log was lost. A snapshot shows commits that the
-  server has not flushed yet; a crash undoes them and gives their positions to others. Only log that was read
-  over one connection since before the snapshot proves that all it shows is durable.
+  server has not flushed yet; a crash undoes them and gives their positions to others. Only log that is read
+  without a crash since before the snapshot proves that all it shows is durable: over one connection, or over
+  later ones that are `unbroken` (`connector.source.LogReader`).
 - A finished dump is named by the manifest that finishes it, however many finish together: the merge needs it
   to sweep ghosts. Later manifests name only the last `COMPLETED_KEPT`.
 
@@ -364,7 +365,7 @@ class DumpQueue:
             self._lock.notify_all()
 
     def lose_log(self) -> None:
-        """Pause, and read uncommitted chunks again: the connection that read the log is gone."""
+        """Pause, and read uncommitted chunks again: the server may have crashed since their snapshots."""
         with self._lock:
             self._log_losses += 1
             self._drop_chunks(self.epoch)

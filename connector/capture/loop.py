@@ -11,7 +11,7 @@ Invariants, in the order of durability:
    large for memory are landed early and named by the manifest that holds its commit.
 3. A chunk is committed by a manifest whose position is at or after its high watermark.
 4. After a lost connection everything uncommitted is discarded and read again from the newest manifest's
-   position; so are chunks, since the server may have crashed and lost what their snapshots showed.
+   position; so are chunks, unless the server provably has not crashed and lost what their snapshots showed.
 
 It does not order, deduplicate or resolve events (`merge` does), and knows no database (`connector.source`).
 """
@@ -188,6 +188,8 @@ class Capture:
         self._start_capturing_new()
         newest = self._manifest_log.newest
         reader = self._source.open_log(newest.epoch, resume_point_of(newest))
+        if not reader.unbroken:
+            self._dumps.lose_log()
         self._dumps.resume()
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
@@ -197,7 +199,7 @@ class Capture:
                 self._raise_failure()
                 self._finish(reader, landings)
             finally:
-                self._dumps.lose_log()
+                self._dumps.pause()
                 reader.close()
 
     def _start_capturing_new(self) -> None:

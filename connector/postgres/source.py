@@ -83,6 +83,7 @@ class PostgresSource:
         self._locked: dict[TableName, float] = {}
         self._waiting: dict[int, float] = {}
         self._proof: Connection | None = None
+        self._proof_before: Connection | None = None
         self._timeline: str | None = None
         self._types: Types = {}
         self._failures = _Failures(0, 0.0)
@@ -156,10 +157,7 @@ class PostgresSource:
             return look(connection, self._config, self._tables, known, locked)
 
     def _still_locked(self, connection: Connection) -> set[TableName]:
-        """Return the tables that can't be published yet: the log is not reopened for them.
-
-        Reopening it costs every chunk that is being read, and those may take longer than `LOCKED_SECONDS`.
-        """
+        """Return the tables that can't be published yet: the log is not reopened for them at each look."""
         now = time.monotonic()
         recent = {table for table, until in self._locked.items() if until > now}
         return recent | publication.locked_by_others(connection, self._locked.keys() - recent)
@@ -306,7 +304,8 @@ class PostgresSource:
         if self._proof is not None and not alive(self._proof):
             reader.close()
             raise TransientError("the server restarted while the log was being opened")
-        self._visibility, self._reader = visibility, reader
+        reader.unbroken = self._proof is not None and self._proof is self._proof_before
+        self._visibility, self._reader, self._proof_before = visibility, reader, self._proof
         return reader
 
     def open_tables(self) -> PostgresTables:
@@ -328,7 +327,7 @@ class PostgresSource:
         """Close the sessions; never raises."""
         self._session.close()
         self._watching.close()
-        self._proof = None
+        self._proof = self._proof_before = None
 
     def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> Layout | None:
         """Return the layout of a relation as transaction `xid` logged it.

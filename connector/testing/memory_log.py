@@ -140,6 +140,7 @@ class MemoryLogReader:
         self, source: LoggedSource, slot: Slot, epoch: int, start: int, visibility: Visibility
     ) -> None:
         self._reach = source.connect()
+        self.unbroken = False
         self._source, self._database, self._slot, self._epoch = source, source.database, slot, epoch
         self._visibility = visibility
         self._next = sum(commit.position <= start for commit in list(self._database.log))

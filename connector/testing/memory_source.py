@@ -46,6 +46,7 @@ class MemorySource:
         self._faults: list[_Fault] = []
         self._lock = threading.Lock()
         self._connections = 0
+        self._crashes_before: int | None = None
 
     def fail(
         self, moment: str, *, after: int = 0, times: int = 1, error: BaseException | None = None
@@ -173,7 +174,12 @@ class MemorySource:
         if slot is None:
             raise TransientError(f"slot {self._config.slot} is gone")
         self.visibility = Visibility(history.position, history.not_yet_visible)
-        return MemoryLogReader(self, slot, epoch, max(history.position, slot.confirmed), self.visibility)
+        reader = MemoryLogReader(self, slot, epoch, max(history.position, slot.confirmed), self.visibility)
+        reader.unbroken, self._crashes_before = (
+            self._crashes_before == self.database.crashes,
+            self.database.crashes,
+        )
+        return reader
 
     def open_tables(self) -> MemoryTables:
         """Open a connection for dumps."""

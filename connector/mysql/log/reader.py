@@ -53,8 +53,10 @@ class MysqlLog:
     """Reads the log after a position; implements `connector.source.LogReader`.
 
     `side`: a connection of its own for the end of the log and the state tables. `unreadable_at`: the position
-    after which the server could not read its log, or None.
+    after which the server could not read its log, or None. `unbroken`: a crash in between can't be excluded.
     """
+
+    unbroken = False
 
     def __init__(
         self,

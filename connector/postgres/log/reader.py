@@ -59,7 +59,7 @@ class PostgresLog:
     """Reads the log after a position; implements `connector.source.LogReader`.
 
     `side`: a connection of its own for the catalog, snapshots and the end of the log. `connect` opens one for
-    bulk reading, or (true) one for the stream.
+    bulk reading, or (true) one for the stream. `unbroken`: see `connector.source.LogReader`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PostgresLog:
         publication: str,
         bulk_bytes: int = BULK_BYTES,
     ) -> None:
-        self.behind_bytes = 0
+        self.behind_bytes, self.unbroken = 0, False
         self.unreadable: str | None = None
         self._buffer, self._visibility, self._side, self._connect = buffer, visibility, side, connect
         self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes

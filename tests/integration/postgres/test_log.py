@@ -452,6 +452,22 @@ def test_a_slot_whose_name_begins_like_ours_is_not_ours(
             assert all(len(name) <= 63 for (name,) in names)
 
 
+def test_a_log_is_unbroken_while_the_session_that_proved_it_lives(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    source.prepare()
+    history, found = source.begin_history(fresh=False), []
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'deltatide it'"
+    for statement in "SELECT 1", "SELECT 1", end, "SELECT 1":
+        database.execute(statement)  # a crash ends all sessions
+        assert source.why_not_resumable(history) is None
+        log = source.open_log(1, history)
+        found.append(log.unbroken)
+        log.close()
+    source.close()
+    assert found == [False, True, False, True]
+
+
 @both_ways
 def test_a_lingering_walsender_is_waited_for(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")

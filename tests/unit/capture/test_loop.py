@@ -474,7 +474,34 @@ def test_a_chunk_that_shows_what_a_crash_took_back_is_read_again(
     assert_every_cut_exact(store, database)
 
 
-def test_a_chunk_kept_over_a_lost_connection_is_found(
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_chunk_is_kept_when_the_log_is_reopened_without_a_crash(
+    database: MemoryDatabase, store: MemoryStore, planned: bool
+) -> None:
+    """For a new table, or since a connection was lost; what its snapshot showed is flushed only then."""
+    with Agent(database, store, chunk_rows=1000) as agent:
+        agent.wait_dumped()
+        agent.wait_caught_up()
+        opened = counted(agent, "open_log")
+        database.asynchronous = True
+        insert(database, 1001)
+        submit(store, DumpRequest(tables=["public.items"]))
+        waiting = wait_until(lambda: list(agent.capture._dumps._finished), "a chunk waits for the flush")
+        if planned:
+            database.create_table("public.later", ["id"], {"id": "bigint"})
+        else:
+            agent.source.fail("read")
+        wait_until(lambda: opened, "the log is opened again")
+        database.asynchronous = False
+        database.flush()
+        agent.wait_caught_up()
+        agent.wait_dumped()
+    files = [file.path for manifest in manifests_in(store) for file in manifest.files]
+    assert [chunk.file.path in files for chunk in waiting if chunk.file] == [True]
+    assert_every_cut_exact(store, database)
+
+
+def test_a_chunk_kept_over_a_crash_is_found(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DumpQueue, "lose_log", DumpQueue.pause)
