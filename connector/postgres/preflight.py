@@ -217,7 +217,7 @@ def _check_tables(context: _CheckContext) -> Iterator[Finding]:
         if not problems:
             yield Finding(name, "ok", "can be captured")
         if layout.schema is not None and table.oid in naming:
-            detail = f"{naming[table.oid]}: its text changes unlogged when what it names is renamed or dropped"
+            detail = f"{naming[table.oid]}: its text changes unlogged when what it names is renamed"
             yield Finding(name, "warning", detail, "dump the table after such a change", table=table.table)
 
 
