@@ -25,6 +25,14 @@ A small example, `target` before::
 Ties: at equal positions, source and target hold the same event. The source wins only if a dumped row folded
 in since adds to it (a column missing in the target, or one that changed while the log was lost).
 
+Where deletes are soft, a delete is an update that carries no column: a deleted row keeps the target's columns
+and ties by the same rules. A row that is deleted at (1, 20, 0), and its `source` once a chunk has brought its
+values::
+
+    id   a      b      _cdc.position   _cdc.op   _cdc.missing   _cdc.since
+    2    null   null   (1, 20, 0)      delete    [a, b]                       target
+    2    1      y      (1, 20, 0)      delete    null           (1, 10, 0)    source, which wins
+
 Fencing: the commit carries the manifest's number in Delta's transaction version for this source and table.
 Delta skips a commit whose version is not greater than the last one, so a job that was overtaken can't bring
 back what a later manifest deleted. A crash leaves the table at its old version or at the new one.
@@ -61,6 +69,7 @@ SINCE = "(source._cdc.since.epoch, source._cdc.since.lsn, source._cdc.since.seq)
 # `target` still has what `source` does not carry: the row was not recreated since (nor, KEEPS, deleted).
 CONTINUES = f"(source._cdc.since IS NULL OR {SINCE} <= {position('target')})"
 KEEPS = f"{CONTINUES} AND target._cdc.op <> 'delete'"
+KEEPS_SOFT = f"{CONTINUES} AND ({DELETED} OR target._cdc.op <> 'delete')"
 
 
 @dataclass(frozen=True)
@@ -149,24 +158,21 @@ def overwrite_sql(target: Target, view: str, layout: Layout, rules: Rules) -> st
 
 def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, conditions: str = "") -> str:
     """Build the MERGE of reconciled changes, in the temporary view `view`, into a target."""
-    # A deleted row keeps its last values, whether the target or the changes have them.
-    deleting = f"UPDATE SET {_assignments(_folded(layout, CONTINUES), layout)}" if rules.soft else "DELETE"
-    updates = _assignments(new_values(layout, rules), layout)
+    values = new_values(layout, rules)
+    updates = ", ".join(f"{quoted(n)} = {value}" for n, value in values.items() if n not in layout.key)
     inserts = ", ".join([*(f"source.{quoted(name)}" for name in layout.columns), fresh_cdc()])
     return f"""
         MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout)}{conditions}
-        WHEN MATCHED AND {NEWER} AND {DELETED} THEN {deleting}
-        WHEN MATCHED AND ({effective(layout, rules)}) AND {KEPT} THEN UPDATE SET {updates}
+        {"" if rules.soft else f"WHEN MATCHED AND {NEWER} AND {DELETED} THEN DELETE"}
+        WHEN MATCHED AND ({effective(layout, rules)}) THEN UPDATE SET {updates}
         WHEN NOT MATCHED{"" if rules.soft else f" AND {KEPT}"}
             THEN INSERT ({listed([*layout.columns, CDC])}) VALUES ({inserts})"""
 
 
-def _assignments(values: Mapping[str, str], layout: Layout) -> str:
-    return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items() if name not in layout.key)
-
-
 def new_values(layout: Layout, rules: Rules) -> dict[str, str]:
-    """Build each column of a row that is in both `source` and `target` and is not deleted."""
+    """Build each column of a row that is in both `source` and `target`, and that `source` changes."""
+    if rules.soft:
+        return _folded(layout, KEEPS_SOFT)
     if rules.partial:
         return _folded(layout, KEEPS)
     return {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
@@ -194,7 +200,10 @@ def _unless_empty(collection: str) -> str:
 
 def effective(layout: Layout, rules: Rules) -> str:
     """Build the condition that `source` has something that `target` lacks."""
-    return f"{NEWER} OR ({KEPT} AND {tie(layout, rules)})" if rules.ties else NEWER
+    if not rules.ties:
+        return NEWER
+    tied = tie(layout, rules)
+    return f"{NEWER} OR ({tied if rules.soft else f'{KEPT} AND {tied}'})"
 
 
 def tie(layout: Layout, rules: Rules) -> str:

@@ -3,20 +3,23 @@
 Truncates and ghosts become delete events, computed from the target's keys, so that everything a merge does to
 a table is one set of rows with one rule: the greatest position wins.
 
-Invariant: the result is the same whether the events arrive in one merge or in many.
+Invariant: the result is the same whether the events arrive in one merge or in many, including deleted rows
+where deletes are soft. So a truncate must not move a row whose delete was logged before it: with a merge
+between the two, the target says that the row is deleted; without one, only its events do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC, CDC_FIELDS, DELETE, TRUNCATE
 from connector.landing.manifest import LandedFile
-from connector.position import Position
+from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableSchema
 from merge.keys import Layout, raw_of_key, same_keys, same_rows, with_raw
 from merge.landing_zone import LandingZone
@@ -118,6 +121,10 @@ def _in_order(
         group = chunks[first : first + size]
         count = max(1, sum(chunk.bytes for chunk in group) // PARTITION_BYTES)
         frames.append(landing.events(group, schemas, layout.columns).coalesce(count))
+    return _union(frames)
+
+
+def _union(frames: Iterable[DataFrame]) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
@@ -125,23 +132,6 @@ def _reconciled(events: DataFrame, plan: TablePlan, layout: Layout, *, soft: boo
     return reconcile(
         events, layout.key, layout.values, partial=plan.partial, raw_keys=layout.raw_keys, soft=soft
     )
-
-
-def with_deleted(source: DataFrame, target: DataFrame, layout: Layout) -> DataFrame:
-    """Add to the changes that rewrite `target` those of its rows marked as deleted that they know less of.
-
-    The landing zone no longer counts what was before the last full dump: neither rows deleted by then, nor
-    the values of those deleted before the dump read them. Pure.
-    """
-    cdc = F.col(CDC)
-    whole = source.where((cdc["op"] != DELETE) | cdc["since"].isNotNull())
-    marked = target.where(cdc["op"] == DELETE).alias("source")
-    kept = marked.join(whole.alias("target"), same_rows(layout), "left_anti").select(
-        *[F.col(quoted(name)) for name in layout.columns],
-        cdc.withField("since", F.lit(None).cast(SINCE_TYPE)).alias(CDC),
-    )
-    others = source.alias("source").join(kept.alias("target"), same_rows(layout), "left_anti")
-    return others.unionByName(kept)
 
 
 def _truncate(
@@ -156,18 +146,43 @@ def _truncate(
 ) -> DataFrame:
     """Drop events before the last truncate, and delete the target's rows from before it.
 
-    If deletes are `soft`, the events stay, and the rows that they left are deleted too.
+    If deletes are `soft`, the events stay, and each truncate deletes the rows that it found.
     """
     truncates = landing.events(plan.truncates, schemas, {}).where(F.col(CDC)["op"] == TRUNCATE)
-    last = truncates.agg(F.max(position_of(F.col(CDC))).alias("at")).collect()[0]["at"]
-    if last is None:
+    found = truncates.select(position_of(F.col(CDC)).alias("at")).distinct().collect()
+    if not found:
         return events
-    position = Position(*last)
+    positions = sorted(Position(*row["at"]) for row in found)
     events = events.where(F.col(CDC)["op"] != TRUNCATE)
-    kept = events if soft else events.where(~_before(position))
-    for frame in ([events] if soft else []) + ([] if target is None else [target]):
-        kept = kept.unionByName(_deletes(_keys_before(frame, layout, position), layout, position))
-    return kept
+    if soft:
+        frames = [events] if target is None else [events, target]
+        return events.unionByName(_truncated(frames, layout, positions))
+    last = positions[-1]
+    kept = events.where(~_before(last))
+    if target is None:
+        return kept
+    return kept.unionByName(_deletes(_keys_before(target, layout, last), layout, _at(last)))
+
+
+def _truncated(frames: Sequence[DataFrame], layout: Layout, positions: Iterable[Position]) -> DataFrame:
+    """Return a delete for each row of `frames` that a truncate found, at the first such truncate. Pure.
+
+    A row whose delete was logged before is not found; one that a keyed dump lacked is, since the dump's
+    delete may land later than the truncate::
+
+        insert (1, 10, 0)   delete (1, 20, 0)     truncate (1, 30, 0)   ->   none
+        insert (1, 10, 0)   truncate (1, 30, 0)   truncate (1, 40, 0)   ->   delete (1, 30, 0)
+    """
+    cdc, key = F.col(CDC), with_raw(layout.key, layout.raw_keys)
+    at, lives = position_of(cdc), (cdc["op"] != DELETE) | (cdc["seq"] >= CHUNK_SEQ)
+    truncate = F.array_min(F.filter(F.array(*map(_at, positions)), lambda truncate: truncate > at))
+    state = F.struct(at.alias("at"), lives.alias("lives"), truncate.alias("truncate"))
+    states = _union(frame.select(*key, state.alias(CDC)) for frame in frames)
+    of_key = [F.col(quoted(name)) for name in states.columns if name != CDC]
+    following = F.lead(cdc["at"]).over(Window.partitionBy(*of_key).orderBy(cdc["at"]))
+    states = states.withColumn(CDC, cdc.withField("next", following))
+    found = cdc["lives"] & (cdc["next"].isNull() | (cdc["next"] > cdc["truncate"]))
+    return _deletes(states.where(found & cdc["truncate"].isNotNull()), layout, cdc["truncate"])
 
 
 def _stale_key_deletes(
@@ -185,7 +200,7 @@ def _stale_key_deletes(
         .alias("source")
         .join(dumped.alias("target"), same_keys(layout), "left_anti")
     )
-    return _deletes(ghosts, layout, sweep.position)
+    return _deletes(ghosts, layout, _at(sweep.position))
 
 
 def _keys_before(frame: DataFrame, layout: Layout, position: Position) -> DataFrame:
@@ -198,10 +213,14 @@ def _before(position: Position) -> Column:
     return F.expr(f"(_cdc.epoch, _cdc.lsn, _cdc.seq) < {position_literal(position)}")
 
 
-def _deletes(keys: DataFrame, layout: Layout, position: Position) -> DataFrame:
-    """Return a delete event at `position` for each key."""
-    known = {"op": DELETE, "epoch": position.epoch, "lsn": position.lsn, "seq": position.seq}
-    fields = {name: F.lit(known.get(name)).cast(data_type(type_)) for name, type_ in CDC_FIELDS}
+def _at(position: Position) -> Column:
+    return F.struct(*map(F.lit, position)).cast(SINCE_TYPE)
+
+
+def _deletes(keys: DataFrame, layout: Layout, at: Column) -> DataFrame:
+    """Return a delete event for each key, at the position `at`."""
+    known = {"op": F.lit(DELETE), "epoch": at["epoch"], "lsn": at["lsn"], "seq": at["seq"]}
+    fields = {name: known.get(name, F.lit(None)).cast(data_type(type_)) for name, type_ in CDC_FIELDS}
     fields["raw"] = raw_of_key(layout.raw_keys)
     cdc = F.struct(*[value.alias(name) for name, value in fields.items()])
     values = [F.lit(None).cast(data_type(layout.columns[name])).alias(name) for name in layout.values]

@@ -160,10 +160,25 @@ def still_holds(spark: SparkSession, target: Target, source: str, frontier: Fron
 
     False if its history no longer has that version, too. The table's id is the caller's to compare.
     """
-    rows = _history(spark, target, frontier.version or 0)
-    return frontier.version in {row["version"] for row in rows} and not _was_replaced(
-        rows, _marks(rows, source), frontier
-    )
+    return newest_held(spark, target, source, [frontier]) is not None
+
+
+def newest_held(
+    spark: SparkSession, target: Target, source: str, frontiers: Sequence[Frontier]
+) -> Frontier | None:
+    """Return the first of some recorded frontiers whose version a table still holds; None if it holds none.
+
+    Its manifest is the commit's own, at most the recorded one.
+    """
+    if not frontiers:
+        return None
+    rows = _history(spark, target, min(frontier.version or 0 for frontier in frontiers))
+    marks, versions = _marks(rows, source), {row["version"] for row in rows}
+    for frontier in frontiers:
+        at = frontier.version
+        if at is not None and at in versions and not _was_replaced(rows, marks, frontier):
+            return replace(frontier, manifest=marks[at].manifest) if at in marks else frontier
+    return None
 
 
 def _history(spark: SparkSession, target: Target, since: int) -> list[Row]:

@@ -129,6 +129,22 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
     return Frontiers(newest["manifest"], newest["epoch"], newest["position"], newest["exact"], by_table)
 
 
+def recorded_frontiers(
+    spark: SparkSession, config: Config, table: TableName, last: Frontier
+) -> list[Frontier]:
+    """Return the frontiers that cuts up to `last`'s recorded in its Delta table, the newest version first."""
+    if last.id is None:
+        return []
+    found = spark.sql(
+        f"SELECT at.version, max(at.manifest) AS manifest FROM"
+        f" (SELECT tables[{text(str(table))}] AS at FROM {cuts_table(config)}"
+        f" WHERE source = {text(config.source.name)})"
+        f" WHERE at.id = {text(last.id)} AND at.manifest <= {last.manifest} AND at.version IS NOT NULL"
+        " GROUP BY at.version ORDER BY at.version DESC"
+    ).collect()
+    return [Frontier(row["manifest"], row["version"], last.id) for row in found]
+
+
 def append_cut(
     spark: SparkSession,
     config: Config,

@@ -11,7 +11,8 @@ Invariants:
 - The cut is recorded after the tables; the next run repairs a crash at any point.
 - A cut is exact only if no row of a table waits for a column, counted in the very version that the cut names.
 - A table is merged from its frontier only while that continues (`merge.commits`): a Delta table that was
-  replaced, or whose rows somebody else changed, is rebuilt from the landing zone.
+  replaced, or whose rows somebody else changed, is rebuilt from the landing zone. No row is trusted as it is
+  now; where deletes are soft, those of the newest recorded version that the table still has are.
 - With nothing new, nothing is written. The caller's session is left as it was, and its own commits carry
   nothing of a concurrent merge.
 """
@@ -34,13 +35,21 @@ from connector.errors import DeltatideError, FencedError, GapError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.backfill import missing_is_asked
-from merge.commits import Mark, read_commits
-from merge.control_table import Frontier, Frontiers, append_cut, create_cuts, cuts_table, read_frontiers
+from merge.commits import Mark, newest_held, read_commits
+from merge.control_table import (
+    Frontier,
+    Frontiers,
+    append_cut,
+    create_cuts,
+    cuts_table,
+    read_frontiers,
+    recorded_frontiers,
+)
 from merge.landing_zone import LandingZone
 from merge.log_store import IDEMPOTENT, check_log_store
 from merge.plan import TablePlan, plan_past_holes
 from merge.report import MergeReport, Progress, TableProgress, TableReport
-from merge.retry import SPARK_ERRORS, attempts, first_line
+from merge.retry import SPARK_ERRORS, attempts, first_line, is_lost_file
 from merge.schema import check_layout
 from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED, Sessions, own_sessions
 from merge.table import Merged, TableJob, check_origin
@@ -295,7 +304,7 @@ class _Run:
             waits = bool(merged.report.missing) and self._asks_again(frontier, target)
             return replace(merged.report, requested=job.ask_again()) if waits else merged.report
         log.warning("%s: %s; rebuilding it from the landing zone", target.name, merged.breach)
-        return self._rebuild(target, merged.last)
+        return self._rebuild(target, frontier, merged.last)
 
     def _check_again(self, target: Target, frontier: Frontier) -> None:
         """Raise what still blocks a table, before reading everything it has to catch up with."""
@@ -313,12 +322,42 @@ class _Run:
         commits = read_commits(self.spark, target, self.config.source.name, Frontier(0))
         check_origin(self.landing, target, commits.last)
 
-    def _rebuild(self, target: Target, last: Mark | None) -> TableReport:
-        """Rewrite all rows of a Delta table from the landing zone alone; `last`: its greatest mark."""
-        self.landing.load(1, self.manifest.number)
-        plan = plan_past_holes(target.table, self.landing, 0, self.manifest.number)
+    def _rebuild(self, target: Target, frontier: Frontier, last: Mark | None) -> TableReport:
+        """Rewrite all rows of a Delta table; `last`: its greatest mark.
+
+        With hard deletes, from the landing zone alone. With soft ones, that may no longer count what a row
+        was before it was deleted; so from the newest version on that a cut vouches for, if it can be read.
+        """
+        if (base := self._base(target, frontier)) is not None:
+            try:
+                return self._rewrite(target, base, last)
+            except SPARK_ERRORS as error:
+                if not is_lost_file(error):
+                    raise
+                log.warning(
+                    "%s: files of its version %s are gone; rows deleted before the last full dump are lost",
+                    target.name,
+                    base.version,
+                )
+        return self._rewrite(target, Frontier(0), last)
+
+    def _base(self, target: Target, frontier: Frontier) -> Frontier | None:
+        """Return the newest frontier from which soft deletes continue; None if there is none."""
+        if self.config.table(target.table).deletes != "soft":
+            return None
+        known = recorded_frontiers(self.spark, self.config, target.table, frontier)
+        source = self.config.source.name
+        # Usually the newest one, whose history is short.
+        return newest_held(self.spark, target, source, known[:1]) or newest_held(
+            self.spark, target, source, known
+        )
+
+    def _rewrite(self, target: Target, base: Frontier, last: Mark | None) -> TableReport:
+        """Rewrite all rows of a Delta table from a frontier on."""
+        self.landing.load(base.manifest + 1, self.manifest.number)
+        plan = plan_past_holes(target.table, self.landing, base.manifest, self.manifest.number)
         job = self._table_job(target, plan, read_state(self.spark, target))
-        merged = job.merge(Frontier(0), job.mark.rebuild_after(last))
+        merged = job.merge(base, job.mark.rebuild_after(last))
         if merged.breach is not None:
             raise TableError(
                 target.table,

@@ -15,16 +15,17 @@ from connector.errors import ConfigurationError, TableError
 from connector.landing.format import CDC
 from connector.landing.manifest import Manifest
 from connector.schema import TableName, TableSchema, fold
-from merge.apply import KEPT, Rules, effective, fresh_cdc, new_values
+from merge.apply import KEPT, Rules, fresh_cdc
 from merge.change_set import changes
 from merge.commits import is_of, read_commits, still_holds
 from merge.control_table import Frontier, cuts, read_frontiers
-from merge.keys import Layout, same_rows
+from merge.keys import Layout
 from merge.landing_zone import Columns, LandingZone
+from merge.overlay import ALIVE, as_wide, overlay
 from merge.plan import TablePlan, plan_past_holes
-from merge.schema import CDC_TYPE, check_layout, wanted_columns, wider
+from merge.schema import check_layout, wanted_columns, wider
 from merge.session_settings import check_strict, plain
-from merge.sql import data_type, quoted
+from merge.sql import quoted
 from merge.target import (
     Target,
     TargetState,
@@ -38,7 +39,7 @@ from merge.target import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
@@ -73,13 +74,13 @@ def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     source, key = config.source.name, newest.tables[name].key
     if frame is not None and state is not None and ownership_error(state, target, source, key) is None:
         if newest.number <= frontier.manifest:
-            return _alive(frame)
+            return frame.where(ALIVE)
         plan = plan_past_holes(name, landing, frontier.manifest, newest.number)
         if plan.idle:
-            return _alive(frame)
+            return frame.where(ALIVE)
         if _fits(landing, plan, target, replace(state, columns=_types(frame)), source):
-            return _with_changes(landing, config, plan, frame)
-    return _with_changes(landing, config, plan_past_holes(name, landing, 0, newest.number), None)
+            return _with_changes(landing, plan, frame)
+    return _with_changes(landing, plan_past_holes(name, landing, 0, newest.number), None)
 
 
 def _captured(landing: LandingZone, table: TableName, after: int) -> Manifest:
@@ -129,9 +130,7 @@ def _types(frame: DataFrame) -> dict[str, str]:
     return {f.name: f.dataType.simpleString() for f in frame.schema.fields if f.name != CDC}
 
 
-def _with_changes(
-    landing: LandingZone, config: Config, plan: TablePlan, frame: DataFrame | None
-) -> DataFrame:
+def _with_changes(landing: LandingZone, plan: TablePlan, frame: DataFrame | None) -> DataFrame:
     schemas, plan = _keyed(landing, plan)
     known = {} if frame is None else _types(frame)
     wanted = _columns(plan, known, [schemas[id_] for id_ in plan.schema_ids])
@@ -141,40 +140,9 @@ def _with_changes(
         return source.where(KEPT).select(
             *[F.col(quoted(c)) for c in layout.columns], F.expr(fresh_cdc()).alias(CDC)
         )
-    target = _as_wide(frame, known, layout)
+    target = as_wide(frame, layout)
     source = changes(landing, plan, schemas, layout, target)
-    rules = Rules(plan.partial, plan.chunks, soft=config.table(plan.table).deletes == "soft")
-    return overlay(target, source, layout, rules)
-
-
-def overlay(target: DataFrame, source: DataFrame, layout: Layout, rules: Rules) -> DataFrame:
-    """Return `target` as merging the reconciled rows `source` would leave it, without deleted rows. Pure."""
-    source, target, same = source.alias("source"), target.alias("target"), same_rows(layout)
-    untouched = _alive(target.join(source, same, "left_anti")).select(*_names(layout))
-    touched = target.join(source, same, "left_semi").alias("target")
-    both = source.join(touched, same, "left")
-    absent, wins = "target._cdc IS NULL", f"({effective(layout, rules)}) AND {KEPT}"
-    gone = f"({effective(layout, rules)}) AND NOT {KEPT}"
-    stays = (
-        f"CASE WHEN {absent} THEN {KEPT} WHEN {gone} THEN false WHEN {wins} THEN true"
-        " ELSE target._cdc.op <> 'delete' END"
-    )
-    fresh = {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
-    columns: list[Column] = [
-        F.expr(
-            f"CASE WHEN {absent} THEN {fresh[name]} WHEN {wins} THEN {value} ELSE target.{quoted(name)} END"
-        ).alias(name)
-        for name, value in new_values(layout, rules).items()
-    ]
-    return untouched.unionByName(both.where(stays).select(*columns))
-
-
-def _alive(frame: DataFrame) -> DataFrame:
-    return frame.where("_cdc.op <> 'delete'")
-
-
-def _names(layout: Layout) -> list[Column]:
-    return [F.col(quoted(name)) for name in (*layout.columns, CDC)]
+    return overlay(target, source, layout, Rules(plan.partial, plan.chunks, soft=False)).where(ALIVE)
 
 
 def _columns(plan: TablePlan, known: Columns, schemas: list[TableSchema]) -> dict[str, str]:
@@ -187,15 +155,6 @@ def _columns(plan: TablePlan, known: Columns, schemas: list[TableSchema]) -> dic
         assert type_ is not None, "checked before"
         columns[name] = type_
     return columns
-
-
-def _as_wide(frame: DataFrame, known: Columns, layout: Layout) -> DataFrame:
-    """Cast a target to the columns and types that it will have after a merge."""
-    columns = [
-        (F.col(quoted(name)) if name in known else F.lit(None)).cast(data_type(type_)).alias(name)
-        for name, type_ in layout.columns.items()
-    ]
-    return frame.select(*columns, F.col(CDC).cast(data_type(CDC_TYPE)).alias(CDC))
 
 
 def as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataFrame]:

@@ -19,7 +19,8 @@ and the resulting row::
 Without the insert, `b` is null, `missing` is ``[b]``, and `since`, the position of the last boundary, is
 null. If `missing` names a column, `merge.apply` keeps the target's value, unless that is from before `since`.
 
-Where deletes are soft, a deleted key has the columns of its last version, by the same rule::
+Where deletes are soft, a deleted key has the columns of its last version, by the same rule: a delete is an
+update that carries no column, and for a deleted key it is no boundary, nor is `since` its position::
 
     position   op       unchanged   a    b               a   b   _cdc.position   _cdc.op   _cdc.missing
     (1, 10, 0) update   [b]         1    null     ->     1   null   (1, 20, 0)   delete    [b]

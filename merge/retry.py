@@ -31,10 +31,20 @@ CONFLICTS = re.compile(
     "DELTA_CONCURRENT|Concurrent[A-Za-z]*Exception|(METADATA|PROTOCOL)_CHANGED|(Metadata|Protocol)ChangedException"
 )
 
+LOST = re.compile(
+    "FILE_NOT_EXIST|FileNotFoundException|DELTA_(FILE|LOG_FILE|VERSION)[A-Z_]*NOT_FOUND"
+    "|DELTA_NO_RECREATABLE_HISTORY_FOUND|TIME_TRAVEL_BEYOND"
+)
+
 
 def is_conflict(error: BaseException) -> bool:
     """Return whether Delta refused a commit because another one came first."""
     return isinstance(error, SPARK_ERRORS) and CONFLICTS.search(f"{type(error).__name__} {error}") is not None
+
+
+def is_lost_file(error: Exception) -> bool:
+    """Return whether Spark could not read a version or a file, since it is gone."""
+    return isinstance(error, SPARK_ERRORS) and LOST.search(str(error)) is not None
 
 
 def first_line(error: Exception) -> str:

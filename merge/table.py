@@ -15,11 +15,12 @@ from connector.errors import TableError
 from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
 from merge.backfill import Waiting, count_waiting, request_missing, request_waiting
-from merge.change_set import changes, first_changes, with_deleted
+from merge.change_set import changes, first_changes
 from merge.commits import Commits, Mark, is_of, read_commits
 from merge.control_table import Frontier
 from merge.keys import Layout
 from merge.landing_zone import LandingZone
+from merge.overlay import as_wide, overlay
 from merge.plan import TablePlan
 from merge.report import TableReport
 from merge.schema import create_or_evolve_target
@@ -93,19 +94,23 @@ class TableJob:
         return Layout.of(self.state.columns, self.plan.state.key, newest)
 
     def merge(self, frontier: Frontier, mark: Mark | None = None) -> Merged:
-        """Apply the plan, which begins at the frontier; with a rebuild's mark at 0, and rewrite all rows."""
+        """Apply the plan, which begins at the frontier; with a rebuild's mark, rewrite all rows.
+
+        A rebuild takes rows from before the plan from the frontier's version; from none if that is None.
+        """
         rebuild, mark = mark is not None, mark or self.mark
         written, waiting = Written(), Waiting()
         whole = rebuild or (self.state.empty and frontier.version is None)
         if self.plan.files or self.plan.sweeps or rebuild:
             small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
             with held(self.spark, {} if small else COMPILED):
-                written, waiting = self._apply(mark, whole)
+                written, waiting = self._apply(mark, whole, frontier)
         commits = read_commits(self.spark, self.target, mark.source, Frontier(0) if rebuild else frontier)
         if commits.last is not None and commits.last.manifest >= self.plan.upto:
             check_origin(self.landing, self.target, commits.last)
         manifest = max(self.plan.upto, commits.manifest or 0)
-        known = manifest == self.plan.upto and waiting.left == 0 and (whole or frontier.missing == 0)
+        complete = frontier.missing == 0 or (whole and frontier.version is None)
+        known = manifest == self.plan.upto and waiting.left == 0 and complete
         report = TableReport(
             self.plan.table,
             manifest,
@@ -120,31 +125,37 @@ class TableJob:
         )
         return Merged(report, commits.breach, commits.last)
 
-    def _apply(self, mark: Mark, whole: bool) -> tuple[Written, Waiting]:
+    def _apply(self, mark: Mark, whole: bool, frontier: Frontier) -> tuple[Written, Waiting]:
         """Write the changes; return what was written, and how many of the rows lack a column.
 
-        `whole`: they hold all rows of the table, and overwrite it. Changes since a later frontier are merged
-        even into an empty table, since another job may have rebuilt that meanwhile.
+        `whole`: with the frontier's rows, they are all rows of the table, and overwrite it. Otherwise changes
+        since a frontier are merged even into an empty table, since another job may have rebuilt that
+        meanwhile.
         """
-        frame = None if whole else self.target.frame(self.spark)
+        frame = self._known(frontier) if whole else self.target.frame(self.spark)
         soft = self.config.table(self.plan.table).deletes == "soft"
         source = self._changes(frame, soft=soft)
-        if whole and soft and not self.state.empty:
-            source = with_deleted(source, self.target.frame(self.spark), self.layout)
         waiting = Waiting()
         if self.plan.partial:
             waiting = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
         anywhere = bool(self.plan.truncates or self.plan.sweeps)
         rules = Rules(self.plan.partial, self.plan.chunks, soft, anywhere, whole)
-        return apply(
-            self.spark, self.target, self.state, source, self.layout, rules, mark, self.plan.rows
-        ), waiting
+        if whole and frame is not None:
+            source = overlay(frame, source, self.layout, rules)
+        rows = self.plan.rows
+        return apply(self.spark, self.target, self.state, source, self.layout, rules, mark, rows), waiting
 
     def _changes(self, target: DataFrame | None, *, soft: bool) -> DataFrame:
         known = (self.landing, self.plan, self.schemas, self.layout)
         if target is None and not self.config.table(self.plan.table).key:
             return first_changes(*known, soft=soft)
         return changes(*known, target, soft=soft)
+
+    def _known(self, frontier: Frontier) -> DataFrame | None:
+        """Return the rows as of a frontier, in today's columns; None: there was no table."""
+        if frontier.version is None:
+            return None
+        return as_wide(self.target.at(self.spark, frontier.version), self.layout)
 
     def ask_again(self) -> int:
         """Request all rows that wait for a column; return their number."""

@@ -87,6 +87,33 @@ def test_soft_deletes_mark_the_row_and_keep_its_values(spark: SparkSession, tmp_
     assert zone.rows(shown) == [(1, 8, "delete"), (2, 2, "delete"), (3, None, "delete")]
 
 
+def test_a_soft_deleted_row_gets_its_values_from_a_chunk_after_its_delete_was_merged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Deleted while the first dump runs; the merge of both manifests at once gives the same."""
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(140, delete(130, 2), update_of_a(120, 4, 7), delete(130, 4))
+    zone.merge()
+    shown = "id, a, b, _cdc.lsn, _cdc.missing"
+    assert zone.rows(shown) == [(2, None, None, 130, ["a", "b"]), (4, 7, None, 130, ["b"])]
+    zone.landed.full_dump(T, 1, 100, started_in=1)
+    zone.chunk(150, Chunk(100, 145, [row(1, 1), row(2, 2, "y"), row(4, 4, "z")]))
+    assert zone.merge().exact
+    assert zone.rows(shown)[1:] == [(2, 2, "y", 130, None), (4, 7, "z", 130, None)]
+    assert zone.live() == [(1, 1, "x")]
+
+
+def test_a_truncate_deletes_softly_only_the_rows_that_it_finds(spark: SparkSession, tmp_path: Path) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(15, insert(10, 4), insert(10, 5), delete(11, 5))
+    zone.merge()
+    zone.log(25, insert(16, 1), insert(16, 2), delete(20, 1), delete(21, 4))
+    zone.log(40, Event("truncate", 30, 0, {}), insert(32, 3), Event("truncate", 35, 0, {}))
+    zone.merge()
+    assert zone.rows("id, a, _cdc.lsn") == [(1, 1, 20), (2, 2, 30), (3, 3, 35), (4, 4, 21), (5, 5, 11)]
+    assert not zone.live()
+
+
 def test_a_soft_deleted_row_has_its_last_values_however_merged_and_built_anew(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -229,6 +229,61 @@ def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_row
     assert [ids(as_of(zone.spark, zone.config, n)[T]) for n in (1, 3)] == [[1], [1, 2, 9]]
 
 
+@pytest.mark.parametrize("vacuumed", [False, True])
+def test_what_somebody_else_wrote_does_not_survive_in_rows_that_are_deleted(
+    spark: SparkSession, tmp_path: Path, vacuumed: bool
+) -> None:
+    """A rebuild goes on from the frontier's version; if its files are gone, from the landing zone."""
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, insert(5, 1), insert(5, 2), insert(5, 3), delete(6, 3))
+    zone.merge()
+    spark.sql(f"UPDATE {name(zone)} SET b = 'mine' WHERE id <> 2")
+    spark.sql(f"INSERT INTO {name(zone)} SELECT 77, 7, 'forged', _cdc FROM {name(zone)} WHERE id = 2")
+    if vacuumed:
+        spark.sql(
+            f"ALTER TABLE {name(zone)} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '0 hours')"
+        )
+        spark.sql(f"DELETE FROM {name(zone)}")
+        spark.sql(f"VACUUM {name(zone)}")
+    # Row 1 is deleted between the low watermark of a full dump and the snapshot of its chunk.
+    zone.landed.full_dump(T, 1, 28, started_in=2)
+    chunk = zone.landed.chunk(ORDERS, Chunk(28, 33, [row(2, 2)]))
+    zone.landed.commit(40, [zone.landed.log(ORDERS, [delete(30, 1)]), chunk])
+    assert zone.merge().exact
+    gone = [(1, None, None, "delete"), (2, 2, "x", "dump")]
+    kept = [(1, 1, "x", "delete"), (2, 2, "x", "dump"), (3, 3, "x", "delete")]
+    assert zone.rows("id, a, b, _cdc.op") == (gone if vacuumed else kept)
+
+
+@pytest.mark.parametrize("how", ["RESTORE", "put back"])
+def test_rows_deleted_after_the_version_that_a_table_was_put_back_to_stay_marked(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    """Neither the landing zone since the last full dump nor the table as it is now has their delete."""
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+    first = zone.history()[-1].version
+    shutil.copytree(tmp_path / "lake/public/orders", tmp_path / "copy")
+    zone.log(20, delete(15, 1))
+    zone.merge()
+    zone.landed.full_dump(T, 1, 28, started_in=3)
+    zone.chunk(30, Chunk(28, 29, [row(2, 2)]))
+    zone.merge()
+    if how == "RESTORE":
+        spark.sql(f"RESTORE TABLE {name(zone)} TO VERSION AS OF {first}")
+    else:
+        put_back(zone)
+        spark.sql(f"UPDATE {name(zone)} SET b = 'mine'")
+    zone.log(40, insert(35, 9))
+    assert zone.merge().exact
+    assert zone.rows("id, a, b, _cdc.op") == [
+        (1, 1, "x", "delete"),
+        (2, 2, "x", "dump"),
+        (9, 9, "x", "insert"),
+    ]
+
+
 def test_a_table_put_back_as_it_was_without_rows_is_built_anew_though_we_altered_it_since(zone: Zone) -> None:
     """The ALTER takes the version that the first rows had. All commits of a merge name its manifest."""
     zone.log(10)

@@ -1,5 +1,6 @@
 """Random histories through the real merge: after every cut each Delta table equals a plain-Python fold.
 
+A second lake has soft deletes, is merged at fewer cuts, and rebuilt: its deleted rows equal a fold, too.
 Hundreds of histories, told apart by their key, share one table, so that one merge checks them all; truncates
 have a table of their own, with one history.
 """
@@ -16,9 +17,10 @@ import deltalake
 from pyspark.sql import Row, SparkSession
 
 from connector.landing.manifest import LandedFile
+from connector.position import Position
 from connector.schema import TableSchema
 from merge import live, merge_once
-from tests.support.histories import COLUMNS, KEY, NAMES, VALUES, Batch, Key, Known, World
+from tests.support.histories import COLUMNS, KEY, NAMES, VALUES, Batch, Gone, Key, Known, World
 from tests.support.landed import Event, Landed, config_of, schema_of
 
 SPELLED: dict[str, Any] = dict(
@@ -58,6 +60,27 @@ def rows(found: list[Row]) -> dict[Key, Known]:
     return {key_of(row): known(row) for row in found}
 
 
+def merge_softly(spark: SparkSession, folder: Path, worlds: dict[TableSchema, World], forged: bool) -> None:
+    """Merge into the lake with soft deletes, after somebody has written to its rows (`forged`)."""
+    soft = {str(schema.table).replace(".", "__"): {"deletes": "soft"} for schema in worlds}
+    config = config_of(str(folder / "landing"), str(folder / "soft"), **soft)
+    names = {schema: f"delta.`{folder}/soft/{str(schema.table).replace('.', '/')}`" for schema in worlds}
+    for name in names.values() if forged else ():
+        spark.sql(f"UPDATE {name} SET b = 'mine', _cdc.missing = NULL WHERE h % 2 = 0")
+    report = merge_once(spark, config)
+    assert not report.failed
+    for schema, world in worlds.items():
+        found = spark.table(names[schema]).collect()
+        assert rows([row for row in found if row["_cdc"]["op"] != "delete"]) == world.known()
+        gone = {key_of(row): gone_of(row) for row in found if row["_cdc"]["op"] == "delete"}
+        assert gone == world.gone()
+
+
+def gone_of(row: Row) -> Gone:
+    cdc = row["_cdc"]
+    return Gone(Position(cdc["epoch"], cdc["lsn"], cdc["seq"]), known(row))
+
+
 def land(landed: Landed, schema: TableSchema, batch: Batch, r: random.Random) -> list[LandedFile]:
     """Land a batch: split over files, shuffled in them, a part of it twice, a file of older log again."""
     log = list(batch.log)
@@ -92,6 +115,8 @@ def test_any_delivery_of_random_histories_gives_the_source_at_every_cut(
         if cut and r.random() < 0.5:
             replay(spark, tmp_path / "lake", r.randint(0, landed.number - 1))
         expected = {str(schema.table): world.known() for schema, world in worlds.items()}
+        if cut in (1, 2, 4):
+            merge_softly(spark, tmp_path, worlds, forged=cut == 4)
         if cut == 3:
             shown = {table: rows(live(spark, config, table).collect()) for table in expected}
             assert shown == expected

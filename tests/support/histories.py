@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from connector.position import Position
+from connector.position import CHUNK_SEQ, Position
 from tests.support.landed import Chunk, Event
 
 Row = dict[str, Any]
@@ -245,6 +245,18 @@ class World:
         folds = {key: fold(e for e in found if e.position > last) for key, found in events.items()}
         return {key: row for key, row in folds.items() if row is not None}
 
+    def gone(self) -> dict[Key, Gone]:
+        """Return what a reader of everything committed knows of each key that is deleted."""
+        events: dict[Key, list[Event]] = {}
+        truncates = []
+        for event in (event for batch in self.batches for event in batch.events()):
+            if event.op == "truncate":
+                truncates.append(event)
+            else:
+                events.setdefault((event.values["h"], event.values["k"]), []).append(event)
+        folds = {key: fold_deleted([*found, *truncates]) for key, found in events.items()}
+        return {key: gone for key, gone in folds.items() if gone is not None}
+
     def seen(self) -> set[Key]:
         """Return the keys for which a reader of everything committed knows at least whether they exist."""
         whole = ("insert", "delete", "dump")
@@ -273,6 +285,14 @@ class Known:
         return self.columns.items() <= truth.columns.items()
 
 
+@dataclass(frozen=True)
+class Gone:
+    """What is known of a deleted row: the position of its delete, and its last version."""
+
+    position: Position
+    last: Known
+
+
 def whole(row: Row) -> Known:
     return Known({name: (row[name], row["raw"].get(name)) for name in VALUES})
 
@@ -296,3 +316,21 @@ def fold(events: Iterable[Event]) -> Known | None:
         columns = {**({} if is_boundary(event) else columns), **carried(event)}
         alive = event.op != "delete"
     return Known(columns) if alive else None
+
+
+def fold_deleted(events: Iterable[Event]) -> Gone | None:
+    """Apply the events of one key, truncates among them, in position order; return None unless it is deleted.
+
+    A delete carries no column and is no boundary. A truncate finds a row unless the log deleted it before.
+    """
+    columns: dict[str, tuple[Any, str | None]] = {}
+    gone, found = None, False
+    for event in sorted(events, key=lambda e: e.position):
+        if event.op == "truncate":
+            gone, found = event.position if found else gone, False
+        elif event.op == "delete":
+            gone, found = event.position, event.seq >= CHUNK_SEQ
+        else:
+            columns = {**({} if is_boundary(event) else columns), **carried(event)}
+            gone, found = None, True
+    return None if gone is None else Gone(gone, Known(columns))

@@ -1,0 +1,66 @@
+"""Builds a table as merging changes into it would leave it. Writes nothing.
+
+`merge.queries.live` shows it; a rebuild of a table with soft deletes writes it. Rules and expressions are
+those of the MERGE (`merge.apply`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from connector.landing.format import CDC
+from merge.apply import DELETED, Rules, effective, fresh_cdc, new_values
+from merge.keys import Layout, same_rows
+from merge.schema import CDC_TYPE
+from merge.sql import data_type, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ALIVE = "_cdc.op <> 'delete'"
+"""Rows of a table that are not marked as deleted."""
+
+
+def overlay(target: DataFrame, source: DataFrame, layout: Layout, rules: Rules) -> DataFrame:
+    """Return `target` as merging the reconciled rows `source` would leave it. Pure.
+
+    The MERGE's cases, of which the first that holds applies::
+
+        source                    target    result
+        deleted                   no row    `source` if deletes are soft, else none
+        not deleted               no row    `source`
+        none, or not effective    any       `target`
+        deleted                   any       `source` and `target` folded if deletes are soft, else none
+        not deleted               any       `source` and `target` folded
+    """
+    source, target, same = source.alias("source"), target.alias("target"), same_rows(layout)
+    untouched = target.join(source, same, "left_anti").select(*_columns(layout))
+    touched = target.join(source, same, "left_semi").alias("target")
+    absent = "target._cdc IS NULL"
+    changed = f"{absent} OR {effective(layout, rules)}"
+    stays = "true" if rules.soft else f"NOT (({changed}) AND {DELETED})"
+    fresh = {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
+    folded = [
+        F.expr(
+            f"CASE WHEN {absent} THEN {fresh[name]} WHEN {changed} THEN {value}"
+            f" ELSE target.{quoted(name)} END"
+        ).alias(name)
+        for name, value in new_values(layout, rules).items()
+    ]
+    both = source.join(touched, same, "left").where(stays).select(*folded)
+    return untouched.unionByName(both)
+
+
+def as_wide(frame: DataFrame, layout: Layout) -> DataFrame:
+    """Cast a table to the columns and types of a layout; a column that it lacks is null."""
+    columns = [
+        (F.col(quoted(name)) if name in frame.columns else F.lit(None)).cast(data_type(type_)).alias(name)
+        for name, type_ in layout.columns.items()
+    ]
+    return frame.select(*columns, F.col(CDC).cast(data_type(CDC_TYPE)).alias(CDC))
+
+
+def _columns(layout: Layout) -> list[Column]:
+    return [F.col(quoted(name)) for name in (*layout.columns, CDC)]
