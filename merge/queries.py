@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -187,7 +188,8 @@ def _as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, Data
         if (reason := _why_gone(spark, config, targets[table], frontier)) is not None:
             raise ConfigurationError(
                 f"{targets[table].name} {reason} after the cut of manifest {manifest}",
-                hint="choose a newer cut: deltatide cuts",
+                hint="choose a newer cut: deltatide cuts; if the newest is refused too, the next merge after"
+                f" deltatide dump {shlex.quote(str(table))} rebuilds that table",
             )
         frames[str(table)] = targets[table].at(spark, frontier.version)
     return frames

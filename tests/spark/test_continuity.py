@@ -229,6 +229,23 @@ def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_row
     assert [ids(as_of(zone.spark, zone.config, n)[T]) for n in (1, 3)] == [[1], [1, 2, 9]]
 
 
+def test_the_hint_of_a_refused_cut_leads_out_though_the_table_does_not_change(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    shutil.rmtree(zone.folder / "lake/public/orders")
+    zone.log(20)
+    assert zone.merge().exact  # an idle table is not looked at
+    with pytest.raises(
+        ConfigurationError, match="dropped or replaced after the cut of manifest 2"
+    ) as refused:
+        as_of(zone.spark, zone.config, 2)
+    assert f"deltatide dump {T}" in (refused.value.hint or "")
+    zone.landed.full_dump(T, 1, 21, started_in=3)
+    zone.chunk(30, Chunk(21, 25, [row(1, 1)]))
+    assert zone.merge().exact
+    assert ids(as_of(zone.spark, zone.config, 3)[T]) == [1]
+
+
 @pytest.mark.parametrize("vacuumed", [False, True])
 def test_what_somebody_else_wrote_does_not_survive_in_rows_that_are_deleted(
     spark: SparkSession, tmp_path: Path, vacuumed: bool
