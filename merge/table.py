@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 FEW_ROWS = 20_000
 """With up to this many events, on a small table, queries are interpreted."""
 
+ANY_VERSION = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false"}
+"""Delta refuses versions whose files VACUUM might have removed (after a week); a rebuild finds out."""
+
 
 @dataclass(frozen=True)
 class Merged:
@@ -103,7 +106,7 @@ class TableJob:
         whole = rebuild or (self.state.empty and frontier.version is None)
         if self.plan.files or self.plan.sweeps or rebuild:
             small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
-            with held(self.spark, {} if small else COMPILED):
+            with held(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
                 written, waiting = self._apply(mark, whole, frontier)
         commits = read_commits(self.spark, self.target, mark.source, Frontier(0) if rebuild else frontier)
         if commits.last is not None and commits.last.manifest >= self.plan.upto:
