@@ -2,7 +2,8 @@
 
 Order: the store is probed and the source checked before anything is written; the lease is taken before the
 newest manifest is read; it is released after the last commit. Losing the lease ends capture at once, and even
-an agent that has not noticed cannot commit: the manifest is the fence.
+an agent that has not noticed cannot commit: the manifest is the fence. One thing precedes the checks: a
+server that writes no log is recorded as a gap as soon as it is seen, whatever else then ends the start.
 """
 
 from __future__ import annotations
@@ -26,10 +27,17 @@ from pydantic import ValidationError
 
 from connector.capture.layout_history import LayoutVersion, layout_history
 from connector.capture.loop import Capture, Progress
-from connector.capture.manifest_log import check_identity
+from connector.capture.manifest_log import ManifestLog, check_identity
 from connector.capture.retry import retrying
 from connector.config import Config
-from connector.errors import DeltatideError, OperatorError, PreconditionError, RequestError, TransientError
+from connector.errors import (
+    DeltatideError,
+    LogOffError,
+    OperatorError,
+    PreconditionError,
+    RequestError,
+    TransientError,
+)
 from connector.landing.lease import Holder, Lease, read_lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
@@ -69,15 +77,21 @@ def check(config: Config) -> list[Finding]:
         return [landing_zone, Finding("source", "failed", str(error), error.hint)]
 
 
-def _check_source(config: Config, newest: Callable[[], Manifest | None] | None) -> list[Finding]:
+def _check_source(
+    config: Config,
+    newest: Callable[[], Manifest | None] | None,
+    on_log_off: Callable[[Source], None] | None = None,
+) -> list[Finding]:
     """Check the source and, if `newest` can be read, that the landing zone belongs to it.
 
-    A named table that is missing was dropped if anything has landed; otherwise its name is wrong.
+    `on_log_off` is called before all else if the server writes no log, which nothing shows later. A named
+    table that is missing was dropped if anything has landed; otherwise its name is wrong.
     `TransientError` if the source or the landing zone does not answer.
     """
     findings: list[Finding] = []
     source = open_source(config)
     try:
+        findings += _check_logging(source, on_log_off)
         findings += source.check()
         landed = newest() if newest is not None else None
         if landed is None:
@@ -91,6 +105,16 @@ def _check_source(config: Config, newest: Callable[[], Manifest | None] | None) 
     finally:
         source.close()
     return findings
+
+
+def _check_logging(source: Source, on_log_off: Callable[[Source], None] | None) -> list[Finding]:
+    try:
+        source.ensure_logging()
+    except LogOffError as error:
+        if on_log_off is not None:
+            on_log_off(source)
+        return [Finding("log", "failed", str(error), error.hint)]
+    return []
 
 
 def _check_landing(store: Store) -> Finding:
@@ -122,11 +146,11 @@ def run(config: Config) -> Progress:
     landing_zone = patiently(_check_landing, store)
     newest = functools.partial(patiently, newest_manifest, store) if landing_zone.state != "failed" else None
     asking_source = retrying(threading.Event(), "the source")
-    findings = [landing_zone, *asking_source(_check_source, config, newest)]
+    record = functools.partial(_record_log_off, config, store) if newest is not None else None
+    findings = [landing_zone, *asking_source(_check_source, config, newest, record)]
     _refuse_failures(findings)
     source = open_source(config)
-    holder = uuid.uuid4().hex
-    lease = patiently(Lease.acquire, store, config.landing.lease_seconds, log.info, holder=holder)
+    lease = _acquire_lease(config, store)
     try:
         capture = Capture(source, store, config, term=lease.term, refused=refused_tables(findings))
 
@@ -142,11 +166,32 @@ def run(config: Config) -> Progress:
         lease.release()
 
 
+def _acquire_lease(config: Config, store: Store) -> Lease:
+    """Wait for the lease, and for a store that does not answer."""
+    holder = uuid.uuid4().hex
+    patiently = retrying(threading.Event())
+    return patiently(Lease.acquire, store, config.landing.lease_seconds, log.info, holder=holder)
+
+
+def _record_log_off(config: Config, store: Store, source: Source) -> None:
+    """Record the gap of a server that writes no log, if its landing zone has a manifest; durable on return.
+
+    `SourceMismatchError` if it is another database's.
+    """
+    if retrying(threading.Event())(newest_manifest, store) is None:
+        return
+    lease = _acquire_lease(config, store)
+    try:
+        manifest_log = ManifestLog(store, lease.term)
+        manifest_log.load(lambda landed: landed.source)
+        manifest_log.note_log_off(source.identity)
+    finally:
+        lease.release()
+
+
 def _refuse_failures(findings: list[Finding]) -> None:
     """Raise if a failure concerns the whole source; a failure of one table quarantines that table."""
-    failed = [
-        f for f in findings if f.state == "failed" and f.table is None and not (f.dropped or f.recorded)
-    ]
+    failed = [f for f in findings if f.state == "failed" and f.table is None and not f.dropped]
     for finding in findings:
         if finding.state == "warning" or finding.dropped:
             log.warning("%s: %s", finding.name, finding.detail)

@@ -64,10 +64,6 @@ class PreconditionError(OperatorError):
 class LogOffError(PreconditionError):
     """the server does not write its binary log; turn log_bin on."""
 
-    def __init__(self, server: str, *, hint: str | None = None) -> None:
-        super().__init__(hint=hint)
-        self.server = server
-
 
 class SourceMismatchError(OperatorError):
     """the landing zone belongs to another database; choose another source.name or landing.url."""

@@ -29,8 +29,7 @@ class Finding:
     """One result of a check: what was checked, whether it holds, and the SQL or setting that fixes it.
 
     `table`: set if the failure concerns only this table; every other table can still be captured.
-    `dropped`: what was named may have been dropped; everything else can go on. `recorded`: a starting agent
-    meets it again, and records the gap that it means before it stops.
+    `dropped`: what was named may have been dropped; everything else can go on.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Finding:
     fix: str | None = None
     table: TableName | None = None
     dropped: bool = False
-    recorded: bool = False
 
 
 @dataclass(frozen=True)
@@ -320,6 +318,12 @@ class TableReader(Protocol):
 
 class Source(Protocol):
     """A database that can be captured."""
+
+    def ensure_logging(self) -> None:
+        """Raise `LogOffError` if the database changes rows and logs none of it, which no later log shows.
+
+        Asked before anything else at a start and at each connect, so that no other failure hides it.
+        """
 
     def check(self) -> list[Finding]:
         """Check every precondition and report all; raises only when the database can't be reached."""

@@ -63,9 +63,10 @@ def open_history(
 
     The first or next manifest is durable on return. `SourceMismatchError` and `PreconditionError` write
     nothing, `GapError` (when configured to stop) leaves no new epoch. After a `TransientError` it can be
-    called again.
+    called again. `LogOffError` is for the caller to record (`ManifestLog.note_log_off`).
     """
     newest = manifest_log.load(source.identity)
+    source.ensure_logging()
     prepared = source.prepare()
     listed = source.tables().without(refused)
     _require_some(listed, newest, config)

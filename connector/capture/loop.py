@@ -117,8 +117,8 @@ class Capture:
         try:
             if self._open():
                 self._capture()
-        except LogOffError as error:
-            self._manifest_log.note_log_off(error)
+        except LogOffError:
+            self._manifest_log.note_log_off(self._source.identity)
             raise
         finally:
             self._lander.close()
@@ -184,6 +184,7 @@ class Capture:
 
     def _follow(self) -> None:
         """Follow the log over one connection, from the newest manifest's position."""
+        self._source.ensure_logging()
         ensure_log_continues(self._source, self._manifest_log, self._tables, self._dumps, self._config)
         self._start_capturing_new()
         newest = self._manifest_log.newest

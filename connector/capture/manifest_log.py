@@ -10,11 +10,12 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
 from connector.capture.retry import retrying
-from connector.errors import BugError, FencedError, LogOffError, SourceMismatchError
+from connector.errors import BugError, FencedError, SourceMismatchError, TransientError
 from connector.landing.manifest import Manifest, Notice, SourceIdentity
 from connector.landing.manifest_store import commit_manifest, newest_manifest, read_manifest
 from connector.store.protocol import Store
@@ -45,10 +46,11 @@ class ManifestLog:
 
     def load(self, identify: Callable[[Manifest], SourceIdentity]) -> Manifest | None:
         """Read the newest manifest; None in a new landing zone, `SourceMismatchError` in another source's."""
-        self._newest = retrying(self._stop)(newest_manifest, self._store)
-        if self._newest is not None:
-            check_identity(self._newest.source, identify(self._newest))
-        return self._newest
+        newest = retrying(self._stop)(newest_manifest, self._store)
+        if newest is not None:
+            check_identity(newest.source, identify(newest))
+        self._newest = newest
+        return newest
 
     def verify(self) -> None:
         """Check that nobody has committed after our newest manifest; `FencedError` if somebody has."""
@@ -73,15 +75,19 @@ class ManifestLog:
         fresh = self._header_of_next() | {"files": [], "notices": list(notices)}
         return self._write(self.newest.model_copy(update=fresh | changes))
 
-    def note_log_off(self, found: LogOffError) -> None:
-        """Record the gap that begins where the server stopped logging; durable on return.
+    def note_log_off(self, identify: Callable[[Manifest], SourceIdentity]) -> None:
+        """Record the gap that begins where the server at hand stopped logging; durable on return.
 
-        Nothing else shows it once the server logs again. Records nothing if it is not the server whose log is
-        being read, or before the first manifest.
+        Nothing else shows it once the server logs again. It may be any server of this database: a replica
+        that took over lacks the same changes in its log. If it can't be identified now, it counts as one: at
+        worst, a dump that was not needed. Records nothing before the first manifest, nor for another database
+        (`SourceMismatchError`).
         """
         newest = self._newest
-        if newest is None or newest.pending_gap or newest.source.server not in (None, found.server):
+        if newest is None or newest.pending_gap:
             return
+        with suppress(TransientError):
+            check_identity(newest.source, identify(newest))
         log.error("after %s the server ran without writing its log", newest.position_text)
         self.commit(pending_gap="the server ran for a while without writing its log")
 

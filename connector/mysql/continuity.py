@@ -47,6 +47,11 @@ def of_file(number: int, created: int) -> LastCommit:
     return LastCommit(position=pack_position(number, FILE_START), txid=_FILE, committed_at=begun)
 
 
+def is_named(last: LastCommit) -> bool:
+    """Return whether the last commit has an id that another server may know."""
+    return last.txid not in (_ANONYMOUS, _FILE)
+
+
 def differs(stream: BinlogStream, last: LastCommit) -> str | None:
     """Return why the log is not the one in which `last` was read, or None if it is. Closes the stream.
 

@@ -10,7 +10,8 @@ skipped with the rest; so a set never names what its server has not executed.
 Only another server's ids prove anything. The same server gives the same ids to other transactions after a
 reset, or restored from a copy: there, a purged file is a gap even if nothing of it was missing. If that
 server's replica takes over, its ids are the same ones again. So the last commit that was read must not be of
-a later time there (`later_commit`): a replica logs the time of the original commit, or one before it.
+a later time there (`why_unproven`): a replica logs the time of the original commit, or one before it.
+And it must be in that server's log: a replica that wrote no log for a while has the ids, but not the changes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pymysql.connections import Connection
 
 from connector.errors import TransientError
 from connector.landing.manifest import LastCommit
+from connector.mysql import continuity
 from connector.mysql.codec.segment import unpack_position
 from connector.mysql.connection import literal, query, row, rows
 from connector.mysql.continuity import to_datetime
@@ -94,29 +96,34 @@ def _begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[events.Beg
         raise TransientError(f"the log ended at {at}, before {upto}")
 
 
-def later_commit(
+def why_unproven(
     connection: Connection[Any],
     server: Server,
     files: Mapping[int, LogFile],
     last: LastCommit | None,
     open_file: Callable[[LogFile], BinlogStream],
 ) -> str | None:
-    """Return why another server's transaction with the id of `last` is another one; None if it is not.
+    """Return why another server's transaction with the id of `last` proves nothing; None if it is the same.
 
-    None also if the server never executed it (a write of ours), has purged it, or if `last` has no id. Reads
-    the log from the start of one file up to it.
+    It is another one, or the server executed it while it wrote no log. None also if the server never executed
+    it (a write of ours), has purged it, or if `last` has no id. Reads the log from the start of one file up
+    to it.
     """
-    is_named = last is not None and re.search("[0-9][:-]", last.txid)
-    if last is None or not is_named or missing(connection, server, last.txid):
+    if last is None or not continuity.is_named(last) or missing(connection, server, last.txid):
         return None
     for number in sorted(files, reverse=True):
         if _is_before_file(server, last.txid, _gtids_before(connection, files[number].name)):
             continue
         found = next((b for b in _begins(open_file(files[number])) if b.txid == last.txid), None)
-        if found is None or to_datetime(found.original or found.micros) <= last.committed_at:
+        if found is None:
+            return f"it executed {last.txid} without logging it"
+        if to_datetime(found.original or found.micros) <= last.committed_at:
             return None
         at = to_datetime(found.original or found.micros)
-        return f"its {last.txid} is of {at:%Y-%m-%d %H:%M:%S}Z, not of {last.committed_at:%Y-%m-%d %H:%M:%S}Z"
+        return (
+            f"its {last.txid} is of {at:%Y-%m-%d %H:%M:%S}Z, not of {last.committed_at:%Y-%m-%d %H:%M:%S}Z:"
+            " the former server had been restored or reset"
+        )
     return None
 
 

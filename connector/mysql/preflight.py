@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from pymysql.connections import Connection
-from pymysql.err import OperationalError, ProgrammingError
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import DeltatideError, LogOffError
@@ -106,11 +104,8 @@ def _other_replica(context: CheckContext, ours: int) -> str | None:
 
 
 def _check_log(context: CheckContext) -> Iterator[Finding]:
+    """Check how the server logs; that it does is asked before everything else (`Source.ensure_logging`)."""
     if context.variable("log_bin") != "ON":
-        yield Finding(
-            "log_bin", "failed", "is OFF", "set log_bin = ON in the configuration, restart the server",
-            recorded=True,
-        )  # fmt: skip
         return
     yield from _check_stays_on(context)
     yield _check_setting(context, "binlog_format", "ROW")
@@ -126,13 +121,7 @@ def _check_log(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_stays_on(context: CheckContext) -> Iterator[Finding]:
-    """Report a server that stopped logging since it could not write its log, or would do so."""
-    try:
-        with suppress(OperationalError, ProgrammingError):  # `_check_rights` reports those
-            end_of_log(context.connection, context.server)
-    except LogOffError as error:
-        detail = "was turned off because the server could not write its log"
-        yield Finding("log_bin", "failed", detail, error.hint, recorded=True)
+    """Report a server that would stop logging if it could not write its log."""
     name = "binlog_error_action"
     action = context.variable(name)
     if action == "ABORT_SERVER":
@@ -268,9 +257,12 @@ def _has_gtids(context: CheckContext) -> bool:
 def _check_rights(context: CheckContext) -> Iterator[Finding]:
     mariadb, user = context.server.mariadb, context.user
     client = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"
-    with refusals() as denied:
-        end_of_log(context.connection, context.server)
-        files = log_files(context.connection, context.server)
+    try:
+        with refusals() as denied:
+            end_of_log(context.connection, context.server)
+            files = log_files(context.connection, context.server)
+    except LogOffError:
+        return
     if denied:
         yield Finding("rights", "failed", denied[0], f"GRANT {client}, REPLICATION SLAVE ON *.* TO {user};")
         return

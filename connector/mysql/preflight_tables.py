@@ -13,7 +13,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
-from connector.errors import PreconditionError
+from connector.errors import LogOffError, PreconditionError
 from connector.mysql.catalog import (
     LOCKED,
     TRANSACTIONAL,
@@ -203,14 +203,17 @@ def _unique_indexes(connection: Connection[Any], table: TableName) -> list[tuple
 
 
 class refusals:  # noqa: N801
-    """Try something: collects the server's refusals instead of raising them; raises for locks."""
+    """Try something: collects the server's refusals instead of raising them; raises for locks.
+
+    That the server writes no log (`LogOffError`) is not a refusal.
+    """
 
     def __enter__(self) -> list[str]:
         self._reasons: list[str] = []
         return self._reasons
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if error is not None and code_of(error) in LOCKED:
+        if error is not None and (code_of(error) in LOCKED or isinstance(error, LogOffError)):
             return False
         if isinstance(error, (pymysql.OperationalError, pymysql.ProgrammingError, PreconditionError)):
             self._reasons.append(text_of(error))

@@ -70,12 +70,27 @@ def find_server(connection: Connection[Any]) -> Server:
     return Server(mariadb, str(found["version"]), int(found["server_id"]), uuid, lower_case)
 
 
+def ensure_logging(connection: Connection[Any], server: Server) -> None:
+    """Raise `LogOffError` if the server writes no log: started without one, or having failed to write it.
+
+    The first needs no rights to see; the second counts as logging if we lack the right to ask.
+    """
+    found = row(connection, "SELECT @@global.log_bin")
+    if found is not None and not found[0]:
+        raise _log_off()
+    try:
+        end_of_log(connection, server)
+    except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
+        if error.args[0] not in _REFUSED:
+            raise
+
+
 def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
     """Return file and offset of the end of the log; `LogOffError` without a binary log."""
     renamed = not server.mariadb and server.release >= (8, 2)
     found = row(connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
     if found is None:
-        raise _log_off(server)
+        raise _log_off()
     return str(found[0]), int(found[1])
 
 
@@ -97,10 +112,8 @@ def is_replica(connection: Connection[Any]) -> bool:
     )
 
 
-def _log_off(server: Server) -> LogOffError:
-    return LogOffError(
-        server.uuid, hint="set log_bin = ON, make sure that it can write its log, and restart it"
-    )
+def _log_off() -> LogOffError:
+    return LogOffError(hint="set log_bin = ON, make sure that it can write its log, and restart it")
 
 
 def log_files(connection: Connection[Any], server: Server) -> dict[int, LogFile]:
@@ -109,7 +122,7 @@ def log_files(connection: Connection[Any], server: Server) -> dict[int, LogFile]
         listed = rows(connection, "SHOW BINARY LOGS")
     except pymysql.Error as error:
         if error.args[0] == NO_BINARY_LOG:
-            raise _log_off(server) from error
+            raise _log_off() from error
         raise
     files = [LogFile(number_of(str(name)), str(name), int(size)) for name, size, *_ in listed]
     return {file.number: file for file in files}

@@ -37,6 +37,7 @@ from connector.mysql.server import (
     LogFile,
     Server,
     end_of_log,
+    ensure_logging,
     find_server,
     format_binlog_position,
     log_files,
@@ -73,6 +74,12 @@ class MysqlSource:
         self._listed: set[TableName] = set()  # with those that a RENAME hides while the log is being opened
         self._prepared: dict[str, set[TableName]] = {}
         self._was_durable = True  # at each look: settings changed at run time are gone after a crash
+
+    def ensure_logging(self) -> None:
+        """Raise `LogOffError` if the server writes no log."""
+        connection = self._connected()
+        with driver_errors("asking whether the server writes a log"):
+            ensure_logging(connection, self._server_of(connection))
 
     def check(self) -> list[Finding]:
         """Check and report every precondition; raises only if the server can't be reached."""
@@ -279,8 +286,8 @@ class MysqlSource:
         if lacking := self._missing_gtids(connection, here, must):
             return f"{reason}, and it never executed {lacking}"
         open_file = lambda file: self._stream_of(here, files, pack_position(file.number, 4))  # noqa: E731
-        if other := failover.later_commit(connection, here, files, known.last_commit, open_file):
-            return f"{reason}, and {other}: the former server was restored or reset"
+        if unproven := failover.why_unproven(connection, here, files, known.last_commit, open_file):
+            return f"{reason}, and {unproven}"
         if must != gtids:
             gtids = failover.executed_of(connection, here, gtids, must)
         file = failover.first_file_after(connection, here, files, gtids)

@@ -88,6 +88,9 @@ class PostgresSource:
         self._types: Types = {}
         self._failures = _Failures(0, 0.0)
 
+    def ensure_logging(self) -> None:
+        """Do nothing: the server always writes its log, and refuses to start if slots need more of it."""
+
     def check(self) -> list[Finding]:
         """Check and report every precondition; raises only if the database can't be reached.
 

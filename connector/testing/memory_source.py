@@ -53,8 +53,8 @@ class MemorySource:
     ) -> None:
         """Make a named moment fail, once it has passed `after` times.
 
-        Moments: check, look, why_not_resumable, begin_history, open_log, read, take, confirm,
-        not_yet_visible, open_tables, next_boundary, open_chunk, rows.
+        Moments: ensure_logging, check, identity, tables, look, why_not_resumable, begin_history, open_log,
+        read, take, confirm, not_yet_visible, open_tables, next_boundary, open_chunk, rows.
         """
         error = error or TransientError(f"the connection was lost on purpose, at {moment}")
         with self._lock:
@@ -90,6 +90,10 @@ class MemorySource:
                 self._faults.remove(fault)
         raise fault.error
 
+    def ensure_logging(self) -> None:
+        """Do nothing: it logs everything, unless set to fail."""
+        self.reach("ensure_logging")
+
     def check(self) -> list[Finding]:
         """Find nothing wrong."""
         self.reach("check")
@@ -97,6 +101,7 @@ class MemorySource:
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Return which database this is."""
+        self.reach("identity")
         return SourceIdentity(
             name=self._config.name,
             kind="postgres",

@@ -42,8 +42,13 @@ class Replicated:
             self.replica.execute(f"SELECT MASTER_GTID_WAIT('{done}', 60)")
 
     def stop(self) -> None:
-        """Stop replication: the replica becomes a standalone server."""
+        """Stop replication, to go on later."""
         self.replica.execute(*(["STOP REPLICA"] if self.primary.is_mysql else ["STOP SLAVE"]))
+
+    def promote(self) -> None:
+        """End replication: the replica is none any more."""
+        self.stop()
+        self.replica.execute("RESET REPLICA ALL" if self.primary.is_mysql else "RESET SLAVE ALL")
 
     def start(self) -> None:
         """Start or resume replication."""

@@ -12,9 +12,10 @@ from connector.capture import retry
 from connector.capture.history import open_history
 from connector.capture.lander import Lander
 from connector.capture.manifest_log import ManifestLog
-from connector.errors import LogOffError, PreconditionError, TransientError
+from connector.errors import DeltatideError, LogOffError, PreconditionError, TransientError
 from connector.landing.format import LEASE
 from connector.landing.lease import read_lease
+from connector.landing.manifest_store import newest_manifest
 from connector.source import Finding
 from connector.testing.memory_store import MemoryStore
 from tests.support.agents import CheckedSource, config_of, shop
@@ -25,9 +26,13 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
+def shop_source(store: MemoryStore) -> CheckedSource:
+    return CheckedSource(shop(rows=3), config_of().source, store)
+
+
 @pytest.fixture(autouse=True)
 def source(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> CheckedSource:
-    source = CheckedSource(shop(rows=3), config_of().source, store)
+    source = shop_source(store)
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
     monkeypatch.setattr(agent, "open_source", lambda _config: source)
@@ -102,15 +107,53 @@ def test_a_name_that_matches_nothing_ends_the_first_start_alone_later_the_table_
     assert "tables public.gone: no table matches" in caplog.text
 
 
-def test_a_log_that_is_off_is_met_again_by_the_capture_which_records_the_gap(
-    source: CheckedSource, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("moment", "error"),
+    [
+        ("check", None),
+        ("check", PreconditionError("the server is read-only")),
+        ("identity", TransientError("it is shut down")),
+    ],
+)
+def test_a_server_without_its_log_is_recorded_as_a_gap_whatever_else_ends_the_start(
+    source: CheckedSource, store: MemoryStore, moment: str, error: DeltatideError | None
 ) -> None:
-    off = Finding("log_bin", "failed", "is OFF", "set log_bin = ON", recorded=True)
-    monkeypatch.setattr(CheckedSource, "check", lambda _self: [off])
-
-    def run(_capture: agent.Capture) -> None:
-        raise LogOffError("server")
-
-    monkeypatch.setattr(agent.Capture, "run", run)
-    with pytest.raises(LogOffError):
+    open_history(source, ManifestLog(store, 1), Lander(store), config_of())
+    source.fail("ensure_logging", error=LogOffError(hint="set log_bin = ON"))
+    if error is not None:
+        source.fail(moment, error=error)
+    with pytest.raises(PreconditionError, match="the server writes no log\n  -> set log_bin = ON"):
         agent.run(config_of())
+    newest, lease = newest_manifest(store), read_lease(store)
+    assert newest is not None
+    assert newest.pending_gap
+    assert lease is not None
+    assert lease.released
+
+
+def test_a_server_that_logs_again_when_the_check_is_repeated_is_a_gap_too(
+    source: CheckedSource, store: MemoryStore
+) -> None:
+    open_history(source, ManifestLog(store, 1), Lander(store), config_of())
+    source.fail("ensure_logging", error=LogOffError())
+    source.fail("check", error=TransientError("it is restarted"))
+    agent.run(config_of())
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert newest.pending_gap
+
+
+def test_a_server_without_its_log_is_no_gap_before_the_first_manifest_nor_of_another_database(
+    source: CheckedSource, store: MemoryStore
+) -> None:
+    source.fail("ensure_logging", times=2, error=LogOffError())
+    with pytest.raises(PreconditionError, match="the server writes no log"):
+        agent.run(config_of())
+    assert read_lease(store) is None
+    open_history(shop_source(store), ManifestLog(store, 1), Lander(store), config_of())
+    source.database.name = "another"
+    with pytest.raises(PreconditionError, match="was written from database"):
+        agent.run(config_of())
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert newest.pending_gap is None

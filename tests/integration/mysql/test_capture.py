@@ -34,10 +34,9 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.2)
 
 
-@contextmanager
-def agent(mariadb: MariaDatabase, folder: Path, url: str | None = None, **dump: Any) -> Iterator[LocalStore]:
-    """A capture in a thread of its own; ends gracefully."""
-    config = Config.model_validate(
+def config_of(mariadb: MariaDatabase, folder: Path, url: str | None = None, **dump: Any) -> Config:
+    """The configuration of a database's agent, with short intervals."""
+    return Config.model_validate(
         {
             "source": {
                 "name": "t" + mariadb.name.replace("_", "-")[-40:],
@@ -49,7 +48,13 @@ def agent(mariadb: MariaDatabase, folder: Path, url: str | None = None, **dump: 
             "dump": {"chunk_rows": 100, "workers": 2, **dump},
         }
     )
-    store = LocalStore(folder / "t")
+
+
+@contextmanager
+def agent(mariadb: MariaDatabase, folder: Path, url: str | None = None, **dump: Any) -> Iterator[LocalStore]:
+    """A capture in a thread of its own; ends gracefully."""
+    config = config_of(mariadb, folder, url, **dump)
+    store = LocalStore(folder / config.source.name)
     source = MysqlSource(config.source, config.tables)
     running = Capture(source, store, config)
     errors: list[BaseException] = []

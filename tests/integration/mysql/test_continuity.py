@@ -12,15 +12,18 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from connector.agent import run
 from connector.capture.history import resume_point_of
 from connector.demo.servers.mariadb import MariadbServer
-from connector.errors import LogOffError
+from connector.errors import LogOffError, PreconditionError
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.codec.segment import unpack_position
+from connector.mysql.log.stream import replica_id
 from connector.source import ResumePoint
 from tests.integration.mysql.test_capture import (
     agent,
     assert_equal,
+    config_of,
     fill,
     is_equal,
     short_waits,
@@ -174,6 +177,40 @@ def test_a_server_that_ran_without_its_log_for_a_while_is_a_gap(
     run_until_the_log_is_off(restored, tmp_path, turn_off)
     restored.server.settings.clear()
     restored.server.settings.update(settings)
+    restored.server.restart()
+    assert_gap_is_repaired(restored, tmp_path)
+
+
+def restart_with(database: MariaDatabase, **settings: str | None) -> None:
+    """Restart with some settings changed, or removed (None)."""
+    merged = database.server.settings | {name.replace("_", "-"): value for name, value in settings.items()}
+    database.server.settings = {name: value for name, value in merged.items() if value is not None}
+    database.server.restart()
+
+
+@pytest.mark.parametrize("maintenance", ["nothing else", "another failure"])
+def test_a_log_that_was_off_is_a_gap_if_an_agent_was_only_started_meanwhile(
+    restored: MariaDatabase, tmp_path: Path, maintenance: str
+) -> None:
+    """MySQL without GTIDs can't be captured while it is read-only; nor MariaDB with the agent's server_id."""
+    if restored.is_mysql:
+        restart_with(restored, gtid_mode="OFF", enforce_gtid_consistency="OFF")
+    fill(restored)
+    with agent(restored, tmp_path) as store:
+        wait_caught_up(restored, store)
+    kept = dict(restored.server.settings)
+    other: dict[str, str | None] = {}
+    if maintenance == "another failure":
+        config = config_of(restored, tmp_path)
+        other = (
+            {"read_only": "ON"} if restored.is_mysql else {"server_id": str(replica_id(config.source.name))}
+        )
+    restart_with(restored, log_bin=None, skip_log_bin="", **other)
+    with pytest.raises(PreconditionError, match="the server writes no log") as told:
+        run(config_of(restored, tmp_path))
+    assert ("own tables" in str(told.value) or "server_id" in str(told.value)) == bool(other)
+    restored.execute("SET GLOBAL read_only = 0", *UNLOGGED)
+    restored.server.settings = kept
     restored.server.restart()
     assert_gap_is_repaired(restored, tmp_path)
 

@@ -10,14 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from connector.errors import SourceMismatchError
+from connector.agent import run
+from connector.errors import PreconditionError, SourceMismatchError
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.mysql import source
 from connector.store.local import LocalStore
-from tests.integration.mysql.test_capture import Load, agent, assert_equal, fill, short_waits, wait_caught_up
-from tests.integration.mysql.test_continuity import copy_disk, put_back
+from tests.integration.mysql.test_capture import (
+    Load,
+    agent,
+    assert_equal,
+    config_of,
+    fill,
+    short_waits,
+    wait_caught_up,
+)
+from tests.integration.mysql.test_continuity import copy_disk, put_back, restart_with
 from tests.support.cuts import manifests_in
 from tests.support.mysql_source import reader_of, source_of
 from tests.support.replication import Replicated, replicated
@@ -429,3 +438,35 @@ def test_the_replica_of_a_primary_that_was_restored_from_a_copy_is_a_gap(
         assert_equal(replica, store, "t")
     (gap,) = newest_of(store).gaps
     assert "restored" in gap.reason
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_replica_that_wrote_no_log_for_a_while_is_a_gap(
+    servers: Replicated, tmp_path: Path, started: bool
+) -> None:
+    """It takes over without its log; an agent is started meanwhile, or only once it logs again."""
+    primary, replica = servers.primary, servers.replica
+    fill(primary)
+    servers.wait_applied()
+    kept = dict(replica.server.settings)
+    restart_with(replica, log_bin=None, skip_log_bin="", log_slave_updates=None)
+    servers.start()
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+        primary.execute("UPDATE t SET v = 'last' WHERE id = 1")
+        wait_caught_up(primary, store)
+    servers.wait_applied()
+    servers.promote()
+    primary.server.stop(crash=True)
+    if started:
+        with pytest.raises(PreconditionError, match="the server writes no log"):
+            run(config_of(replica, tmp_path))
+    replica.execute("UPDATE t SET v = 'unlogged' WHERE id < 100", "DELETE FROM t WHERE id > 900")
+    replica.server.settings = kept
+    replica.server.restart()
+    with agent(replica, tmp_path) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(replica, store)
+        assert_equal(replica, store, "t")
+    (gap,) = newest_of(store).gaps
+    assert ("without its log" in gap.reason) == started

@@ -393,7 +393,7 @@ def test_a_gap_ends_the_run_where_it_is_configured_to(database: MemoryDatabase, 
     assert newest_manifest(store).number == number
 
 
-@pytest.mark.parametrize("moment", ["read", "why_not_resumable"])
+@pytest.mark.parametrize("moment", ["read", "ensure_logging", "why_not_resumable"])
 @pytest.mark.parametrize("on_gap", ["repair", "stop"])
 def test_a_server_seen_without_its_log_is_a_gap_whatever_its_log_looks_like_later(
     database: MemoryDatabase, store: MemoryStore, moment: str, on_gap: str
@@ -416,6 +416,22 @@ def test_a_server_seen_without_its_log_is_a_gap_whatever_its_log_looks_like_late
         newest = agent.wait(lambda m: m.epoch == 2 and m.exact, "the gap is repaired")
     assert [gap.reason for gap in newest.gaps] == ["the server ran for a while without writing its log"]
     assert newest.pending_gap is None
+
+
+def test_a_server_without_its_log_is_seen_before_anything_else_ends_the_start(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+    agent = Agent(database, store)
+    agent.source.fail("ensure_logging", error=LogOffError())
+    agent.source.fail("tables", error=PreconditionError("nothing can be seen"))
+    agent.start()
+    agent.join()
+    assert isinstance(agent.error, LogOffError)
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert newest.pending_gap
 
 
 def test_chunks_are_not_handed_out_before_the_log_of_a_new_epoch_is_open(

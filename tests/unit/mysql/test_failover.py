@@ -1,0 +1,42 @@
+"""Which transactions another server is asked for."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from connector.landing.manifest import LastCommit
+from connector.mysql import continuity, failover
+from connector.mysql.gtid import Gtid
+from connector.mysql.log.events import Begin
+from connector.mysql.server import Server
+
+
+def is_asked_for(last: LastCommit, monkeypatch: pytest.MonkeyPatch) -> bool:
+    asked: list[str] = []
+
+    def missing(_connection: Any, _server: Server, gtids: str) -> str:
+        asked.append(gtids)
+        return gtids
+
+    monkeypatch.setattr(failover, "missing", missing)
+    none = cast(Any, None)
+    assert failover.why_unproven(none, Server(False, "9.0", 1, "u", False), {}, last, none) is None
+    return asked == [last.txid]
+
+
+@pytest.mark.parametrize(
+    "origin", ["2a1d0ab4-e664-11f1-bc41-02fc00000001", "2a1d0aba-e66b-11fc-bc4d-02fc0000000e"]
+)
+def test_a_transaction_is_asked_for_whatever_its_servers_uuid_ends_in(
+    origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Begin(Gtid(origin, 7), micros=0, standalone=False)
+    assert is_asked_for(continuity.of_transaction(4, begin), monkeypatch)
+
+
+def test_what_has_no_id_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Begin(None, micros=0, standalone=False)
+    assert not is_asked_for(continuity.of_transaction(4, begin), monkeypatch)
+    assert not is_asked_for(continuity.of_file(1, created=0), monkeypatch)
