@@ -172,7 +172,7 @@ def _check_filters(context: CheckContext) -> Iterator[Finding]:
                 "remove binlog_do_db and binlog_ignore_db from the configuration, restart the server",
             )  # fmt: skip
     logged = context.variable("log_slave_updates") or context.variable("log_replica_updates")
-    if logged == "OFF" and not denied and is_replica(context.connection):
+    if logged == "OFF" and not denied and is_replica(context.connection):  # `_check_rights`: may we ask
         yield Finding(
             "log_slave_updates", "failed", "is OFF on a replica: what it applies is not in its log",
             "set log_slave_updates = ON in the configuration, restart the server",
@@ -256,13 +256,15 @@ def _has_gtids(context: CheckContext) -> bool:
 
 def _check_rights(context: CheckContext) -> Iterator[Finding]:
     mariadb, user = context.server.mariadb, context.user
-    client = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"
+    client = "BINLOG MONITOR, REPLICA MONITOR" if mariadb else "REPLICATION CLIENT"
     try:
         with refusals() as denied:
             end_of_log(context.connection, context.server)
             files = log_files(context.connection, context.server)
     except LogOffError:
         return
+    if not denied and is_replica(context.connection) is None:
+        denied.append("whether the server is a replica can't be seen")
     if denied:
         yield Finding("rights", "failed", denied[0], f"GRANT {client}, REPLICATION SLAVE ON *.* TO {user};")
         return
@@ -276,21 +278,23 @@ def _check_rights(context: CheckContext) -> Iterator[Finding]:
 
 def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
     """Check that our two small tables exist and are writable, or could be created."""
+    unwritten = context.variable("read_only") == "ON" or is_replica(context.connection)
     with refusals() as denied:
-        if not _read_only(context) and context.state_tables.is_there(context.connection):
+        if not unwritten and context.state_tables.is_there(context.connection):
             rows(context.connection, f"SELECT 1 FROM {OWN_DATABASE}.watermark LIMIT 0")
             context.state_tables.try_writing(context.connection)
             yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark exists")
             return
-        if not _read_only(context) and _may_create(context):
+        if not unwritten and _may_create(context):
             yield Finding("own tables", "ok", f"{OWN_DATABASE}.watermark will be created")
             return
     fix = f"{GRANT} TO {context.user};"
     missing = (
         denied[0] if denied else f"{OWN_DATABASE}.watermark does not exist, and the user may not create it"
     )
-    if _read_only(context):
-        missing, fix = "the server is read-only or a replica", "nothing, or capture its primary"
+    if unwritten:
+        missing = "the server is read-only or a replica"
+        fix = "none is needed; or capture its primary; if it was promoted: RESET REPLICA ALL;"
     if _has_gtids(context):
         how = "" if context.server.mariadb else "low watermarks are taken by gtid_executed, and "
         yield Finding(
@@ -300,10 +304,6 @@ def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
         yield Finding(
             "own tables", "failed", f"{missing}; dumps need it for their watermarks without GTIDs", fix
         )
-
-
-def _read_only(context: CheckContext) -> bool:
-    return context.variable("read_only") == "ON" or is_replica(context.connection)
 
 
 def _may_create(context: CheckContext) -> bool:

@@ -24,8 +24,13 @@ MAX_OFFSET = (1 << 32) - 1
 NO_BINARY_LOG = 1381
 """ER_NO_BINARY_LOGGING."""
 
-_REFUSED = (1044, 1045, 1064, 1142, 1227)
+SYNTAX_ERROR = 1064
+
+_REFUSED = (1044, 1045, SYNTAX_ERROR, 1142, 1227)
 """Missing rights, or a release so old that its syntax differs."""
+
+_SHOW_CHANNELS = ("SHOW ALL REPLICAS STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
+"""MariaDB's, whose other forms leave out named connections; MySQL's; MySQL's before 8.0.22."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +99,31 @@ def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
     return str(found[0]), int(found[1])
 
 
-def is_replica(connection: Connection[Any]) -> bool:
-    """Return whether the server applies another one's log; False if we lack the right to ask."""
-    with connection.cursor(DictCursor) as cursor:
-        try:
-            cursor.execute("SHOW REPLICA STATUS")
-        except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
-            if error.args[0] in _REFUSED:
-                return False
-            raise
-        channels = cursor.fetchall()
-    return any(
-        value != "No"
-        for channel in channels
-        for name, value in channel.items()
-        if name.endswith("_SQL_Running")
-    )
+def is_replica(connection: Connection[Any]) -> bool | None:
+    """Return whether the server has a replication channel, running or stopped; None if we may not ask.
+
+    A stopped one goes on later; only RESET REPLICA ALL ends it. Members of a group replicate what any of them
+    is told to write, so its channels do not count.
+    """
+    for statement in _SHOW_CHANNELS:
+        with connection.cursor(DictCursor) as cursor:
+            try:
+                cursor.execute(statement)
+            except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
+                if error.args[0] == SYNTAX_ERROR:
+                    continue
+                if error.args[0] in _REFUSED:
+                    return None
+                raise
+            names = [str(channel.get("Channel_Name", "")) for channel in cursor.fetchall()]
+            return any(not name.startswith("group_replication_") for name in names)
+    return None
+
+
+def is_primary(connection: Connection[Any]) -> bool:
+    """Return whether the server may be written: it is not read-only, and certainly no replica."""
+    found = row(connection, "SELECT @@global.read_only")
+    return found is not None and str(found[0]) in ("0", "OFF") and is_replica(connection) is False
 
 
 def _log_off() -> LogOffError:

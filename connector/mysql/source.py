@@ -336,9 +336,9 @@ class MysqlSource:
         if writable:
             recorded_file = RecordedFile(server.uuid, number, self._created(server, files[number].name))
             with driver_errors("recording the log file"):
-                self._state_tables.record_file(connection, recorded_file)
+                recorded = self._state_tables.record_file(connection, recorded_file)
                 self._state_tables.note_again(connection)
-            self._begun = None
+            self._begun = None if recorded else self._begun
         self._reader = self._open(server, files[number].name, epoch, history, writable=writable)
         return self._reader
 

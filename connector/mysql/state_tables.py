@@ -12,6 +12,12 @@ Invariants:
 - Nobody needs the watermark's last writes: a failover that lost them is not a gap. One that lost a write of
   ``unlogged_change`` is, since an agent that was stopped meanwhile would never learn of that change.
 
+One rule says when they are written: on a server that is certainly a primary (`is_primary`) and lets us. On a
+replica, our writes would be transactions of its own, which the other servers lack, and which may end its
+replication. What we may not ask counts as a replica; one whose threads are stopped still is one. The rights
+are tried, by writes that change nothing, when a log is opened and when a server becomes a primary. Locks of
+others (FLUSH TABLES WITH READ LOCK) never change the answer: a write of no hurry is put off, others wait.
+
 If they are missing or not writable, everything still works, except that an unlogged change quarantines its
 table, and MySQL's low watermarks need GTIDs instead of the barrier.
 """
@@ -19,17 +25,28 @@ table, and MySQL's low watermarks need GTIDs instead of the barrier.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
 
-from connector.mysql.connection import READ_ONLY, code_of, is_transient, literal, query, row, rows
+from connector.mysql.catalog import LOCKED
+from connector.mysql.connection import (
+    LOCK_SECONDS,
+    READ_ONLY,
+    code_of,
+    is_transient,
+    literal,
+    query,
+    row,
+    rows,
+)
 from connector.mysql.log.ddl_effects import UnloggedChange
 from connector.mysql.log.schema_cache import OWN_DATABASE, WATERMARK
-from connector.mysql.server import is_replica
+from connector.mysql.server import is_primary
 from connector.schema import TableName
 
 _WATERMARK = str(WATERMARK)
@@ -69,7 +86,7 @@ class StateTables:
     def create(self, connection: Connection[Any]) -> bool:
         """Create what is missing; return False if not allowed (a replica, or missing rights)."""
         try:
-            if _is_read_only(connection):
+            if not is_primary(connection):
                 return False
             if not self.is_there(connection):
                 for statement in _CREATE:
@@ -85,16 +102,21 @@ class StateTables:
             return False
         return True
 
-    def is_writable(self, connection: Connection[Any]) -> bool:
-        """Return whether our row exists and may be written: never on a replica, whatever the rights.
+    def is_writable(self, connection: Connection[Any], was: bool | None = None) -> bool:
+        """Return whether our row exists and may be written.
 
-        A write there would be a transaction of its own, which the other servers never get.
+        `was`: the answer before, if there was one. If so, the rights are not tried again, and while locks
+        keep us from trying them, it stays the answer.
         """
         try:
-            if _is_read_only(connection) or self.identity(connection) is None:
+            if not is_primary(connection) or self.identity(connection) is None:
                 return False
-            self.try_writing(connection)
+            if not was:
+                with _brief_wait(connection):
+                    self.try_writing(connection)
         except pymysql.Error as error:
+            if was is not None and code_of(error) in LOCKED:
+                return was
             if is_transient(code_of(error)) and code_of(error) not in READ_ONLY:
                 raise
             return False
@@ -138,13 +160,20 @@ class StateTables:
         )
         return RecordedFile(str(found[0]), int(found[1]), int(found[2])) if found else None
 
-    def record_file(self, connection: Connection[Any], file: RecordedFile) -> None:
-        """Record a log file."""
-        query(
-            connection,
-            f"UPDATE {_WATERMARK} SET log_server = {literal(file.server)}, log_file = {file.file},"
-            f" log_created = {file.created} WHERE {self._is_ours}",
-        )
+    def record_file(self, connection: Connection[Any], file: RecordedFile) -> bool:
+        """Record a log file; return False if others' locks prevent it now, which is no loss for a while."""
+        try:
+            with _brief_wait(connection):
+                query(
+                    connection,
+                    f"UPDATE {_WATERMARK} SET log_server = {literal(file.server)}, log_file = {file.file},"
+                    f" log_created = {file.created} WHERE {self._is_ours}",
+                )
+        except pymysql.Error as error:
+            if code_of(error) not in LOCKED:
+                raise
+            return False
+        return True
 
     def note_unlogged(
         self, connection: Connection[Any], table: TableName, epoch: int, lsn: int, reason: str
@@ -186,9 +215,15 @@ class StateTables:
         return {TableName(_text(s), _text(n)): _fingerprint(epoch, lsn) for s, n, epoch, lsn in found}
 
 
-def _is_read_only(connection: Connection[Any]) -> bool:
-    found = row(connection, "SELECT @@global.read_only")
-    return (found is not None and str(found[0]) not in ("0", "OFF")) or is_replica(connection)
+@contextmanager
+def _brief_wait(connection: Connection[Any]) -> Iterator[None]:
+    """Wait for the locks of others for no more than a second: the log is not read meanwhile."""
+    query(connection, "SET SESSION lock_wait_timeout = 1")
+    try:
+        yield
+    finally:
+        with suppress(pymysql.Error):  # the session is lost, and with it this setting
+            query(connection, f"SET SESSION lock_wait_timeout = {LOCK_SECONDS}")
 
 
 def _fingerprint(epoch: int, lsn: int) -> str:

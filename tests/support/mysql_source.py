@@ -16,7 +16,7 @@ from tests.support.servers.mariadb import MariaDatabase
 def reader_of(database: MariaDatabase) -> str:
     """Create a user who may read the log and this database, and write nothing; return its URL."""
     user = f"reader{secrets.token_hex(4)}"
-    client = "REPLICATION CLIENT" if database.is_mysql else "BINLOG MONITOR"
+    client = "REPLICATION CLIENT" if database.is_mysql else "BINLOG MONITOR, REPLICA MONITOR"
     database.execute(
         f"CREATE USER {user} IDENTIFIED BY 'secret'",
         f"GRANT REPLICATION SLAVE, {client} ON *.* TO {user}",

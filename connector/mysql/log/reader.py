@@ -4,7 +4,8 @@ Invariants:
 
 - Nothing is confirmed to the server: it keeps its log by time or size, which `preflight` checks.
 - Unlogged changes (`connector.mysql.state_tables`) are recorded before `read` returns.
-- The creation time of each file that the log continues in is recorded, so a RESET can be detected later.
+- The creation time of each file that the log continues in is recorded at the next look, so a RESET can be
+  detected later.
 """
 
 from __future__ import annotations
@@ -149,14 +150,18 @@ class MysqlLog:
         elif changes:
             for found in changes:
                 self._buffer.quarantine_unlogged(found)
-        if self._buffer.file != self._recorded_file and self._buffer.created is not None:
-            self._record_file(self._buffer.file, self._buffer.created)
 
-    def _record_file(self, file: int, created: int) -> None:
-        self._recorded_file = file
-        if self._writable:
-            with driver_errors("recording the log file"):
-                self._state_tables.record_file(self._side, RecordedFile(self._server.uuid, file, created))
+    def _record_file(self) -> None:
+        """Record the file that is read, if it is another one than is recorded."""
+        file, created = self._buffer.file, self._buffer.created
+        if not self._writable or file == self._recorded_file or created is None:
+            return
+        with driver_errors("recording the log file"):
+            recorded = self._state_tables.record_file(
+                self._side, RecordedFile(self._server.uuid, file, created)
+            )
+        if recorded:
+            self._recorded_file = file
 
     def _note_writable(self, writable: bool) -> None:
         """Take note of whether the server may be written; write what was not written meanwhile."""
@@ -171,7 +176,8 @@ class MysqlLog:
         Also ask whether the server may be written: it may have become a replica, or no longer be one.
         """
         with driver_errors("reading the end of the log"):
-            self._note_writable(self._state_tables.is_writable(self._side))
+            self._note_writable(self._state_tables.is_writable(self._side, self._writable))
+            self._record_file()
             name, offset = end_of_log(self._side, self._server)
             end, position = position_of(name, offset), self.position
             self.behind_bytes = self._distance(position, name, offset)

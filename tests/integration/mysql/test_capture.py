@@ -17,6 +17,9 @@ from connector.capture.loop import Capture
 from connector.config import Config
 from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
+from connector.mysql.codec.segment import unpack_position
+from connector.mysql.log import reader
+from connector.mysql.server import end_of_log
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
@@ -219,6 +222,38 @@ def test_a_primary_that_is_made_read_only_goes_on_being_captured(
             assert_equal(mariadb, store, "t")
     finally:
         mariadb.execute("SET GLOBAL read_only = 0")
+
+
+def test_a_global_read_lock_ends_no_reading(
+    mariadb: MariaDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backup holds it for long; then the log goes on in the next file, which is recorded afterwards."""
+    ends: list[None] = []
+
+    def counted(*arguments: Any) -> tuple[str, int]:
+        ends.append(None)
+        return end_of_log(*arguments)
+
+    def recorded() -> bool:
+        number = unpack_position(mariadb.end_of_log())[0]
+        return mariadb.execute("SELECT max(log_file) FROM deltatide.watermark") == [(number,)]
+
+    monkeypatch.setattr(reader, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(reader, "end_of_log", counted)
+    fill(mariadb)
+    with agent(mariadb, tmp_path) as store, mariadb.connect() as backup, backup.cursor() as cursor:
+        wait_caught_up(mariadb, store)
+        cursor.execute("FLUSH TABLES WITH READ LOCK")
+        cursor.execute("FLUSH BINARY LOGS")
+        size = len(ends) + 3
+        wait_until(lambda: len(ends) >= size, "it looks three times", seconds=8)
+        wait_caught_up(mariadb, store)
+        cursor.execute("UNLOCK TABLES")
+        wait_until(recorded, "the file is recorded")
+        mariadb.execute("UPDATE t SET v = 'later' WHERE id < 9")
+        wait_caught_up(mariadb, store)
+    assert_equal(mariadb, store, "t")
+    assert "opening the log again" not in caplog.text
 
 
 def dumps_in(store: LocalStore) -> list[DumpState]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.mysql import source
+from connector.mysql.log import reader
+from connector.mysql.state_tables import StateTables
 from connector.store.local import LocalStore
 from tests.integration.mysql.test_capture import (
     Load,
@@ -123,7 +126,7 @@ def test_the_agent_goes_on_at_the_replica_under_load(
             with Load(primary, 3), OtherDomain(primary):
                 wait_until(lambda: len(manifests_in(store)) > 5, "it captures", seconds=60)
             servers.wait_applied()
-            servers.stop()
+            servers.promote()
             primary.server.stop(crash=True)
             with Load(replica, 4), OtherDomain(replica):
                 proxy.lead_to(replica.server.port)
@@ -205,7 +208,7 @@ def test_own_writes_that_the_replica_never_got_are_no_gap(
             primary.execute("UPDATE t SET v = 'kept' WHERE id > 900")
             have_agent_write(primary, store)
             servers.wait_applied()
-            servers.stop()
+            servers.promote()
             there = executed(replica)
             have_agent_write(primary, store)
             have_agent_write(primary, store)
@@ -239,7 +242,7 @@ def test_a_foreign_write_among_own_ones_that_the_replica_never_got_is_a_gap(
     with agent(primary, tmp_path) as store:
         wait_caught_up(primary, store)
         servers.wait_applied()
-        servers.stop()
+        servers.promote()
         have_agent_write(primary, store)
         primary.execute("DELETE FROM t WHERE id = 7")
         wait_caught_up(primary, store)
@@ -320,7 +323,7 @@ def test_a_tail_that_the_replica_never_got_is_a_gap_and_repaired(servers: Replic
     with agent(primary, tmp_path) as store:
         wait_caught_up(primary, store)  # so that the agent's tables are there too
         servers.wait_applied()
-        servers.stop()
+        servers.promote()
         primary.execute("UPDATE t SET v = 'lost' WHERE id < 100", "DELETE FROM t WHERE id > 900")
         wait_caught_up(primary, store)
     replica.execute("UPDATE t SET v = 'kept' WHERE id < 50", "INSERT INTO t VALUES (2000, 1, 'new')")
@@ -338,7 +341,7 @@ def test_a_replica_that_has_purged_what_follows_is_a_gap(servers: Replicated, tm
     with agent(primary, tmp_path) as store:
         wait_caught_up(primary, store)
     servers.wait_applied()
-    servers.stop()
+    servers.promote()
 
     def purged() -> bool:
         replica.execute("UPDATE t SET n = 5 WHERE id < 50", "FLUSH BINARY LOGS")
@@ -398,7 +401,7 @@ def test_a_replica_is_known_without_a_right_to_write(servers: Replicated, tmp_pa
     with agent(primary, tmp_path, url=urls[0]) as store, Load(primary, 8):
         wait_until(lambda: len(manifests_in(store)) > 5, "it captures", seconds=60)
     servers.wait_applied()
-    servers.stop()
+    servers.promote()
     replica.execute("UPDATE t SET v = 'there' WHERE id < 100")
     if not primary.is_mysql:
         with pytest.raises(SourceMismatchError), agent(replica, tmp_path, url=urls[1]) as store:
@@ -470,3 +473,68 @@ def test_a_replica_that_wrote_no_log_for_a_while_is_a_gap(
         assert_equal(replica, store, "t")
     (gap,) = newest_of(store).gaps
     assert ("without its log" in gap.reason) == started
+
+
+@contextlib.contextmanager
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Let the agent ask often whether the server may be written; yields: wait for three more answers."""
+    answers = []
+    ask = StateTables.is_writable
+
+    def counted(self: StateTables, *arguments: Any) -> bool:
+        answers.append(ask(self, *arguments))
+        return answers[-1]
+
+    def wait() -> None:
+        size = len(answers) + 3
+        wait_until(lambda: len(answers) >= size, "it looks three times", seconds=8)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StateTables, "is_writable", counted)
+        patched.setattr(reader, "LOOK_SECONDS", 0.2)
+        yield wait
+
+
+@pytest.mark.parametrize("how", ["its threads are stopped", "the agent may not ask", "by a named connection"])
+def test_a_replica_is_not_written(
+    servers: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """MariaDB's replication ends at a transaction of the replica's own, if it is strict."""
+    primary, replica = servers.primary, servers.replica
+    fill(primary)
+    rights = "REPLICATION CLIENT" if primary.is_mysql else "BINLOG MONITOR"
+    primary.execute(
+        "CREATE USER least@'%' IDENTIFIED BY 'secret'",
+        f"GRANT {rights}, REPLICATION SLAVE ON *.* TO least@'%'",
+        f"GRANT SELECT ON {NAME}.* TO least@'%'",
+        "GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO least@'%'",
+    )
+    with agent(primary, tmp_path / "primary") as store:
+        wait_caught_up(primary, store)  # so that the agent's tables are there too
+    servers.wait_applied()
+    url = replica.url
+    if how == "the agent may not ask":
+        url = replica.server.url(user="least", password="secret", database=NAME)
+    elif how == "by a named connection":
+        if primary.is_mysql:
+            pytest.skip("MySQL shows its channels by any name")
+        servers.promote()
+        replica.execute(
+            "CHANGE MASTER 'named' TO master_host = '127.0.0.1', master_use_gtid = slave_pos,"
+            f" master_port = {primary.server.port}, master_user = 'deltatide',"
+            f" master_password = '{primary.server.password}'",
+            "START SLAVE 'named'",
+        )
+    before = executed(replica)
+    with looks(monkeypatch) as wait, agent(replica, tmp_path / "replica", url=url) as store:
+        wait_caught_up(replica, store)
+        if how == "its threads are stopped":
+            servers.stop()
+        wait()
+        assert executed(replica) == before
+        primary.execute("UPDATE t SET v = 'later' WHERE id < 50")
+        if how == "its threads are stopped":
+            servers.start()
+        servers.wait_applied()
+        wait_caught_up(replica, store)
+        assert_equal(replica, store, "t")

@@ -186,6 +186,17 @@ def test_each_missing_right_is_reported_with_its_grant(mariadb: MariaDatabase, a
         log.read(0.1, 1 << 20)
 
 
+@pytest.mark.only_mariadb
+def test_whether_the_server_is_a_replica_must_be_seen(mariadb: MariaDatabase, agent: str) -> None:
+    """A replica that does not log what it applies would look like a quiet primary."""
+    user = agent.partition("//")[2].partition(":")[0]
+    mariadb.execute(f"GRANT BINLOG MONITOR, REPLICATION SLAVE ON *.* TO `{user}`")
+    found = findings(mariadb, url=agent)["rights"]
+    assert (found.state, "a replica" in found.detail) == ("failed", True)
+    mariadb.execute(fixed(found))
+    assert findings(mariadb, url=agent)["rights"].state == "ok"
+
+
 @pytest.mark.parametrize(
     ("definition", "reason", "fix"),
     [
