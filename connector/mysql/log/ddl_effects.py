@@ -136,33 +136,33 @@ class DdlEffects:
             elif effect.kind == "statement":
                 self.quarantine({table}, lsn, f"{effect.reason} changed it", _ROW_FORMAT)
             elif effect.kind == "columns":
+                self._schema_cache.forget(table)
                 self._announce(table, lsn, effect.columns)
             else:
+                self._schema_cache.forget(table)
                 log.warning("%s: %s; rereading its rows", table, effect.reason)
                 self._add_unlogged(table, lsn, effect.reason)
         return truncated
 
     def _announce(self, table: TableName, lsn: int, went: tuple[str, ...]) -> None:
-        """Announce a layout that no row may ever show: first without the dropped columns, then the current.
+        """Announce a layout that no row may ever show: the catalog's, first without the columns that went.
 
-        The second is from the catalog, which may be ahead of the log; announcing twice does no harm. Without
-        a key column, or if the layout before is not known, there is none to announce, and a column of a
-        dropped one's name may be back in the second: the rows are read again.
+        The catalog may be ahead of the log, and announcing twice does no harm. If it has a column of such a
+        name, that is another column, which a later statement added: a layout without the name must come
+        between the two. There is none without the key or in an unknown layout: the rows are read again.
         """
-        now = self._schema_cache.now(table)
-        known = self._schema_cache.latest(table)  # read after `now`, so it has at least as many changes
-        if known is None or known.schema is None:
+        now = self._schema_cache.latest(table)
+        if now is None or now.schema is None:
             if went:
                 self._add_unlogged(table, lsn, "ALTER TABLE dropped or renamed a column of an unknown layout")
-        else:
-            gone = {name.lower() for name in went}
-            left = tuple(c for c in known.schema.columns if c.name.lower() not in gone)
-            if not gone.isdisjoint(map(str.lower, known.schema.key)):
-                self._add_unlogged(table, lsn, "ALTER TABLE dropped or renamed a column of its key")
-            elif left != known.schema.columns:
-                self._announced.append((lsn, replace(known.schema, columns=left)))
-        if now is not None and now.schema is not None:
-            self._announced.append((lsn, now.schema))
+            return
+        gone = {name.lower() for name in went}
+        left = tuple(c for c in now.schema.columns if c.name.lower() not in gone)
+        if not gone.isdisjoint(map(str.lower, now.schema.key)):
+            self._add_unlogged(table, lsn, "ALTER TABLE dropped or renamed a column of its key")
+        elif left != now.schema.columns:
+            self._announced.append((lsn, replace(now.schema, columns=left)))
+        self._announced.append((lsn, now.schema))
 
     def _tables_of(self, effect: Effect) -> set[TableName]:
         if effect.name is None:

@@ -53,10 +53,10 @@ class SchemaCache(Protocol):
         """Return the layout in a TABLE_MAP event's body."""
 
     def latest(self, table: TableName) -> ResolvedLayout | None:
-        """Return the layout of a table that the log showed last, or the catalog's."""
+        """Return the layout of a table's last row in the log; the catalog's if none is known."""
 
-    def now(self, table: TableName) -> ResolvedLayout | None:
-        """Return the catalog's layout of a table."""
+    def forget(self, table: TableName) -> None:
+        """Forget the layout of a table's last row: a statement may have changed it since."""
 
     def named(self, database: str, name: str) -> TableName | None:
         """Return the captured table of this name, ignoring case if the server does."""
@@ -105,12 +105,12 @@ class Captured:
         return resolved
 
     def latest(self, table: TableName) -> ResolvedLayout | None:
-        """Return the layout of a table that the log showed last, or the catalog's."""
+        """Return the layout of a table's last row in the log; the catalog's if none is known."""
         return self._latest.get(table) or self._layout(table)
 
-    def now(self, table: TableName) -> ResolvedLayout | None:
-        """Return the catalog's layout of a table."""
-        return self._layout(table)
+    def forget(self, table: TableName) -> None:
+        """Forget the layout of a table's last row: a statement may have changed it since."""
+        self._latest.pop(table, None)
 
     def named(self, database: str, name: str) -> TableName | None:
         """Return the captured table of this name."""

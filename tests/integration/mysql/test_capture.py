@@ -19,6 +19,7 @@ from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.codec.segment import unpack_position
 from connector.mysql.log import reader
+from connector.mysql.log.reader import MysqlLog
 from connector.mysql.server import end_of_log
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
@@ -375,6 +376,31 @@ def test_old_values_never_show_in_a_column_of_the_same_name(
     with agent(mariadb, tmp_path) as store:
         wait_until(lambda: is_equal(mariadb, store, "t"), "no old value shows", seconds=30)
     assert_equal(mariadb, store, "t")
+
+
+def test_a_column_that_comes_goes_and_comes_again_before_a_row_is_logged_has_its_last_default(
+    mariadb: MariaDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read when the catalog has the last one already."""
+    go_on, read = threading.Event(), MysqlLog.read
+
+    def read_later(self: MysqlLog, seconds: float, upto_bytes: int) -> None:
+        assert go_on.wait(30)
+        read(self, seconds, upto_bytes)
+
+    monkeypatch.setattr(MysqlLog, "read", read_later)
+    go_on.set()
+    with_old_values(mariadb)
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        mariadb.execute("UPDATE t SET v = 0 WHERE id = 9")
+        wait_caught_up(mariadb, store)
+        mariadb.execute("ALTER TABLE t ADD c int DEFAULT 5")
+        wait_until(lambda: is_equal(mariadb, store, "t"), "the first default has landed", seconds=30)
+        go_on.clear()
+        mariadb.execute("ALTER TABLE t DROP c", "ALTER TABLE t ADD c int DEFAULT 7")
+        go_on.set()
+        wait_until(lambda: is_equal(mariadb, store, "t"), "no old value shows", seconds=30)
 
 
 @pytest.mark.parametrize("restart", [False, True])

@@ -29,28 +29,31 @@ GIB4 = 1 << 32
 
 
 class SchemaCache:
-    """Captures all tables of database d, each with one key column."""
+    """Captures all tables of database d, each with one key column; in the catalog they have one more."""
 
     mariadb = False
+
+    def __init__(self) -> None:
+        self.seen: set[TableName] = set()
 
     def resolve(self, body: bytes) -> ResolvedLayout:
         table = table_name_of(body)
         if table.namespace != "d":
             return ResolvedLayout(table)
-        table_map = TableMap(0, table, (MappedColumn("id", ColumnType(LONG)),), ("id",))
-        return ResolvedLayout(table, table_map, table_map.schema())
+        self.seen.add(table)
+        return self.latest(table)
 
     def latest(self, table: TableName) -> ResolvedLayout:
-        table_map = TableMap(0, table, (MappedColumn("id", ColumnType(LONG)),), ("id",))
+        names = ("id",) if table in self.seen else ("id", "now")
+        columns = tuple(MappedColumn(name, ColumnType(LONG)) for name in names)
+        table_map = TableMap(0, table, columns, ("id",))
         return ResolvedLayout(table, table_map, table_map.schema())
 
     def named(self, database: str, name: str) -> TableName | None:
         return TableName(database, name) if database == "d" else None
 
-    def now(self, table: TableName) -> ResolvedLayout:
-        columns = (MappedColumn("id", ColumnType(LONG)), MappedColumn("now", ColumnType(LONG)))
-        table_map = TableMap(0, table, columns, ("id",))
-        return ResolvedLayout(table, table_map, table_map.schema())
+    def forget(self, table: TableName) -> None:
+        self.seen.discard(table)
 
     def among(self, database: str | None) -> set[TableName]:
         return {TableName("d", "t"), TableName("d", "u")} if database in (None, "d") else set()
@@ -196,16 +199,44 @@ def test_a_statement_that_can_not_be_read_has_all_tables_read_again_whatever_its
     assert {found.table.name for found in log.buffer.take_unlogged()} == {"t", "u"}
 
 
+def layouts_in(segment: object) -> list[tuple[list[str], int]]:
+    """The columns of each batch, and its number of events."""
+    batches = [batch for batch in segment.decode() if isinstance(batch, EventBatch)]  # type: ignore[attr-defined]
+    return [([c.name for c in batch.schema.columns], batch.table.num_rows) for batch in batches]
+
+
 def test_a_layout_that_no_row_shows_is_reported_in_its_place() -> None:
     log = Log()
     log.transaction(1)
     log.gtid()
     log.query("ALTER TABLE t ADD now int")
     log.transaction(2)
-    segment = log.buffer.take()
-    batches = [batch for batch in segment.decode() if isinstance(batch, EventBatch)]
-    reported = [([c.name for c in batch.schema.columns], batch.table.num_rows) for batch in batches]
-    assert reported == [(["id"], 2), (["id", "now"], 0)]
+    assert layouts_in(log.buffer.take()) == [(["id"], 2), (["id", "now"], 0)]
+
+
+def test_a_column_that_is_in_the_catalog_again_is_first_reported_gone() -> None:
+    """No row showed the column, so the layout of the last row does not have it either."""
+    log = Log()
+    log.transaction(1)
+    for statement in ("ADD now int DEFAULT 5", "DROP NOW"):
+        log.gtid()
+        log.query(f"ALTER TABLE t {statement}")
+    assert layouts_in(log.buffer.take()) == [
+        (["id"], 1),
+        (["id", "now"], 0),
+        (["id"], 0),
+        (["id", "now"], 0),
+    ]
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE t ADD now int", "RENAME TABLE t TO x, y TO t"])
+def test_a_truncate_has_the_layout_that_the_table_has_by_then(statement: str) -> None:
+    log = Log()
+    log.transaction(1)
+    for each in (statement, "TRUNCATE TABLE t"):
+        log.gtid()
+        log.query(each)
+    assert layouts_in(log.buffer.take())[-1] == (["id", "now"], 1)
 
 
 @pytest.mark.parametrize(
