@@ -202,4 +202,4 @@ def _bare(column: object) -> tuple[str, str]:
     source_type, type_ = getattr(column, "source_type", ""), getattr(column, "type", "")
     if source_type.startswith(("date", "time")):  # fewer digits of seconds round; more change a zero date
         return source_type, type_
-    return re.sub(r"\(.*?\)", "", source_type), type_
+    return re.sub(r"\(.*\)", "", source_type, flags=re.DOTALL), type_  # members may hold parentheses

@@ -17,7 +17,7 @@ from pymysql.connections import Connection
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.mysql.codec.table_map import MappedColumn, TableMap
-from connector.mysql.codec.types import LONGLONG, type_of_catalog
+from connector.mysql.codec.types import LONGLONG, SET, ColumnType, type_of_catalog
 from connector.mysql.connection import code_of, is_transient, literal, quote, rows
 from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout, captures, landing_schema_of
 from connector.mysql.server import Server
@@ -136,7 +136,8 @@ def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | No
     columns = []
     for name, column_type, charset, _ in found:
         try:
-            columns.append(MappedColumn(name, type_of_catalog(column_type, charset)))
+            type_ = type_of_catalog(column_type, charset)
+            columns.append(MappedColumn(name, _with_members(connection, table, name, type_)))
         except ValueError as error:
             raise TableError(table, f"column {name}: {error}", hint="exclude the table") from error
     row_end = next((column.name for column, (*_, ends) in zip(columns, found, strict=True) if ends), None)
@@ -148,6 +149,38 @@ def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | No
         )
     key = tuple(column for column in primary_key(connection, table) if column != row_end)
     return TableMap(0, table, tuple(columns), key, row_end)
+
+
+def _with_members(
+    connection: Connection[Any], table: TableName, column: str, type_: ColumnType
+) -> ColumnType:
+    """Return an enum or set with its members in full: the catalog's utf8mb3 has ``?`` for some characters.
+
+    The server converts their numbers, as values of such a column in a temporary result; it reads no row.
+    Without the right to read the table, they stay as they are.
+    """
+    hidden = [index for index, member in enumerate(type_.values) if "?" in member]
+    if not hidden:
+        return type_
+    numbers = [1 << index if type_.code == SET else index + 1 for index in hidden]
+    listed = " UNION ALL ".join(f"SELECT {number} AS number" for number in numbers)
+    try:
+        found = rows(
+            connection,
+            f"WITH RECURSIVE made (number, member) AS (SELECT 0, t.{quote(column)} FROM (SELECT 1) one"
+            f" LEFT JOIN {qualified(table)} t ON FALSE UNION ALL SELECT hidden.number, hidden.number"
+            f" FROM made JOIN ({listed}) hidden WHERE made.number = 0)"
+            " SELECT number, CONVERT(member USING utf8mb4) FROM made WHERE number > 0",
+        )
+    except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
+        if is_transient(code_of(error)):
+            raise
+        return type_
+    members = {int(number): str(member) for number, member in found}
+    values = list(type_.values)
+    for index, number in zip(hidden, numbers, strict=True):
+        values[index] = members[number]
+    return replace(type_, values=tuple(values))
 
 
 def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...]:

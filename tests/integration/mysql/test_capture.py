@@ -24,6 +24,7 @@ from connector.mysql.server import end_of_log
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
+from tests.support.captured import landed_tables
 from tests.support.cuts import Table, add_manifest, manifests_in
 from tests.support.mysql_source import reader_of
 from tests.support.servers.lossy_proxy import LossyProxy
@@ -376,6 +377,33 @@ def test_old_values_never_show_in_a_column_of_the_same_name(
     with agent(mariadb, tmp_path) as store:
         wait_until(lambda: is_equal(mariadb, store, "t"), "no old value shows", seconds=30)
     assert_equal(mariadb, store, "t")
+
+
+def test_members_of_enums_and_sets_beyond_the_basic_plane_are_the_logs(
+    mariadb: MariaDatabase, tmp_path: Path
+) -> None:
+    """The catalog shows a question mark for them, in a key of many chunks, or beside a parenthesis."""
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, e enum('\U0001f600', '?', '\U0001f601') CHARACTER SET utf8mb4,"
+        " s set('a)', '\U0001f602', '\U0001f603') CHARACTER SET utf8mb4)",
+        "INSERT INTO t SELECT seq, 1 + seq % 3, seq % 8 FROM seq_1_to_250",
+        "CREATE TABLE k (e enum('\U0001f600', '\U0001f601') CHARACTER SET utf8mb4, id int,"
+        " PRIMARY KEY (e, id))",
+        "INSERT INTO k SELECT 1 + (seq > 20), seq FROM seq_1_to_250",
+    )
+    with agent(mariadb, tmp_path) as store:
+        wait_caught_up(mariadb, store)
+        for number in range(500, 503):
+            mariadb.execute(f"INSERT INTO t VALUES ({number}, 3, 6)", f"INSERT INTO k VALUES (2, {number})")
+            wait_caught_up(mariadb, store)
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert {state.state for state in newest.tables.values()} == {"captured"}
+    assert {dump.reason for dump in newest.dumps} == {"initial"}
+    assert_equal(mariadb, store, "t")
+    assert set(landed_tables(store)[TableName(mariadb.name, "k")].events) == set(
+        mariadb.execute("SELECT e, id FROM k")
+    )
 
 
 def test_a_column_that_comes_goes_and_comes_again_before_a_row_is_logged_has_its_last_default(

@@ -87,6 +87,11 @@ def test_a_longer_varchar_leaves_nothing_to_be_read(tables: Tables) -> None:
     assert texts(tables) == []
 
 
+def test_more_members_leave_nothing_to_be_read_whatever_they_hold(tables: Tables) -> None:
+    tables.adopt(layout("id", "a:enum('a)','b'):string"), 100)
+    assert tables.adopt(layout("id", "a:enum('a)','b','c\n(d)'):string"), 110) is None
+
+
 def test_an_older_layout_never_comes_after_a_newer_one(tables: Tables) -> None:
     new = layout("id", "a", "b")
     tables.adopt(new, 100)
