@@ -15,7 +15,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from connector.capture.retry import retrying
-from connector.errors import BugError, FencedError, SourceMismatchError, TransientError
+from connector.errors import (
+    BugError,
+    FencedError,
+    PreconditionError,
+    SourceMismatchError,
+    TransientError,
+)
 from connector.landing.manifest import Manifest, Notice, SourceIdentity
 from connector.landing.manifest_store import commit_manifest, newest_manifest, read_manifest
 from connector.store.protocol import Store
@@ -86,7 +92,7 @@ class ManifestLog:
         newest = self._newest
         if newest is None or newest.pending_gap:
             return
-        with suppress(TransientError):
+        with suppress(TransientError, PreconditionError):
             check_identity(newest.source, identify(newest))
         log.error("after %s the server ran without writing its log", newest.position_text)
         self.commit(pending_gap="the server ran for a while without writing its log")

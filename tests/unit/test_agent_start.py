@@ -113,6 +113,7 @@ def test_a_name_that_matches_nothing_ends_the_first_start_alone_later_the_table_
         ("check", None),
         ("check", PreconditionError("the server is read-only")),
         ("identity", TransientError("it is shut down")),
+        ("identity", PreconditionError("SELECT command denied")),
     ],
 )
 def test_a_server_without_its_log_is_recorded_as_a_gap_whatever_else_ends_the_start(
