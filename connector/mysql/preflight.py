@@ -172,7 +172,7 @@ def _check_filters(context: CheckContext) -> Iterator[Finding]:
                 "remove binlog_do_db and binlog_ignore_db from the configuration, restart the server",
             )  # fmt: skip
     logged = context.variable("log_slave_updates") or context.variable("log_replica_updates")
-    if logged == "OFF" and not denied and is_replica(context.connection):  # `_check_rights`: may we ask
+    if logged == "OFF" and not denied and is_replica(context.connection):  # unknown: see `_check_rights`
         yield Finding(
             "log_slave_updates", "failed", "is OFF on a replica: what it applies is not in its log",
             "set log_slave_updates = ON in the configuration, restart the server",
