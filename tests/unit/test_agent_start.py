@@ -123,7 +123,7 @@ def test_a_server_without_its_log_is_recorded_as_a_gap_whatever_else_ends_the_st
     source.fail("ensure_logging", error=LogOffError(hint="set log_bin = ON"))
     if error is not None:
         source.fail(moment, error=error)
-    with pytest.raises(PreconditionError, match="does not write its binary log.*\n  -> set log_bin = ON"):
+    with pytest.raises(PreconditionError, match=r"does not write its binary log.*\n  -> set log_bin = ON"):
         agent.run(config_of())
     newest, lease = newest_manifest(store), read_lease(store)
     assert newest is not None
