@@ -45,6 +45,7 @@ from merge.control_table import (
     read_frontiers,
     recorded_frontiers,
 )
+from merge.key_pruning import PUSHED_LISTS
 from merge.landing_zone import LandingZone
 from merge.log_store import IDEMPOTENT, check_log_store
 from merge.plan import TablePlan, plan_past_holes
@@ -107,7 +108,9 @@ def merge_once(
 def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextManager[Sessions]:
     """Return the sessions for merges of a source, as many as it merges tables at a time."""
     parallel = config.merge.parallel or min(MOST_PARALLEL, 2 * (os.cpu_count() or 1))
-    return own_sessions(spark, parallel, {**INTERPRETED, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT})
+    return own_sessions(
+        spark, parallel, {**INTERPRETED, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS}
+    )
 
 
 def merge_in(

@@ -1,15 +1,16 @@
 """Restricts what a MERGE reads of a large target to where the changed keys can be.
 
-Two conditions on the target alone, both implied by the equality of keys, so they never change the result:
+Conditions on the target alone, all implied by the equality of keys, so they never change the result:
 
-- *Ranges* of keys as literals, by which Delta skips files and Parquet skips row groups: one for each column,
+- Few keys are *listed*: Delta skips files and Parquet skips pages that can't hold any of them.
+- Of many keys there are *ranges*, by which Delta skips files and Parquet skips row groups: one per column,
   split at the widest gaps of the first one, since one old key among recent ones must not open every file.
-- A *key filter*: the hash of each changed key sets one bit of an array. A row of the target whose bit is not
-  set can't match, and is dropped as it is scanned. Without the filter, every row is shuffled to the join with
-  all of its columns, however few keys have changed.
+- Many keys also make a *key filter*: the hash of each sets one bit of an array. A row of the target whose bit
+  is not set can't match, and is dropped as it is scanned. Without the filter, every row is shuffled to the
+  join with all of its columns, however few keys have changed.
 
-The changes come from landed files alone, so both are the same whenever they are computed. The array is a
-session variable: Delta writes the text of the condition into each commit, where a literal would stay.
+The changes come from landed files alone, so the conditions are the same whenever they are computed. The array
+is a session variable: Delta writes the text of the condition into each commit, where a literal would stay.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ from merge.sql import literal, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+FEW_KEYS = 256
+LONGEST_LIST = 16 << 10
+"""Up to so many keys, and so many characters, are listed."""
+
+PUSHED_LISTS = {"spark.sql.parquet.pushdown.inFilterThreshold": str(FEW_KEYS)}
+"""By default, Spark hands Parquet only the least and the greatest of more than ten values."""
 
 MOST_KEYS = 1 << 20
 """With more changes than this, most of the target is read anyway."""
@@ -50,8 +58,9 @@ def key_conditions(spark: SparkSession, source: DataFrame, layout: Layout, rows:
 
     They hold during the block, in this session.
     """
-    if rows > MOST_KEYS:
-        yield key_ranges(source, layout, split=False)
+    listed = key_lists(source, layout) if rows <= FEW_KEYS else ""
+    if listed or rows > MOST_KEYS:
+        yield listed or key_ranges(source, layout, split=False)
         return
     name = f"deltatide_keys_{uuid.uuid4().hex}"
     try:
@@ -59,6 +68,22 @@ def key_conditions(spark: SparkSession, source: DataFrame, layout: Layout, rows:
     finally:
         with suppress(PySparkException):
             spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {name}")
+
+
+def key_lists(source: DataFrame, layout: Layout) -> str:
+    """List the values of each key column; empty if one has no literals, or if the list gets too long."""
+    keys = source.select(*[F.col(quoted(name)) for name in layout.key]).distinct().collect()
+    conditions = ""
+    for n, name in enumerate(layout.key):
+        values = {key[n] for key in keys}
+        literals = [literal(value) for value in values - {None}]
+        if not literals or None in literals:
+            return ""
+        within = [f"target.{quoted(name)} IN ({', '.join(sorted(map(str, literals)))})"]
+        if None in values:
+            within.append(f"target.{quoted(name)} IS NULL")
+        conditions += f" AND ({' OR '.join(within)})"
+    return conditions if len(conditions) <= LONGEST_LIST else ""
 
 
 def key_ranges(source: DataFrame, layout: Layout, *, split: bool = True) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from merge.key_pruning import key_conditions, key_filter, key_ranges
+from merge.key_pruning import LONGEST_LIST, key_conditions, key_filter, key_lists, key_ranges
 from merge.keys import Layout
 
 if TYPE_CHECKING:
@@ -30,8 +30,11 @@ VALUES: dict[str, Callable[[int], Any]] = {
 }
 
 
+@pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("types", [*((t,) for t in VALUES), ("string", "int"), ("int", "date", "binary")])
-def test_every_changed_key_meets_the_conditions(spark: SparkSession, types: tuple[str, ...]) -> None:
+def test_every_changed_key_meets_the_conditions(
+    spark: SparkSession, types: tuple[str, ...], listed: bool
+) -> None:
     rng = random.Random(str(types))
     columns = {f"k{n}": type_ for n, type_ in enumerate(types)}
     layout = Layout(columns, tuple(columns), ())
@@ -39,7 +42,7 @@ def test_every_changed_key_meets_the_conditions(spark: SparkSession, types: tupl
     rows = list({tuple(VALUES[t](rng.randrange(AMONG)) for t in types) for _ in range(AMONG)})
     changed = rows[: len(rows) // 20 + 1]
     source, target = spark.createDataFrame(changed, ddl), spark.createDataFrame(rows, ddl).alias("target")
-    with key_conditions(spark, source, layout, len(changed)) as conditions:
+    with key_conditions(spark, source, layout, len(changed) if listed else 10 * AMONG) as conditions:
         found = {tuple(row) for row in target.where(f"true{conditions}").collect()}
         assert {tuple(row) for row in source.collect()} <= found
         filtered = target.where("true" + key_filter(spark, source, layout, len(changed), "by_hash")).count()
@@ -67,3 +70,16 @@ def test_keys_that_are_null_stay_within_the_ranges(spark: SparkSession) -> None:
     source = spark.sql("SELECT DATE'2026-01-01' AS k UNION ALL SELECT NULL")
     assert "OR target.`k` IS NULL" in key_ranges(source, layout)
     assert key_ranges(spark.sql("SELECT CAST(NULL AS DATE) AS k"), layout) == ""
+
+
+def test_few_keys_are_listed_and_many_are_not(spark: SparkSession) -> None:
+    layout = Layout({"k": "date", "n": "int"}, ("k", "n"), ("k",))
+    source = spark.sql("SELECT DATE'2026-01-01' AS k, 1 AS n UNION ALL SELECT NULL, 2")
+    with key_conditions(spark, source, layout, 2) as conditions:
+        dates = "target.`k` IN (DATE'2026-01-01') OR target.`k` IS NULL"
+        assert conditions == f" AND ({dates}) AND (target.`n` IN (1L, 2L))"
+    with key_conditions(spark, source, layout, 257) as conditions:
+        assert "BETWEEN" in conditions
+        assert "xxhash64(target.`k`, target.`n`)" in conditions
+    long = spark.sql(f"SELECT repeat('x', {LONGEST_LIST}) AS k")
+    assert key_lists(long, Layout({"k": "string"}, ("k",), ())) == ""

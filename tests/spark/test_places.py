@@ -115,13 +115,16 @@ MIDDLE = {"n": 0, "t": "o'k\\ \n`é", "d": date(2026, 1, 1), "m": Decimal("0E-10
 HIGH = {"n": 2**63 - 1, "t": "\U0001f600", "d": date(9999, 12, 31), "m": Decimal("9" * 28 + "." + "9" * 10)}
 
 
-def test_a_large_table_is_merged_between_the_bounds_of_the_changes(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_large_table_is_merged_where_the_changed_keys_can_be(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
     monkeypatch.setattr(apply, "LARGE_BYTES", 0)
+    monkeypatch.setattr(key_pruning, "FEW_KEYS", 256 if listed else 0)
     bounds: list[str] = []
-    found = key_pruning.key_ranges
-    monkeypatch.setattr(key_pruning, "key_ranges", lambda *a: bounds.append(found(*a)) or bounds[-1])
+    name = "key_lists" if listed else "key_ranges"
+    found = getattr(key_pruning, name)
+    monkeypatch.setattr(key_pruning, name, lambda *a: bounds.append(found(*a)) or bounds[-1])
     table = schema_of("public.t", tuple(LOW), n="bigint", t="string", d="date", m="decimal(38,10)", a="int")
     landed = Landed.local(tmp_path / "landing")
     config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
@@ -137,4 +140,4 @@ def test_a_large_table_is_merged_between_the_bounds_of_the_changes(
     assert not merge_once(spark, config).failed
     rows = spark.sql(f"SELECT n, t, d, m, a FROM delta.`{tmp_path}/lake/public/t` ORDER BY a").collect()
     assert [row.asDict() for row in rows] == [{**LOW, "a": 1}, {**MIDDLE, "a": 2}]
-    assert all(f"`{name}` BETWEEN" in bounds[-1] for name in LOW)
+    assert all(f"`{name}` {'IN' if listed else 'BETWEEN'}" in bounds[-1] for name in LOW)
