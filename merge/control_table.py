@@ -96,22 +96,28 @@ def cuts_table(config: Config) -> str:
     return lake_table(config, "_deltatide/cuts", "_deltatide_cuts")
 
 
-def read_frontiers(spark: SparkSession, config: Config) -> Frontiers:
-    """Read the frontiers of the configured source."""
-    of_source = f"FROM {cuts_table(config)} WHERE source = {text(config.source.name)}"
+def read_frontiers(spark: SparkSession, config: Config, since: int = 0) -> Frontiers:
+    """Read the frontiers of the configured source; `since`: the number of a cut that it is known to have."""
     try:
-        # First only the numbers: Delta then opens no more than the files of the newest cuts.
-        numbers = spark.sql(f"SELECT manifest {of_source} ORDER BY manifest DESC LIMIT {ROWS_READ}").collect()
-        oldest = min((row["manifest"] for row in numbers), default=0)
-        rows = spark.sql(
-            f"SELECT * {of_source} AND manifest >= {oldest} "
-            f"ORDER BY manifest DESC, merged_at DESC LIMIT {ROWS_READ}"
-        ).collect()
+        return _read_frontiers(spark, config, since) or _read_frontiers(spark, config, 0) or Frontiers()
     except AnalysisException as error:
         if is_missing(error):
             return Frontiers()
         raise
-    return frontiers_of(rows)
+
+
+def _read_frontiers(spark: SparkSession, config: Config, since: int) -> Frontiers | None:
+    """Read the newest cuts from number `since` on (0: not known); None if there are none."""
+    of_source = f"FROM {cuts_table(config)} WHERE source = {text(config.source.name)}"
+    if not since:
+        # First only the numbers: Delta then opens no more than the files of the newest cuts.
+        numbers = spark.sql(f"SELECT manifest {of_source} ORDER BY manifest DESC LIMIT {ROWS_READ}").collect()
+        since = min((row["manifest"] for row in numbers), default=0)
+    rows = spark.sql(
+        f"SELECT * {of_source} AND manifest >= {since} "
+        f"ORDER BY manifest DESC, merged_at DESC LIMIT {ROWS_READ}"
+    ).collect()
+    return frontiers_of(rows) if rows else None
 
 
 def frontiers_of(rows: list[Row]) -> Frontiers:

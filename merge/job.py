@@ -122,12 +122,23 @@ def merge_in(
     until: int | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
+    since: int = 0,
 ) -> MergeReport:
-    """Merge like `merge_once`, in sessions that nobody else uses; `landing` is read by the first."""
+    """Merge like `merge_once`, in sessions that nobody else uses; `landing` is read by the first.
+
+    `since`: the manifest of the last cut, if it is known.
+    """
     check_endpoint(sessions.first, config)
     with explained(config):
         return _merge_all(
-            sessions, config, landing, tables, until, progress or (lambda _: None), stop or threading.Event()
+            sessions,
+            config,
+            landing,
+            tables,
+            until,
+            progress or (lambda _: None),
+            stop or threading.Event(),
+            since,
         )
 
 
@@ -139,9 +150,10 @@ def _merge_all(
     until: int | None,
     progress: Progress,
     stop: threading.Event,
+    since: int,
 ) -> MergeReport:
     begun, spark = time.monotonic(), sessions.first
-    frontiers = read_frontiers(spark, config)
+    frontiers = read_frontiers(spark, config, since)
     # Checked before the manifests: what the agent picks up meanwhile is then in one of those.
     waits = any(frontier.missing for frontier in frontiers.by_table.values()) and missing_is_asked(landing)
     manifest = _newest(landing, frontiers, until)

@@ -39,17 +39,20 @@ def merge_every(
     other errors that affect all tables are raised.
     """
     stop = stop or threading.Event()
-    outage = _Outage(seconds)
+    outage, since = _Outage(seconds), 0
     with merging_sessions(spark, config) as sessions:
         landing = LandingZone(sessions.first, config.landing.url, config.source.name)
         while not stop.is_set():
             begun = time.monotonic()
             try:
-                done = merge_in(sessions, config, landing, tables=tables, progress=progress, stop=stop)
+                done = merge_in(
+                    sessions, config, landing, tables=tables, progress=progress, stop=stop, since=since
+                )
             except TransientError as error:
                 stop.wait(outage.pause_after(error))
                 continue
             outage.end()
+            since = done.manifest
             if report is not None:
                 report(done)
             stop.wait(max(0.0, seconds - (time.monotonic() - begun)))
