@@ -30,7 +30,11 @@ from merge.sql import data_type, position_literal, quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+FEW_DUMPED = 20_000
+"""Up to so many rows, sorting them costs less than a query that asks whether they must be sorted."""
+
 MOST_OTHERS = 500_000
+MOST_OTHER_BYTES = 64 << 20
 """With more events besides a dump's than this, their keys are not sent to every task."""
 
 PARTITION_BYTES = 64 << 20
@@ -73,21 +77,24 @@ def first_changes(
 
     A key that is in no other file has one event, its dumped row, which is taken as it is. Only the other keys
     are reconciled. The frame's partitions are ranges of chunks, so that the files of the table are ranges of
-    the key. The key must be unique at the source.
+    the key. That no key was dumped twice is not taken for granted: it would be in the table twice for good.
     """
-    bulk = plan.bulk
-    others = plan.besides_bulk
-    if not bulk or plan.truncates or sum(file.rows for file in (*others, *plan.again)) > MOST_OTHERS:
+    bulk, others = plan.bulk, plan.besides_bulk
+    dumped, logged = (sum(file.rows for file in files) for files in (bulk, (*others, *plan.again)))
+    broad = logged > MOST_OTHERS or sum(file.bytes for file in (*others, *plan.again)) > MOST_OTHER_BYTES
+    sorting = dumped <= FEW_DUMPED or broad or bool(plan.truncates)
+    if sorting or _any_twice(landing, bulk, schemas, layout):
         return changes(landing, plan, schemas, layout, None, soft=soft)
     rows = _in_order(landing, bulk, schemas, layout)
     if not others and not plan.again:
         return only_events(rows, layout.key, layout.values)
     events = _events(landing, plan, others, schemas, layout)
     raw = F.struct(F.col(CDC)["raw"].alias("raw")).alias(CDC)
-    keys = F.broadcast(events.select(*[F.col(quoted(name)) for name in layout.key], raw)).alias("target")
+    keys = events.select(*[F.col(quoted(name)) for name in layout.key], raw)
+    keys = F.broadcast(keys).alias("target")
     alone = rows.alias("source").join(keys, same_rows(layout), "left_anti")
-    dumped = landing.events(bulk, schemas, layout.columns).alias("source")
-    events = events.unionByName(dumped.join(keys, same_rows(layout), "left_semi"))
+    theirs = landing.events(bulk, schemas, layout.columns).alias("source")
+    events = events.unionByName(theirs.join(keys, same_rows(layout), "left_semi"))
     return only_events(alone, layout.key, layout.values).unionByName(
         _reconciled(events, plan, layout, soft=soft)
     )
@@ -108,6 +115,16 @@ def _events(
     if plan.swept is not None and plan.astride:
         events = events.where(~_before(plan.swept))
     return events
+
+
+def _any_twice(
+    landing: LandingZone, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: Layout
+) -> bool:
+    """Return whether any key is in the chunks twice."""
+    keys = {name: layout.columns[name] for name in layout.key}
+    rows = landing.events(chunks, schemas, keys).select(*with_raw(layout.key, layout.raw_keys))
+    of_key = [F.col(quoted(name)) for name in rows.columns]
+    return bool(rows.groupBy(*of_key).count().where("count > 1").limit(1).collect())
 
 
 def _in_order(

@@ -183,9 +183,13 @@ def newest_held(
 
 def _history(spark: SparkSession, target: Target, since: int) -> list[Row]:
     """Read the commits from version `since` on, and some before; newest first."""
-    rows = _newest(spark, target, COMMITS_READ)
-    wanted = rows[0]["version"] - since + 1
-    return rows if wanted <= COMMITS_READ else _newest(spark, target, wanted)
+    count = COMMITS_READ
+    while True:
+        rows = _newest(spark, target, count)
+        wanted = rows[0]["version"] - since + 1
+        if wanted <= count:
+            return rows
+        count = wanted + COMMITS_READ  # others may commit meanwhile
 
 
 def _newest(spark: SparkSession, target: Target, count: int) -> list[Row]:

@@ -234,13 +234,13 @@ class _Run:
         def merge(target: Target) -> TableReport | None:
             if stop.is_set() or broken.is_set():
                 return None
-            with sessions.lend() as session:
-                run = replace(self, spark=session, landing=self.landing.read_by(session))
-                try:
+            try:
+                with sessions.lend() as session:
+                    run = replace(self, spark=session, landing=self.landing.read_by(session))
                     return run.merge(target)
-                except BaseException:
-                    broken.set()
-                    raise
+            except BaseException:
+                broken.set()
+                raise
 
         with ThreadPoolExecutor(min(sessions.most, max(1, len(targets))), "deltatide-merge") as threads:
             return [report for report in threads.map(merge, targets) if report is not None]

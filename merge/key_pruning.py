@@ -7,7 +7,8 @@ Conditions on the target alone, all implied by the equality of keys, so they nev
   split at the widest gaps of the first one, since one old key among recent ones must not open every file.
 - Many keys also make a *key filter*: the hash of each sets one bit of an array. A row of the target whose bit
   is not set can't match, and is dropped as it is scanned. Without the filter, every row is shuffled to the
-  join with all of its columns, however few keys have changed.
+  join with all of its columns, however few keys have changed. It applies only while the key has the types
+  that were hashed.
 
 The changes come from landed files alone, so the conditions are the same whenever they are computed. The array
 is a session variable: Delta writes the text of the condition into each commit, where a literal would stay.
@@ -25,7 +26,7 @@ from pyspark.sql import functions as F
 
 from connector.schema import decimal_of
 from merge.keys import Layout
-from merge.sql import literal, quoted
+from merge.sql import literal, quoted, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,7 +153,9 @@ def key_filter(spark: SparkSession, source: DataFrame, layout: Layout, rows: int
     finally:
         spark.catalog.dropTempView(name)
     word, bit = _word_and_bit("target.", layout.key, words)
-    return f" AND shiftright(get({name}, {word}), {bit}) & 1 = 1"
+    # Another job may widen the key before the MERGE, and equal values of two types have different hashes.
+    types = (f"typeof(target.{quoted(key)}) <> {text(layout.columns[key])}" for key in layout.key)
+    return f" AND ({' OR '.join(types)} OR shiftright(get({name}, {word}), {bit}) & 1 = 1)"
 
 
 def _word_and_bit(prefix: str, key: Sequence[str], words: int) -> tuple[str, str]:

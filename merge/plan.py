@@ -115,10 +115,12 @@ class TablePlan:
     def bulk(self) -> tuple[LandedFile, ...]:
         """List the chunks of the only full dump among the files, in order: disjoint ranges of the key.
 
-        Empty if there are several full dumps, or a chunk landed twice.
+        Empty if there are several full dumps, or a chunk landed twice. A dump that starts over after a
+        failover, with other ranges, keeps its id, but not its epoch and number, which its rows have too.
         """
         chunks = [file for file in self.files if file.kind == "chunk" and file.dump in self.full_dumps]
-        if len({file.dump for file in chunks}) != 1 or len({file.chunk for file in chunks}) < len(chunks):
+        passes = {(file.dump, file.first.epoch, file.first.seq) for file in chunks}
+        if len(passes) != 1 or len({file.chunk for file in chunks}) < len(chunks):
             return ()
         return tuple(sorted(chunks, key=lambda file: file.chunk or 0))
 

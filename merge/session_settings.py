@@ -76,8 +76,8 @@ class Sessions:
         with self._changed:
             self._changed.wait_for(lambda: self._free or self._opened < self.most)
             if not self._free:
-                self._free.append(self._another())
-                self._opened += 1
+                self._free += self._open()
+            self._changed.wait_for(lambda: self._free)
             session = self._free.pop()
         try:
             yield session
@@ -85,6 +85,16 @@ class Sessions:
             with self._changed:
                 self._free.append(session)
                 self._changed.notify()
+
+    def _open(self) -> list[SparkSession]:
+        """Open another session; if the platform has no more, those that are open must do."""
+        try:
+            session = self._another()
+        except PySparkException:
+            self.most = self._opened
+            return []
+        self._opened += 1
+        return [session]
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from merge import apply, change_set, merge_once
+from merge import apply, change_set, key_pruning, merge_once
 from tests.support.landed import Chunk, Event
 from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
@@ -190,6 +190,7 @@ def test_a_first_load_takes_dumped_rows_as_they_are_unless_another_file_has_thei
     """Two chunks of a dump; log from during it: an update without `b`, a delete, an insert; an older one."""
     zone = Zone(spark, tmp_path, **({"public__orders": {"deletes": "soft"}} if soft else {}))
     monkeypatch.setattr(change_set, "PARTITION_BYTES", 1)
+    monkeypatch.setattr(change_set, "FEW_DUMPED", 0)
     zone.log(20, update_of_a(6, 5, 50), update_of_a(15, 2, 20), delete(16, 3), insert(17, 9))
     zone.landed.full_dump(T, 1, low=10, started_in=1)
     chunks = [Chunk(10, 20, [row(k, k, f"b{k}") for k in ks]) for ks in ((1, 2, 3), (4, 5))]
@@ -210,7 +211,10 @@ def test_a_first_load_takes_dumped_rows_as_they_are_unless_another_file_has_thei
     assert len(list((tmp_path / "lake/public/orders").glob("*.parquet"))) >= 2  # ranges of chunks
 
 
-def test_a_first_load_of_rows_dumped_twice_reconciles_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_first_load_of_rows_dumped_twice_reconciles_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_set, "FEW_DUMPED", 0)
     zone = Zone(spark, tmp_path)
     zone.landed.full_dump(T, 1, low=10, started_in=1)
     zone.chunk(20, Chunk(10, 20, [row(1, 1), row(2, 2)]))
@@ -218,3 +222,52 @@ def test_a_first_load_of_rows_dumped_twice_reconciles_them(spark: SparkSession, 
     zone.chunk(40, Chunk(30, 40, [row(1, 7)], dump=2))
     zone.merge()
     assert zone.rows("id, a") == [(1, 7)]
+
+
+def test_a_first_load_of_a_dump_that_started_over_with_other_ranges_reconciles_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dump keeps its id. Before a failover: chunk 1 with rows 3, 4; after it: chunk 0 with rows 1 to 4."""
+    monkeypatch.setattr(change_set, "FEW_DUMPED", 0)
+    zone = Zone(spark, tmp_path)
+    before = Chunk(10, 20, [row(3, 3), row(4, 4)], dump=1)
+    after = Chunk(30, 40, [row(k, 10 * k) for k in (1, 2, 3, 4)], dump=2, epoch=2)
+    for number, (position, chunk) in zip((1, 0), ((20, before), (40, after)), strict=True):
+        zone.landed.full_dump(T, chunk.dump, chunk.low, started_in=1, epoch=chunk.epoch)
+        zone.landed.dumps[-1] = zone.landed.dumps[-1].model_copy(update={"id": "dump-1"})
+        file = zone.landed.chunk(ORDERS, chunk).model_copy(update={"dump": "dump-1", "chunk": number})
+        zone.landed.commit(position, [file], epoch=chunk.epoch)
+    zone.merge()
+    assert zone.rows("id, a") == [(1, 10), (2, 20), (3, 30), (4, 40)]
+
+
+def test_a_key_that_a_dump_has_twice_is_in_the_table_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_set, "FEW_DUMPED", 0)
+    zone = Zone(spark, tmp_path)
+    zone.landed.full_dump(T, 1, low=10, started_in=1)
+    zone.chunk(20, Chunk(10, 20, [row(1, 1), row(2, 2)]), Chunk(12, 20, [row(2, 22), row(3, 3)]))
+    zone.merge()
+    assert zone.rows("id, a") == [(1, 1), (2, 22), (3, 3)]
+
+
+def test_a_key_that_somebody_widens_before_the_merge_matches_nevertheless(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone, built = Zone(spark, tmp_path), apply.merge_sql
+    monkeypatch.setattr(apply, "LARGE_BYTES", -1)
+    monkeypatch.setattr(key_pruning, "FEW_KEYS", 0)
+    zone.log(10, insert(5, 1), insert(5, 2))
+    zone.merge()
+
+    def widened(*arguments: Any) -> str:
+        name = f"delta.`{tmp_path}/lake/public/orders`"
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+        spark.sql(f"ALTER TABLE {name} ALTER COLUMN id TYPE bigint")
+        return built(*arguments)
+
+    monkeypatch.setattr(apply, "merge_sql", widened)
+    zone.log(20, insert(15, 1, 100), insert(15, 2, 200))
+    zone.merge()
+    assert zone.rows("id, a") == [(1, 100), (2, 200)]
