@@ -21,6 +21,8 @@ each is its kind:
   and ranges. They determine the text of untouched rows. A label includes its xmin: while it was renamed, rows
   in the log had the other text.
 - ``x``: the xmins of its columns, which every ALTER that rewrites values writes.
+- ``k``: number and collation of each column of a unique index that has one. Changed: a dump that is running
+  has planned its ranges in another order, and leaves out keys between them.
 - ``<leaf>:<file>:<e when new and empty>``: the table, or each of its partitions. A new file of a partition
   may mean a TRUNCATE of it alone, which the log does not carry. A partition's file is hashed with the
   transactions that attached it: while detached, it changed outside the log. For a table that is not a
@@ -118,6 +120,10 @@ _FINGERPRINTS = f"""
          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attisdropped),
         (SELECT 'x' || left(md5(string_agg(concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)), 8)
          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+        (SELECT 'k' || string_agg(concat(a.attnum, '.', a.attcollation), ',' ORDER BY a.attnum)
+         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attcollation <> 0
+           AND EXISTS (SELECT FROM pg_index i
+                       WHERE i.indrelid = c.oid AND i.indisunique AND a.attnum = ANY (i.indkey))),
         (SELECT '~' || string_agg(labels, ',' ORDER BY labels) FROM enums WHERE enums.relid = c.oid),
         (SELECT '%%' || attributes FROM composites WHERE composites.relid = c.oid),
         CASE WHEN c.relkind = 'r' THEN concat(c.oid, ':', c.relfilenode, ':')
@@ -243,6 +249,7 @@ def unlogged(before: str, now: str) -> Unlogged | None:
         "a column was added under the name of a dropped one": _came_back(old, new),
         "the labels of an enum changed": not old.labels <= new.labels,
         "a composite type of a column changed": "%" in changed,
+        "the collation of a column of its key changed": _collation_changed(old, new),
         "it was rewritten, or a partition truncated, attached or detached": _files_changed(
             old, new, altered="x" in changed
         ),
@@ -334,6 +341,12 @@ def _columns_changed(old: _Parsed, new: _Parsed) -> bool:
     came = [(name, what) for name, what in new.real if (name, what.rstrip("v")) not in before]
     names, numbers = old.names, old.numbers
     return any(name in names or what.endswith("v") or what.split(".")[0] in numbers for name, what in came)
+
+
+def _collation_changed(old: _Parsed, new: _Parsed) -> bool:
+    before = dict(column.split(".") for column in old.listed("k"))
+    now = dict(column.split(".") for column in new.listed("k"))
+    return any(before[column] != now[column] for column in before.keys() & now.keys())
 
 
 def _files_changed(old: _Parsed, new: _Parsed, *, altered: bool) -> bool:

@@ -99,6 +99,19 @@ def test_what_the_log_shows_is_no_reason_for_a_dump(database: Database, statemen
     assert not is_unlogged(database, *statements)
 
 
+def test_a_dump_is_repeated_when_the_order_of_its_key_changes(database: Database) -> None:
+    database.execute("CREATE TABLE t (name text PRIMARY KEY, note text)")
+    other_order = ['ALTER TABLE t ALTER name TYPE text COLLATE "POSIX"']
+    note, index = ['ALTER TABLE t ALTER note TYPE text COLLATE "POSIX"'], ["CREATE UNIQUE INDEX ON t (note)"]
+    found = unlogged_after(database, note, index, other_order, ["INSERT INTO t VALUES ('a', 'b')"])
+    assert [reason.reason if reason else None for reason in found] == [
+        None,
+        None,
+        "the collation of a column of its key changed",
+        None,
+    ]
+
+
 def test_a_new_table_without_a_key_is_left_out_of_the_publication(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE keyless (id int)")
     source = source_of(database)

@@ -71,3 +71,11 @@ def test_a_generated_column_that_went_is_none_that_came_and_went_unseen() -> Non
     before, after = fingerprint(id=1, a=2), fingerprint(id=1, a=2, dropped=(3,))
     before = before.replace(" xabc", ",a=3.25g xabc")
     assert reasons(before, after, fingerprint(id=1, a=2, n=4, dropped=(3,))) == [False, False]
+
+
+def test_a_key_column_of_another_collation_is_reported_and_a_new_unique_index_is_not() -> None:
+    def known(*collations: str) -> str:
+        return fingerprint(id=1, name=2) + "".join(f" k{listed}" for listed in collations)
+
+    looks = known(), known("2.100"), known("2.100,3.100"), known("2.950,3.100"), known("2.950"), known()
+    assert reasons(*looks) == [False, False, True, False, False]
