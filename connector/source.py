@@ -1,8 +1,8 @@
 """What a database must offer to be captured: the contract between `connector.capture.loop` and its sources.
 
-Flow: `check` -> `prepare` -> `begin_history` (first start, or after a gap) -> `open_log` and, for each dump
-worker, `open_tables`. Errors are `TransientError` (the capture loop reopens from the last committed position)
-or `OperatorError` (stops); anything else is a bug.
+Flow: `check` -> `prepare` and `begin_history` (first start), or `why_not_resumable` and `prepare` (each later
+connect) -> `look` -> `open_log` and, for each dump worker, `open_tables`. Errors are `TransientError` (the
+capture loop reopens from the last committed position) or `OperatorError` (stops); anything else is a bug.
 
 Threads: the log reader is used by one thread. `LogReader.position` may be read by any. Each `TableReader` has
 its own connection and is used by one thread. `Segment.decode` may run in another thread than `read`.
@@ -340,7 +340,8 @@ class Source(Protocol):
     def prepare(self) -> Prepared:
         """Create or extend what the source lacks and the role may create: the publication.
 
-        Leaves out tables that can't be captured: publishing them would stop their writers.
+        Leaves out tables that can't be captured: publishing them would stop their writers. If the address
+        leads to another server than the log's by now, `look` raises `TransientError` afterwards.
         """
 
     def look(self, known: Mapping[TableName, str] | None = None) -> CatalogState:

@@ -3,6 +3,9 @@
 Invariants:
 
 - A landing zone belongs to one database (system identifier and name), forever.
+- Nothing that a server says of its log, tables or running transactions becomes durable before that server's
+  log is known to continue what has landed. Until then the address may lead to another server, by whose
+  positions and ids dumps would begin too early or never.
 - The epoch grows whenever the log between the newest manifest's position and what the source still has is
   not whole, and when it continues in another server's log (a failover), where positions mean something else.
 - A gap is written into the manifest that begins the new epoch, together with the repair dumps,
@@ -62,12 +65,11 @@ def open_history(
     """Resume where the newest manifest ends, or begin a landing zone.
 
     The first or next manifest is durable on return. `SourceMismatchError` and `PreconditionError` write
-    nothing, `GapError` (when configured to stop) leaves no new epoch. After a `TransientError` it can be
-    called again. `LogOffError` is for the caller to record (`ManifestLog.note_log_off`).
+    nothing, nor does `GapError` for a log that is lost (when configured to stop). After a `TransientError` it
+    can be called again. `LogOffError` is for the caller to record (`ManifestLog.note_log_off`).
     """
     newest = manifest_log.load(source.identity)
     source.ensure_logging()
-    prepared = source.prepare()
     listed = source.tables().without(refused)
     _require_some(listed, newest, config)
     for schema in listed.schemas:
@@ -76,10 +78,11 @@ def open_history(
         return _begin(source, manifest_log, listed)
     tables, dumps = _resume(newest, lander)
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
+    ensure_log_continues(source, manifest_log, tables, dumps, config)
+    prepared = source.prepare()
     _queue_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
     _commit_queued(manifest_log, tables, dumps, prepared)
     log.info("resuming after manifest %s at %s", newest.number, newest.position_text)
-    ensure_log_continues(source, manifest_log, tables, dumps, config)
     return tables, dumps
 
 
@@ -103,6 +106,7 @@ def _require_some(listed: Listed, newest: Manifest | None, config: Config) -> No
 
 
 def _begin(source: Source, manifest_log: ManifestLog, listed: Listed) -> tuple[Tables, DumpQueue]:
+    source.prepare()
     history = source.begin_history(fresh=False)
     catalog_state = source.look()
     mark = source.mark_running()
@@ -160,7 +164,8 @@ def start_capturing(
 ) -> int:
     """Let the log carry all tables, start capturing new ones (`names`), and repair, while no log is open.
 
-    Returns the position of its look. Durable on return: the manifest with what was queued, if anything was.
+    To be called after `ensure_log_continues`. Returns the position of its look. Durable on return: the
+    manifest with what was queued, if anything was.
     """
     prepared = source.prepare()
     listed = checked_tables(source, names) if names else Listed([], [])

@@ -4,8 +4,8 @@ Connects on first use. One session runs the small queries, another one looks at 
 and each table reader have connections of their own.
 
 Invariant: an address may lead to several servers, but all that is read beside the log comes from its server.
-`prepare`, `begin_history` and `why_not_resumable` use whatever primary the address leads to, everything after
-them only its timeline. The log is opened only while the session that proved it lives.
+`prepare` and `tables` use whatever primary it leads to; `begin_history` and `why_not_resumable` choose one,
+and everything after them uses only its timeline. The log is opened only while the session that proved it lives.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class PostgresSource:
 
     def prepare(self) -> Prepared:
         """Create or extend the publication; return what was added, and the xid barrier right after."""
-        connection = self._primary()
+        connection = self._session.get()
         with driver_errors(f"preparing publication {self._config.publication}"):
             slot.wait_until_released(connection, self._config.slot)  # create nothing beside another agent
             added = self._publish(connection)

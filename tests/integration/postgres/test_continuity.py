@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -280,7 +281,8 @@ def test_nothing_is_read_from_a_standby_nor_from_a_server_of_another_timeline_th
         {"source": {**names, "tables": ["public.*"]}, "landing": {"url": "/nowhere"}}
     ).source, {})  # fmt: skip
     source.prepare()
-    log = source.open_log(1, source.begin_history(fresh=False))
+    history = source.begin_history(fresh=False)
+    log = source.open_log(1, history)
     table = TableName("public", "t")
     tables = source.open_tables()
     with tables.open_chunk(table, KeyRange()) as chunk:
@@ -294,6 +296,9 @@ def test_nothing_is_read_from_a_standby_nor_from_a_server_of_another_timeline_th
     former = source._session._connection
     log.close()
     source.prepare()
+    with pytest.raises(TransientError, match="timeline"):
+        source.look()  # nothing has proved that this server's log is the one that was read
+    assert source.why_not_resumable(replace(history, server=None)) is None
     assert source.look().tables
     assert source._session._connection is not former, "it may have survived on the former primary"
     source.close()

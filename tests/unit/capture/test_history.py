@@ -192,7 +192,8 @@ def test_a_failover_begins_an_epoch_without_a_gap_or_a_repair(
     assert (newest.gtids, newest.gtids_needed) == ("a:1-5", "a:1-4")
     assert newest.gaps == []
     assert [(d.state, d.reason, d.epoch) for d in newest.dumps] == [("waiting", "initial", 2)] * 2
-    assert [(n.kind, n.text) for n in newest.notices] == [("failover", "the log is another server's")]
+    noticed = [(n.kind, n.text) for manifest in manifests_in(store) for n in manifest.notices]
+    assert noticed == [("failover", "the log is another server's")]
 
 
 @pytest.mark.parametrize("gap", [False, True])
@@ -255,6 +256,27 @@ def test_a_gap_stops_where_it_is_configured_to_and_begins_nothing(
         Start(database, store, config_of(on_gap="stop")).open()
     assert not database.slots
     assert manifests_in(store)[-1].epoch == 1
+
+
+def test_a_start_at_another_server_leaves_the_floors_of_dumps_as_they_are(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """A dump from a lower floor would lose to log that is older than what it reads."""
+    Start(database, store).open()
+    database.unlogged[ITEMS] = 1
+    database.idle(500)
+    Start(database, store).open()  # queues a repair behind all log so far
+    before = manifests_in(store)
+    other = shop(rows=3)  # its log is shorter
+    other.unlogged[ITEMS] = 2
+    with pytest.raises(GapError):
+        Start(other, store, config_of(on_gap="stop")).open()
+    start = Start(other, store)
+    start.source.fail("why_not_resumable")
+    with pytest.raises(TransientError):
+        start.open()
+    assert before[-1].dumps[-1].floor == database.end > other.end
+    assert manifests_in(store) == before
 
 
 def test_the_progress_of_another_agent_is_not_taken_for_a_gap(
