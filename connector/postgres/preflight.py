@@ -75,6 +75,7 @@ def check(
 def _check_server(context: _CheckContext) -> Iterator[Finding]:
     connection = context.connection
     yield _check_version(connection.server_version)
+    yield _check_pooler(connection)
     yield _check_setting(
         "wal_level", _setting(connection, "wal_level"), "logical", _system("wal_level", "logical")
     )
@@ -108,6 +109,15 @@ def _check_version(version: int) -> Finding:
             "version", "failed", f"{found}: {flaw}", f"update the server to {major}.{least} or later"
         )
     return Finding("version", "ok", found)
+
+
+def _check_pooler(connection: Connection) -> Finding:
+    """Compare the process that answers with the one announced at login, where a pooler announces its own."""
+    if _row(connection, "SELECT pg_backend_pid()") == (connection.get_backend_pid(),):
+        return Finding("session", "ok", "source.url leads directly to the server")
+    return Finding(
+        "session", "warning", "source.url leads to a connection pooler", "connect to the server directly"
+    )
 
 
 def _check_role(

@@ -1,18 +1,28 @@
 """A session for small queries on a primary; an address may lead to several servers.
 
 Invariant: a session is never a standby's, and the timeline found when it was opened holds while it lives: a
-primary becomes a standby, or leaves its timeline, only by a restart, which ends its sessions. One that
+primary becomes a standby, or leaves its timeline, only by a restart, which ends its processes. One that
 survives on a former primary is recognized by the timeline of those opened later.
+
+A session lives as long as the server's process behind it, not as its socket: a pooler keeps that open over a
+crash, and may let another process answer.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from psycopg2.extensions import connection as Connection
 
+from connector.errors import TransientError
 from connector.postgres import continuity
 from connector.postgres.connection import close, driver_errors, one_row
+
+log = logging.getLogger(__name__)
+
+Process = tuple[int, str]
+"""A process of the server: its id, and when it began."""
 
 
 def connect_to_primary(connect: Callable[[], Connection]) -> tuple[Connection, str]:
@@ -33,11 +43,12 @@ class PrimarySession:
     """A session that is opened on first use, and again when it is lost. Used by one thread at a time.
 
     `connect` returns the connection and its server's timeline, as `connect_to_primary` does. `timeline`: that
-    of the session opened last.
+    of the session opened last; `process`: the server's, behind it.
     """
 
     def __init__(self, connect: Callable[[], tuple[Connection, str]]) -> None:
         self.timeline: str | None = None
+        self.process: Process | None = None
         self._connect = connect
         self._connection: Connection | None = None
         self._expired = False
@@ -45,11 +56,20 @@ class PrimarySession:
     def get(self, timeline: str | None = None) -> Connection:
         """Return the session, opened anew if its server is not on `timeline` (None: on any)."""
         fits = timeline in (None, self.timeline) and not self._expired
-        if self._connection is None or not fits or not alive(self._connection):
+        if self._connection is None or not fits or not self._lives(self._connection):
             self.close()
             self._expired = False
             self._connection, self.timeline = self._connect()
+            self.process = process_of(self._connection)
+            if self.process is None:
+                raise TransientError("the server ended a session that had just begun")
         return self._connection
+
+    def _lives(self, connection: Connection) -> bool:
+        process = process_of(connection)
+        if process not in (None, self.process):
+            log.warning("%s; if source.url leads to a pooler, connect to the server directly", CHANGED)
+        return process is not None and process == self.process
 
     def expire(self) -> None:
         """Let the next use open it anew: the address leads to another server now. Called from any thread."""
@@ -61,10 +81,16 @@ class PrimarySession:
         self._connection = None
 
 
-def alive(connection: Connection) -> bool:
-    """Return whether the server still answers on a connection."""
+CHANGED = "another process of the server answers on a session than before"
+
+
+def process_of(connection: Connection) -> Process | None:
+    """Return the server's process behind a session; None if it does not answer."""
     try:
         with driver_errors("asking the session"):
-            return one_row(connection, "SELECT 1") is not None
+            row = one_row(
+                connection, "SELECT pid, backend_start::text FROM pg_stat_get_activity(pg_backend_pid())"
+            )
     except Exception:
-        return False
+        return None
+    return (row[0], row[1]) if row is not None else None

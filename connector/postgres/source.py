@@ -5,7 +5,8 @@ and each table reader have connections of their own.
 
 Invariant: an address may lead to several servers, but all that is read beside the log comes from its server.
 `prepare` and `tables` use whatever primary it leads to; `begin_history` and `why_not_resumable` choose one,
-and everything after them uses only its timeline. The log is opened only while the session that proved it lives.
+and everything after them uses only its timeline. The log is opened only while the server's process that
+proved it lives.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.reader import BULK_BYTES, PostgresLog
 from connector.postgres.preflight import check
-from connector.postgres.primary_session import PrimarySession, alive, connect_to_primary
+from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
 from connector.postgres.table_facts import find_tables
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.postgres.wal import round_to_record_end
@@ -82,8 +83,8 @@ class PostgresSource:
         self._looking = threading.Lock()
         self._locked: dict[TableName, float] = {}
         self._waiting: dict[int, float] = {}
-        self._proof: Connection | None = None
-        self._proof_before: Connection | None = None
+        self._proof: Process | None = None
+        self._proof_before: Process | None = None
         self._timeline: str | None = None
         self._types: Types = {}
         self._failures = _Failures(0, 0.0)
@@ -220,7 +221,7 @@ class PostgresSource:
             else:
                 slot.drop_slot(connection, name)
                 position = slot.create_slot(connection, name)
-            self._proof = connection
+            self._proof = self._session.process
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 
     def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
@@ -237,7 +238,7 @@ class PostgresSource:
                 return found
             if found.confirmed != history.position:
                 slot.wait_until_released(connection, name)
-            self._proof = connection
+            self._proof = self._session.process
             reason = self._left_timeline(history) or continuity.differs(
                 connection,
                 name,
@@ -283,12 +284,17 @@ class PostgresSource:
         return f"the server is on timeline {theirs}, which {left} {read}"
 
     def open_log(self, epoch: int, history: ResumePoint) -> PostgresLog:
-        """Open the log after a resume point, once the slot's previous user has released it."""
+        """Open the log after a resume point, once the slot's previous user has released it.
+
+        It is unbroken if one process of the server, which a crash would have ended, proved this log and the
+        one before.
+        """
         with driver_errors(f"opening slot {self._config.slot}"):
             slot.wait_until_released(self._beside_log(), self._config.slot)
             invisible = _attainable(history.not_yet_visible, self._beside_log())
         visibility = Visibility(history.position, invisible)
         side = self._connect_to_log(replication=False)
+        unbroken = self._proof is not None and self._proof == self._proof_before
         self._types = {}  # oids may name other types after a restore or a crash
         catalog = Catalog(side, self._tables, self._types)
         try:
@@ -304,12 +310,20 @@ class PostgresSource:
         except BaseException:
             close(side)
             raise
-        if self._proof is not None and not alive(self._proof):
+        try:
+            self._require_proof()
+        except BaseException:
             reader.close()
-            raise TransientError("the server restarted while the log was being opened")
-        reader.unbroken = self._proof is not None and self._proof is self._proof_before
+            raise
+        reader.unbroken = unbroken
         self._visibility, self._reader, self._proof_before = visibility, reader, self._proof
         return reader
+
+    def _require_proof(self) -> None:
+        """Raise `TransientError` unless the process that proved the log still answers on the session."""
+        self._beside_log()
+        if self._proof not in (None, self._session.process):
+            raise TransientError("the server restarted while the log was being opened")
 
     def open_tables(self) -> PostgresTables:
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,17 @@ from tests.support.servers.postgres import Database
 
 both_ways = pytest.mark.parametrize("way", ["libpq", "psycopg2"], indirect=True)
 """Runs a test with direct calls to libpq, and again with psycopg2 alone."""
+
+
+class Pooled:
+    """A client's session with a transaction pooler: the server's `connection` behind it may be replaced."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.get_backend_pid = connection.get_backend_pid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
 
 
 def source_of(

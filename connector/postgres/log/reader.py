@@ -3,8 +3,8 @@
 Invariants:
 
 - The buffer is empty whenever the reader switches between the two, so its messages are all of one kind.
-- The log counts as read over one connection while the side connection lives, which a crash of the server
-  ends.
+- The log counts as read over one connection while the server's process behind the side connection lives,
+  which a crash of the server ends.
 - Only `confirm` lets the server discard log. The slot moves by a status message while it is streamed, and by
   `pg_replication_slot_advance` while a copy of it is read: in bulk, or as a stream by psycopg2 alone.
 """
@@ -26,6 +26,7 @@ from connector.postgres.connection import close, driver_errors, one_row
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.bulk import BacklogReader
 from connector.postgres.log.stream import StreamReader
+from connector.postgres.primary_session import CHANGED, Process, process_of
 from connector.postgres.slot import REFUSED, advance_slot
 from connector.postgres.visibility import Snapshot, Visibility
 
@@ -76,6 +77,7 @@ class PostgresLog:
         self.unreadable: str | None = None
         self._buffer, self._visibility, self._side, self._connect = buffer, visibility, side, connect
         self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes
+        self._process: Process | None = process_of(side)
         self._log_source: StreamReader | BacklogReader | None = None
         self._confirmed = self._advanced = visibility.position
         self._polled_at = self._advance_after = 0.0
@@ -167,7 +169,7 @@ class PostgresLog:
             self._visibility.position,
             self._confirmed,
         )
-        self._poll_end_of_log()  # one side connection spans both readers: the server has not crashed
+        self._poll_end_of_log()  # one process spans both readers: the server has not crashed
 
     def _open_backlog(self) -> bool:
         backlog = BacklogReader.open(
@@ -202,6 +204,8 @@ class PostgresLog:
         with driver_errors("reading the end of the log"):
             row = one_row(self._side, "SELECT pg_current_snapshot()::text, pg_current_wal_flush_lsn()::text")
         assert row is not None
+        if process_of(self._side) != self._process:
+            raise TransientError(CHANGED)
         self._visibility.forget_visible_commits(Snapshot.parse(row[0]))
         self.behind_bytes = max(0, parse_lsn(row[1]) - self._visibility.position)
         self._polled_at = time.monotonic()

@@ -10,13 +10,14 @@ import pytest
 from connector.errors import FencedError, TransientError
 from connector.position import format_lsn
 from connector.postgres import slot
+from connector.postgres.log import reader
 from connector.postgres.log.bulk import BacklogReader
 from connector.postgres.log.reader import PostgresLog
 from connector.postgres.log.stream import StreamReader
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import ResumePoint
-from tests.support.postgres_source import both_ways, confirmed, source_of
+from tests.support.postgres_source import Pooled, both_ways, confirmed, source_of
 from tests.support.reading import events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.waiting import wait_until
@@ -466,6 +467,41 @@ def test_a_log_is_unbroken_while_the_session_that_proved_it_lives(database: Data
         log.close()
     source.close()
     assert found == [False, True, False, True]
+
+
+def test_a_log_is_broken_once_another_process_answers_on_the_session_that_proved_it(
+    database: Database,
+) -> None:
+    """A pooler's client outlives a crash of the server."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source, found = source_of(database), []
+    source.prepare()
+    pooled = Pooled(source._session._connection)
+    source._session._connection = pooled  # type: ignore[assignment]
+    history = source.begin_history(fresh=False)
+    for change in False, False, True, False:
+        if change:
+            pooled.connection.close()
+            pooled.connection = database.connect()
+        assert source.why_not_resumable(history) is None
+        log = source.open_log(1, history)
+        found.append(log.unbroken)
+        log.close()
+    source.close()
+    assert found == [False, True, False, True]
+
+
+def test_a_log_is_reopened_once_another_process_answers_beside_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have crashed between what was read in bulk and the stream, or a snapshot and the log."""
+    monkeypatch.setattr(reader, "LOOK_SECONDS", 0.0)
+    with following(source_of(database)) as log:
+        log.read(0.01, 1)
+        with contextlib.closing(log._side):
+            log._side = database.connect()
+        with pytest.raises(TransientError, match="another process"):
+            log.read(0.01, 1)
 
 
 @both_ways

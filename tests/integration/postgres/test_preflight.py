@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,7 @@ from connector.postgres.connection import connect
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import Finding
-from tests.support.postgres_source import both_ways, source_of
+from tests.support.postgres_source import Pooled, both_ways, source_of
 from tests.support.reading import chunk_rows, following, opened, ops, read_rows
 from tests.support.reading import events as events_of
 from tests.support.servers.postgres import Database, postgres_versions
@@ -54,6 +55,25 @@ def test_a_fit_database_passes_on_every_version(database: Database) -> None:
     assert all(finding.state == "ok" for finding in source.check())
     assert [schema.key for schema in source.tables().schemas] == [("id",), ("id",)]
     source.close()
+
+
+def test_a_connection_pooler_is_warned_of(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source, pooled, connect_to_server = (
+        source_of(database),
+        Pooled(database.connect()),
+        PostgresSource._connect,
+    )
+
+    def connect_to_pooler(self: PostgresSource, replication: bool = False) -> Any:
+        return connect_to_server(self, replication) if replication else pooled
+
+    monkeypatch.setattr(PostgresSource, "_connect", connect_to_pooler)
+    with contextlib.closing(pooled.connection):
+        pooled.connection = database.connect()
+        (found,) = (finding for finding in source.check() if finding.state != "ok")
+    source.close()
+    assert (found.name, found.state, found.fix) == ("session", "warning", "connect to the server directly")
 
 
 def test_every_table_that_is_not_fit_is_found_at_once_with_what_fixes_it(database: Database) -> None:
