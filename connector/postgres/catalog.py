@@ -90,8 +90,8 @@ Types = dict[tuple[int, int], tuple[str, str]]
 class Catalog:
     """Builds layouts over a connection of its own.
 
-    `types` caches what types are called, for as long as the log is read over one connection. Log and dumps
-    share it: after a RENAME of a type, rows of both still land under one layout.
+    `types` caches what types are called, for as long as the log is unbroken and chunks may wait for it. Log
+    and dumps share it: after a RENAME of a type, rows of both still land under one layout.
     """
 
     def __init__(

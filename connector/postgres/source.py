@@ -295,7 +295,8 @@ class PostgresSource:
         visibility = Visibility(history.position, invisible)
         side = self._connect_to_log(replication=False)
         unbroken = self._proof is not None and self._proof == self._proof_before
-        self._types = {}  # oids may name other types after a restore or a crash
+        if not unbroken:
+            self._types = {}  # oids may name other types after a restore or a crash
         catalog = Catalog(side, self._tables, self._types)
         try:
             reader = PostgresLog(

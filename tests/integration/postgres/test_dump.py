@@ -185,6 +185,26 @@ def test_a_type_that_is_renamed_leaves_the_layout_as_it_was(database: Database) 
         tables.close()
 
 
+def test_a_type_that_is_renamed_leaves_the_layout_as_it_was_while_the_log_is_unbroken(
+    database: Database,
+) -> None:
+    """Chunks from before the reopening still wait, under the layout they have."""
+    database.execute("CREATE TYPE mood AS ENUM ('a'); CREATE TABLE t (id int PRIMARY KEY, m mood)")
+    source = source_of(database)
+    source.prepare()
+    history, layouts = source.begin_history(fresh=False), []
+    for key, statement in enumerate(("SELECT 1", "ALTER TYPE mood RENAME TO feeling")):
+        database.execute(statement)
+        assert source.why_not_resumable(history) is None
+        with contextlib.closing(source.open_log(1, history)) as log:
+            database.execute("INSERT INTO t VALUES (%s, 'a')", (key,))
+            (batch,) = read_rows(log, key + 1).decode()
+            layouts.append(batch.schema)
+    source.close()
+    assert log.unbroken
+    assert layouts[0] == layouts[1]
+
+
 @both_ways
 def test_what_may_pass_by_itself_quarantines_no_table(database: Database) -> None:
     """A query canceled by someone, a table in the instant in which another takes its place."""
