@@ -7,8 +7,8 @@ been read past the moment of the look.
 
 Invariants:
 
-- While looks fail, manifests go on calling cuts exact, so that ends: after `BLIND_LOOKS` of them the log is
-  reopened, which begins with a look of its own, and fails with it.
+- While looks fail or hang, manifests go on calling cuts exact, so that ends: `BLIND_SECONDS` after the last
+  one that succeeded began, the log is reopened, which begins with a look of its own, and fails with it.
 - A fingerprint is remembered in the manifest that queues the dump it asks for, so a change is
   acted on even after a crash, and a change made while no agent ran is seen by the next one.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 from connector.errors import OperatorError, TransientError
@@ -31,9 +32,8 @@ LOOK_SECONDS = 10.0
 FAILURES = 3
 """Log after this many failed looks in a row, even if they may pass: an outage is reported elsewhere."""
 
-
-BLIND_LOOKS = 12
-"""Failed looks in a row after which the log is reopened: two minutes outlast a restart of the server."""
+BLIND_SECONDS = 120.0
+"""How long the log is read without a look that succeeds; it outlasts a restart of the server."""
 
 
 class CatalogWatcher:
@@ -46,7 +46,7 @@ class CatalogWatcher:
         self.failure: BaseException | None = None
         self._source, self._known = source, known
         self._found: CatalogState | None = None
-        self._failed = 0
+        self._failed, self._looked_at = 0, time.monotonic()
         self._reported: str | None = None
         self._last_error: TransientError | OperatorError | None = None
         self._stopping = threading.Event()
@@ -69,20 +69,22 @@ class CatalogWatcher:
 
     def forget(self) -> None:
         """Forget all looks so far: the caller has looked itself."""
-        self._found, self._failed = None, 0
+        self._found, self._failed, self._last_error = None, 0, None
+        self._looked_at = time.monotonic()
 
     def raise_if_blind(self) -> None:
-        """Raise `TransientError` if looks have failed for so long that no cut can be called exact."""
-        if self._failed >= BLIND_LOOKS:
-            raise TransientError(
-                f"changes without row events can't be seen: {self._last_error}"
-            ) from self._last_error
+        """Raise `TransientError` if no look has succeeded for so long that no cut can be called exact."""
+        if time.monotonic() - self._looked_at >= BLIND_SECONDS:
+            why = self._last_error or "looking at the catalog takes too long"
+            raise TransientError(f"changes without row events can't be seen: {why}") from self._last_error
 
     def _run(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):
+            began = time.monotonic()
             try:
                 self._found = self._source.look(self._known())
-                self._failed, self._reported = 0, None
+                self._failed, self._reported, self._last_error = 0, None, None
+                self._looked_at = max(began, self._looked_at)
             except (TransientError, OperatorError) as error:
                 self._last_error = error
                 self._failed += 1

@@ -58,7 +58,8 @@ LABELS = 64
 """An enum with more labels is kept as one hash, so even a new label triggers a dump."""
 
 LOCK_SECONDS = 1
-"""How long to wait for a lock on a new partition to read its size."""
+"""How long to wait for any lock: on a new partition, to read its size, or on a catalog that is rewritten. A
+look that hangs sees nothing while the log is read on."""
 
 NAMED = re.compile("[0-9a-f]+(?==)")
 """A column's name in a fingerprint as the server gives it, in hex."""
@@ -143,6 +144,7 @@ def look(
 ) -> CatalogState:
     """Look at all configured tables; every change seen here is before the returned position.
 
+    `connection` waits for locks for `LOCK_SECONDS`; `LockNotAvailable` if a catalog stays locked.
     All is as of one moment: between two queries a table may be replaced, or lose a column and regain it.
     `locked`: tables that can't be published now; those that should be are unfit.
     Sizes are read only for partitions not in the fingerprints `known`, since that waits for locks; if another
@@ -151,7 +153,6 @@ def look(
     leaves = {int(leaf) for fingerprint in (known or {}).values() for leaf in _parse(fingerprint).leaves}
     try:
         with one_snapshot(connection):
-            one_row(connection, f"SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', true)")
             return _look(connection, config, tables, sorted(leaves), locked)
     except LockNotAvailable:
         with one_snapshot(connection):

@@ -27,7 +27,7 @@ from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.position import format_lsn, parse_lsn
 from connector.postgres import continuity, publication, slot
 from connector.postgres.catalog import UNKNOWN, Catalog, Layout, Types, layouts_of
-from connector.postgres.catalog_fingerprint import look, remember, unlogged
+from connector.postgres.catalog_fingerprint import LOCK_SECONDS, look, remember, unlogged
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import (
     close,
@@ -77,7 +77,7 @@ class PostgresSource:
     ) -> None:
         self._config, self._tables, self._bulk_bytes = config, tables, bulk_bytes
         self._session = PrimarySession(lambda: connect_to_primary(self._connect))
-        self._watching = PrimarySession(lambda: self._connect_beside_log())
+        self._watching = PrimarySession(lambda: self._connect_to_catalog())
         self._visibility: Visibility | None = None
         self._reader: PostgresLog | None = None
         self._looking = threading.Lock()
@@ -392,6 +392,17 @@ class PostgresSource:
         try:
             self._require_timeline(timeline)
         except TransientError:
+            close(connection)
+            raise
+        return connection, timeline
+
+    def _connect_to_catalog(self) -> tuple[Connection, str]:
+        """Open a connection for looks, which wait for no lock for long."""
+        connection, timeline = self._connect_beside_log()
+        try:
+            with driver_errors("limiting waits for locks"):
+                one_row(connection, f"SELECT set_config('lock_timeout', '{LOCK_SECONDS}s', false)")
+        except BaseException:
             close(connection)
             raise
         return connection, timeline

@@ -246,6 +246,26 @@ def test_a_partition_that_somebody_locks_stops_no_look_at_the_others(database: D
     source.close()
 
 
+def test_a_look_does_not_wait_for_a_catalog_that_somebody_locks(database: Database) -> None:
+    """The log is read on meanwhile, and what changes without row events goes unseen."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    source.prepare()
+    holder = database.connect(autocommit=False)
+    with holder.cursor() as cursor:
+        cursor.execute("LOCK TABLE pg_enum IN ACCESS EXCLUSIVE MODE")
+    release = Timer(20, holder.rollback)
+    release.start()
+    with pytest.raises(TransientError, match="lock timeout"):
+        source.look()
+    assert release.is_alive(), "the look waited for the lock"
+    release.cancel()
+    holder.rollback()
+    assert source.look().tables.keys() == {TABLE}
+    holder.close()
+    source.close()
+
+
 def _noted(queries: list[str], run: Callable[..., Any], connection: Any, query: str, *rest: Any) -> Any:
     queries.append(query)
     return run(connection, query, *rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_the_log_is_reopened_once_looks_have_failed_for_long_and_stays_closed_un
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then every cut would be called exact, whatever changes without row events."""
-    monkeypatch.setattr(catalog_watcher, "BLIND_LOOKS", 3)
+    monkeypatch.setattr(catalog_watcher, "BLIND_SECONDS", 0.2)
     with Agent(database, store) as agent:
         agent.wait_dumped()
         agent.source.fail("look", times=30)
@@ -124,10 +125,28 @@ def test_the_log_is_reopened_once_looks_have_failed_for_long_and_stays_closed_un
         agent.wait(lambda m: any(not d.active for d in repairs(m)), "the repair dump has ended")
 
 
+def test_the_log_is_reopened_once_a_look_has_hung_for_long(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_watcher, "BLIND_SECONDS", 0.2)
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+        look, released = agent.source.look, threading.Event()
+
+        def hang(known: Mapping[TableName, str] | None = None) -> CatalogState:
+            if threading.current_thread().name == "watch":
+                released.wait(10)
+            return look(known)
+
+        monkeypatch.setattr(agent.source, "look", hang)
+        wait_until(lambda: agent.capture.progress.reconnects >= 1, "the log is reopened")
+        released.set()
+
+
 def test_an_agent_whose_looks_are_refused_ends(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_watcher, "BLIND_LOOKS", 3)
+    monkeypatch.setattr(catalog_watcher, "BLIND_SECONDS", 0.2)
     agent = Agent(database, store)
     agent.start()
     agent.wait_dumped()
