@@ -1,6 +1,7 @@
 """The ``deltatide`` command: parsing and printing only.
 
-Exit status: 0 success, 1 failure, 2 wrong usage. An error is a few lines, with what to do; never a traceback.
+Exit status: 0 success, 1 failure, 2 wrong usage or invalid configuration. An error is a few lines,
+with what to do; never a traceback.
 With ``--json``, output for programs is printed as JSON.
 """
 

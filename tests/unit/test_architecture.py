@@ -34,6 +34,13 @@ def test_the_code_map_names_every_folder() -> None:
     assert not {folder for folder in folders - {"connector"} if f"`{folder}/" not in MAP}
 
 
+def test_the_code_map_names_every_module_of_capture_and_landing() -> None:
+    modules = [path for path in MODULES if path.parent.name in ("capture", "landing")]
+    assert len(modules) > 15
+    named = set(re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", MAP))
+    assert not {path.name for path in modules if path.stem != "__init__"} - named
+
+
 def test_the_boundaries_name_what_merge_may_import() -> None:
     boundaries = ARCHITECTURE.partition("## Boundaries")[2].partition("\n## ")[0]
     assert not {name for name in MERGE_MAY_IMPORT if f"`{name.removeprefix('connector.')}`" not in boundaries}
