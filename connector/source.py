@@ -108,7 +108,7 @@ class Unlogged:
 class Listed(NamedTuple):
     """The tables that the configuration names: layouts, and why the others can't be captured as they are.
 
-    `busy`: tables that can't be examined now because others keep them locked; a later look finds them.
+    `busy`: tables that can't be examined now because others keep them locked; a later check finds them.
     """
 
     schemas: list[TableSchema]
@@ -143,7 +143,7 @@ def checked_tables(source: Source, among: Collection[TableName]) -> Listed:
 
 @dataclass(frozen=True)
 class CatalogState:
-    """The tables that can be captured, each with its fingerprint, and a position in the log after the look.
+    """The tables that can be captured, each with its fingerprint, and a position in the log after the check.
 
     A fingerprint covers everything that changes a table's rows or its capture without a trace in the log.
     `existing`: these tables, and named ones that exist but can't be captured (`unfit`), or can't be examined

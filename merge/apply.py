@@ -1,4 +1,4 @@
-"""Applies changes to Delta tables: the only file that writes to a target.
+"""Applies changes to Delta tables: the only module that writes rows to a target.
 
 One MERGE for each table and run. A row only moves forward: it changes when its change has a greater position.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FEW_DUMPED = 20_000
-"""Up to so many rows, sorting them costs less than a query that asks whether they must be sorted."""
+"""Up to this many rows, sorting them costs less than a query that asks whether they must be sorted."""
 
 MOST_OTHERS = 500_000
 MOST_OTHER_BYTES = 64 << 20

@@ -7,10 +7,10 @@ Invariants:
   to by others does not continue, whatever its version is.
 - A rebuild rewrites all rows: what happened before it no longer matters.
 - A table whose history was cleaned up does not continue, nor does one that now has another commit at that
-  version: its files were put back from an older copy. Every commit of ours has a mark, those that create the
-  table or alter its columns too, and a frontier is at one of ours. So the commit there must have a mark, of a
-  manifest that the frontier includes: whatever we commit on top of a copy is of a later one. The same shows
-  whether the version that an older cut names still is the cut's.
+  version: its files were restored from an older copy. Every commit of ours has a mark, those that create the
+  table or alter its columns too, and a frontier is at one of ours. So the commit there must have a mark with
+  a manifest no later than the frontier's: anything committed on top of a restored copy has a later one. The
+  same test shows whether the version that an older cut names still is the cut's.
 - How far a table is, and its fences, follow from the commits that wrote rows: after one that only created or
   altered the table, the merge may have crashed.
 
@@ -89,8 +89,8 @@ class Mark:
     def delta_txn_version(self) -> int:
         """Return Delta's transaction version of the commit.
 
-        A rebuild must pass a merge of the same manifest, and earlier rebuilds, which someone may have
-        written to right away.
+        A rebuild's version must exceed those of a merge of the same manifest and of earlier rebuilds, since
+        someone may have written to the table right after them.
         """
         return TXN_VERSIONS_PER_MANIFEST * self.manifest + min(self.rebuilt, TXN_VERSIONS_PER_MANIFEST - 1)
 
@@ -241,7 +241,7 @@ def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) 
 
 
 def _was_replaced(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> bool:
-    """Return whether the commit at a frontier's version is not the one that was there: files were put back.
+    """Return whether the commit at a frontier's version is not the one that was there: files were restored.
 
     Without any marks (the platform keeps none) or without that commit, return False: it can't be known.
     """

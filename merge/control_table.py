@@ -43,7 +43,7 @@ COLUMNS = {
 }
 
 ROWS_READ = 20
-"""Every row names all tables, so one would do; but each of several concurrent jobs may be one ahead."""
+"""Every row names all tables, so one would suffice, but concurrent jobs may each be one cut ahead."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
 
     A row with `exact` was the state of all tables at one position of the source when it was merged: each at
     version ``tables[name].version`` of the Delta table with id ``tables[name].id``. A Delta table that was
-    dropped, replaced or put back from an older copy since has other rows in that version, or none: read a cut
+    dropped, replaced or restored from an older copy since has other rows in that version, or none: read a cut
     with `merge.as_of`, which refuses it then.
     """
     try:

@@ -340,8 +340,8 @@ class _Run:
     def _rebuild(self, target: Target, frontier: Frontier, last: Mark | None) -> TableReport:
         """Rewrite all rows of a Delta table; `last`: its greatest mark.
 
-        With hard deletes, from the landing zone alone. With soft ones, that may no longer count what a row
-        was before it was deleted; so from the newest version on that a cut vouches for, if it can be read.
+        With hard deletes, from the landing zone alone. With soft deletes, the landing zone alone may lack a
+        deleted row's last values, so start from the newest version that a cut recorded, if it is readable.
         """
         if (base := self._base(target, frontier)) is not None:
             try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FEW_KEYS = 256
 LONGEST_LIST = 16 << 10
-"""Up to so many keys, and so many characters, are listed."""
+"""Up to this many keys, and this many characters, are listed."""
 
 PUSHED_LISTS = {"spark.sql.parquet.pushdown.inFilterThreshold": str(FEW_KEYS)}
 """By default, Spark hands Parquet only the least and the greatest of more than ten values."""
@@ -46,7 +46,7 @@ BITS_PER_KEY = 16
 
 GAPS = 15
 GAP_SHARE = 1 / 64
-"""Ranges are split at up to so many gaps, each of at least this share of all that the keys span."""
+"""Ranges are split at up to this many gaps, each of at least this share of all that the keys span."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _HASHED = (*_INTEGERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
@@ -159,6 +159,6 @@ def key_filter(spark: SparkSession, source: DataFrame, layout: Layout, rows: int
 
 
 def _word_and_bit(prefix: str, key: Sequence[str], words: int) -> tuple[str, str]:
-    """Build a key's place in an array of so many 64-bit words (a power of two)."""
+    """Build a key's place in an array of this many 64-bit words (a power of two)."""
     hashed = f"xxhash64({', '.join(prefix + quoted(name) for name in key)})"
     return f"CAST(shiftright({hashed}, 6) & {words - 1} AS INT)", f"CAST({hashed} & 63 AS INT)"

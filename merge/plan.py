@@ -5,10 +5,10 @@ Invariants:
 - All of the table's files in the manifests ``(after, upto]`` are read.
 - If chunks are among them, all log after the lowest of their low watermarks is read again, including from
   manifests at or before `after`, so that an older chunk row does not bring back a row deleted since. The same
-  goes for log that has landed a second time. So the log in a plan has no hole from its first event on.
+  goes for log that has landed a second time. So the log in a plan is contiguous from its first event.
 - The last full dump that ends in ``(after, upto]`` requires a sweep: see `Sweep`. Nothing positioned before
-  the dump counts: a row is either in the dump, or gone. So layouts from before it no longer matter. Nor does
-  anything that lands late, or again, from before a dump that ended earlier: it would bring a ghost back.
+  the dump counts: a row is either in the dump, or gone. So layouts from before it no longer matter. Late
+  or repeated events from before an earlier dump are ignored as well: they would resurrect ghosts.
   Files that end before it are not read; of those that begin before it, only the events from `swept` on count.
 """
 

@@ -163,7 +163,7 @@ def as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataF
 
     Soft-deleted rows are included. `ConfigurationError` if no cut of this manifest was recorded, if the
     session skips files that it can't read, or if one of the cut's Delta tables no longer has the cut's state:
-    it was dropped or replaced since, its history was cleaned up, or its files were put back from an older
+    it was dropped or replaced since, its history was cleaned up, or its files were restored from an older
     copy, so that the version that the cut names is missing or another state's.
     """
     check_strict(spark)

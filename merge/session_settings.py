@@ -53,7 +53,7 @@ UNMARKED: Mapping[str, str | None] = {
     "spark.databricks.delta.write.txnAppId": None,
     "spark.databricks.delta.write.txnVersion": None,
 }
-"""A caller's own marks: Delta would take our second cut for one that it already has, and skip it."""
+"""A caller's own marks: Delta would mistake our second cut for a duplicate and skip it."""
 
 NOT_COPIED = "spark.databricks.delta.lastCommitVersionInSession"
 

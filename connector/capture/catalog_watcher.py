@@ -1,14 +1,14 @@
-"""The catalog watcher: looks for what changes a table's rows or capture without a trace in the log.
+"""The catalog watcher: checks for what changes a table's rows or capture without a trace in the log.
 
 PostgreSQL's log does not show a partition that is attached, detached or truncated by itself, a table that was
-removed from the publication and put back, or a new table that matches the patterns. The watcher compares
+removed from the publication and added again, or a new table that matches the patterns. The watcher compares
 fingerprints; `connector.capture.loop` queues a full dump, or starts capturing the table, once the log has
-been read past the moment of the look.
+been read past the moment of the check.
 
 Invariants:
 
-- While looks fail or hang, manifests go on calling cuts exact, so that ends: `BLIND_SECONDS` after the last
-  one that succeeded began, the log is reopened, which begins with a look of its own, and fails with it.
+- While checks fail or hang, manifests would still mark cuts as exact. So `BLIND_SECONDS` after the beginning
+  of the last check that succeeded, the log is reopened, which starts with a check and fails if that does.
 - A fingerprint is remembered in the manifest that queues the dump it asks for, so a change is
   acted on even after a crash, and a change made while no agent ran is seen by the next one.
 """
@@ -27,19 +27,19 @@ from connector.source import CatalogState, Source
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
-"""One query of the catalog; often enough that nobody waits for it, rarely enough that nobody notices."""
+"""Seconds between checks of the catalog: short enough for people, long enough to be no load."""
 
 FAILURES = 3
-"""Log after this many failed looks in a row, even if they may pass: an outage is reported elsewhere."""
+"""Log after this many failed checks in a row, even if they may pass: an outage is reported elsewhere."""
 
 BLIND_SECONDS = 120.0
-"""How long the log is read without a look that succeeds; it outlasts a restart of the server."""
+"""How long the log is read without a check that succeeds; it outlasts a restart of the server."""
 
 
 class CatalogWatcher:
-    """A thread that looks, and its latest result. `failure` holds the error that ended it for good.
+    """A thread that checks the catalog, and its latest result.
 
-    `known` returns the remembered fingerprints.
+    `failure` holds the error that ended it for good. `known` returns the remembered fingerprints.
     """
 
     def __init__(self, source: Source, known: Callable[[], Mapping[TableName, str]]) -> None:
@@ -68,7 +68,7 @@ class CatalogWatcher:
         return found
 
     def forget(self) -> None:
-        """Forget all looks so far: the caller has looked itself."""
+        """Forget all checks so far: the caller has checked itself."""
         self._found, self._failed, self._last_error = None, 0, None
         self._looked_at = time.monotonic()
 
@@ -95,7 +95,7 @@ class CatalogWatcher:
                 return
 
     def _log_once(self, text: str) -> None:
-        """Log once why looks fail: as long as that lasts, unlogged changes go unseen."""
+        """Log once why checks fail: as long as that lasts, unlogged changes go unseen."""
         if text != self._reported:
             log.warning("can't check for changes without row events, retrying: %s", text)
         self._reported = text

@@ -41,7 +41,7 @@ KEYS_PER_CHUNK = 1000
 """A VALUES list of this many keys is planned and answered within milliseconds."""
 
 COMPLETED_KEPT = 100
-"""Finished dumps kept in the manifest, for `deltatide dumps` and for requests that come twice."""
+"""Finished dumps kept in the manifest, for `deltatide dumps` and for repeated requests."""
 
 
 MOST_ACTIVE = 1000
@@ -271,10 +271,10 @@ class DumpQueue:
                     self._lock.notify_all()
 
     def mark_again(self, mark_running: Callable[[], int | None], position: int) -> None:
-        """Lower floors and marks that the source may never reach, from log that it has lost since.
+        """Lower floors and marks from log that the source has since lost, so that it may never reach them.
 
-        `position`: where its log ends now. A mark that is given out now is lower than one that was lost; what
-        was running when that was given out has ended.
+        `position`: where its log ends now. A new mark is lower than a lost one, whose transactions have all
+        ended.
         """
         with self._lock:
             waiting = [s for s in self._active() if s.awaits is not None or (s.floor or 0) > position]

@@ -42,10 +42,11 @@ REST_SECONDS = 1.0
 
 
 class DumpWorkers:
-    """The threads that carry out the tasks of a `DumpQueue`. Sizes may be changed while they run.
+    """The threads that carry out the tasks of a `DumpQueue`.
 
-    `chunk_rows` and `delay_seconds` are read before each chunk. `failure` holds the error that ended a worker
-    for good, `quarantined` the tables that can't be read, until `take_quarantined`.
+    `chunk_rows` and `delay_seconds` may be changed while the workers run; each is read before the next chunk.
+    `failure` holds the error that ended a worker for good, `quarantined` the tables that can't be read, until
+    `take_quarantined`.
     """
 
     def __init__(
@@ -121,8 +122,8 @@ class DumpWorkers:
         """End a dump. A required dump of some rows (not just requested) becomes a dump of the whole table.
 
         The source may refuse a condition because its column is gone again, or keys that were written oddly.
-        If the table must be quarantined, the capture loop ends the dump: no manifest may say one without the
-        other.
+        If the table must be quarantined, the capture loop ends the dump: no manifest may record the
+        failed dump without the quarantine.
         """
         dump = task.dump
         log.error("dump %s of %s failed: %s", dump.id, dump.table, error)
@@ -141,7 +142,7 @@ class DumpWorkers:
     def _layout_error(
         self, task: PlanTask | ReadTask, tables: TableReader | None, error: RequestError | TableError
     ) -> TableError | None:
-        """Return what the layout itself says of a failure: the key is another one now, or can't be one.
+        """Return the failure's cause if it is the layout: the key has changed or is no longer usable.
 
         A key that is renamed or replaced during the read fails with the database's message about some column.
         """

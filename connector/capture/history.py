@@ -197,13 +197,13 @@ def _queue_dumps(
     """Queue dumps of new tables, and of those that changed without row events.
 
     Tables that can't be captured (any more) are quarantined. A dump of a released table begins only where the
-    log has the table. A new table that others keep locked is left to a later look, because its dump relies on
-    its first fingerprint.
+    log has the table. A new table that others keep locked is left to a later check, because its dump relies
+    on its first fingerprint.
 
-    The look comes after `prepare`, so a dump's floor is after the moment from which the log has its table.
-    Floors and marks are given out before they are durable at the source. A crash may take them back, and then
-    the log may not reach them again for long; so those beyond this look are lowered.
-    A new table may have been in the log all along, with rows as they were before the look: so its dump also
+    The check comes after `prepare`, so a dump's floor is after the moment from which the log has its table.
+    Floors and marks are assigned before the source has made them durable. A crash may undo them, and the log
+    may take long to reach them again, so any beyond the current position are lowered.
+    A new table may have been in the log all along, with rows as they were before the check, so its dump also
     begins after what was running at that time.
     """
     catalog_state = source.look(tables.fingerprints())
@@ -267,8 +267,8 @@ def repair_unlogged(
 ) -> None:
     """Queue a full dump of each table that changed without row events, and remember what was seen.
 
-    The dump begins when the log has been read up to the look, and to the end of what was running then: what
-    the log still says of rows that are gone must be older than the dump. Tables that the log does not carry
+    The dump begins when the log has been read up to the check, and to the end of what was running then:
+    remaining log events for deleted rows must precede the dump. Tables that the log does not carry
     yet (`unprepared`) wait for `start_capturing`. `added`: tables that the log lacked until now.
     `GapError`, and nothing is remembered, if log is lost and the configuration says to stop.
     """
@@ -295,7 +295,7 @@ def repair_unlogged(
 
 
 def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int, mark: int | None) -> None:
-    """Queue a full dump that sees all before `floor`, replacing dumps that are not repairs themselves.
+    """Queue a full dump that sees every commit before `floor`; it replaces all active dumps except repairs.
 
     A repair that has begun continues, and the next one waits for its end; otherwise no repair would ever end
     when changes come more often than a dump takes. One that has not begun is postponed instead.
@@ -315,7 +315,7 @@ def _quarantine_unfit(tables: Tables, catalog_state: CatalogState) -> None:
 
 
 def _quarantine_busy(tables: Tables, catalog_state: CatalogState) -> None:
-    """Quarantine again what was released but then locked: its dump would rely on no fingerprint."""
+    """Quarantine again what was released but is now locked: a dump without a fingerprint is not safe."""
     for name in catalog_state.busy & tables.states.keys():
         state = tables.states[name]
         if state.state == "captured" and state.fingerprint is None:

@@ -1,7 +1,8 @@
 """The capture loop: read -> batch -> land -> commit -> confirm. Read this file first.
 
 One thread reads the log and commits; another decodes and lands segments; the dump workers land chunks
-alongside; a housekeeper renews the lease and fetches requests.
+alongside. Further threads renew the lease (`connector.agent`), fetch requests (`request_intake`) and watch
+the catalog (`catalog_watcher`).
 
 Invariants, in the order of durability:
 
@@ -204,7 +205,7 @@ class Capture:
                 reader.close()
 
     def _start_capturing_new(self) -> None:
-        """Look at the catalog before the log is reopened; the watcher's older looks are then void."""
+        """Look at the catalog before the log is reopened; the watcher's older results are then void."""
         self._dumps.pause()
         self._looked_at = start_capturing(
             self._source,
@@ -258,7 +259,7 @@ class Capture:
         self._refused_before = set(catalog_state.unfit)
 
     def _stop_capturing_dropped(self, catalog_state: CatalogState) -> None:
-        """Leave tables that two looks did not find (a RENAME may hide one), once their log has landed."""
+        """Leave tables that two checks did not find (a RENAME may hide one), once their log has landed."""
         landed = self._manifest_log.newest.position
         gone = self._tables.states.keys() - catalog_state.existing
         stop_capturing(

@@ -89,10 +89,9 @@ class RequestIntake:
     def serve(self, next_number: int, position: int) -> None:
         """Queue the requested dumps, to be recorded by the manifest of this number.
 
-        `position`: the newest manifest's. It is the floor of a dump that has to see what landed so far: of a
-        quarantined table, and of rows that a merge found incomplete, whose commits a snapshot may not show
-        yet. Asks the source only for a quarantined table; after a `TransientError` the request waits for the
-        next call.
+        `position`: the newest manifest's. It is the floor of dumps that must see everything landed so far:
+        those of quarantined tables, and those of rows that a merge found incomplete. Asks the source only for
+        a quarantined table; after a `TransientError` the request waits for the next call.
         """
         waiting = self._take_fetched()
         try:
@@ -185,9 +184,9 @@ class RequestIntake:
     ) -> tuple[dict[TableName, int | None], dict[TableName, str]]:
         """Release quarantined tables; return a mark of the source for each one's dump.
 
-        Also return why the others can't be captured yet. All that may fail comes before the first release: a
-        released table whose dump was not queued would be dumped without a floor. No chunk of them is read
-        until `Capture` has reopened the log, which may have lacked them.
+        Also return why the others can't be captured yet. Everything that can fail is done before the first
+        release: a released table whose dump was not queued would be dumped without a floor. No chunk of them
+        is read until `Capture` has reopened the log, which may have lacked them.
         """
         listed = checked_tables(self._source, names)
         for schema in listed.schemas:

@@ -1,4 +1,4 @@
-"""Retry what a store or a database did not answer: with growing pauses, and until the agent stops.
+"""Retry calls that a store or database did not answer, with exponential backoff, until the agent stops.
 
 Other retries are where they are needed, with tenacity as well: conflicting commits (`merge.retry`) and
 writes (`connector.store.s3`), a slot in use (`connector.postgres.slot`). The capture loop and the dump
@@ -29,7 +29,7 @@ RETRY_SECONDS = 0.2
 
 
 def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying:
-    """Retry transient errors of what is `asked`, with backoff and without limit, until `stop`."""
+    """Retry transient errors with backoff, until `stop`; `asked` names the service in the log."""
 
     def log_attempt(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

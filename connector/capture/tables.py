@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Repair:
-    """What a layout change leaves to be read: the rows that hold a new column, or all (None)."""
+    """What must be dumped after a layout change: the rows that hold a new column, or all (None)."""
 
     table: TableName
     columns: tuple[str, ...] | None
@@ -113,7 +113,7 @@ class Tables:
         self._adopted_at.clear()
 
     def note_columns(self, table: TableName, columns: Collection[str]) -> None:
-        """Remember which columns are gone, as of a look at the catalog.
+        """Remember which columns are gone, as of a check of the catalog.
 
         A column that is dropped and added again while no row is written leaves no layout in the log, and the
         lake still holds its old values.

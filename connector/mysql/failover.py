@@ -9,8 +9,8 @@ skipped with the rest; so a set never names what its server has not executed.
 
 Only another server's ids prove anything. The same server gives the same ids to other transactions after a
 reset, or restored from a copy: there, a purged file is a gap even if nothing of it was missing. If that
-server's replica takes over, its ids are the same ones again. So the last commit that was read must not be of
-a later time there (`why_unproven`): a replica logs the time of the original commit, or one before it.
+server's replica takes over, its ids are the same ones again. So the last commit that was read must not have
+a later timestamp there (`why_unproven`): a replica logs the time of the original commit, or one before it.
 And it must be in that server's log: a replica that wrote no log for a while has the ids, but not the changes.
 """
 

@@ -135,7 +135,7 @@ class MysqlSource:
 
     def look(self, known: Mapping[TableName, str] | None = None) -> CatalogState:
         """Look at the tables, and at recorded unlogged changes, in a session of its own."""
-        with self._looking:  # the loop looks too, when it starts capturing a table
+        with self._looking:  # the loop checks too, when it starts capturing a table
             return self._look(known or {})
 
     def _look(self, known: Mapping[TableName, str]) -> CatalogState:
@@ -149,7 +149,7 @@ class MysqlSource:
                 raise TransientError("the catalog is another server's than the log")
             self._was_durable = self._was_durable and preflight.is_durable(connection)
             noted = self._state_tables.unlogged(connection)
-            busy: set[TableName] = set()  # locked by others for long: left to a later look
+            busy: set[TableName] = set()  # locked by others for long: left to a later check
             found = catalog.find_tables(connection, self._config, busy)
             server = self._server_of(connection)
             layouts = catalog.layouts_of(connection, server, found, self._tables, busy)

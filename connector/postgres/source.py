@@ -397,7 +397,7 @@ class PostgresSource:
         return connection, timeline
 
     def _connect_to_catalog(self) -> tuple[Connection, str]:
-        """Open a connection for looks, which wait for no lock for long."""
+        """Open a connection for catalog checks, which wait for no lock for long."""
         connection, timeline = self._connect_beside_log()
         try:
             with driver_errors("limiting waits for locks"):

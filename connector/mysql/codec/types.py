@@ -8,6 +8,10 @@ Decisions: ``bit(n)`` lands as a number (``bigint``, ``decimal(20,0)`` for 64 bi
 become ``bit(2)`` and MySQL itself computes with it. Geometry and vectors, whose text the log does not have,
 land as the text of ``HEX()``. MariaDB's uuid and inet types are fixed binaries in the log: the catalog must
 name them (`as_alias`), and they land as text.
+
+A new type needs its code, `ColumnType.width`, `ColumnType.landing` and `type_name`, and its name in the
+catalog (`type_of_catalog`) here; its metadata in `table_map`; `values.decode_values` for row events and
+`text_rows.decode_text` for dumps; `key_sql.py` if it may be a key; literals in `tests/fidelity/mysql.py`.
 """
 
 from __future__ import annotations

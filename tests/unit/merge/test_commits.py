@@ -121,7 +121,7 @@ def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_anot
 
 
 def test_a_frontier_whose_commit_is_another_one_now_does_not_continue() -> None:
-    """The table's files were put back as they were at version 1; OPTIMIZE gave it the numbers again."""
+    """The table's files were restored as they were at version 1; OPTIMIZE gave it the numbers again."""
     rows = history(created(), ours(1), "OPTIMIZE", "OPTIMIZE", ours(4))
     assert judged(rows, 3).breach == "version 3 is no longer our commit"
     assert judged([*history(created(), ours(1), "OPTIMIZE", ours(4, rebuilt=1))], 2).breach is None
@@ -129,7 +129,7 @@ def test_a_frontier_whose_commit_is_another_one_now_does_not_continue() -> None:
 
 
 def test_nor_does_one_whose_commit_there_was_made_on_top_of_an_older_copy() -> None:
-    """The files were put back as they were at version 1, and the next merge gave version 2 again."""
+    """The files were restored as they were at version 1, and the next merge gave version 2 again."""
     rows = history(created(), ours(1), ours(3))
     assert judged(rows, 2, manifest=2).breach == "version 2 is no longer our commit"
     assert judged(rows, 2, manifest=3).breach is None
@@ -207,7 +207,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, rows: Sequence[Any]) -> None:
 def test_a_cut_of_before_the_files_were_put_back_no_longer_holds(
     monkeypatch: pytest.MonkeyPatch, since: int
 ) -> None:
-    """They were put back as they were at version 1; the merge of manifest 4 gave version 2 again."""
+    """They were restored as they were at version 1; the merge of manifest 4 gave version 2 again."""
     rows = history(created(), ours(1), ours(4), *["OPTIMIZE"] * since, ours(5))
     shown(monkeypatch, rows)
     cuts = [
