@@ -279,13 +279,15 @@ def layouts_of(config: Config, table: str) -> list[LayoutVersion]:
     found = layout_history(open_store(config.landing, config.source.name, patient=False), manifest, name)
     if not found:
         state = manifest.tables[name]
-        raise RequestError(f"{name} never had a layout that can be captured: {state.reason}", hint=state.hint)
+        raise RequestError(
+            f"{name} has never had a layout that could be captured: {state.reason}", hint=state.hint
+        )
     return found
 
 
 def _agent_line(lease: Holder | None) -> str:
     if lease is None or not lease.active:
-        return "none is active"
+        return "none active"
     process = f"process {lease.pid} on {lease.host}"
     if lease.until < datetime.now(timezone.utc):  # by the clocks of both, so it may be wrong
         ran_out = f"{lease.until:%Y-%m-%d %H:%M:%S}Z"

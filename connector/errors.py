@@ -48,7 +48,7 @@ class NotYetError(TransientError):
 
 
 class OperatorError(DeltatideError):
-    """deltatide cannot continue until somebody acts."""
+    """deltatide cannot continue until an operator intervenes."""
 
 
 class ConfigurationError(OperatorError):
@@ -70,11 +70,11 @@ class SourceMismatchError(OperatorError):
 
 
 class FormatError(OperatorError):
-    """the object has another format than this version of deltatide; upgrade deltatide."""
+    """the object's format can't be read by this version of deltatide; upgrade deltatide."""
 
 
 class FencedError(OperatorError):
-    """another process works on the same source; stop one of them."""
+    """another process is working on the same source; stop one of them."""
 
 
 class GapError(OperatorError):
@@ -86,7 +86,7 @@ class RequestError(OperatorError):
 
 
 class TableError(DeltatideError):
-    """capture of a table cannot continue; fix the table, then dump it again."""
+    """a table can no longer be captured; fix the table, then dump it again."""
 
     def __init__(self, table: TableName, message: str, *, hint: str | None = None) -> None:
         super().__init__(f"{table}: {message}", hint=hint)
@@ -95,4 +95,4 @@ class TableError(DeltatideError):
 
 
 class BugError(DeltatideError):
-    """deltatide met a state that it holds impossible; please report it."""
+    """deltatide reached a state that should be impossible; please report it."""

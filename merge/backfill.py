@@ -71,7 +71,7 @@ def request_missing(
 def request_waiting(
     spark: SparkSession, landing: LandingZone, table: TableName, target: DataFrame, layout: Layout
 ) -> int:
-    """Request again all rows of a target that wait for a column; return their number."""
+    """Request again all rows of a target that lack a column; return their number."""
     keys = _keys("", layout)
     found = target.where(WAITING).select(*keys).limit(MOST_KEYS + 1).collect()
     _request_keys(spark, landing, table, found, layout)
@@ -79,7 +79,7 @@ def request_waiting(
 
 
 def count_waiting(target: DataFrame) -> int:
-    """Count the rows of a target that wait for a column."""
+    """Count the rows of a target that lack a column."""
     return target.where(WAITING).count()
 
 

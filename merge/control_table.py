@@ -50,8 +50,8 @@ ROWS_READ = 20
 class Frontier:
     """A table's frontier: the last manifest applied, and the version of that state in the Delta table `id`.
 
-    `version` and `id` None: there is no table yet. `missing`: how many of its rows wait for a column (None:
-    unknown). `error`: why the last merge did not advance it.
+    `version` and `id` None: there is no table yet. `missing`: how many of its rows are missing a column
+    (None: unknown). `error`: why the last merge did not advance it.
     """
 
     manifest: int
@@ -86,7 +86,8 @@ class Frontiers:
         if (manifest.epoch, manifest.position) != (self.epoch, self.position):
             raise SourceMismatchError(
                 f"manifest {self.newest} of source {manifest.source.name!r} is at"
-                f" {manifest.epoch}/{manifest.position}, the lake has merged {self.epoch}/{self.position}",
+                f" {manifest.epoch}/{manifest.position},"
+                f" but the lake has merged it at {self.epoch}/{self.position}",
                 hint="the landing zone was replaced; choose another lake.url or source.name for it",
             )
 

@@ -91,7 +91,8 @@ class LandingZone:
         if (hole := _first_missing(found, first)) is not None:
             raise GapError(
                 f"manifest {hole} is missing in {self.root}",
-                hint="restore it; no table can be merged past it, since what it names is unknown",
+                hint="restore it: without it, the files it lists are unknown,"
+                " and no table can be merged further",
             )
         self._manifests.update(found)
         return max(found, default=after)

@@ -188,8 +188,8 @@ def _as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, Data
         if (reason := _why_gone(spark, config, targets[table], frontier)) is not None:
             raise ConfigurationError(
                 f"{targets[table].name} {reason} after the cut of manifest {manifest}",
-                hint="choose a newer cut: deltatide cuts; if the newest is refused too, the next merge after"
-                f" deltatide dump {shlex.quote(str(table))} rebuilds that table",
+                hint="choose a newer cut: deltatide cuts; if the newest is refused too, run"
+                f" deltatide dump {shlex.quote(str(table))}, then merge: that rebuilds the table",
             )
         frames[str(table)] = targets[table].at(spark, frontier.version)
     return frames
@@ -200,5 +200,5 @@ def _why_gone(spark: SparkSession, config: Config, target: Target, frontier: Fro
     if table_id(spark, target) != frontier.id:
         return "was dropped or replaced"
     if not still_holds(spark, target, config.source.name, frontier):
-        return f"lost its version {frontier.version} (put back from an older copy, or history cleaned up)"
+        return f"lost its version {frontier.version} (restored from an older copy, or history cleaned up)"
     return None

@@ -28,7 +28,7 @@ class TableReport:
     """What a merge did to one table. Counts that Delta does not report are None.
 
     `id` and `version` identify the Delta table and version with the state after `manifest`, in which
-    `missing` rows wait for a column that no event has carried. This merge asked the agent for `requested` of
+    `missing` rows lack a column that no event has carried. This merge asked the agent for `requested` of
     them.
     """
 

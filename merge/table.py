@@ -161,7 +161,7 @@ class TableJob:
         return as_wide(self.target.at(self.spark, frontier.version), self.layout)
 
     def ask_again(self) -> int:
-        """Request all rows that wait for a column; return their number."""
+        """Request all rows that lack a column; return their number."""
         frame = self.target.frame(self.spark)
         return request_waiting(self.spark, self.landing, self.plan.table, frame, self.layout)
 

@@ -188,7 +188,9 @@ def ownership_error(state: TargetState, target: Target, source: str, key: Iterab
             target.table, f"{target.name} {whose}", hint="choose another [lake], or drop that table"
         )
     if table != str(target.table):
-        return TableError(target.table, f"{target.name} holds table {table}", hint=DROP)
+        return TableError(
+            target.table, f"{target.name} already holds the rows of source table {table}", hint=DROP
+        )
     if state.key != list(key):
         reason = f"its key is now {list(key)}, the key of {target.name} is {state.key}"
         return TableError(target.table, reason, hint=DROP)

@@ -210,7 +210,9 @@ def read_chunk(
         if chunk.schema.key != key:
             raise key_changed(task.dump.table, key, chunk.schema.key)
         if task.dump.floor is not None and chunk.low + 1 < task.dump.floor:
-            raise NotYetError(f"{task.dump.table}: commits before it are in the log but not visible yet")
+            raise NotYetError(
+                f"{task.dump.table}: its snapshot does not show every commit before {task.dump.floor} yet"
+            )
         position = Position.of_chunk(task.epoch, chunk.low, task.dump.number)
         with lander.writer(chunk.schema, position) as writer:
             for rows in chunk.rows():

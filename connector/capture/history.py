@@ -91,7 +91,7 @@ def _require_some(listed: Listed, newest: Manifest | None, config: Config) -> No
     if listed.schemas:
         return
     if listed.busy:
-        raise TransientError(f"other sessions keep {min(listed.busy)} locked")
+        raise TransientError(f"{min(listed.busy)} is locked by other sessions")
     if listed.refused:
         problems = "; ".join(map(str, listed.refused))
         only = listed.refused[0].hint if len(listed.refused) == 1 else None
@@ -101,7 +101,7 @@ def _require_some(listed: Listed, newest: Manifest | None, config: Config) -> No
         )
     nothing = f"no table matches source.tables = {config.source.tables}"
     if newest is not None and newest.tables:
-        raise TransientError(f"{nothing} now")  # during a RENAME, a restore, a deployment
+        raise TransientError(f"{nothing} at the moment")  # during a RENAME, a restore, a deployment
     raise PreconditionError(nothing, hint="set source.tables to names like namespace.table")
 
 

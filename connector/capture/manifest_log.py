@@ -131,7 +131,7 @@ def check_identity(landed: SourceIdentity, now: SourceIdentity) -> None:
         before, after = getattr(landed, field), getattr(now, field)
         if before != after:
             raise SourceMismatchError(
-                f"the landing zone of source {landed.name!r} was written from {field} {before!r},"
-                f" this database has {after!r}",
+                f"the landing zone of source {landed.name!r} belongs to a server with {field} {before!r};"
+                f" this one has {after!r}",
                 hint="choose another source.name or landing.url for this database",
             )

@@ -21,7 +21,7 @@ from connector.errors import DeltatideError
 
 app = typer.Typer(
     name="deltatide",
-    help="Keeps Delta Lake tables in step with PostgreSQL, MySQL and MariaDB tables.",
+    help="Keeps Delta Lake tables in sync with PostgreSQL, MySQL and MariaDB tables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -60,9 +60,9 @@ def demo(
         "demo-data"
     ),
     rows: Annotated[int, typer.Option(min=1000, help="Rows in all tables at the start.")] = 1_000_000,
-    seconds: Annotated[int, typer.Option(min=5, help="How long to write while capturing.")] = 60,
+    seconds: Annotated[int, typer.Option(min=5, help="How many seconds the demo's writer runs.")] = 60,
     source: Annotated[
-        Literal["postgres", "mariadb", "mysql"], typer.Option(help="The database that is captured.")
+        Literal["postgres", "mariadb", "mysql"], typer.Option(help="The database to capture.")
     ] = "postgres",
 ) -> None:
     """Watch a live database being captured, dumped and merged; compare lake and source row by row."""

@@ -74,7 +74,7 @@ def dump(
     tables: Annotated[list[str] | None, typer.Argument(help="Tables, as namespace.table.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All captured tables.")] = False,
     where: Annotated[
-        str | None, typer.Option(help="Only rows for which this SQL condition of the source holds.")
+        str | None, typer.Option(help="Only rows that match this condition, in the source's SQL dialect.")
     ] = None,
     keys: Annotated[
         str | None,
@@ -96,7 +96,7 @@ def dump(
     if as_json:
         print(json.dumps({"id": request_id}))
     else:
-        out.print(f"requested dump {request_id}; follow it with: deltatide dumps")
+        out.print(f"requested dump {request_id}; check its progress with: deltatide dumps")
 
 
 def parse_keys(text: str) -> list[list[str]]:
@@ -136,7 +136,7 @@ def dumps(config: ConfigOption, as_json: JsonOption = False) -> None:
 def print_dumps(states: Sequence[DumpState]) -> None:
     """Print dumps as a table."""
     table = Table(
-        "dump", "table", "kind", "reason", "state", "chunks", "rows", "of about", "finished", box=None
+        "dump", "table", "kind", "reason", "state", "chunks", "rows", "estimated rows", "finished", box=None
     )
     for s in states:
         table.add_row(
@@ -149,7 +149,7 @@ def print_dumps(states: Sequence[DumpState]) -> None:
 
 def _state_of(dump: DumpState) -> str:
     if dump.awaits is not None and dump.active:
-        return f"waiting for transactions older than {dump.awaits}"
+        return f"waiting for transactions with an xid below {dump.awaits}"
     return dump.error or dump.state
 
 
@@ -210,7 +210,7 @@ def _layout_json(version: LayoutVersion) -> dict[str, Any]:
 
 @agent_commands.command(epilog="Example: deltatide status -c shop.toml --json")
 def status(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Show who is active, how far the log has landed, and what is quarantined."""
+    """Show the active agent, how far the log has landed, and what is quarantined."""
     from connector.agent import status as read_status
 
     state = read_status(load(config))

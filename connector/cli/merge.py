@@ -45,10 +45,11 @@ def merge(
         list[str] | None, typer.Option("--tables", help="Only these tables; repeat it or use commas.")
     ] = None,
     until: Annotated[
-        int | None, typer.Option(min=1, metavar="MANIFEST", help="Up to this manifest, not the newest.")
+        int | None,
+        typer.Option(min=1, metavar="MANIFEST", help="Stop at this manifest, not the newest."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a report in JSON on a line, for each merge.")
+        bool, typer.Option("--json", help="Print one JSON object per merge, each on its own line.")
     ] = False,
 ) -> None:
     """Merge what has landed into the Delta tables, all of them up to the same manifest."""
@@ -141,7 +142,7 @@ def _print_report(done: Any, bars: Progress | None = None, tasks: Tasks | None =
         out.print(f"nothing new after manifest {done.manifest}")
 
 
-NOT_EXACT = "a dump is under way, rows wait for a column, or a table is quarantined or failed"
+NOT_EXACT = "a dump is under way, rows are missing a column, or a table is quarantined or failed"
 
 
 def _print_table(table: Any) -> None:
@@ -161,7 +162,9 @@ def live(
     config: ConfigOption,
     table: Annotated[str, typer.Argument(help="The table, as namespace.table.")],
     limit: Annotated[int, typer.Option(min=1, help="The number of rows to show.")] = 20,
-    cdc: Annotated[bool, typer.Option("--cdc", help="Also show where each row comes from.")] = False,
+    cdc: Annotated[
+        bool, typer.Option("--cdc", help="Also show `_cdc`: each row's position, commit time and operation.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a table as of the newest manifest, without waiting for a merge."""
@@ -215,8 +218,9 @@ def cuts(
 
 def _table_shown(name: str, frontier: Any) -> str:
     """Return a table's version in a cut, and what keeps the cut from being exact."""
-    waiting = f"{frontier.missing} rows wait for a column" if frontier.missing else None
-    kept = ", ".join(filter(None, (frontier.error, waiting)))
+    rows = "1 row is" if frontier.missing == 1 else f"{frontier.missing} rows are"
+    incomplete = f"{rows} missing a column" if frontier.missing else None
+    kept = ", ".join(filter(None, (frontier.error, incomplete)))
     return f"{name} {frontier.version}" + (f" ({kept})" if kept else "")
 
 

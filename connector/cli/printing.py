@@ -26,10 +26,14 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-
 ConfigOption = Annotated[
     Path,
     typer.Option(
-        "-c", "--config", metavar="FILE", help="The configuration, as in conf/.", envvar="DELTATIDE_CONFIG"
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="Path to the configuration file (examples in conf/).",
+        envvar="DELTATIDE_CONFIG",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")]
 
 

@@ -273,7 +273,7 @@ def test_what_somebody_else_wrote_does_not_survive_in_rows_that_are_deleted(
     assert zone.rows("id, a, b, _cdc.op") == (gone if since == "vacuumed" else kept)
 
 
-@pytest.mark.parametrize("how", ["RESTORE", "put back"])
+@pytest.mark.parametrize("how", ["RESTORE", "restored"])
 def test_rows_deleted_after_the_version_that_a_table_was_put_back_to_stay_marked(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:

@@ -153,7 +153,7 @@ def test_a_server_without_its_log_is_no_gap_before_the_first_manifest_nor_of_ano
     assert read_lease(store) is None
     open_history(shop_source(store), ManifestLog(store, 1), Lander(store), config_of())
     source.database.name = "another"
-    with pytest.raises(PreconditionError, match="was written from database"):
+    with pytest.raises(PreconditionError, match="belongs to a server with database"):
         agent.run(config_of())
     newest = newest_manifest(store)
     assert newest is not None

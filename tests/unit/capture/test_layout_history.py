@@ -77,6 +77,6 @@ def test_a_table_that_never_could_be_captured_is_refused_with_what_to_do(
         tables={ORDERS: TableState(state="quarantined", reason="no primary key", hint="add one")}
     )
     monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
-    with pytest.raises(RequestError, match=r"public\.orders never had a layout .*no primary key") as refused:
+    with pytest.raises(RequestError, match=r"public\.orders has never had .*no primary key") as refused:
         agent.layouts_of(config_of(), "public.orders")
     assert refused.value.hint == "add one"
