@@ -158,7 +158,7 @@ def run(config: Config) -> Progress:
             log.info("%s: landing and committing what was read", number.name)
             capture.stop()
 
-        with stopped_by_signals(stop), lease_renewal_thread(lease, capture, config.landing.lease_seconds):
+        with stopped_by_signals(stop), renewing_lease(lease, capture, config.landing.lease_seconds):
             capture.run()
         return capture.progress
     finally:
@@ -201,11 +201,11 @@ def _refuse_failures(findings: list[Finding]) -> None:
 
 
 @contextmanager
-def lease_renewal_thread(lease: Lease, capture: Capture, lease_seconds: float) -> Iterator[None]:
+def renewing_lease(lease: Lease, capture: Capture, lease_seconds: float) -> Iterator[None]:
     """Renew the lease three times per lease period, with the agent's figures in it."""
     done = threading.Event()
 
-    def renew_for_ever() -> None:
+    def renew_until_done() -> None:
         while not done.wait(lease_seconds / 3):
             try:
                 lease.renew(status_of(capture.progress))
@@ -215,7 +215,7 @@ def lease_renewal_thread(lease: Lease, capture: Capture, lease_seconds: float) -
                 capture.fail(error)
                 return
 
-    thread = threading.Thread(target=renew_for_ever, name="lease", daemon=True)
+    thread = threading.Thread(target=renew_until_done, name="lease", daemon=True)
     thread.start()
     try:
         yield

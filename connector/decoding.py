@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from connector.errors import BugError, DeltatideError
-from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.schema import TableName
 
 Indexes = npt.NDArray[Any]
@@ -83,8 +83,8 @@ def by_layout(
                 yield layout, some
 
 
-def decoded(parts: Iterable[Part]) -> Iterator[EventBatch | Quarantine]:
-    """Decode parts; a table that can't be decoded yields one `Quarantine` instead of the rest of it."""
+def decoded(parts: Iterable[Part]) -> Iterator[EventBatch | QuarantineNotice]:
+    """Decode parts; a table that can't be decoded yields one `QuarantineNotice` instead of the rest of it."""
     quarantined: set[TableName] = set()
     for part in parts:
         if part.table in quarantined:
@@ -101,7 +101,7 @@ def decoded(parts: Iterable[Part]) -> Iterator[EventBatch | Quarantine]:
             yield _quarantine(part.table, lsn, error)
 
 
-def _quarantine(table: TableName, lsn: int, error: Exception) -> Quarantine:
+def _quarantine(table: TableName, lsn: int, error: Exception) -> QuarantineNotice:
     reason = getattr(error, "reason", None) or str(error) or type(error).__name__
     hint = error.hint if isinstance(error, DeltatideError) else None
-    return Quarantine(table, lsn, reason, hint or f"fix or exclude {table}, then dump it again")
+    return QuarantineNotice(table, lsn, reason, hint or f"fix or exclude {table}, then dump it again")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.manifest import LastCommit
 from connector.source import Segment
 
@@ -19,7 +19,7 @@ class LogSegment:
     """
 
     inner: Segment
-    quarantined: Sequence[Quarantine]
+    quarantined: Sequence[QuarantineNotice]
     announced: Sequence[EventBatch] = ()
 
     @property
@@ -52,13 +52,13 @@ class LogSegment:
         """The number of change messages it holds."""
         return self.inner.rows
 
-    def decode(self) -> Iterator[EventBatch | Quarantine]:
+    def decode(self) -> Iterator[EventBatch | QuarantineNotice]:
         """Decode into batches; the quarantined tables come first, and have no batch."""
         quarantined = {found.table for found in self.quarantined}
         yield from self.quarantined
         left = [batch for batch in self.announced if batch.schema.table not in quarantined]
         for found in self.inner.decode():
-            if isinstance(found, Quarantine):
+            if isinstance(found, QuarantineNotice):
                 yield found
             elif found.schema.table not in quarantined:
                 while left and left[0].first < found.first:

@@ -1,6 +1,6 @@
 """What a database must offer to be captured: the contract between `connector.capture.loop` and its sources.
 
-Flow: `check` -> `prepare` and `begin_history` (first start), or `why_not_resumable` and `prepare` (each later
+Flow: `check` -> `prepare` and `begin_log` (first start), or `check_resumable` and `prepare` (each later
 connect) -> `look` -> `open_log` and, for each dump worker, `open_tables`. Errors are `TransientError` (the
 capture loop reopens from the last committed position) or `OperatorError` (stops); anything else is a bug.
 
@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, Protocol
 import pyarrow as pa
 
 from connector.errors import TableError
-from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
 from connector.schema import TableName, TableSchema
 
@@ -63,19 +63,19 @@ class Failover:
     """The log continues in another log, on the current server, and nothing is missing.
 
     `same_positions`: that log is the one read so far, up to the same position, and continues there in the
-    same epoch. Then only `history.server` is new; the rest is about the other case.
+    same epoch. Then only `resume_point.server` is new; the rest is about the other case.
 
-    From `history` on, it has every transaction that is not in `history.gtids`. It may have some that are:
-    the reader skips those. Every snapshot from now on sees all of `history.gtids`.
+    From `resume_point` on, it has every transaction that is not in `resume_point.gtids`. It may have some
+    that are: the reader skips those. Every snapshot from now on sees all of `resume_point.gtids`.
     """
 
-    history: ResumePoint
+    resume_point: ResumePoint
     reason: str
     same_positions: bool = False
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSource:
     """What was added to an existing log, and the xid barrier (lsn 0) for the transactions from before.
 
     Those may have written to a table and committed before the log began to carry it. The barrier is there
@@ -87,7 +87,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Unfit:
+class UnfitTable:
     """Why an existing table can't be captured, and what to do."""
 
     reason: str
@@ -105,7 +105,7 @@ class Unlogged:
     lost: bool = False
 
 
-class Listed(NamedTuple):
+class TableListing(NamedTuple):
     """The tables that the configuration names: layouts, and why the others can't be captured as they are.
 
     `busy`: tables that can't be examined now because others keep them locked; a later check finds them.
@@ -121,7 +121,7 @@ class Listed(NamedTuple):
         looked_at = {*(schema.table for schema in self.schemas), *(problem.table for problem in self.refused)}
         return looked_at | self.busy
 
-    def without(self, problems: Iterable[TableError]) -> Listed:
+    def without(self, problems: Iterable[TableError]) -> TableListing:
         """Also refuse the tables that a check found unfit."""
         found = {problem.table: problem for problem in problems}
         refused = [found[schema.table] for schema in self.schemas if schema.table in found]
@@ -135,14 +135,14 @@ def refused_tables(findings: Iterable[Finding]) -> list[TableError]:
     return [TableError(f.table, f.detail, hint=f.fix) for f in failed if f.table is not None]
 
 
-def checked_tables(source: Source, among: Collection[TableName]) -> Listed:
+def checked_tables(source: Source, among: Collection[TableName]) -> TableListing:
     """List some tables with the checks of a start: for tables that are created or released later."""
     listed = source.tables(among)
     return listed.without(refused_tables(source.check())) if listed.schemas else listed
 
 
 @dataclass(frozen=True)
-class CatalogState:
+class CatalogSnapshot:
     """The tables that can be captured, each with its fingerprint, and a position in the log after the check.
 
     A fingerprint covers everything that changes a table's rows or its capture without a trace in the log.
@@ -155,7 +155,7 @@ class CatalogState:
     tables: Mapping[TableName, str]
     position: int
     existing: frozenset[TableName]
-    unfit: Mapping[TableName, Unfit] = field(default_factory=dict)
+    unfit: Mapping[TableName, UnfitTable] = field(default_factory=dict)
     unprepared: frozenset[TableName] = frozenset()
     columns: Mapping[TableName, frozenset[str]] = field(default_factory=dict)
     busy: frozenset[TableName] = frozenset()
@@ -188,8 +188,8 @@ class Segment(Protocol):
     def rows(self) -> int:
         """The number of change messages it holds."""
 
-    def decode(self) -> Iterator[EventBatch | Quarantine]:
-        """Decode into batches, each table's in position order. A table that fails yields one `Quarantine`."""
+    def decode(self) -> Iterator[EventBatch | QuarantineNotice]:
+        """Decode into batches, by table in position order; a failing table yields a `QuarantineNotice`."""
 
 
 class LogReader(Protocol):
@@ -331,20 +331,20 @@ class Source(Protocol):
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Return which database this is; `landed` may be this one's, read from another server."""
 
-    def tables(self, among: Collection[TableName] | None = None) -> Listed:
+    def tables(self, among: Collection[TableName] | None = None) -> TableListing:
         """List the tables that the configuration names, as they are now; `among`: only these.
 
         A table that can't be captured is in `refused`, and does not affect the others.
         """
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> PreparedSource:
         """Create or extend what the source lacks and the role may create: the publication.
 
         Leaves out tables that can't be captured: publishing them would stop their writers. If the address
         leads to another server than the log's by now, `look` raises `TransientError` afterwards.
         """
 
-    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogState:
+    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
         """Look for changes that no log shows. May be called from another thread than the rest.
 
         `known`: the remembered fingerprints. What can't be judged yet is returned as known.
@@ -365,16 +365,16 @@ class Source(Protocol):
     def end_of_marked(self, mark: int) -> int | None:
         """Return a position after every commit below a mark; None while one is still running."""
 
-    def begin_history(self, *, fresh: bool) -> ResumePoint:
+    def begin_log(self, *, fresh: bool) -> ResumePoint:
         """Make the source keep its log from now on (a slot) and return where it begins.
 
         `fresh`: first drop what is left of an older one. Otherwise adopt an unused one of the same name.
         """
 
-    def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
-        """Return why the log after `history` can't be read whole, or the failover; None: it can."""
+    def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
+        """Return why the log after `resume_point` can't be read whole, or the failover; None: it can."""
 
-    def open_log(self, epoch: int, history: ResumePoint) -> LogReader:
+    def open_log(self, epoch: int, resume_point: ResumePoint) -> LogReader:
         """Open the log after a resume point; later transactions that are in its `gtids` are skipped."""
 
     def open_tables(self) -> TableReader:

@@ -51,7 +51,7 @@ from merge.commits import USER_METADATA, Mark
 from merge.key_pruning import key_conditions
 from merge.keys import Layout, keys_equal
 from merge.reconcile import TARGET_FIELDS
-from merge.session_settings import held
+from merge.session_settings import applied_settings
 from merge.sql import listed, position, quoted, text
 from merge.target import Target, TargetState
 
@@ -86,14 +86,15 @@ class Rules:
     """What a merge must handle; each rule that does not apply makes the statement simpler.
 
     `partial`: rows may lack columns. `ties`: dumped rows may add to an event that was applied before.
-    `soft`: deleted rows stay, with `op` delete. `anywhere`: deletes were computed from the target's own rows.
+    `soft`: deleted rows stay, with `op` delete. `touches_any_row`: deletes were computed from the target's
+    own rows.
     `whole`: the changes hold every row the table can have, and overwrite it.
     """
 
     partial: bool
     ties: bool
     soft: bool
-    anywhere: bool = False
+    touches_any_row: bool = False
     whole: bool = False
 
 
@@ -116,10 +117,10 @@ def apply(
     view = f"deltatide_{uuid.uuid4().hex}"
     source.createOrReplaceTempView(view)
     # Where deletes were computed from the target's rows, the MERGE may find rows that were not there before.
-    pruned = state.bytes > LARGE_BYTES and not (rules.anywhere or rules.whole)
+    pruned = state.bytes > LARGE_BYTES and not (rules.touches_any_row or rules.whole)
     restricted = key_conditions(spark, source, layout, rows) if pruned else nullcontext("")
     try:
-        with restricted as conditions, held(spark, commit_settings(target, mark)):
+        with restricted as conditions, applied_settings(spark, commit_settings(target, mark)):
             if rules.whole:
                 statement = overwrite_sql(target, view, layout, rules)
             else:

@@ -37,14 +37,14 @@ MOST_KEYS = 50_000
 
 
 @dataclass(frozen=True)
-class Waiting:
+class MissingRows:
     """How many rows, at most, a merge leaves without a column, and how many of them it requests."""
 
     left: int = 0
-    asked: int = 0
+    requested: int = 0
 
 
-WAITING = "size(_cdc.missing) > 0 AND _cdc.op <> 'delete'"
+INCOMPLETE = "size(_cdc.missing) > 0 AND _cdc.op <> 'delete'"
 """Rows of a target that still lack a column."""
 
 
@@ -55,7 +55,7 @@ def request_missing(
     source: DataFrame,
     layout: Layout,
     target: DataFrame | None,
-) -> Waiting:
+) -> MissingRows:
     """Request a dump of the keys that `source` will leave with missing columns.
 
     Skips rows that the running dump will bring anyway or that were incomplete before, and all rows of a
@@ -65,22 +65,22 @@ def request_missing(
     found = left.limit(MOST_KEYS + 1).collect()
     asked = [row for row in found if row["asked"]] if plan.state.state == "captured" else []
     _request_keys(spark, landing, plan.table, asked, layout)
-    return Waiting(len(found), len(asked))
+    return MissingRows(len(found), len(asked))
 
 
-def request_waiting(
+def request_missing_again(
     spark: SparkSession, landing: LandingZone, table: TableName, target: DataFrame, layout: Layout
 ) -> int:
     """Request again all rows of a target that lack a column; return their number."""
     keys = _keys("", layout)
-    found = target.where(WAITING).select(*keys).limit(MOST_KEYS + 1).collect()
+    found = target.where(INCOMPLETE).select(*keys).limit(MOST_KEYS + 1).collect()
     _request_keys(spark, landing, table, found, layout)
     return len(found)
 
 
-def count_waiting(target: DataFrame) -> int:
+def count_incomplete(target: DataFrame) -> int:
     """Count the rows of a target that lack a column."""
-    return target.where(WAITING).count()
+    return target.where(INCOMPLETE).count()
 
 
 def _request_keys(
@@ -130,7 +130,7 @@ def _keys(prefix: str, layout: Layout) -> list[Column]:
     ]
 
 
-def missing_is_asked(landing: LandingZone) -> bool:
+def has_pending_request(landing: LandingZone) -> bool:
     """Return whether a request of this kind is waiting for the agent."""
     return landing.exists(request_path("missing-*").replace("%2A", "*"))
 

@@ -79,7 +79,7 @@ def first_changes(
     are reconciled. The frame's partitions are ranges of chunks, so that the files of the table are ranges of
     the key. That no key was dumped twice is not taken for granted: it would be in the table twice for good.
     """
-    bulk, others = plan.bulk, plan.besides_bulk
+    bulk, others = plan.dump_chunks, plan.other_files
     dumped, logged = (sum(file.rows for file in files) for files in (bulk, (*others, *plan.again)))
     broad = logged > MOST_OTHERS or sum(file.bytes for file in (*others, *plan.again)) > MOST_OTHER_BYTES
     sorting = dumped <= FEW_DUMPED or broad or bool(plan.truncates)
@@ -112,7 +112,7 @@ def _events(
     if plan.again:
         again = landing.events(plan.again, schemas, layout.columns)
         events = events.unionByName(again.where(f"(_cdc.epoch, _cdc.lsn) > ({plan.low[0]}, {plan.low[1]}L)"))
-    if plan.swept is not None and plan.astride:
+    if plan.swept is not None and plan.straddles_sweep:
         events = events.where(~_before(plan.swept))
     return events
 

@@ -99,7 +99,7 @@ class Mark:
         before = last.rebuilt if last is not None and last.manifest == self.manifest else 0
         return replace(self, rebuilt=before + 1)
 
-    def of_layout(self) -> Mark:
+    def for_layout_commit(self) -> Mark:
         """Return the mark of the commits that prepare the table for this one's rows."""
         return replace(self, layout=True)
 
@@ -121,7 +121,7 @@ class Mark:
         return cls(source, int(ours["manifest"]), rebuilt, ours.get("write_id"), layout)
 
 
-def is_of(landing: Manifests, mark: Mark | None) -> bool:
+def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool:
     """Return whether a table with this greatest mark (None: it has none) was merged from this landing zone.
 
     Another zone's manifests have the same numbers: with its marks in the table, the fence would skip our
@@ -139,14 +139,14 @@ class Commits:
 
     `version`: that of our newest commit that wrote rows; if none did, of our first; if none is ours, the
     newest of all. `manifest`: the one that our newest commit that wrote rows names. `newest`: the table's
-    version. `breach`: why the table does not continue, or None. `last`: the greatest mark of those that wrote
-    rows, which the next commit has to exceed.
+    version. `why_broken`: why the table does not continue, or None. `last`: the greatest mark of those that
+    wrote rows, which the next commit has to exceed.
     """
 
     version: int
     manifest: int | None
     newest: int
-    breach: str | None
+    why_broken: str | None
     last: Mark | None = None
 
 
@@ -155,15 +155,15 @@ def read_commits(spark: SparkSession, target: Target, source: str, frontier: Fro
     return commits_of(_history(spark, target, frontier.version or 0), source, frontier)
 
 
-def still_holds(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> bool:
+def version_is_unchanged(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> bool:
     """Return whether a table's version that a cut names is still the state that the cut recorded.
 
     False if its history no longer has that version, too. The table's id is the caller's to compare.
     """
-    return newest_held(spark, target, source, [frontier]) is not None
+    return newest_unchanged(spark, target, source, [frontier]) is not None
 
 
-def newest_held(
+def newest_unchanged(
     spark: SparkSession, target: Target, source: str, frontiers: Sequence[Frontier]
 ) -> Frontier | None:
     """Return the first of some recorded frontiers whose version a table still holds; None if it holds none.

@@ -34,8 +34,8 @@ from connector.config import Config
 from connector.errors import DeltatideError, FencedError, GapError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.backfill import missing_is_asked
-from merge.commits import Mark, newest_held, read_commits
+from merge.backfill import has_pending_request
+from merge.commits import Mark, newest_unchanged, read_commits
 from merge.control_table import (
     Frontier,
     Frontiers,
@@ -50,7 +50,7 @@ from merge.landing_zone import LandingZone
 from merge.log_store import IDEMPOTENT, check_log_store
 from merge.plan import TablePlan, plan_past_holes
 from merge.report import MergeReport, Progress, TableProgress, TableReport
-from merge.retry import SPARK_ERRORS, attempts, first_line, is_lost_file
+from merge.retry import SPARK_ERRORS, first_line, is_lost_file, with_retries
 from merge.schema import check_layout
 from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED, Sessions, own_sessions
 from merge.table import Merged, TableJob, check_origin
@@ -155,7 +155,7 @@ def _merge_all(
     begun, spark = time.monotonic(), sessions.first
     frontiers = read_frontiers(spark, config, since)
     # Checked before the manifests: what the agent picks up meanwhile is then in one of those.
-    waits = any(frontier.missing for frontier in frontiers.by_table.values()) and missing_is_asked(landing)
+    waits = any(frontier.missing for frontier in frontiers.by_table.values()) and has_pending_request(landing)
     manifest = _newest(landing, frontiers, until)
     if manifest is None:
         return MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)
@@ -164,9 +164,9 @@ def _merge_all(
     targets = targets_of(config, manifest.tables)
     if not frontiers.newest:
         check_schema(spark, config)
-    run = _Run(spark, config, landing, frontiers, manifest, progress, asks=until is None and not waits)
-    reports = run.merge_each([targets[table] for table in chosen], sessions, stop)
-    exact, recorded = run.record(reports)
+    run = _MergeRun(spark, config, landing, frontiers, manifest, progress, asks=until is None and not waits)
+    reports = run.merge_in_parallel([targets[table] for table in chosen], sessions, stop)
+    exact, recorded = run.record_cut(reports)
     landing.forget(manifest.number - KEPT_MANIFESTS)
     return MergeReport(
         config.source.name,
@@ -207,7 +207,7 @@ def _chosen(manifest: Manifest, frontiers: Frontiers, tables: Collection[str] | 
 
 
 @dataclass(frozen=True)
-class _Run:
+class _MergeRun:
     """One merge of a source up to one manifest. `asks`: whether to request rows that still wait again.
 
     The session is that of the table being merged, the first one for all that concerns the whole.
@@ -222,7 +222,7 @@ class _Run:
     asks: bool
     showing: threading.Lock = field(default_factory=threading.Lock)
 
-    def merge_each(
+    def merge_in_parallel(
         self, targets: Sequence[Target], sessions: Sessions, stop: threading.Event
     ) -> list[TableReport]:
         """Merge tables, as many at a time as there are sessions; once `stop` is set, no more are begun.
@@ -250,7 +250,7 @@ class _Run:
         begun = time.monotonic()
         try:
             check_rival(self.spark, target)
-            report = self._attempts(target)
+            report = self._merge_with_retries(target)
             failpoint.reach("table-merged")
         except TABLE_ERRORS as error:
             store = explain(error, self.config)
@@ -281,7 +281,7 @@ class _Run:
             **more,
         )
 
-    def _attempts(self, target: Target) -> TableReport:
+    def _merge_with_retries(self, target: Target) -> TableReport:
         """Merge one table; after a commit conflict, retry from where the other job left it."""
         known = iter([self.frontiers.of(target.table)])
 
@@ -289,18 +289,18 @@ class _Run:
             frontier = next(known, None) or read_frontiers(self.spark, self.config).of(target.table)
             if frontier.manifest >= self.manifest.number:
                 return self._report(target, frontier)
-            return self._merge(target, frontier)
+            return self._merge_from(target, frontier)
 
-        return attempts(merge, f"{target.table} in {target.name}")
+        return with_retries(merge, f"{target.table} in {target.name}")
 
-    def _merge(self, target: Target, frontier: Frontier) -> TableReport:
+    def _merge_from(self, target: Target, frontier: Frontier) -> TableReport:
         """Merge from a frontier; from the beginning if its Delta table is gone or was replaced."""
         if frontier.error is not None:
             self._check_again(target, frontier)
         self.landing.load(frontier.manifest + 1, self.manifest.number)
         plan = plan_past_holes(target.table, self.landing, frontier.manifest, self.manifest.number)
         now = replace(frontier, manifest=self.manifest.number, error=None)
-        if plan.idle and frontier.version is not None and not self._asks_again(frontier, target):
+        if plan.is_empty and frontier.version is not None and not self._may_request_again(frontier, target):
             return self._report(target, now)
         self._show(target, "reading", plan.rows)
         state = read_state(self.spark, target)
@@ -309,16 +309,16 @@ class _Run:
                 "%s: its Delta table was dropped or replaced; rebuilding it from the landing zone",
                 target.table,
             )
-            return self._merge(target, Frontier(0))
+            return self._merge_from(target, Frontier(0))
         if frontier.version is None and state is not None:
             self._check_origin(target)
         job = self._table_job(target, plan, state)
-        idle = plan.idle and frontier.version is not None
+        idle = plan.is_empty and frontier.version is not None
         merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
-        if merged.breach is None:
-            waits = bool(merged.report.missing) and self._asks_again(frontier, target)
-            return replace(merged.report, requested=job.ask_again()) if waits else merged.report
-        log.warning("%s: %s; rebuilding it from the landing zone", target.name, merged.breach)
+        if merged.why_broken is None:
+            waits = bool(merged.report.missing) and self._may_request_again(frontier, target)
+            return replace(merged.report, requested=job.request_missing_again()) if waits else merged.report
+        log.warning("%s: %s; rebuilding it from the landing zone", target.name, merged.why_broken)
         return self._rebuild(target, frontier, merged.last)
 
     def _check_again(self, target: Target, frontier: Frontier) -> None:
@@ -363,7 +363,7 @@ class _Run:
         known = recorded_frontiers(self.spark, self.config, target.table, frontier)
         source = self.config.source.name
         # Usually the newest one, whose history is short.
-        return newest_held(self.spark, target, source, known[:1]) or newest_held(
+        return newest_unchanged(self.spark, target, source, known[:1]) or newest_unchanged(
             self.spark, target, source, known
         )
 
@@ -373,10 +373,10 @@ class _Run:
         plan = plan_past_holes(target.table, self.landing, base.manifest, self.manifest.number)
         job = self._table_job(target, plan, read_state(self.spark, target))
         merged = job.merge(base, job.mark.rebuild_after(last))
-        if merged.breach is not None:
+        if merged.why_broken is not None:
             raise TableError(
                 target.table,
-                f"{target.name} changed while it was rebuilt: {merged.breach}",
+                f"{target.name} changed while it was rebuilt: {merged.why_broken}",
                 hint="stop other writers to that Delta table; the next merge tries again",
             )
         return merged.report
@@ -389,14 +389,14 @@ class _Run:
         self._show(target, "merging", job.plan.rows)
         return job
 
-    def _asks_again(self, frontier: Frontier, target: Target) -> bool:
+    def _may_request_again(self, frontier: Frontier, target: Target) -> bool:
         """Return whether rows that have waited for a column since the frontier must be requested again."""
         dumps = (dump for dump in self.manifest.dumps if dump.table == target.table and dump.active)
         answered = not any(dump.kind == "full" or dump.reason == "missing" for dump in dumps)
         captured = self.manifest.tables[target.table].state == "captured"  # else it needs a full dump anyway
         return bool(frontier.missing) and self.asks and answered and captured
 
-    def record(self, reports: Iterable[TableReport]) -> tuple[bool, bool]:
+    def record_cut(self, reports: Iterable[TableReport]) -> tuple[bool, bool]:
         """Record the cut if anything changed; return whether it is exact, and whether it was recorded."""
         before = {table: self.frontiers.of(table) for table in self.manifest.tables}
         frontiers = before | {report.table: report.frontier for report in reports}
@@ -408,10 +408,10 @@ class _Run:
         recorded = further or (exact and not self.frontiers.exact)
         if recorded:
             failpoint.reach("cut-missing")
-            attempts(lambda: self._append(frontiers, exact), cuts_table(self.config))
+            with_retries(lambda: self._append_cut(frontiers, exact), cuts_table(self.config))
         return exact, recorded
 
-    def _append(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:
+    def _append_cut(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:
         if not self.frontiers.newest:
             create_cuts(self.spark, self.config)
         append_cut(self.spark, self.config, self.manifest, frontiers, exact=exact)

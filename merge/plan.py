@@ -68,7 +68,7 @@ class TablePlan:
         return self.again + self.files
 
     @property
-    def idle(self) -> bool:
+    def is_empty(self) -> bool:
         """Return whether there is nothing to apply."""
         return not self.files and not self.sweeps and not self.altered
 
@@ -112,7 +112,7 @@ class TablePlan:
         return any(file.kind == "chunk" for file in self.files)
 
     @property
-    def bulk(self) -> tuple[LandedFile, ...]:
+    def dump_chunks(self) -> tuple[LandedFile, ...]:
         """List the chunks of the only full dump among the files, in order: disjoint ranges of the key.
 
         Empty if there are several full dumps, or a chunk landed twice. A dump that starts over after a
@@ -125,9 +125,9 @@ class TablePlan:
         return tuple(sorted(chunks, key=lambda file: file.chunk or 0))
 
     @property
-    def besides_bulk(self) -> tuple[LandedFile, ...]:
+    def other_files(self) -> tuple[LandedFile, ...]:
         """List the other new files."""
-        bulk = {file.path for file in self.bulk}
+        bulk = {file.path for file in self.dump_chunks}
         return tuple(file for file in self.files if file.path not in bulk)
 
     @property
@@ -136,7 +136,7 @@ class TablePlan:
         return tuple(file for file in self.all if file.truncates)
 
     @property
-    def astride(self) -> bool:
+    def straddles_sweep(self) -> bool:
         """Return whether a file to read begins before `swept`."""
         return self.swept is not None and any(file.first < self.swept for file in self.all)
 

@@ -18,14 +18,14 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName, TableSchema, fold
 from merge.apply import KEPT, Rules, fresh_cdc
 from merge.change_set import changes
-from merge.commits import is_of, read_commits, still_holds
+from merge.commits import is_from_landing_zone, read_commits, version_is_unchanged
 from merge.control_table import Frontier, cuts, read_frontiers
 from merge.keys import Layout
 from merge.landing_zone import Columns, LandingZone
 from merge.overlay import ALIVE, as_wide, overlay
 from merge.plan import TablePlan, plan_past_holes
 from merge.schema import check_layout, wanted_columns, wider
-from merge.session_settings import check_strict, plain
+from merge.session_settings import check_strict, plain_settings
 from merge.sql import quoted
 from merge.target import (
     Target,
@@ -55,7 +55,7 @@ def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     itself has types that can't become today's, which a full dump ends.
     """
     check_strict(spark)
-    with plain(spark):
+    with plain_settings(spark):
         return _live(spark, config, table)
 
 
@@ -77,7 +77,7 @@ def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
         if newest.number <= frontier.manifest:
             return frame.where(ALIVE)
         plan = plan_past_holes(name, landing, frontier.manifest, newest.number)
-        if plan.idle:
+        if plan.is_empty:
             return frame.where(ALIVE)
         if _fits(landing, plan, target, replace(state, columns=_types(frame)), source):
             return _with_changes(landing, plan, frame)
@@ -105,7 +105,7 @@ def _continuing(
     commits = read_commits(spark, target, config.source.name, frontier)
     last = commits.last
     vouched = frontier.version is not None and last is not None and last.manifest < frontier.manifest
-    if commits.breach is not None or not (vouched or is_of(landing, last)):
+    if commits.why_broken is not None or not (vouched or is_from_landing_zone(landing, last)):
         return None
     return target.at(spark, commits.newest)
 
@@ -167,7 +167,7 @@ def as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataF
     copy, so that the version that the cut names is missing or another state's.
     """
     check_strict(spark)
-    with plain(spark):
+    with plain_settings(spark):
         return _as_of(spark, config, manifest)
 
 
@@ -199,6 +199,6 @@ def _why_gone(spark: SparkSession, config: Config, target: Target, frontier: Fro
     """Return what became of a Delta table since a cut, if it no longer has the cut's state; else None."""
     if table_id(spark, target) != frontier.id:
         return "was dropped or replaced"
-    if not still_holds(spark, target, config.source.name, frontier):
+    if not version_is_unchanged(spark, target, config.source.name, frontier):
         return f"lost its version {frontier.version} (restored from an older copy, or history cleaned up)"
     return None

@@ -54,7 +54,7 @@ def first_line(error: Exception) -> str:
     return lines[0] if lines else repr(error)
 
 
-def attempts(do: Callable[[], T], what: str) -> T:
+def with_retries(do: Callable[[], T], what: str) -> T:
     """Retry after commit conflicts; `FencedError` after the last attempt."""
 
     def log_attempt(state: RetryCallState) -> None:

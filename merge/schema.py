@@ -21,7 +21,7 @@ from connector.schema import Column, TableName, TableSchema, decimal_of, fold
 from merge.commits import USER_METADATA, Mark
 from merge.keys import may_be_raw
 from merge.reconcile import TARGET_FIELDS
-from merge.session_settings import held
+from merge.session_settings import applied_settings
 from merge.sql import quoted, text
 from merge.target import (
     DROP,
@@ -84,7 +84,7 @@ def create_or_evolve_target(
 
 
 def _commit(spark: SparkSession, mark: Mark, statements: Iterable[str]) -> None:
-    with held(spark, {USER_METADATA: mark.of_layout().to_json()}):
+    with applied_settings(spark, {USER_METADATA: mark.for_layout_commit().to_json()}):
         for statement in statements:
             spark.sql(statement)
 

@@ -109,7 +109,7 @@ def own_sessions(spark: SparkSession, most: int, settings: Mapping[str, str | No
 
         def another() -> SparkSession:
             session = stack.enter_context(_own_session(spark)) if separate else spark
-            stack.enter_context(held(session, settings))
+            stack.enter_context(applied_settings(session, settings))
             return session
 
         yield Sessions(another(), most if separate else 1, another)
@@ -143,7 +143,7 @@ def _new_session(spark: SparkSession) -> SparkSession:
 
 
 @contextmanager
-def held(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[None]:
+def applied_settings(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[None]:
     """Apply settings to a session during the block; None: unset."""
     before = {name: _get(spark, name) for name in settings}
     try:
@@ -159,11 +159,11 @@ _plain_lock = threading.RLock()
 
 
 @contextmanager
-def plain(spark: SparkSession) -> Iterator[None]:
+def plain_settings(spark: SparkSession) -> Iterator[None]:
     """Apply `PLAIN` to a caller's session while frames are built in it, in one thread at a time."""
     with (
         _plain_lock,
-        held(spark, {name: value for name, value in PLAIN.items() if _get(spark, name) != value}),
+        applied_settings(spark, {name: value for name, value in PLAIN.items() if _get(spark, name) != value}),
     ):
         yield
 

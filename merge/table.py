@@ -14,9 +14,9 @@ from connector.config import Config
 from connector.errors import TableError
 from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
-from merge.backfill import Waiting, count_waiting, request_missing, request_waiting
+from merge.backfill import MissingRows, count_incomplete, request_missing, request_missing_again
 from merge.change_set import changes, first_changes
-from merge.commits import Commits, Mark, is_of, read_commits
+from merge.commits import Commits, Mark, is_from_landing_zone, read_commits
 from merge.control_table import Frontier
 from merge.keys import Layout
 from merge.landing_zone import LandingZone
@@ -24,7 +24,7 @@ from merge.overlay import as_wide, overlay
 from merge.plan import TablePlan
 from merge.report import TableReport
 from merge.schema import create_or_evolve_target
-from merge.session_settings import COMPILED, held
+from merge.session_settings import COMPILED, applied_settings
 from merge.target import DROP, Target, TargetState
 
 if TYPE_CHECKING:
@@ -39,19 +39,19 @@ ANY_VERSION = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFile
 
 @dataclass(frozen=True)
 class Merged:
-    """The result of merging one table; `breach`: why it can't be relied on, or None.
+    """The result of merging one table; `why_broken`: why it can't be relied on, or None.
 
     `last`: the greatest mark among the table's commits.
     """
 
     report: TableReport
-    breach: str | None
+    why_broken: str | None
     last: Mark | None = None
 
 
 def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> None:
     """Refuse a Delta table whose greatest mark shows that it was merged from another landing zone."""
-    if last is not None and not is_of(landing, last):
+    if last is not None and not is_from_landing_zone(landing, last):
         raise TableError(
             target.table,
             f"{target.name} was merged up to manifest {last.manifest} of another landing zone,"
@@ -102,18 +102,18 @@ class TableJob:
         A rebuild takes rows from before the plan from the frontier's version; from none if that is None.
         """
         rebuild, mark = mark is not None, mark or self.mark
-        written, waiting = Written(), Waiting()
+        written, missing = Written(), MissingRows()
         whole = rebuild or (self.state.empty and frontier.version is None)
         if self.plan.files or self.plan.sweeps or rebuild:
             small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
-            with held(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
-                written, waiting = self._apply(mark, whole, frontier)
+            with applied_settings(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
+                written, missing = self._apply(mark, whole, frontier)
         commits = read_commits(self.spark, self.target, mark.source, Frontier(0) if rebuild else frontier)
         if commits.last is not None and commits.last.manifest >= self.plan.upto:
             check_origin(self.landing, self.target, commits.last)
         manifest = max(self.plan.upto, commits.manifest or 0)
         complete = frontier.missing == 0 or (whole and frontier.version is None)
-        known = manifest == self.plan.upto and waiting.left == 0 and complete
+        known = manifest == self.plan.upto and missing.left == 0 and complete
         report = TableReport(
             self.plan.table,
             manifest,
@@ -123,12 +123,12 @@ class TableJob:
             updated=written.updated,
             deleted=written.deleted,
             id=self.state.id,
-            missing=0 if known or commits.breach else self._count_missing(commits),
-            requested=waiting.asked,
+            missing=0 if known or commits.why_broken else self._count_missing(commits),
+            requested=missing.requested,
         )
-        return Merged(report, commits.breach, commits.last)
+        return Merged(report, commits.why_broken, commits.last)
 
-    def _apply(self, mark: Mark, whole: bool, frontier: Frontier) -> tuple[Written, Waiting]:
+    def _apply(self, mark: Mark, whole: bool, frontier: Frontier) -> tuple[Written, MissingRows]:
         """Write the changes; return what was written, and how many of the rows lack a column.
 
         `whole`: with the frontier's rows, they are all rows of the table, and overwrite it. Otherwise changes
@@ -138,15 +138,15 @@ class TableJob:
         frame = self._known(frontier) if whole else self.target.frame(self.spark)
         soft = self.config.table(self.plan.table).deletes == "soft"
         source = self._changes(frame, soft=soft)
-        waiting = Waiting()
+        missing = MissingRows()
         if self.plan.partial:
-            waiting = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
-        anywhere = bool(self.plan.truncates or self.plan.sweeps)
-        rules = Rules(self.plan.partial, self.plan.chunks, soft, anywhere, whole)
+            missing = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
+        touches_any_row = bool(self.plan.truncates or self.plan.sweeps)
+        rules = Rules(self.plan.partial, self.plan.chunks, soft, touches_any_row, whole)
         if whole and frame is not None:
             source = overlay(frame, source, self.layout, rules)
         rows = self.plan.rows
-        return apply(self.spark, self.target, self.state, source, self.layout, rules, mark, rows), waiting
+        return apply(self.spark, self.target, self.state, source, self.layout, rules, mark, rows), missing
 
     def _changes(self, target: DataFrame | None, *, soft: bool) -> DataFrame:
         known = (self.landing, self.plan, self.schemas, self.layout)
@@ -160,10 +160,10 @@ class TableJob:
             return None
         return as_wide(self.target.at(self.spark, frontier.version), self.layout)
 
-    def ask_again(self) -> int:
+    def request_missing_again(self) -> int:
         """Request all rows that lack a column; return their number."""
         frame = self.target.frame(self.spark)
-        return request_waiting(self.spark, self.landing, self.plan.table, frame, self.layout)
+        return request_missing_again(self.spark, self.landing, self.plan.table, frame, self.layout)
 
     def _count_missing(self, commits: Commits) -> int:
-        return count_waiting(self.target.at(self.spark, commits.version))
+        return count_incomplete(self.target.at(self.spark, commits.version))

@@ -23,8 +23,8 @@ import pytest
 
 from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
 from connector.demo.servers.postgres import PostgresServer
-from tests.support.servers.mariadb import MariaDatabase
-from tests.support.servers.mariadb import fresh_database as fresh_mariadb
+from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.servers.mysql_database import fresh_database as fresh_mariadb
 from tests.support.servers.mysql_server import MysqlServer, find_root
 from tests.support.servers.postgres import Database, PostgresServers, database_name, fresh_database
 from tests.support.servers.s3_server import S3, S3Server
@@ -47,7 +47,7 @@ _numbers = itertools.count(1)
 
 
 # Committed data survives a kill of the server, as it must wherever the log is to be trusted.
-SURVIVING = {"innodb-flush-log-at-trx-commit": "2"}
+DURABLE_SETTINGS = {"innodb-flush-log-at-trx-commit": "2"}
 FURTHER_RELEASES = ("mariadb-11.4", "mysql-8.0")
 
 
@@ -119,7 +119,7 @@ def mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
     """Start one MariaDB server shared by all tests."""
     if find_programs() is None:
         pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
-    with MariadbServer.start(servers_folder / "mariadb-server", settings=SURVIVING) as server:
+    with MariadbServer.start(servers_folder / "mariadb-server", settings=DURABLE_SETTINGS) as server:
         yield server
 
 
@@ -140,7 +140,7 @@ def newer_mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
     if base is None:
         pytest.skip("MariaDB 11.4 is not there: .ci/fetch-servers makes .cache/mariadb-11.4")
     folder = servers_folder / "newer-mariadb-server"
-    with MariadbServer.start(folder, settings=SURVIVING, base=base) as server:
+    with MariadbServer.start(folder, settings=DURABLE_SETTINGS, base=base) as server:
         yield server
 
 
@@ -155,7 +155,7 @@ def older_mysql_server(servers_folder: Path) -> Iterator[MysqlServer]:
 
 
 @pytest.fixture(params=["mariadb", "mysql", *FURTHER_RELEASES])
-def mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDatabase]:
+def mariadb(request: pytest.FixtureRequest) -> Iterator[MysqlDatabase]:
     """Yield a database named after the test, once on MariaDB and once on MySQL.
 
     Tests marked `every_release` also run on the other releases of both.
@@ -166,18 +166,18 @@ def mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDatabase]:
 @pytest.fixture
 def mariadb_database(
     request: pytest.FixtureRequest, mariadb_server: MariadbServer
-) -> Iterator[MariaDatabase]:
+) -> Iterator[MysqlDatabase]:
     """Yield a database named after the test on MariaDB."""
     yield from _fresh(request, mariadb_server)
 
 
 @pytest.fixture
-def mysql_database(request: pytest.FixtureRequest, mysql_server: MysqlServer) -> Iterator[MariaDatabase]:
+def mysql_database(request: pytest.FixtureRequest, mysql_server: MysqlServer) -> Iterator[MysqlDatabase]:
     """Yield a database named after the test on MySQL."""
     yield from _fresh(request, mysql_server)
 
 
-def _fresh(request: pytest.FixtureRequest, server: MariadbServer | MysqlServer) -> Iterator[MariaDatabase]:
+def _fresh(request: pytest.FixtureRequest, server: MariadbServer | MysqlServer) -> Iterator[MysqlDatabase]:
     if not server.running:
         server.restart()
     with fresh_mariadb(server, database_name(request.node.name, next(_numbers))) as fresh:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 
 from connector.errors import OperatorError, TransientError
 from connector.schema import TableName
-from connector.source import CatalogState, Source
+from connector.source import CatalogSnapshot, Source
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class CatalogWatcher:
     def __init__(self, source: Source, known: Callable[[], Mapping[TableName, str]]) -> None:
         self.failure: BaseException | None = None
         self._source, self._known = source, known
-        self._found: CatalogState | None = None
+        self._found: CatalogSnapshot | None = None
         self._failed, self._looked_at = 0, time.monotonic()
         self._reported: str | None = None
         self._last_error: TransientError | OperatorError | None = None
@@ -62,7 +62,7 @@ class CatalogWatcher:
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
 
-    def take(self) -> CatalogState | None:
+    def take(self) -> CatalogSnapshot | None:
         """Return what was found since the last call, if anything."""
         found, self._found = self._found, None
         return found

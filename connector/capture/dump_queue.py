@@ -270,7 +270,7 @@ class DumpQueue:
                     self.news = True
                     self._lock.notify_all()
 
-    def mark_again(self, mark_running: Callable[[], int | None], position: int) -> None:
+    def lower_unreachable_floors(self, mark_running: Callable[[], int | None], position: int) -> None:
         """Lower floors and marks from log that the source has since lost, so that it may never reach them.
 
         `position`: where its log ends now. A new mark is lower than a lost one, whose transactions have all
@@ -289,7 +289,7 @@ class DumpQueue:
         with self._lock:
             return [s for s in self._active() if s.table == table]
 
-    def taken_up(self) -> dict[str, set[str | None]]:
+    def accepted_digests(self) -> dict[str, set[str | None]]:
         """Return the digests of the requests that have been taken, by request id."""
         taken: dict[str, set[str | None]] = {}
         with self._lock:
@@ -299,18 +299,18 @@ class DumpQueue:
         return taken
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Return whether so much is queued that further requests should wait."""
         with self._lock:
             active = list(self._active())
             return len(active) >= MOST_ACTIVE or sum(len(s.keys or ()) for s in active) >= MOST_KEYS
 
-    def ready(self, position: int) -> bool:
+    def has_committable(self, position: int) -> bool:
         """Return whether a manifest at this position may hold a waiting chunk."""
-        high = self.waiting_for()
+        high = self.lowest_high_watermark()
         return high is not None and high <= position
 
-    def waiting_for(self) -> int | None:
+    def lowest_high_watermark(self) -> int | None:
         """Return the lowest high watermark of the chunks waiting to be committed; None if none waits."""
         with self._lock:
             return min((c.high for c in self._finished), default=None)
@@ -364,7 +364,7 @@ class DumpQueue:
             self._closed = True
             self._lock.notify_all()
 
-    def lose_log(self) -> None:
+    def requeue_uncommitted(self) -> None:
         """Pause, and read uncommitted chunks again: the server may have crashed since their snapshots."""
         with self._lock:
             self._log_losses += 1
@@ -395,7 +395,7 @@ class DumpQueue:
                 else:
                     state.epoch, state.floor, state.awaits = epoch, None, None
 
-    def change_epoch(self, epoch: int, *, manifest: int) -> None:
+    def continue_in_epoch(self, epoch: int, *, manifest: int) -> None:
         """Continue in the epoch of another server's log, paused: uncommitted chunks are read again there.
 
         Full dumps start over, for the ghost sweep. Floors are lifted: whatever did not land is either seen by

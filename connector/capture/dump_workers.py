@@ -23,7 +23,7 @@ from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
 from connector.capture.lander import Lander
 from connector.capture.tables import HINT, key_changed
 from connector.errors import NotYetError, RequestError, TableError, TransientError
-from connector.landing.event_batch import CdcColumns, Quarantine, assemble
+from connector.landing.event_batch import CdcColumns, QuarantineNotice, assemble
 from connector.landing.format import DELETE, DUMP
 from connector.position import Position
 from connector.schema import TableName
@@ -86,10 +86,10 @@ class DumpWorkers:
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def take_quarantined(self, position: int) -> list[Quarantine]:
+    def take_quarantined(self, position: int) -> list[QuarantineNotice]:
         """Hand over the tables that could not be read, as quarantined from a position on."""
         errors = [self.quarantined.popleft() for _ in range(len(self.quarantined))]
-        return [Quarantine(e.table, position, e.reason, e.hint or HINT) for e in errors]
+        return [QuarantineNotice(e.table, position, e.reason, e.hint or HINT) for e in errors]
 
     def _run(self) -> None:
         tables: TableReader | None = None

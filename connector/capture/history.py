@@ -30,12 +30,12 @@ from connector.errors import GapError, PreconditionError, TableError, TransientE
 from connector.landing.manifest import Gap, Manifest
 from connector.schema import TableName
 from connector.source import (
-    CatalogState,
+    CatalogSnapshot,
     Failover,
-    Listed,
-    Prepared,
+    PreparedSource,
     ResumePoint,
     Source,
+    TableListing,
     Unlogged,
     checked_tables,
 )
@@ -80,13 +80,13 @@ def open_history(
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
     ensure_log_continues(source, manifest_log, tables, dumps, config)
     prepared = source.prepare()
-    _queue_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
+    _queue_initial_and_repair_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
     _commit_queued(manifest_log, tables, dumps, prepared)
     log.info("resuming after manifest %s at %s", newest.number, newest.position_text)
     return tables, dumps
 
 
-def _require_some(listed: Listed, newest: Manifest | None, config: Config) -> None:
+def _require_some(listed: TableListing, newest: Manifest | None, config: Config) -> None:
     """Raise if no table can be captured. One that can't be captured does not affect the others."""
     if listed.schemas:
         return
@@ -105,28 +105,28 @@ def _require_some(listed: Listed, newest: Manifest | None, config: Config) -> No
     raise PreconditionError(nothing, hint="set source.tables to names like namespace.table")
 
 
-def _begin(source: Source, manifest_log: ManifestLog, listed: Listed) -> tuple[Tables, DumpQueue]:
+def _begin(source: Source, manifest_log: ManifestLog, listed: TableListing) -> tuple[Tables, DumpQueue]:
     source.prepare()
-    history = source.begin_history(fresh=False)
-    catalog_state = source.look()
+    resume_point = source.begin_log(fresh=False)
+    catalog_snapshot = source.look()
     mark = source.mark_running()
     tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
-    _quarantine_unfit(tables, catalog_state)
-    passed_over = catalog_state.unfit.keys() | catalog_state.busy
+    _quarantine_unfit(tables, catalog_snapshot)
+    passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     for schema in (s for s in listed.schemas if s.table not in passed_over):
         tables.add(schema)
-        tables.states[schema.table].fingerprint = catalog_state.tables.get(schema.table)
-        dumps.add(schema.table, manifest=1, reason="initial", floor=catalog_state.position, awaits=mark)
+        tables.states[schema.table].fingerprint = catalog_snapshot.tables.get(schema.table)
+        dumps.add(schema.table, manifest=1, reason="initial", floor=catalog_snapshot.position, awaits=mark)
     for problem in listed.refused:
-        tables.quarantine_unfit(problem, history.position)
+        tables.quarantine_unfit(problem, resume_point.position)
     dumps.start_unblocked(source.end_of_marked)
     manifest_log.begin(
-        source.identity().model_copy(update={"server": history.server}),
+        source.identity().model_copy(update={"server": resume_point.server}),
         epoch=1,
-        position=history.position,
-        gtids=history.gtids,
-        not_yet_visible=list(history.not_yet_visible),
-        last_commit=history.last_commit,
+        position=resume_point.position,
+        gtids=resume_point.gtids,
+        not_yet_visible=list(resume_point.not_yet_visible),
+        last_commit=resume_point.last_commit,
         tables=tables.snapshot(),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
@@ -168,13 +168,15 @@ def start_capturing(
     manifest with what was queued, if anything was.
     """
     prepared = source.prepare()
-    listed = checked_tables(source, names) if names else Listed([], [])
+    listed = checked_tables(source, names) if names else TableListing([], [])
     for schema in listed.schemas:
         lander.ensure_schema(schema)
-    catalog_state = _queue_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
+    catalog_snapshot = _queue_initial_and_repair_dumps(
+        source, manifest_log, tables, dumps, listed, prepared, config
+    )
     if tables.notices or dumps.news:
         _commit_queued(manifest_log, tables, dumps, prepared)
-    return catalog_state.position
+    return catalog_snapshot.position
 
 
 def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName]) -> None:
@@ -185,15 +187,15 @@ def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName])
             dumps.end(state, "cancelled", "the table is no longer captured")
 
 
-def _queue_dumps(
+def _queue_initial_and_repair_dumps(
     source: Source,
     manifest_log: ManifestLog,
     tables: Tables,
     dumps: DumpQueue,
-    listed: Listed,
-    prepared: Prepared,
+    listed: TableListing,
+    prepared: PreparedSource,
     config: Config,
-) -> CatalogState:
+) -> CatalogSnapshot:
     """Queue dumps of new tables, and of those that changed without row events.
 
     Tables that can't be captured (any more) are quarantined. A dump of a released table begins only where the
@@ -206,29 +208,29 @@ def _queue_dumps(
     A new table may have been in the log all along, with rows as they were before the check, so its dump also
     begins after what was running at that time.
     """
-    catalog_state = source.look(tables.fingerprints())
-    dumps.mark_again(source.mark_running, catalog_state.position)
+    catalog_snapshot = source.look(tables.fingerprints())
+    dumps.lower_unreachable_floors(source.mark_running, catalog_snapshot.position)
     for problem in listed.refused:
-        tables.quarantine_unfit(problem, catalog_state.position)
-    _quarantine_busy(tables, catalog_state)
-    undumped = _undumped(tables, prepared)
-    passed_over = catalog_state.unfit.keys() | catalog_state.busy
-    new = [s for s in listed.schemas if tables.awaits_layout(s.table) and s.table not in passed_over]
+        tables.quarantine_unfit(problem, catalog_snapshot.position)
+    _quarantine_busy(tables, catalog_snapshot)
+    undumped = _awaiting_publication(tables, prepared)
+    passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
+    new = [s for s in listed.schemas if tables.lacks_layout(s.table) and s.table not in passed_over]
     mark = source.mark_running() if undumped or new else None
-    postponed = {name for name in undumped if dumps.postpone(name, catalog_state.position, mark)}
+    postponed = {name for name in undumped if dumps.postpone(name, catalog_snapshot.position, mark)}
     added = [name for name in prepared.added if name not in postponed]
-    repair_unlogged(source, tables, dumps, catalog_state, manifest_log.next_number, config, added=added)
+    repair_unlogged(source, tables, dumps, catalog_snapshot, manifest_log.next_number, config, added=added)
     for schema in new:
-        name, floor = schema.table, catalog_state.position
+        name, floor = schema.table, catalog_snapshot.position
         tables.add(schema)
-        tables.states[name].fingerprint = catalog_state.tables.get(name)
+        tables.states[name].fingerprint = catalog_snapshot.tables.get(name)
         tables.notice(name, "schema", "capture begins")
         dumps.add(name, manifest=manifest_log.next_number, reason="initial", floor=floor, awaits=mark)
     dumps.start_unblocked(source.end_of_marked)
-    return catalog_state
+    return catalog_snapshot
 
 
-def _undumped(tables: Tables, prepared: Prepared) -> set[TableName]:
+def _awaiting_publication(tables: Tables, prepared: PreparedSource) -> set[TableName]:
     """Return the tables whose first dump must not begin before the log is certain to have them.
 
     Those that were added to it now, and those without a fingerprint: they were released, and may have been
@@ -243,7 +245,9 @@ def _undumped(tables: Tables, prepared: Prepared) -> set[TableName]:
     }
 
 
-def _commit_queued(manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, prepared: Prepared) -> None:
+def _commit_queued(
+    manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, prepared: PreparedSource
+) -> None:
     began = any(dump.started_in == manifest_log.next_number for dump in dumps.states)
     barrier = prepared.not_yet_visible if began else ()
     manifest_log.commit(
@@ -259,7 +263,7 @@ def repair_unlogged(
     source: Source,
     tables: Tables,
     dumps: DumpQueue,
-    catalog_state: CatalogState,
+    catalog_snapshot: CatalogSnapshot,
     next_number: int,
     config: Config,
     *,
@@ -272,13 +276,13 @@ def repair_unlogged(
     yet (`unprepared`) wait for `start_capturing`. `added`: tables that the log lacked until now.
     `GapError`, and nothing is remembered, if log is lost and the configuration says to stop.
     """
-    _quarantine_unfit(tables, catalog_state)
+    _quarantine_unfit(tables, catalog_snapshot)
     seen = {
         name: fingerprint
-        for name, fingerprint in catalog_state.tables.items()
-        if name in tables.states and name not in catalog_state.unprepared
+        for name, fingerprint in catalog_snapshot.tables.items()
+        if name in tables.states and name not in catalog_snapshot.unprepared
     }
-    found = _columns_back(tables, catalog_state, seen) | _unlogged_changes(source, tables, seen, added)
+    found = _columns_back(tables, catalog_snapshot, seen) | _unlogged_changes(source, tables, seen, added)
     lost = [f"{name}: {what.reason}" for name, what in found.items() if what.lost]
     if lost and config.source.on_gap == "stop":
         raise GapError(
@@ -287,10 +291,10 @@ def repair_unlogged(
         )
     mark = source.mark_running() if found else None  # may fail: before anything is remembered
     for name, fingerprint in seen.items():
-        _remember(source, tables, catalog_state, name, fingerprint)
+        _remember(source, tables, catalog_snapshot, name, fingerprint)
     for name, what in found.items():
         tables.notice(name, "gap", f"{what.reason}: dumping it again")
-        _queue_repair(dumps, name, next_number, catalog_state.position, mark)
+        _queue_repair(dumps, name, next_number, catalog_snapshot.position, mark)
     dumps.start_unblocked(source.end_of_marked)
 
 
@@ -308,19 +312,19 @@ def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int,
         dumps.add(table, manifest=manifest, reason="repair", floor=floor, awaits=mark)
 
 
-def _quarantine_unfit(tables: Tables, catalog_state: CatalogState) -> None:
-    for name, unfit in catalog_state.unfit.items():
-        tables.quarantine_unfit(TableError(name, unfit.reason, hint=unfit.hint), catalog_state.position)
+def _quarantine_unfit(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
+    for name, unfit in catalog_snapshot.unfit.items():
+        tables.quarantine_unfit(TableError(name, unfit.reason, hint=unfit.hint), catalog_snapshot.position)
         tables.states[name].fingerprint = None
 
 
-def _quarantine_busy(tables: Tables, catalog_state: CatalogState) -> None:
+def _quarantine_busy(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
     """Quarantine again what was released but is now locked: a dump without a fingerprint is not safe."""
-    for name in catalog_state.busy & tables.states.keys():
+    for name in catalog_snapshot.busy & tables.states.keys():
         state = tables.states[name]
         if state.state == "captured" and state.fingerprint is None:
             tables.quarantine_unfit(
-                TableError(name, "other sessions keep it locked", hint=HINT), catalog_state.position
+                TableError(name, "other sessions keep it locked", hint=HINT), catalog_snapshot.position
             )
 
 
@@ -342,22 +346,22 @@ def _unlogged_changes(
 
 
 def _remember(
-    source: Source, tables: Tables, catalog_state: CatalogState, name: TableName, fingerprint: str
+    source: Source, tables: Tables, catalog_snapshot: CatalogSnapshot, name: TableName, fingerprint: str
 ) -> None:
     state = tables.states[name]
     if state.state != "captured":
         state.fingerprint = None
         return
     state.fingerprint = source.remember(state.fingerprint, fingerprint)
-    if name in catalog_state.columns:
-        tables.note_columns(name, catalog_state.columns[name])
+    if name in catalog_snapshot.columns:
+        tables.note_columns(name, catalog_snapshot.columns[name])
 
 
 def _columns_back(
-    tables: Tables, catalog_state: CatalogState, seen: Collection[TableName]
+    tables: Tables, catalog_snapshot: CatalogSnapshot, seen: Collection[TableName]
 ) -> dict[TableName, Unlogged]:
-    landing = [name for name in tables.captured() if name in seen and name in catalog_state.columns]
-    back = [name for name in landing if tables.is_back(name, catalog_state.columns[name])]
+    landing = [name for name in tables.captured() if name in seen and name in catalog_snapshot.columns]
+    back = [name for name in landing if tables.readds_dropped_column(name, catalog_snapshot.columns[name])]
     return {name: Unlogged("a column was added under the name of a dropped one") for name in back}
 
 
@@ -371,7 +375,7 @@ def ensure_log_continues(
     `FencedError` if the log is ahead because another agent has gone on.
     """
     newest = manifest_log.newest
-    reason = newest.pending_gap or source.why_not_resumable(resume_point_of(newest))
+    reason = newest.pending_gap or source.check_resumable(resume_point_of(newest))
     if reason is None:
         return False
     manifest_log.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
@@ -385,7 +389,7 @@ def ensure_log_continues(
             hint='set source.on_gap = "repair" to begin a new epoch and dump all tables again',
         )
     log.error("gap: the log after %s is lost: %s; dumping all tables again", newest.position_text, reason)
-    history = source.begin_history(fresh=True)
+    resume_point = source.begin_log(fresh=True)
     epoch = newest.epoch + 1
     dumps.begin_epoch(epoch)
     for name in tables.captured():
@@ -393,12 +397,12 @@ def ensure_log_continues(
     gap = Gap(
         epoch=epoch,
         after=newest.position,
-        before=history.position,
+        before=resume_point.position,
         reason=reason,
         found_at=datetime.now(timezone.utc),
     )
     tables.notice(None, "gap", reason)
-    _commit_epoch(manifest_log, tables, dumps, history, gaps=[*newest.gaps, gap], pending_gap=None)
+    _commit_epoch(manifest_log, tables, dumps, resume_point, gaps=[*newest.gaps, gap], pending_gap=None)
     return True
 
 
@@ -411,29 +415,29 @@ def _resume_after_failover(
         tables.notice(None, "failover", failover.reason)
         manifest_log.commit(
             notices=tables.take_notices(),
-            source=manifest_log.newest.source.model_copy(update={"server": failover.history.server}),
+            source=manifest_log.newest.source.model_copy(update={"server": failover.resume_point.server}),
         )
         return
-    dumps.change_epoch(manifest_log.newest.epoch + 1, manifest=manifest_log.next_number)
+    dumps.continue_in_epoch(manifest_log.newest.epoch + 1, manifest=manifest_log.next_number)
     tables.notice(None, "failover", failover.reason)
-    _commit_epoch(manifest_log, tables, dumps, failover.history)
+    _commit_epoch(manifest_log, tables, dumps, failover.resume_point)
 
 
 def _commit_epoch(
-    manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, history: ResumePoint, **changes: Any
+    manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, resume_point: ResumePoint, **changes: Any
 ) -> None:
     tables.begin_epoch()
     manifest_log.commit(
         notices=tables.take_notices(),
-        source=manifest_log.newest.source.model_copy(update={"server": history.server}),
+        source=manifest_log.newest.source.model_copy(update={"server": resume_point.server}),
         epoch=dumps.epoch,
-        position=history.position,
-        gtids=history.gtids,
-        gtids_needed=history.gtids_needed,
+        position=resume_point.position,
+        gtids=resume_point.gtids,
+        gtids_needed=resume_point.gtids_needed,
         tables=tables.snapshot(),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
-        not_yet_visible=list(history.not_yet_visible),
-        last_commit=history.last_commit,
+        not_yet_visible=list(resume_point.not_yet_visible),
+        last_commit=resume_point.last_commit,
         **changes,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from connector.errors import FormatError
-from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.format import schema_path
 from connector.landing.manifest import LandedFile, LastCommit
 from connector.landing.parquet import FileWriter, SchemaWriter
@@ -37,7 +37,7 @@ class LandedSegment:
     last_commit: LastCommit | None = None
     files: list[LandedFile] = field(default_factory=list)
     layouts: list[tuple[TableSchema, int]] = field(default_factory=list)
-    quarantined: list[Quarantine] = field(default_factory=list)
+    quarantined: list[QuarantineNotice] = field(default_factory=list)
 
     def add(self, later: LandedSegment) -> None:
         """Append what landed next."""
@@ -103,7 +103,7 @@ class Lander:
         newest: dict[TableName, str] = {}
         with ExitStack() as stack:
             for batch in segment.decode():
-                if isinstance(batch, Quarantine):
+                if isinstance(batch, QuarantineNotice):
                     landed.quarantined.append(batch)
                     continue
                 if newest.get(batch.schema.table) != batch.schema.id:

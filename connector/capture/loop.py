@@ -44,7 +44,7 @@ from connector.config import Config
 from connector.errors import LogOffError, TableError, TransientError
 from connector.landing.manifest import LandedFile
 from connector.schema import TableName
-from connector.source import CatalogState, LogReader, Source
+from connector.source import CatalogSnapshot, LogReader, Source
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Capture:
         self._failure: BaseException | None = None
         self._last_commit = time.monotonic()
         self._pending_since: float | None = None
-        self._new_tables: set[TableName] = set()
+        self._tables_to_start: set[TableName] = set()
         self._looked_at: int | None = None
         self._unblocked_at = 0.0
         self._refused_before: set[TableName] = set()
@@ -187,16 +187,16 @@ class Capture:
         """Follow the log over one connection, from the newest manifest's position."""
         self._source.ensure_logging()
         ensure_log_continues(self._source, self._manifest_log, self._tables, self._dumps, self._config)
-        self._start_capturing_new()
+        self._prepare_new_and_released()
         newest = self._manifest_log.newest
         reader = self._source.open_log(newest.epoch, resume_point_of(newest))
         if not reader.unbroken:
-            self._dumps.lose_log()
+            self._dumps.requeue_uncommitted()
         self._dumps.resume()
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
             try:
-                while not (self._stopping.is_set() or self._new_tables):
+                while not (self._stopping.is_set() or self._tables_to_start):
                     self._step(reader, landings)
                 self._raise_failure()
                 self._finish(reader, landings)
@@ -204,7 +204,7 @@ class Capture:
                 self._dumps.pause()
                 reader.close()
 
-    def _start_capturing_new(self) -> None:
+    def _prepare_new_and_released(self) -> None:
         """Look at the catalog before the log is reopened; the watcher's older results are then void."""
         self._dumps.pause()
         self._looked_at = start_capturing(
@@ -214,10 +214,10 @@ class Capture:
             self._tables,
             self._dumps,
             self._config,
-            self._new_tables,
+            self._tables_to_start,
         )
         self._watch.forget()
-        self._new_tables = set()
+        self._tables_to_start = set()
 
     def _step(self, reader: LogReader, landings: Landings) -> None:
         self._raise_failure()
@@ -229,43 +229,43 @@ class Capture:
             self._land(reader, landings)
         self._commit_landed(reader, landings)
         self._intake.serve(self._manifest_log.next_number, self._manifest_log.newest.position)
-        self._new_tables |= self._intake.take_released()
+        self._tables_to_start |= self._intake.take_released()
         self._apply_catalog_changes(self._watch.take())
         if time.monotonic() - self._unblocked_at >= UNBLOCK_SECONDS:
             self._dumps.start_unblocked(self._source.end_of_marked)
             self._unblocked_at = time.monotonic()
 
-    def _apply_catalog_changes(self, catalog_state: CatalogState | None) -> None:
+    def _apply_catalog_changes(self, catalog_snapshot: CatalogSnapshot | None) -> None:
         """Act on what the watcher saw: dump what changed unlogged, leave tables that were dropped.
 
         The log is reopened to capture new tables, and those that it does not carry as it should.
         """
-        if catalog_state is None or catalog_state.position < (self._looked_at or 0):
+        if catalog_snapshot is None or catalog_snapshot.position < (self._looked_at or 0):
             return
-        self._stop_capturing_dropped(catalog_state)
+        self._stop_capturing_dropped(catalog_snapshot)
         repair_unlogged(
             self._source,
             self._tables,
             self._dumps,
-            catalog_state,
+            catalog_snapshot,
             self._manifest_log.next_number,
             self._config,
         )
-        new = catalog_state.tables.keys() - self._tables.states.keys()
+        new = catalog_snapshot.tables.keys() - self._tables.states.keys()
         fixed = {
-            n for n in self._refused_before & catalog_state.tables.keys() if self._tables.awaits_layout(n)
+            n for n in self._refused_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)
         }
-        self._new_tables |= new | fixed | catalog_state.unprepared
-        self._refused_before = set(catalog_state.unfit)
+        self._tables_to_start |= new | fixed | catalog_snapshot.unprepared
+        self._refused_before = set(catalog_snapshot.unfit)
 
-    def _stop_capturing_dropped(self, catalog_state: CatalogState) -> None:
+    def _stop_capturing_dropped(self, catalog_snapshot: CatalogSnapshot) -> None:
         """Leave tables that two checks did not find (a RENAME may hide one), once their log has landed."""
         landed = self._manifest_log.newest.position
-        gone = self._tables.states.keys() - catalog_state.existing
+        gone = self._tables.states.keys() - catalog_snapshot.existing
         stop_capturing(
             self._tables, self._dumps, {n for n in gone if self._dropped.get(n, landed + 1) <= landed}
         )
-        seen = catalog_state.position  # less than before if a crash took log back
+        seen = catalog_snapshot.position  # less than before if a crash took log back
         self._dropped = {n: min(self._dropped.get(n, seen), seen) for n in gone}
 
     def _read_seconds(self, now: float, landings: Landings) -> float:
@@ -296,7 +296,7 @@ class Capture:
     def _state_due(self, reader: LogReader) -> bool:
         """Return whether the next manifest should not wait for changes: chunks, news, or a heartbeat."""
         waited = time.monotonic() - self._last_commit
-        high = self._dumps.waiting_for()
+        high = self._dumps.lowest_high_watermark()
         chunk_ready = high is not None and high <= reader.position
         moved_idly = reader.position > self._manifest_log.newest.position and not reader.buffered_rows
         settings = self._config.landing
@@ -410,7 +410,7 @@ class Capture:
         while landings.in_flight:
             self._commit_landed(reader, landings, wait=True)
         newest = self._manifest_log.newest
-        if self._has_news() or self._tables.notices or self._dumps.ready(newest.position):
+        if self._has_news() or self._tables.notices or self._dumps.has_committable(newest.position):
             self._commit(self._nothing_landed(), reader)
         log.info(
             "stopped at %s, manifest %s",

@@ -22,7 +22,7 @@ from connector.capture.dump_queue import DumpQueue
 from connector.capture.tables import Tables
 from connector.errors import OperatorError, RequestError, TransientError
 from connector.landing.format import schema_path
-from connector.landing.requests import DumpRequest, Malformed, discard, pending, reject, waiting_ids
+from connector.landing.requests import DumpRequest, Malformed, discard, pending_ids, read_pending, reject
 from connector.schema import TableName
 from connector.source import Source, checked_tables
 from connector.store.protocol import Store
@@ -96,7 +96,7 @@ class RequestIntake:
         waiting = self._take_fetched()
         try:
             for request_id, request in list(waiting.items()):
-                if self._dumps.full:
+                if self._dumps.is_full:
                     break
                 refused = self._serve_or_refuse(request, next_number, position)
                 self._served[request_id] = Outcome(waiting.pop(request_id), refused)
@@ -142,7 +142,7 @@ class RequestIntake:
         if isinstance(request, Malformed):
             raise RequestError(request.problem)
         names = list(dict.fromkeys(request.tables or self._tables.states))
-        quarantined = [name for name in names if self._check(request, name)]
+        quarantined = [name for name in names if self._require_dumpable(request, name)]
         marks, unfit = self._release(quarantined) if quarantined else ({}, {})
         if len(unfit) == len(names):
             raise RequestError("; ".join(unfit.values()))
@@ -166,7 +166,7 @@ class RequestIntake:
             )
         log.info("request %s: %s", request.id, ", ".join(map(str, names)))
 
-    def _check(self, request: DumpRequest, name: TableName) -> bool:
+    def _require_dumpable(self, request: DumpRequest, name: TableName) -> bool:
         """Return whether a table is quarantined; `RequestError` if it can't be dumped as asked."""
         state = self._tables.states.get(name)
         if state is None:
@@ -222,11 +222,11 @@ class RequestIntake:
         try:
             self._remove_done()
             if self._before is None:
-                ids = waiting_ids(self._store)
-                self._before = {k: d for k, d in self._dumps.taken_up().items() if k in ids}
+                ids = pending_ids(self._store)
+                self._before = {k: d for k, d in self._dumps.accepted_digests().items() if k in ids}
             with self._lock:
                 known = set(self._done)
-            found = {request.id: request for request in pending(self._store, known)}
+            found = {request.id: request for request in read_pending(self._store, known)}
         except (TransientError, OperatorError) as error:
             self._log_once(f"can't read requests, retrying: {error}")
             return

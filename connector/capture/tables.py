@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from connector.errors import TableError
-from connector.landing.event_batch import Quarantine
+from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import LandedFile, Notice, TableState
 from connector.schema import TableName, TableSchema, folded
 
@@ -88,7 +88,7 @@ class Tables:
             return None
         if list(schema.key) != state.key:
             changed = key_changed(name, state.key, schema.key)
-            self.quarantine(Quarantine(name, seen_at, changed.reason, HINT))
+            self.quarantine(QuarantineNotice(name, seen_at, changed.reason, HINT))
             return None
         self._adopted_at[name] = seen_at
         state.schema_id, self.schemas[name] = schema.id, schema
@@ -123,11 +123,11 @@ class Tables:
         once = folded([*state.dropped, *before])
         state.dropped = sorted(once - folded(columns))
 
-    def is_back(self, table: TableName, columns: Collection[str]) -> bool:
+    def readds_dropped_column(self, table: TableName, columns: Collection[str]) -> bool:
         """Return whether one of these columns was dropped before."""
         return not folded(self.states[table].dropped).isdisjoint(folded(columns))
 
-    def quarantine(self, found: Quarantine) -> None:
+    def quarantine(self, found: QuarantineNotice) -> None:
         """Quarantine a table from its transaction `found.lsn` on."""
         state = self.states.get(found.table)
         if state is None or state.state == "quarantined":
@@ -140,9 +140,9 @@ class Tables:
     def quarantine_unfit(self, problem: TableError, lsn: int) -> None:
         """Quarantine a table, known or not, that the source can't capture as it is; seen at `lsn`."""
         self.states.setdefault(problem.table, TableState())
-        self.quarantine(Quarantine(problem.table, lsn, problem.reason, problem.hint or "fix it"))
+        self.quarantine(QuarantineNotice(problem.table, lsn, problem.reason, problem.hint or "fix it"))
 
-    def awaits_layout(self, table: TableName) -> bool:
+    def lacks_layout(self, table: TableName) -> bool:
         """Return whether a table is new, or was never in a state in which it could be captured."""
         state = self.states.get(table)
         return state is None or state.schema_id is None

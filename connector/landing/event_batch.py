@@ -86,7 +86,7 @@ class EventBatch:
 
 
 @dataclass(frozen=True)
-class Quarantine:
+class QuarantineNotice:
     """What a decoder returns instead of events for a table that it can't continue.
 
     `lsn` is the transaction of the first event that is not landed.

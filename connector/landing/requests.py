@@ -99,7 +99,7 @@ def submit(store: Store, request: DumpRequest) -> str:
     return request.id
 
 
-def pending(store: Store, known: Container[str] = ()) -> list[DumpRequest | Malformed]:
+def read_pending(store: Store, known: Container[str] = ()) -> list[DumpRequest | Malformed]:
     """Read the first waiting requests, in the order of their ids, except those `known`.
 
     A Spark job's folder is read only when it is complete. Bounded, no matter how many wait.
@@ -120,7 +120,7 @@ def pending(store: Store, known: Container[str] = ()) -> list[DumpRequest | Malf
     return found
 
 
-def waiting_ids(store: Store) -> set[str]:
+def pending_ids(store: Store) -> set[str]:
     """Return the ids of all waiting requests, without reading any."""
     return set(_objects(store))
 

@@ -52,7 +52,7 @@ def is_named(last: LastCommit) -> bool:
     return last.txid not in (_ANONYMOUS, _FILE)
 
 
-def differs(stream: BinlogStream, last: LastCommit) -> str | None:
+def why_different(stream: BinlogStream, last: LastCommit) -> str | None:
     """Return why the log is not the one in which `last` was read, or None if it is. Closes the stream.
 
     `stream` begins at `last.position` and ends with the log.

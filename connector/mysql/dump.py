@@ -205,7 +205,7 @@ class MysqlTables:
     def _open_snapshot(self, table: TableName, progress: ReaderProgress) -> tuple[int, int]:
         lock = f"SELECT 1 FROM {qualified(table)} LIMIT 0"
         if self._server.mariadb:
-            return self._open_exactly(table, lock)
+            return self._open_at_known_position(table, lock)
         query(self._connection, "START TRANSACTION READ ONLY")
         rows(self._connection, lock)
         if progress.gtids is not None:
@@ -242,7 +242,7 @@ class MysqlTables:
                 f"{table}: commits read from the log are still not visible after {VISIBLE_SECONDS:g} s"
             )
 
-    def _open_exactly(self, table: TableName, lock: str) -> tuple[int, int]:
+    def _open_at_known_position(self, table: TableName, lock: str) -> tuple[int, int]:
         query(self._guard, "START TRANSACTION READ ONLY")
         try:
             rows(self._guard, lock)

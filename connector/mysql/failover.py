@@ -263,20 +263,20 @@ def shares_history(connection: Connection[Any], server: Server, gtids: str) -> b
 
 
 def gtids_at(
-    connection: Connection[Any], server: Server, history: ResumePoint, file: str, *, may_be_ahead: bool
+    connection: Connection[Any], server: Server, resume_point: ResumePoint, file: str, *, may_be_ahead: bool
 ) -> Gtids | None:
     """Return a resume point's set, if it has one, for the log reader that begins there.
 
     `may_be_ahead`: the position may be before some of the set. In MariaDB the server reports which.
     """
-    gtids, needed = history.gtids, history.gtids_needed
+    gtids, needed = resume_point.gtids, resume_point.gtids_needed
     if gtids is None:
         return None
     if not server.mariadb:
         return MysqlGtids.parse(gtids, needed)
     if not may_be_ahead:
         return MariadbGtids.parse(gtids, needed=needed)
-    offset = unpack_position(history.position)[1]
+    offset = unpack_position(resume_point.position)[1]
     here = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
     if here is None or here[0] is None:
         raise TransientError(f"the server can't resolve the GTIDs at {file} {offset}")

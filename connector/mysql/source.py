@@ -30,8 +30,8 @@ from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import close, connect, driver_errors, parse_url, quote, row
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log.buffer import LogBuffer
-from connector.mysql.log.reader import MysqlLog, ReaderProgress
-from connector.mysql.log.schema_cache import Captured, NotedColumn, ResolvedLayout
+from connector.mysql.log.reader import MysqlLogReader, ReaderProgress
+from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout
 from connector.mysql.log.stream import BinlogStream, created_at, replica_id
 from connector.mysql.server import (
     LogFile,
@@ -47,7 +47,16 @@ from connector.mysql.state_tables import RecordedFile, StateTables
 from connector.mysql.table_ids import TableIds, with_notes
 from connector.position import Position
 from connector.schema import TableName
-from connector.source import CatalogState, Failover, Finding, Listed, Prepared, ResumePoint, Unfit, Unlogged
+from connector.source import (
+    CatalogSnapshot,
+    Failover,
+    Finding,
+    PreparedSource,
+    ResumePoint,
+    TableListing,
+    UnfitTable,
+    Unlogged,
+)
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +74,7 @@ class MysqlSource:
         self._watching: Connection[Any] | None = None
         self._looking = Lock()
         self._found: Server | None = None
-        self._reader: MysqlLog | None = None
+        self._reader: MysqlLogReader | None = None
         self._begun: RecordedFile | None = None
         self._trusted: str | None = None
         self._lacking_since: float | None = None
@@ -113,7 +122,7 @@ class MysqlSource:
             return False
         return failover.shares_history(connection, server, landed.gtids)
 
-    def tables(self, among: Collection[TableName] | None = None) -> Listed:
+    def tables(self, among: Collection[TableName] | None = None) -> TableListing:
         """List the configured tables."""
         connection = self._connected()
         with driver_errors("listing the tables"):
@@ -124,21 +133,21 @@ class MysqlSource:
             layouts = catalog.layouts_of(connection, self._server_of(connection), named, self._tables, busy)
         refused = [x.problem for x in layouts if x.problem is not None]
         busy &= {t.table for t in named}
-        return Listed([x.schema for x in layouts if x.schema is not None], refused, frozenset(busy))
+        return TableListing([x.schema for x in layouts if x.schema is not None], refused, frozenset(busy))
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> PreparedSource:
         """Create our own two small tables if allowed. The log already has all tables."""
         connection = self._connected()
         with driver_errors("creating deltatide.watermark"):
             self._state_tables.create(connection)
-        return Prepared()
+        return PreparedSource()
 
-    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogState:
+    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
         """Look at the tables, and at recorded unlogged changes, in a session of its own."""
         with self._looking:  # the loop checks too, when it starts capturing a table
             return self._look(known or {})
 
-    def _look(self, known: Mapping[TableName, str]) -> CatalogState:
+    def _look(self, known: Mapping[TableName, str]) -> CatalogSnapshot:
         if self._watching is not None and not _alive(self._watching):
             close(self._watching)
             self._watching = None
@@ -165,9 +174,9 @@ class MysqlSource:
             position = position_of(*end_of_log(connection, server))
         fingerprints = {table: str(fingerprint) for table, fingerprint in seen.items()}
         problems = [x.problem for x in layouts if x.problem is not None]
-        unfit = {problem.table: Unfit(problem.reason, problem.hint or "") for problem in problems}
+        unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in problems}
         existing = frozenset(facts.table for facts in found)
-        return CatalogState(fingerprints, position, existing, unfit, busy=frozenset(busy))
+        return CatalogSnapshot(fingerprints, position, existing, unfit, busy=frozenset(busy))
 
     def unlogged(self, before: str, now: str) -> Unlogged | None:
         """Compare two fingerprints of a table: return what may have changed rows without row events."""
@@ -184,7 +193,7 @@ class MysqlSource:
     def end_of_marked(self, mark: int) -> None:
         """Return None: there are no marks."""
 
-    def begin_history(self, *, fresh: bool) -> ResumePoint:
+    def begin_log(self, *, fresh: bool) -> ResumePoint:
         """Begin at the end of the log; the server keeps it by itself."""
         connection = self._connected()
         server = self._server_of(connection)
@@ -197,32 +206,32 @@ class MysqlSource:
         last_commit = continuity.of_file(recorded_file.file, recorded_file.created)
         return ResumePoint(position, (), gtids, server.uuid, last_commit=last_commit)
 
-    def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
-        """Return why the log after `history` can't be read whole, the failover that continues it, or None."""
+    def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
+        """Return why the log can't be read whole after `resume_point`, the failover that goes on, or None."""
         connection = self._connected()
         here = self._server_of(connection)
         with driver_errors("reading the list of binlog files"):
             files = log_files(connection, here)
             recorded_file = self._begun or self._state_tables.recorded_file(connection)
-        before = history.server or (recorded_file.server if recorded_file else here.uuid)
+        before = resume_point.server or (recorded_file.server if recorded_file else here.uuid)
         if before != here.uuid:
             reason = f"the log is that of server {here.uuid}, not of {before}"
         else:
             ours = recorded_file if recorded_file and recorded_file.server == here.uuid else None
-            reason = self._why_position_gone(here, files, history.position, ours) or ""
+            reason = self._why_position_gone(here, files, resume_point.position, ours) or ""
         with driver_errors("comparing GTIDs"):
-            unproven = history.gtids if recorded_file is None and not reason else None
+            unproven = resume_point.gtids if recorded_file is None and not reason else None
             if unproven and (lacking := self._missing_gtids(connection, here, unproven)):
                 reason = f"server {here.uuid} has not executed {lacking}: the log was reset"
             found: str | Failover | None
             if not reason:
-                found = self._difference(here, files, history) or self._why_log_unreadable(
-                    here, files, history
+                found = self._difference(here, files, resume_point) or self._why_log_unreadable(
+                    here, files, resume_point
                 )
             elif before == here.uuid:
                 found = reason  # whatever its GTIDs say: after a reset it gives the same ones again
             else:
-                found = self._failover(connection, here, files, history, reason)
+                found = self._decide_failover(connection, here, files, resume_point, reason)
         self._trusted = here.uuid
         return found
 
@@ -248,19 +257,21 @@ class MysqlSource:
             return f"binlog file {recorded_file.file} is not the one that was read: the log was reset"
         return None
 
-    def _difference(self, here: Server, files: Mapping[int, LogFile], history: ResumePoint) -> str | None:
-        """Return why the log up to `history` is not the log that was read; GTIDs can't disprove that."""
-        last = history.last_commit
+    def _difference(
+        self, here: Server, files: Mapping[int, LogFile], resume_point: ResumePoint
+    ) -> str | None:
+        """Return why the log up to `resume_point` is not the log that was read; GTIDs can't disprove that."""
+        last = resume_point.last_commit
         if last is None or unpack_position(last.position)[0] not in files:
             return None
-        return continuity.differs(self._stream_of(here, files, last.position), last)
+        return continuity.why_different(self._stream_of(here, files, last.position), last)
 
     def _why_log_unreadable(
-        self, here: Server, files: Mapping[int, LogFile], history: ResumePoint
+        self, here: Server, files: Mapping[int, LogFile], resume_point: ResumePoint
     ) -> str | None:
-        """Return why the log after `history` can't be read, if a reader has already failed there."""
+        """Return why the log after `resume_point` can't be read, if a reader has already failed there."""
         torn = self._reader and self._reader.unreadable_at
-        if not torn or torn < history.position or unpack_position(torn)[0] not in files:
+        if not torn or torn < resume_point.position or unpack_position(torn)[0] not in files:
             return None
         return continuity.unreadable(self._stream_of(here, files, torn), torn)
 
@@ -270,7 +281,7 @@ class MysqlSource:
         connection = self._connect_to(here, replication=True)
         return BinlogStream(connection, here, files[number].name, offset, 0)
 
-    def _failover(
+    def _decide_failover(
         self,
         connection: Connection[Any],
         here: Server,
@@ -294,11 +305,9 @@ class MysqlSource:
         if file is None:
             return f"{reason}, and its log of what follows {gtids} is purged"
         self._begun = RecordedFile(here.uuid, file.number, self._created(here, file.name))
-        history = ResumePoint(pack_position(file.number, 4), (), gtids, here.uuid, needed)
-        return Failover(
-            history,
-            f"{reason}; nothing is missing, and it continues at {format_binlog_position(history.position)}",
-        )
+        resume_point = ResumePoint(pack_position(file.number, 4), (), gtids, here.uuid, needed)
+        begins = format_binlog_position(resume_point.position)
+        return Failover(resume_point, f"{reason}; nothing is missing, and it continues at {begins}")
 
     def _missing_gtids(
         self, connection: Connection[Any], here: Server, gtids: str, *, wait: bool = True
@@ -314,44 +323,44 @@ class MysqlSource:
         self._lacking_since = None
         return lacking
 
-    def open_log(self, epoch: int, history: ResumePoint) -> MysqlLog:
+    def open_log(self, epoch: int, resume_point: ResumePoint) -> MysqlLogReader:
         """Open the log after a resume point; skips later transactions that are in its `gtids`."""
         connection = self._connected()
         server = self._server_of(connection)
         if self._trusted not in (None, server.uuid):
             raise TransientError(f"source.url leads to server {server.uuid} now, not to {self._trusted}")
-        number, offset = unpack_position(history.position)
+        number, offset = unpack_position(resume_point.position)
         with driver_errors("reading the list of binlog files"):
             files = log_files(connection, server)
             self._state_tables.create(connection)
             writable = self._state_tables.is_writable(connection)
         if number not in files:
             raise TransientError(
-                f"the server no longer has the log at {format_binlog_position(history.position)}"
+                f"the server no longer has the log at {format_binlog_position(resume_point.position)}"
             )
         with driver_errors("reading GTIDs"):
-            if history.gtids is None:
+            if resume_point.gtids is None:
                 gtids = self._executed_at(connection, server, files[number].name, offset)
-                history = replace(history, gtids=gtids)
+                resume_point = replace(resume_point, gtids=gtids)
         if writable:
             recorded_file = RecordedFile(server.uuid, number, self._created(server, files[number].name))
             with driver_errors("recording the log file"):
                 recorded = self._state_tables.record_file(connection, recorded_file)
                 self._state_tables.note_again(connection)
             self._begun = None if recorded else self._begun
-        self._reader = self._open(server, files[number].name, epoch, history, writable=writable)
+        self._reader = self._open(server, files[number].name, epoch, resume_point, writable=writable)
         return self._reader
 
     def _open(
-        self, server: Server, file: str, epoch: int, history: ResumePoint, *, writable: bool
-    ) -> MysqlLog:
+        self, server: Server, file: str, epoch: int, resume_point: ResumePoint, *, writable: bool
+    ) -> MysqlLogReader:
         side = self._connect_to(server)
         try:
             captured = self._captured(side, server)
-            offset = unpack_position(history.position)[1]
+            offset = unpack_position(resume_point.position)[1]
             with driver_errors("reading GTIDs"):
                 # Only a failover begins an epoch at a position before the end of its set.
-                kept = failover.gtids_at(side, server, history, file, may_be_ahead=epoch > 1)
+                kept = failover.gtids_at(side, server, resume_point, file, may_be_ahead=epoch > 1)
             with driver_errors("checking the durability settings"):
                 survives = self._was_durable and preflight.survives_crashes(side, server)
             stream = BinlogStream(
@@ -364,7 +373,7 @@ class MysqlSource:
         self._ids.statements.begin(epoch)
         buffer = LogBuffer(
             epoch,
-            history.position,
+            resume_point.position,
             captured,
             kept,
             self._ids.statements,
@@ -372,7 +381,7 @@ class MysqlSource:
             self._prepared,
             survives_crashes=survives,
         )
-        return MysqlLog(epoch, buffer, stream, side, server, self._state_tables, writable=writable)
+        return MysqlLogReader(epoch, buffer, stream, side, server, self._state_tables, writable=writable)
 
     def open_tables(self) -> MysqlTables:
         """Open connections for dumps; low watermarks follow the log reader that was opened last."""
@@ -403,7 +412,7 @@ class MysqlSource:
         stream = self._connect_to(server, replication=True)
         return failover.executed_at(connection, server, stream, file, offset)
 
-    def _captured(self, side: Connection[Any], server: Server) -> Captured:
+    def _captured(self, side: Connection[Any], server: Server) -> CapturedSchemas:
         def noted(table: TableName) -> Mapping[str, NotedColumn]:
             with driver_errors(f"looking up {table}"):
                 return catalog.noted_columns(side, table)
@@ -414,7 +423,7 @@ class MysqlSource:
 
         with driver_errors("listing the tables"):
             self._listed |= {facts.table for facts in catalog.find_tables(side, self._config, set())}
-        return Captured(
+        return CapturedSchemas(
             self._config, self._tables, self._listed, noted, layout,
             mariadb=server.mariadb, lower_case=server.lower_case,
         )  # fmt: skip

@@ -52,7 +52,7 @@ from connector.postgres.publication import Publication, find_publication, uncarr
 from connector.postgres.table_facts import PARTS, TableFacts, find_tables
 from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, folded
-from connector.source import CatalogState, Unfit, Unlogged
+from connector.source import CatalogSnapshot, UnfitTable, Unlogged
 
 LABELS = 64
 """An enum with more labels is kept as one hash, so even a new label triggers a dump."""
@@ -141,7 +141,7 @@ def look(
     tables: Mapping[TableName, TableConfig],
     known: Mapping[TableName, str] | None = None,
     locked: Collection[TableName] = (),
-) -> CatalogState:
+) -> CatalogSnapshot:
     """Look at all configured tables; every change seen here is before the returned position.
 
     `connection` waits for locks for `LOCK_SECONDS`; `LockNotAvailable` if a catalog stays locked.
@@ -165,7 +165,7 @@ def _look(
     tables: Mapping[TableName, TableConfig],
     leaves: Sequence[int] | None,
     locked: Collection[TableName],
-) -> CatalogState:
+) -> CatalogSnapshot:
     facts = find_tables(connection, config)
     layouts = dict(layouts_of(Catalog(connection, tables), facts))
     found = find_publication(connection, config.publication)
@@ -175,7 +175,7 @@ def _look(
     fingerprints = _fingerprints(connection, config.publication, list(fit), leaves)
     row = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
     assert row is not None
-    return CatalogState(
+    return CatalogSnapshot(
         {table: fingerprints[oid] for oid, table in fit.items() if oid in fingerprints},
         round_to_record_end(parse_lsn(row[0])),
         frozenset(t.table for t in facts),
@@ -211,12 +211,14 @@ def _unfit(
     capturable: Sequence[TableFacts],
     layouts: Mapping[TableName, Layout],
     locked: Collection[TableName],
-) -> dict[TableName, Unfit]:
-    unfit = {t: Unfit(layout.reason, layout.hint) for t, layout in layouts.items() if layout.schema is None}
+) -> dict[TableName, UnfitTable]:
+    unfit = {
+        t: UnfitTable(layout.reason, layout.hint) for t, layout in layouts.items() if layout.schema is None
+    }
     if found is not None:
         for table, statement in uncarried(found, [t.table for t in capturable]).items():
             hint = f"{statement} then dump it again: deltatide dump {table}"
-            unfit[table] = Unfit(found.lacks(table), hint)
+            unfit[table] = UnfitTable(found.lacks(table), hint)
         for table in (t.table for t in capturable if t.table in locked and not found.carries(t.table)):
             reason = (
                 f"it is not in publication {found.name}, and can't be added while another session locks it"
@@ -224,7 +226,7 @@ def _unfit(
             hint = (
                 f"wait until the lock is released (see pg_locks), then dump it again: deltatide dump {table}"
             )
-            unfit.setdefault(table, Unfit(reason, hint))
+            unfit.setdefault(table, UnfitTable(reason, hint))
     return unfit
 
 

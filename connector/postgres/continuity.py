@@ -65,7 +65,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else bytes(value).decode(errors="replace")
 
 
-def differs(
+def why_different(
     connection: Connection,
     slot: str,
     publication: str,

@@ -156,7 +156,7 @@ def advance_slot(connection: Connection, name: str, position: int) -> None:
     )
 
 
-def why_not_resumable(connection: Connection, name: str, database: str, position: int) -> str | Slot:
+def check_resumable(connection: Connection, name: str, database: str, position: int) -> str | Slot:
     """Return why the log after `position` can't be read whole from this slot, or the slot if it can."""
     slot = find_slot(connection, name)
     if slot is None:

@@ -4,7 +4,7 @@ Connects on first use. One session runs the small queries, another one looks at 
 and each table reader have connections of their own.
 
 Invariant: an address may lead to several servers, but all that is read beside the log comes from its server.
-`prepare` and `tables` use whatever primary it leads to; `begin_history` and `why_not_resumable` choose one,
+`prepare` and `tables` use whatever primary it leads to; `begin_log` and `check_resumable` choose one,
 and everything after them uses only its timeline. The log is opened only while the server's process that
 proved it lives.
 """
@@ -39,14 +39,22 @@ from connector.postgres.connection import (
 )
 from connector.postgres.dump import PostgresTables
 from connector.postgres.log.buffer import LogBuffer
-from connector.postgres.log.reader import BULK_BYTES, PostgresLog
+from connector.postgres.log.reader import BULK_BYTES, PostgresLogReader
 from connector.postgres.preflight import check
 from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
 from connector.postgres.table_facts import find_tables
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName
-from connector.source import CatalogState, Failover, Finding, Listed, Prepared, ResumePoint, Unlogged
+from connector.source import (
+    CatalogSnapshot,
+    Failover,
+    Finding,
+    PreparedSource,
+    ResumePoint,
+    TableListing,
+    Unlogged,
+)
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +87,7 @@ class PostgresSource:
         self._session = PrimarySession(lambda: connect_to_primary(self._connect))
         self._watching = PrimarySession(lambda: self._connect_to_catalog())
         self._visibility: Visibility | None = None
-        self._reader: PostgresLog | None = None
+        self._reader: PostgresLogReader | None = None
         self._looking = threading.Lock()
         self._locked: dict[TableName, float] = {}
         self._waiting: dict[int, float] = {}
@@ -116,7 +124,7 @@ class PostgresSource:
             slot=self._config.slot, publication=self._config.publication, version=row[2],
         )  # fmt: skip
 
-    def tables(self, among: Collection[TableName] | None = None) -> Listed:
+    def tables(self, among: Collection[TableName] | None = None) -> TableListing:
         """List the configured tables."""
         connection = self._session.get()
         with driver_errors("listing the tables"), one_snapshot(connection):
@@ -124,15 +132,15 @@ class PostgresSource:
             named = [t for t in found if among is None or t.table in among]
             layouts = layouts_of(Catalog(connection, self._tables, self._types), named)
         refused = [TableError(table, x.reason, hint=x.hint) for table, x in layouts if x.schema is None]
-        return Listed([x.schema for _, x in layouts if x.schema is not None], refused)
+        return TableListing([x.schema for _, x in layouts if x.schema is not None], refused)
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> PreparedSource:
         """Create or extend the publication; return what was added, and the xid barrier right after."""
         connection = self._session.get()
         with driver_errors(f"preparing publication {self._config.publication}"):
             slot.wait_until_released(connection, self._config.slot)  # create nothing beside another agent
             added = self._publish(connection)
-            return Prepared(tuple(added), _barrier(connection))
+            return PreparedSource(tuple(added), _barrier(connection))
 
     def _publish(self, connection: Connection) -> list[TableName]:
         with one_snapshot(connection):
@@ -149,12 +157,12 @@ class PostgresSource:
         self._locked = dict.fromkeys(fixed.locked, time.monotonic() + LOCKED_SECONDS)
         return fixed.added
 
-    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogState:
+    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
         """Look at the publication's tables and at partitions, in a session of its own."""
         with self._looking:
             return self._look(known)
 
-    def _look(self, known: Mapping[TableName, str] | None) -> CatalogState:
+    def _look(self, known: Mapping[TableName, str] | None) -> CatalogSnapshot:
         connection = self._watching.get(self._timeline)
         with driver_errors("reading the catalog"):
             locked = self._still_locked(connection)
@@ -205,7 +213,7 @@ class PostgresSource:
                 mark,
             )
 
-    def begin_history(self, *, fresh: bool) -> ResumePoint:
+    def begin_log(self, *, fresh: bool) -> ResumePoint:
         """Create the slot, or adopt an unused one; return its position and the xid barrier right after."""
         connection, name = self._primary(), self._config.slot
         with driver_errors(f"creating slot {name}"):
@@ -224,33 +232,34 @@ class PostgresSource:
             self._proof = self._session.process
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 
-    def why_not_resumable(self, history: ResumePoint) -> str | Failover | None:
-        """Return why the log after `history` can't be read whole or isn't the log that was read, else None.
+    def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
+        """Return why the log after `resume_point` isn't whole or isn't the log that was read, else None.
 
         A promoted standby continues the log that was read, if it has all of it.
         """
-        if (undecodable := self._undecodable(history.position)) is not None:
+        if (undecodable := self._undecodable(resume_point.position)) is not None:
             return undecodable
         connection, name = self._primary(), self._config.slot
         with driver_errors(f"reading slot {name}"):
-            found = slot.why_not_resumable(connection, name, self._database(connection), history.position)
+            found = slot.check_resumable(connection, name, self._database(connection), resume_point.position)
             if isinstance(found, str):
                 return found
-            if found.confirmed != history.position:
+            if found.confirmed != resume_point.position:
                 slot.wait_until_released(connection, name)
             self._proof = self._session.process
-            reason = self._left_timeline(history) or continuity.differs(
+            reason = self._left_timeline(resume_point) or continuity.why_different(
                 connection,
                 name,
                 self._config.publication,
                 found.confirmed or 0,
-                history.position,
-                history.last_commit,
+                resume_point.position,
+                resume_point.last_commit,
             )
-            if reason or history.server in (None, self._timeline):
+            if reason or resume_point.server in (None, self._timeline):
                 return reason
-            went_on = f"timeline {self._timeline} of the server continues where {history.server} was read to"
-            return Failover(replace(history, server=self._timeline), went_on, same_positions=True)
+            before = resume_point.server
+            went_on = f"timeline {self._timeline} of the server continues where {before} was read to"
+            return Failover(replace(resume_point, server=self._timeline), went_on, same_positions=True)
 
     def _undecodable(self, position: int) -> str | None:
         """Return why the server can't decode the log after a manifest, if it failed there repeatedly.
@@ -267,9 +276,9 @@ class PostgresSource:
         lasting = now - self._failures.since >= DECODE_SECONDS
         return reason if self._failures.count >= DECODE_ATTEMPTS and lasting else None
 
-    def _left_timeline(self, history: ResumePoint) -> str | None:
+    def _left_timeline(self, resume_point: ResumePoint) -> str | None:
         """Return why the log on the server's timeline is not the log that was read, or None."""
-        ours, theirs = history.server, self._timeline
+        ours, theirs = resume_point.server, self._timeline
         if ours is None or theirs is None or ours == theirs:
             return None
         replication = self._connect_to_log(replication=True)
@@ -277,13 +286,13 @@ class PostgresSource:
             end = continuity.end_of_timeline(replication, ours, theirs)
         finally:
             close(replication)
-        if end is not None and end >= history.position:
+        if end is not None and end >= resume_point.position:
             return None
         left = "does not come from" if end is None else f"left at {format_lsn(end)}"
-        read = f"timeline {ours}, which was read to {format_lsn(history.position)}"
+        read = f"timeline {ours}, which was read to {format_lsn(resume_point.position)}"
         return f"the server is on timeline {theirs}, which {left} {read}"
 
-    def open_log(self, epoch: int, history: ResumePoint) -> PostgresLog:
+    def open_log(self, epoch: int, resume_point: ResumePoint) -> PostgresLogReader:
         """Open the log after a resume point, once the slot's previous user has released it.
 
         It is unbroken if one process of the server, which a crash would have ended, proved this log and the
@@ -291,15 +300,15 @@ class PostgresSource:
         """
         with driver_errors(f"opening slot {self._config.slot}"):
             slot.wait_until_released(self._beside_log(), self._config.slot)
-            invisible = _attainable(history.not_yet_visible, self._beside_log())
-        visibility = Visibility(history.position, invisible)
+            invisible = _attainable(resume_point.not_yet_visible, self._beside_log())
+        visibility = Visibility(resume_point.position, invisible)
         side = self._connect_to_log(replication=False)
         unbroken = self._proof is not None and self._proof == self._proof_before
         if not unbroken:
             self._types = {}  # oids may name other types after a restore or a crash
         catalog = Catalog(side, self._tables, self._types)
         try:
-            reader = PostgresLog(
+            reader = PostgresLogReader(
                 LogBuffer(epoch, visibility, lambda *found: self._layout(catalog, *found)),
                 visibility,
                 side,

@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from connector.errors import TransientError
-from connector.landing.event_batch import CdcColumns, EventBatch, Quarantine, arrow_type, assemble
+from connector.landing.event_batch import CdcColumns, EventBatch, QuarantineNotice, arrow_type, assemble
 from connector.landing.format import DELETE, INSERT, UPDATE
 from connector.landing.manifest import InvisibleCommit, LastCommit
 from connector.position import Position
@@ -53,7 +53,7 @@ class MemorySegment:
         self.rows = len(logged)
         self._epoch, self._logged, self._undecodable = epoch, logged, undecodable
 
-    def decode(self) -> Iterator[EventBatch | Quarantine]:
+    def decode(self) -> Iterator[EventBatch | QuarantineNotice]:
         """Decode into one batch per table and layout."""
         groups: dict[tuple[TableName, str], list[Logged]] = {}
         for logged in self._logged:
@@ -61,7 +61,7 @@ class MemorySegment:
             groups.setdefault((schema.table, schema.id), []).append(logged)
         for (table, _), group in groups.items():
             if reason := self._undecodable.get(str(table)):
-                yield Quarantine(table, group[0].commit.lsn, reason, "fix it, then dump it again")
+                yield QuarantineNotice(table, group[0].commit.lsn, reason, "fix it, then dump it again")
             else:
                 yield _batch(self._epoch, group)
 

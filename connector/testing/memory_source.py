@@ -16,7 +16,15 @@ from connector.landing.format import misnamed
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName, TableSchema
-from connector.source import CatalogState, Finding, Listed, Prepared, ResumePoint, Unfit, Unlogged
+from connector.source import (
+    CatalogSnapshot,
+    Finding,
+    PreparedSource,
+    ResumePoint,
+    TableListing,
+    UnfitTable,
+    Unlogged,
+)
 from connector.testing.memory_database import Change, MemoryDatabase, Slot
 from connector.testing.memory_log import MemoryLogReader
 from connector.testing.memory_tables import MemoryTables
@@ -53,7 +61,7 @@ class MemorySource:
     ) -> None:
         """Make a named moment fail, once it has passed `after` times.
 
-        Moments: ensure_logging, check, identity, tables, look, why_not_resumable, begin_history, open_log,
+        Moments: ensure_logging, check, identity, tables, look, check_resumable, begin_log, open_log,
         read, take, confirm, not_yet_visible, open_tables, next_boundary, open_chunk, rows.
         """
         error = error or TransientError(f"the connection was lost on purpose, at {moment}")
@@ -110,7 +118,7 @@ class MemorySource:
             slot=self._config.slot,
         )
 
-    def tables(self, among: Collection[TableName] | None = None) -> Listed:
+    def tables(self, among: Collection[TableName] | None = None) -> TableListing:
         """Return the tables that the configuration names."""
         self.reach("tables")
         named = [s for s in self.database.schemas() if self._config.captures(s.table)]
@@ -118,20 +126,20 @@ class MemorySource:
         busy = frozenset(s.table for s in named if s.table in self.database.busy)
         wanted = [s for s in named if s.table not in busy]
         problems = {s.table: problem for s in wanted if (problem := _problem(s))}
-        return Listed([s for s in wanted if s.table not in problems], list(problems.values()), busy)
+        return TableListing([s for s in wanted if s.table not in problems], list(problems.values()), busy)
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> PreparedSource:
         """Publish the tables; commits that are hidden then may lack their changes in the log."""
         added = self.database.publish([s.table for s in self.tables().schemas])
-        return Prepared(tuple(added), self._bar())
+        return PreparedSource(tuple(added), self._bar())
 
-    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogState:
+    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
         """Return the tables; only what a test counts in `MemoryDatabase.unlogged` changes unlogged."""
         self.reach("look")
         listed = self.tables()
         seen = {s.table: str(self.database.unlogged.get(s.table, 0)) for s in listed.schemas}
-        unfit = {problem.table: Unfit(problem.reason, problem.hint or "") for problem in listed.refused}
-        return CatalogState(seen, self.database.end, frozenset(listed.existing), unfit, busy=listed.busy)
+        unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.refused}
+        return CatalogSnapshot(seen, self.database.end, frozenset(listed.existing), unfit, busy=listed.busy)
 
     def unlogged(self, before: str, now: str) -> Unlogged | None:
         """Report that something changed unlogged."""
@@ -149,9 +157,9 @@ class MemorySource:
         """Return the end of the log."""
         return self.database.end
 
-    def begin_history(self, *, fresh: bool) -> ResumePoint:
+    def begin_log(self, *, fresh: bool) -> ResumePoint:
         """Create a slot at the end of the log, or adopt the existing one."""
-        self.reach("begin_history")
+        self.reach("begin_log")
         with self.database.changed:
             if fresh or self._config.slot not in self.database.slots:
                 self.database.slots[self._config.slot] = Slot(self.database.end)
@@ -160,26 +168,28 @@ class MemorySource:
     def _bar(self) -> tuple[InvisibleCommit, ...]:
         return (InvisibleCommit(xid=self.database.next_xid, lsn=0),)
 
-    def why_not_resumable(self, history: ResumePoint) -> str | None:
+    def check_resumable(self, resume_point: ResumePoint) -> str | None:
         """Return why there is a gap: the slot is gone, or was moved past this position."""
-        self.reach("why_not_resumable")
+        self.reach("check_resumable")
         slot = self.database.slots.get(self._config.slot)
         if slot is None:
             return f"slot {self._config.slot} is gone"
         return (
             f"slot {self._config.slot} was moved to {slot.confirmed}"
-            if slot.confirmed > history.position
+            if slot.confirmed > resume_point.position
             else None
         )
 
-    def open_log(self, epoch: int, history: ResumePoint) -> MemoryLogReader:
+    def open_log(self, epoch: int, resume_point: ResumePoint) -> MemoryLogReader:
         """Open the log; like PostgreSQL, not before what its slot has confirmed."""
         self.reach("open_log")
         slot = self.database.slots.get(self._config.slot)
         if slot is None:
             raise TransientError(f"slot {self._config.slot} is gone")
-        self.visibility = Visibility(history.position, history.not_yet_visible)
-        reader = MemoryLogReader(self, slot, epoch, max(history.position, slot.confirmed), self.visibility)
+        self.visibility = Visibility(resume_point.position, resume_point.not_yet_visible)
+        reader = MemoryLogReader(
+            self, slot, epoch, max(resume_point.position, slot.confirmed), self.visibility
+        )
         reader.unbroken, self._crashes_before = (
             self._crashes_before == self.database.crashes,
             self.database.crashes,

@@ -15,7 +15,7 @@ import pytest
 from connector.schema import TableName
 from connector.source import KeyRange
 from merge.backfill import key_text
-from merge.session_settings import held
+from merge.session_settings import applied_settings
 from tests.support import mysql_source, postgres_source
 from tests.support.installed import Installation
 from tests.support.lake import assert_lake, assert_landed, merge, merge_until_whole
@@ -257,7 +257,7 @@ def test_every_key_is_found_by_the_text_that_the_merge_makes_of_it(
         for table in keyed:
             table.read(tables)
         for session in SESSIONS:
-            with held(spark, session):
+            with applied_settings(spark, session):
                 formatted = formats(keyed, spark, tmp_path)
             for table, texts in zip(keyed, formatted, strict=True):
                 found = table.look_up(tables, texts)

@@ -16,7 +16,7 @@ from tests.schema_changes.captured import Place, as_text, captured_place, rows_o
 from tests.schema_changes.script import Script, read_scripts
 from tests.support.captured import CapturedDatabase, landed_tables
 from tests.support.cuts import manifests_in
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.postgres import Database
 
 MODES = ("log only", "dumps between", "restarts between", "quiet after")
@@ -138,7 +138,7 @@ def _notices(captured: CapturedDatabase) -> dict[TableName, list[str]]:
 
 
 def check_scripts(
-    database: Database | MariaDatabase,
+    database: Database | MysqlDatabase,
     scripts: list[Script],
     mode: str,
     folder: Path,
@@ -179,6 +179,6 @@ def test_mysql_scripts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    database: MariaDatabase = request.getfixturevalue(f"{server}_database")
+    database: MysqlDatabase = request.getfixturevalue(f"{server}_database")
     scripts = [s for s in read_scripts("mysql") if s.suits(server, 99)]
     check_scripts(database, scripts, mode, tmp_path, monkeypatch)

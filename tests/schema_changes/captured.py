@@ -15,14 +15,14 @@ from connector.schema import TableName
 from tests.schema_changes.script import Script
 from tests.support.captured import CapturedDatabase
 from tests.support.cuts import Table
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.postgres import Database
 
 
 class Place:
     """The schemas of all scripts in one database, and the sessions that run their steps."""
 
-    def __init__(self, database: Database | MariaDatabase, scripts: Sequence[Script]) -> None:
+    def __init__(self, database: Database | MysqlDatabase, scripts: Sequence[Script]) -> None:
         self.database, self.scripts = database, scripts
         self._sessions: dict[str, Any] = {}
 

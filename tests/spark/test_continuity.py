@@ -139,15 +139,15 @@ def test_the_callers_session_is_left_as_it_was_and_its_commits_are_its_own(
     zone.log(10, insert(5, 1))
     mine = f"delta.`{zone.folder}/mine`"
     zone.spark.sql(f"CREATE TABLE {mine} (id int) USING DELTA")
-    held = applying.held
+    applied_settings = applying.applied_settings
 
     @contextmanager
     def meanwhile(*arguments: Any) -> Iterator[None]:
-        with held(*arguments):
+        with applied_settings(*arguments):
             zone.spark.sql(f"INSERT INTO {mine} VALUES (1)")
             yield
 
-    monkeypatch.setattr(applying, "held", meanwhile)
+    monkeypatch.setattr(applying, "applied_settings", meanwhile)
     zone.spark.conf.set("deltatide.test", "kept")
     before = zone.spark.conf.getAll
     zone.merge()

@@ -14,7 +14,7 @@ from tests.fidelity.landed_values import cells_of, column_of, differences, lande
 from tests.fidelity.mysql import LITERALS
 from tests.fidelity.postgres_table import PostgresTypes
 from tests.support.captured import CapturedDatabase
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.postgres import Database
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_every_type_of_mysql_and_mariadb_is_the_same_in_the_lake(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    database: MariaDatabase = request.getfixturevalue(f"{server}_database")
+    database: MysqlDatabase = request.getfixturevalue(f"{server}_database")
     matrix = [literals for literals in LITERALS if literals.is_on(server)]
     columns = ", ".join(f"{column_of(n)} {literals.type}" for n, literals in enumerate(matrix))
     database.execute(f"CREATE TABLE t (id int PRIMARY KEY, n int, {columns}) CHARACTER SET utf8mb4")

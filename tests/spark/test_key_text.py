@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from connector.landing.event_batch import arrow_type
 from merge.backfill import key_text
-from merge.session_settings import held
+from merge.session_settings import applied_settings
 
 UTC = timezone.utc
 TEXTS: dict[str, dict[Any, str]] = {
@@ -59,7 +59,7 @@ def test_keys_are_formatted_the_same_in_any_session(
     ]  # fmt: skip
     pq.write_table(pa.table(columns, list(names.values())), tmp_path / "keys.parquet")
     schema = ", ".join(f"{name} {type_}" for type_, name in names.items())
-    with held(spark, {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}):
+    with applied_settings(spark, {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}):
         frame = spark.read.schema(schema).parquet(str(tmp_path / "keys.parquet"))
         texts = [key_text(frame[name], type_).alias(name) for type_, name in names.items()]
         found = frame.select(*texts).toArrow().to_pydict()

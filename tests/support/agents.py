@@ -67,8 +67,8 @@ class CheckedSource(MemorySource):
         super().__init__(database, config, **options)
         self.store, self.confirmed_too_soon = store, []
 
-    def open_log(self, epoch: int, history: ResumePoint) -> MemoryLogReader:
-        reader = super().open_log(epoch, history)
+    def open_log(self, epoch: int, resume_point: ResumePoint) -> MemoryLogReader:
+        reader = super().open_log(epoch, resume_point)
         confirm = reader.confirm
 
         def checked(position: int) -> None:

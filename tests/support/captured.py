@@ -59,9 +59,9 @@ class CapturedDatabase:
         self._capture = capture = Capture(source, self.store, self.config)
         regard = capture._apply_catalog_changes
 
-        def counted(catalog_state: Any) -> None:
-            regard(catalog_state)
-            self._looks += catalog_state is not None
+        def counted(catalog_snapshot: Any) -> None:
+            regard(catalog_snapshot)
+            self._looks += catalog_snapshot is not None
 
         capture._apply_catalog_changes = counted  # type: ignore[method-assign]
         thread = threading.Thread(target=self._run, daemon=True)

@@ -6,14 +6,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 
 from connector.config import SourceConfig, TableConfig
-from connector.mysql.log.reader import MysqlLog
+from connector.mysql.log.reader import MysqlLogReader
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from tests.support.reading import Row, events, read_to
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 
-def reader_of(database: MariaDatabase) -> str:
+def reader_of(database: MysqlDatabase) -> str:
     """Create a user who may read the log and this database, and write nothing; return its URL."""
     user = f"reader{secrets.token_hex(4)}"
     client = "REPLICATION CLIENT" if database.is_mysql else "BINLOG MONITOR, REPLICA MONITOR"
@@ -26,7 +26,7 @@ def reader_of(database: MariaDatabase) -> str:
 
 
 def source_of(
-    database: MariaDatabase,
+    database: MysqlDatabase,
     tables: Sequence[str] = (),
     keys: Mapping[str, Sequence[str]] | None = None,
     *,
@@ -46,7 +46,7 @@ def source_of(
     )
 
 
-def read_all(database: MariaDatabase, log: MysqlLog) -> list[Row]:
+def read_all(database: MysqlDatabase, log: MysqlLogReader) -> list[Row]:
     """Read up to the current end of the log; return the events in order."""
     read_to(log, database.end_of_log())
     return events(log.take())

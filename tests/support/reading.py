@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.schema import TableName
 from connector.source import KeyRange, LogReader, ResumePoint, Segment, Source, TableReader
 from tests.support.waiting import wait_until
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 def following(source: Source) -> Iterator[Any]:
     """Open the log at the start of a new history."""
     source.prepare()
-    with opened(source, source.begin_history(fresh=False)) as log:
+    with opened(source, source.begin_log(fresh=False)) as log:
         yield log
 
 
@@ -65,9 +65,9 @@ def events(segment: Segment) -> list[Row]:
     return sorted(found, key=lambda row: (row["_cdc"]["lsn"], row["_cdc"]["seq"]))
 
 
-def quarantines(segment: Segment) -> list[Quarantine]:
+def quarantines(segment: Segment) -> list[QuarantineNotice]:
     """Return the tables that the segment quarantines."""
-    return [found for found in segment.decode() if isinstance(found, Quarantine)]
+    return [found for found in segment.decode() if isinstance(found, QuarantineNotice)]
 
 
 def ops(rows: Sequence[Row], *columns: str) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ import pymysql
 import pytest
 
 from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.mysql_server import MysqlServer, find_root
 from tests.support.waiting import wait_until
 
@@ -29,8 +29,8 @@ MYSQL = {"replica-parallel-workers": "4", "replica-preserve-commit-order": "OFF"
 class Replicated:
     """One database on two servers."""
 
-    primary: MariaDatabase
-    replica: MariaDatabase
+    primary: MysqlDatabase
+    replica: MysqlDatabase
 
     def wait_applied(self) -> None:
         """Wait until the replica has applied everything from the primary."""
@@ -60,7 +60,7 @@ def replicated(kind: str, folder: Path, name: str) -> Iterator[Replicated]:
     """Start two replicating servers with a fresh database; skip the test if their programs are missing."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(own_server(kind, folder, number)) for number in (1, 2)]
-        primary, replica = (MariaDatabase(server, "") for server in servers)
+        primary, replica = (MysqlDatabase(server, "") for server in servers)
         password, port = servers[0].password, servers[0].port
         replica.execute("SET sql_log_bin = 0", f"ALTER USER deltatide IDENTIFIED BY '{password}'")
         servers[1].password = password
@@ -79,7 +79,7 @@ def replicated(kind: str, folder: Path, name: str) -> Iterator[Replicated]:
                 f" master_port = {port}, master_user = 'deltatide', master_password = '{password}',"
                 " master_connect_retry = 1",
             )
-        pair = Replicated(MariaDatabase(servers[0], name), MariaDatabase(servers[1], name))
+        pair = Replicated(MysqlDatabase(servers[0], name), MysqlDatabase(servers[1], name))
         Replicated(primary, replica).start()
         primary.execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
 

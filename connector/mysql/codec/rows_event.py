@@ -25,7 +25,7 @@ INSERT, UPDATE, DELETE, TRUNCATE = range(4)
 TRUNCATE_KIND, PARTIAL_UPDATE = 255, 39
 OPERATIONS = {23: INSERT, 24: UPDATE, 25: DELETE, 30: INSERT, 31: UPDATE, 32: DELETE}
 OPERATIONS |= {PARTIAL_UPDATE: UPDATE, TRUNCATE_KIND: TRUNCATE}
-"""Event types that hold a table's rows, uncompressed; one is our own, see `truncate_event`."""
+"""Event types that hold a table's rows, uncompressed; one is our own, see `make_truncate_event`."""
 
 _VERSION_2 = (30, 31, 32, PARTIAL_UPDATE)
 _MARIADB_UPDATE = 24
@@ -35,7 +35,7 @@ _FEW_EVENTS = 32
 """This few events are walked faster one by one than all at once."""
 
 
-def truncate_event(table_id: int) -> bytes:
+def make_truncate_event(table_id: int) -> bytes:
     """Make the event for a TRUNCATE TABLE, which the log has only as a statement."""
     return bytes([0, 0, 0, 0, TRUNCATE_KIND]) + bytes(HEADER - 5) + table_id.to_bytes(6, "little") + bytes(2)
 

@@ -17,11 +17,11 @@ The log reader's output, and the hot loop that produces it::
     elif it begins a transaction (GTID event):
         transactions.add(len(payloads), lsn, committed_micros, txid); ordinal = 0
     elif a statement TRUNCATE TABLE:            # a transaction of its own
-        payloads.append(pad(truncate_event(table_id))); ordinals.append(ordinal)
+        payloads.append(pad(make_truncate_event(table_id))); ordinals.append(ordinal)
 
 Events in a MySQL TRANSACTION_PAYLOAD have no checksum: the reader puts `base` and `tail` zero bytes around
-each. `truncate_event` needs a table id with a layout; if the log has not shown the table, the reader makes
-one up (a server never uses 2^47 or more), with a `TableLayout` of its current schema.
+each. `make_truncate_event` needs a table id with a layout; if the log has not shown the table, the reader
+makes one up (a server never uses 2^47 or more), with a `TableLayout` of its current schema.
 
 Invariants: a row's ``seq`` depends on its event's ordinal in the transaction and on its own in the event,
 never on which tables are captured or where segments are split. Batches of one table come in position order.
@@ -41,7 +41,7 @@ import pyarrow as pa
 
 from connector.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError, TableError
-from connector.landing.event_batch import EventBatch, Placement, Quarantine
+from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
 from connector.landing.manifest import LastCommit
 from connector.mysql.codec.compressed import PLAIN, uncompress_event
 from connector.mysql.codec.numbers import little_endian
@@ -151,10 +151,10 @@ class MysqlSegment:
         for layout in layouts:
             self._layouts.setdefault(layout.table_id, []).append(layout)
 
-    def decode(self) -> Iterator[EventBatch | Quarantine]:
+    def decode(self) -> Iterator[EventBatch | QuarantineNotice]:
         """Decode into batches, for each table in position order.
 
-        A table that can't be decoded yields one `Quarantine` instead of that batch and all later ones.
+        A table that can't be decoded yields one `QuarantineNotice` instead of that batch and all later ones.
         """
         return decoded(
             part for window in self._windows() for part in window.parts(self._layouts, self._epoch)

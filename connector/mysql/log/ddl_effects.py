@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 from typing import NamedTuple
 
-from connector.landing.event_batch import Quarantine
+from connector.landing.event_batch import QuarantineNotice
 from connector.mysql.catalog_fingerprint import Statements
 from connector.mysql.log.ddl import Effect, as_mysql_reads, changes_rows, rebuilt_by, statement_effects
 from connector.mysql.log.events import Query
@@ -55,7 +55,7 @@ class DdlEffects:
         self._schema_cache, self._held = schema_cache, held
         self._statements = statements or Statements()
         self._unlogged: dict[TableName, UnloggedChange] = {}
-        self._quarantined: list[Quarantine] = []
+        self._quarantined: list[QuarantineNotice] = []
         self._announced: list[tuple[int, TableSchema]] = []
         self._prepared = {} if prepared is None else prepared
 
@@ -64,7 +64,9 @@ class DdlEffects:
         unlogged, self._unlogged = self._unlogged, {}
         return list(unlogged.values())
 
-    def take_found(self, open_lsn: int | None) -> tuple[list[Quarantine], list[tuple[int, TableSchema]]]:
+    def take_found(
+        self, open_lsn: int | None
+    ) -> tuple[list[QuarantineNotice], list[tuple[int, TableSchema]]]:
         """Take the quarantined tables, and the announced layouts, each with its transaction's lsn.
 
         Those of the transaction that begins at `open_lsn` stay until they can be taken with it.
@@ -201,9 +203,9 @@ class DdlEffects:
         for table in sorted(tables):
             log.error("%s is quarantined: %s", table, reason)
             advice = hint or f"dump it again: deltatide dump {table}"
-            self._quarantined.append(Quarantine(table, lsn, reason, advice))
+            self._quarantined.append(QuarantineNotice(table, lsn, reason, advice))
 
     def quarantine_unlogged(self, unlogged: UnloggedChange) -> None:
         """Quarantine a table whose change could not be recorded."""
         hint = f"dump it again: deltatide dump {unlogged.table}"
-        self._quarantined.append(Quarantine(unlogged.table, unlogged.lsn, unlogged.reason, hint))
+        self._quarantined.append(QuarantineNotice(unlogged.table, unlogged.lsn, unlogged.reason, hint))

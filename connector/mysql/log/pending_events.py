@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from connector.landing.event_batch import CdcColumns, EventBatch, arrow_type, assemble
 from connector.landing.format import INSERT
-from connector.mysql.codec.rows_event import truncate_event
+from connector.mysql.codec.rows_event import make_truncate_event
 from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions
 from connector.mysql.gtid import Gtids
 from connector.mysql.log.packet import BASE, TABLE_ID
@@ -72,7 +72,7 @@ class PendingRows:
         self._synthetic_tables += 1
         table_id = _FIRST_SYNTHETIC_ID + self._synthetic_tables
         self._add_layout(table_id, resolved)
-        self.hold(bytes(BASE) + truncate_event(table_id) + bytes(self.tail), ordinal)
+        self.hold(bytes(BASE) + make_truncate_event(table_id) + bytes(self.tail), ordinal)
 
     def learn(self, body: bytes) -> ResolvedLayout:
         """Record and return the layout in a TABLE_MAP event; equal bytes are the same layout."""

@@ -50,7 +50,7 @@ class ReaderProgress(NamedTuple):
     writable: bool
 
 
-class MysqlLog:
+class MysqlLogReader:
     """Reads the log after a position; implements `connector.source.LogReader`.
 
     `side`: a connection of its own for the end of the log and the state tables. `unreadable_at`: the position

@@ -65,7 +65,7 @@ class SchemaCache(Protocol):
         """Return the captured tables of a database, or of all."""
 
 
-class Captured:
+class CapturedSchemas:
     """Implements `SchemaCache` with the configuration and the catalog. Used by one thread.
 
     `noted` reads from the catalog what the log lacks of a table's columns, `layout` its current layout.

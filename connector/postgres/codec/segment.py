@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from connector.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError
-from connector.landing.event_batch import EventBatch, Placement, Quarantine
+from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
 from connector.landing.manifest import LastCommit
 from connector.postgres.codec.pgoutput import (
     CHANGES,
@@ -76,7 +76,7 @@ class Layout(NamedTuple):
     schema: TableSchema | None
 
 
-class PgSegment:
+class PostgresSegment:
     """Change messages of consecutive transactions; implements `connector.source.Segment`.
 
     `payloads` holds every change message (I, U, D, T) in log order, each with `base` bytes before its kind.
@@ -114,10 +114,10 @@ class PgSegment:
         for layout in layouts:
             self._layouts.setdefault(layout.relation.relid, []).append(layout)
 
-    def decode(self) -> Iterator[EventBatch | Quarantine]:
+    def decode(self) -> Iterator[EventBatch | QuarantineNotice]:
         """Decode into batches, for each table in position order.
 
-        A table that can't be decoded yields one `Quarantine` instead of that batch and all later ones.
+        A table that can't be decoded yields one `QuarantineNotice` instead of that batch and all later ones.
         """
         return decoded(
             part for window in self._windows() for part in window.parts(self._layouts, self._epoch)
@@ -191,13 +191,13 @@ class _Window:
         """Split the messages by relation and layout, in log order; omit those not captured."""
         parts = [
             _Part(self, epoch, layout.relation, layout.schema, some)
-            for layout, members in by_layout(grouped(*self._relations()), layouts, self.low)
+            for layout, members in by_layout(grouped(*self._messages_by_relation()), layouts, self.low)
             if layout.schema is not None
             for some in _in_batches(layout.schema, members)
         ]
         return sorted(parts, key=lambda part: int(part.members[0]))
 
-    def _relations(self) -> tuple[Offsets, Offsets]:
+    def _messages_by_relation(self) -> tuple[Offsets, Offsets]:
         """Pair relations and messages in log order; a truncate appears once per table."""
         data, kinds, starts = self.messages.data, self.messages.kinds, self.messages.starts
         members = np.flatnonzero(kinds != TRUNCATE)

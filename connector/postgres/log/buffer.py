@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from connector.errors import BugError, NotYetError
-from connector.landing.event_batch import Quarantine
+from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import LastCommit
 from connector.log_segment import LogSegment
 from connector.postgres.catalog import Layout as TableLayout
@@ -29,7 +29,7 @@ from connector.postgres.codec.pgoutput import (
     parse_relation,
     to_datetime,
 )
-from connector.postgres.codec.segment import Layout, PgSegment, Transactions
+from connector.postgres.codec.segment import Layout, PostgresSegment, Transactions
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName
 
@@ -78,7 +78,7 @@ class LogBuffer:
         self._layouts: list[Layout] = []
         self._dropped: set[bytes] = set()
         self._dropped_some = False
-        self._quarantined: list[Quarantine] = []
+        self._quarantined: list[QuarantineNotice] = []
         self._waiting: list[bytes] = []
         self._reported = False
 
@@ -152,7 +152,7 @@ class LogBuffer:
             self._position = position
             self._visibility.publish(position)
 
-    def take(self) -> LogSegment | PgSegment:
+    def take(self) -> LogSegment | PostgresSegment:
         """Take all whole transactions. What was found in the open one goes with it, in part or whole."""
         rows, carried = self.whole_rows, self._first_carried
         transactions, self._transactions = self._transactions, Transactions()
@@ -165,7 +165,7 @@ class LogBuffer:
             quarantined = [found for found in quarantined if found.lsn != lsn]
         return self._slice_segment(rows, transactions, carried, quarantined)
 
-    def take_open(self) -> LogSegment | PgSegment | None:
+    def take_open(self) -> LogSegment | PostgresSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
         if self._open is None or not self._payloads:
             return None
@@ -178,8 +178,8 @@ class LogBuffer:
         return self._slice_segment(rows, transactions, carried, quarantined)
 
     def _slice_segment(
-        self, rows: int, transactions: Transactions, carried: int, quarantined: Sequence[Quarantine]
-    ) -> LogSegment | PgSegment:
+        self, rows: int, transactions: Transactions, carried: int, quarantined: Sequence[QuarantineNotice]
+    ) -> LogSegment | PostgresSegment:
         payloads, self._payloads = self._payloads[:rows], self._payloads[rows:]
         layouts = [*self._known.values(), *(layout for layout in self._layouts if layout.start < rows)]
         for layout in layouts:
@@ -193,7 +193,7 @@ class LogBuffer:
         if self._last_commit is not None and committed_at is not None:
             end, xid = self._last_commit
             last_commit = LastCommit(position=end, txid=str(xid), committed_at=committed_at)
-        segment = PgSegment(
+        segment = PostgresSegment(
             self._epoch, self._position, committed_at, payloads, transactions, layouts,
             base=self._base, first_ordinal=carried, last_commit=last_commit,
         )  # fmt: skip
@@ -238,4 +238,4 @@ class LogBuffer:
             lsn = self._open.begin.commit_lsn if self._open else self._position
             table = TableName(relation.namespace, relation.name)
             log.error("%s is quarantined: %s", table, found.reason)
-            self._quarantined.append(Quarantine(table, lsn, found.reason, found.hint))
+            self._quarantined.append(QuarantineNotice(table, lsn, found.reason, found.hint))

@@ -1,8 +1,8 @@
 """Read the log in bulk: COPY of a slot's changes, several times faster than streaming message by message.
 
 A temporary copy of the slot is consumed in batches, each decoded by the server in one call and sent as rows
-of a binary COPY; our own slot stays put until `PostgresLog.confirm`. So no batch waits for a commit of ours,
-and a lost connection loses only the copy.
+of a binary COPY; our own slot stays put until `PostgresLogReader.confirm`. So no batch waits for a commit of
+ours, and a lost connection loses only the copy.
 
 Invariants:
 

@@ -21,7 +21,7 @@ from connector.errors import PreconditionError, TransientError
 from connector.landing.manifest import InvisibleCommit
 from connector.log_segment import LogSegment
 from connector.position import parse_lsn
-from connector.postgres.codec.segment import PgSegment
+from connector.postgres.codec.segment import PostgresSegment
 from connector.postgres.connection import close, driver_errors, one_row
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.bulk import BacklogReader
@@ -56,7 +56,7 @@ ADVANCE_SHARE = 0.05
 the beginning of the longest transaction."""
 
 
-class PostgresLog:
+class PostgresLogReader:
     """Reads the log after a position; implements `connector.source.LogReader`.
 
     `side`: a connection of its own for the catalog, snapshots and the end of the log. `connect` opens one for
@@ -125,11 +125,11 @@ class PostgresLog:
             self._poll_end_of_log()
         self._advance_if_due()
 
-    def take(self) -> LogSegment | PgSegment:
+    def take(self) -> LogSegment | PostgresSegment:
         """Take all whole transactions out of the buffer."""
         return self._buffer.take()
 
-    def take_open(self) -> LogSegment | PgSegment | None:
+    def take_open(self) -> LogSegment | PostgresSegment | None:
         """Take what is held of the open transaction; only right after `take`."""
         return self._buffer.take_open()
 

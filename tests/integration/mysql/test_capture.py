@@ -19,7 +19,7 @@ from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.codec.segment import unpack_position
 from connector.mysql.log import reader
-from connector.mysql.log.reader import MysqlLog
+from connector.mysql.log.reader import MysqlLogReader
 from connector.mysql.server import end_of_log
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
@@ -28,7 +28,7 @@ from tests.support.captured import landed_tables
 from tests.support.cuts import Table, add_manifest, manifests_in
 from tests.support.mysql_source import reader_of
 from tests.support.servers.lossy_proxy import LossyProxy
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 
 
@@ -39,7 +39,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.2)
 
 
-def config_of(mariadb: MariaDatabase, folder: Path, url: str | None = None, **dump: Any) -> Config:
+def config_of(mariadb: MysqlDatabase, folder: Path, url: str | None = None, **dump: Any) -> Config:
     """The configuration of a database's agent, with short intervals."""
     return Config.model_validate(
         {
@@ -56,7 +56,7 @@ def config_of(mariadb: MariaDatabase, folder: Path, url: str | None = None, **du
 
 
 @contextmanager
-def agent(mariadb: MariaDatabase, folder: Path, url: str | None = None, **dump: Any) -> Iterator[LocalStore]:
+def agent(mariadb: MysqlDatabase, folder: Path, url: str | None = None, **dump: Any) -> Iterator[LocalStore]:
     """A capture in a thread of its own; ends gracefully."""
     config = config_of(mariadb, folder, url, **dump)
     store = LocalStore(folder / config.source.name)
@@ -83,7 +83,7 @@ def agent(mariadb: MariaDatabase, folder: Path, url: str | None = None, **dump: 
     assert not thread.is_alive()
 
 
-def wait_caught_up(mariadb: MariaDatabase, store: LocalStore) -> None:
+def wait_caught_up(mariadb: MysqlDatabase, store: LocalStore) -> None:
     def caught_up() -> bool:
         newest = newest_manifest(store)
         return (
@@ -97,7 +97,7 @@ def wait_caught_up(mariadb: MariaDatabase, store: LocalStore) -> None:
     wait_until(caught_up, "the newest manifest is at the end of the log, all tables dumped", seconds=60)
 
 
-def assert_equal(mariadb: MariaDatabase, store: LocalStore, name: str) -> None:
+def assert_equal(mariadb: MysqlDatabase, store: LocalStore, name: str) -> None:
     """What landed, resolved, is the table: every row, every column."""
     tables: dict[TableName, Table] = defaultdict(Table)
     for manifest in manifests_in(store):
@@ -121,7 +121,7 @@ def assert_equal(mariadb: MariaDatabase, store: LocalStore, name: str) -> None:
 class Load:
     """A writer that inserts, updates, deletes, moves keys and truncates, in transactions."""
 
-    def __init__(self, mariadb: MariaDatabase, seed: int) -> None:
+    def __init__(self, mariadb: MysqlDatabase, seed: int) -> None:
         self._mariadb, self._random = mariadb, random.Random(seed)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -158,7 +158,7 @@ class Load:
                 cursor.execute(f"REPLACE INTO small VALUES ({pick.randint(0, 50)})")
 
 
-def fill(mariadb: MariaDatabase) -> None:
+def fill(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, n int, v text)", "CREATE TABLE small (id int PRIMARY KEY)",
         "INSERT INTO t SELECT seq, NULL, concat('row ', seq) FROM seq_1_to_1000",
@@ -168,7 +168,7 @@ def fill(mariadb: MariaDatabase) -> None:
 
 @pytest.mark.every_release
 def test_dumps_and_log_beside_a_writer_equal_the_tables_after_every_restart(
-    mariadb: MariaDatabase, tmp_path: Path
+    mariadb: MysqlDatabase, tmp_path: Path
 ) -> None:
     fill(mariadb)
     for seed in range(3):
@@ -184,7 +184,7 @@ def test_dumps_and_log_beside_a_writer_equal_the_tables_after_every_restart(
     assert (newest.epoch, newest.gaps, newest.source.kind) == (1, [], kind)
 
 
-def test_a_user_who_may_only_read_captures_the_same(mariadb: MariaDatabase, tmp_path: Path) -> None:
+def test_a_user_who_may_only_read_captures_the_same(mariadb: MysqlDatabase, tmp_path: Path) -> None:
     fill(mariadb)
     url = reader_of(mariadb)
     for seed in range(2):
@@ -204,7 +204,7 @@ def test_a_user_who_may_only_read_captures_the_same(mariadb: MariaDatabase, tmp_
 
 
 def test_a_primary_that_is_made_read_only_goes_on_being_captured(
-    mariadb: MariaDatabase, tmp_path: Path
+    mariadb: MysqlDatabase, tmp_path: Path
 ) -> None:
     """The first step of a switchover, while a dump runs; the log goes on in the next file."""
     fill(mariadb)
@@ -227,7 +227,7 @@ def test_a_primary_that_is_made_read_only_goes_on_being_captured(
 
 
 def test_a_global_read_lock_ends_no_reading(
-    mariadb: MariaDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mariadb: MysqlDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A backup holds it for long; then the log goes on in the next file, which is recorded afterwards."""
     ends: list[None] = []
@@ -263,7 +263,7 @@ def dumps_in(store: LocalStore) -> list[DumpState]:
     return newest.dumps if newest else []
 
 
-def test_lost_connections_under_load_change_nothing(mariadb: MariaDatabase, tmp_path: Path) -> None:
+def test_lost_connections_under_load_change_nothing(mariadb: MysqlDatabase, tmp_path: Path) -> None:
     fill(mariadb)
     with LossyProxy(mariadb.server.port) as proxy:
         url = mariadb.url.replace(f":{mariadb.server.port}/", f":{proxy.port}/")
@@ -283,7 +283,7 @@ def test_lost_connections_under_load_change_nothing(mariadb: MariaDatabase, tmp_
 
 
 @pytest.mark.every_release
-def test_layouts_and_tables_change_under_load(mariadb: MariaDatabase, tmp_path: Path) -> None:
+def test_layouts_and_tables_change_under_load(mariadb: MysqlDatabase, tmp_path: Path) -> None:
     fill(mariadb)
     with agent(mariadb, tmp_path, delay_seconds=0.01) as store:
         with Load(mariadb, 11):
@@ -311,7 +311,7 @@ def test_layouts_and_tables_change_under_load(mariadb: MariaDatabase, tmp_path: 
     assert_equal(mariadb, store, "small")
 
 
-def test_a_purged_log_is_a_gap_and_repaired(mariadb: MariaDatabase, tmp_path: Path) -> None:
+def test_a_purged_log_is_a_gap_and_repaired(mariadb: MysqlDatabase, tmp_path: Path) -> None:
     fill(mariadb)
     with agent(mariadb, tmp_path) as store:
         wait_caught_up(mariadb, store)
@@ -326,7 +326,7 @@ def test_a_purged_log_is_a_gap_and_repaired(mariadb: MariaDatabase, tmp_path: Pa
     assert_equal(mariadb, store, "t")
 
 
-def with_old_values(mariadb: MariaDatabase) -> None:
+def with_old_values(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int, a int, b int)",
         "INSERT INTO t SELECT seq, seq, seq + 1000, seq + 2000 FROM seq_1_to_250",
@@ -361,7 +361,7 @@ def with_old_values(mariadb: MariaDatabase) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("restart", [False, True])
 def test_old_values_never_show_in_a_column_of_the_same_name(
-    mariadb: MariaDatabase, tmp_path: Path, statements: list[str], restart: bool
+    mariadb: MysqlDatabase, tmp_path: Path, statements: list[str], restart: bool
 ) -> None:
     with_old_values(mariadb)
     if restart:  # between any two statements
@@ -380,7 +380,7 @@ def test_old_values_never_show_in_a_column_of_the_same_name(
 
 
 def test_members_of_enums_and_sets_beyond_the_basic_plane_are_the_logs(
-    mariadb: MariaDatabase, tmp_path: Path
+    mariadb: MysqlDatabase, tmp_path: Path
 ) -> None:
     """The catalog shows a question mark for them, in a key of many chunks, or beside a parenthesis."""
     mariadb.execute(
@@ -407,16 +407,16 @@ def test_members_of_enums_and_sets_beyond_the_basic_plane_are_the_logs(
 
 
 def test_a_column_that_comes_goes_and_comes_again_before_a_row_is_logged_has_its_last_default(
-    mariadb: MariaDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mariadb: MysqlDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is read when the catalog has the last one already."""
-    go_on, read = threading.Event(), MysqlLog.read
+    go_on, read = threading.Event(), MysqlLogReader.read
 
-    def read_later(self: MysqlLog, seconds: float, upto_bytes: int) -> None:
+    def read_later(self: MysqlLogReader, seconds: float, upto_bytes: int) -> None:
         assert go_on.wait(30)
         read(self, seconds, upto_bytes)
 
-    monkeypatch.setattr(MysqlLog, "read", read_later)
+    monkeypatch.setattr(MysqlLogReader, "read", read_later)
     go_on.set()
     with_old_values(mariadb)
     with agent(mariadb, tmp_path) as store:
@@ -433,7 +433,7 @@ def test_a_column_that_comes_goes_and_comes_again_before_a_row_is_logged_has_its
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_tables_swapped_as_gh_ost_does_keep_their_rows_apart(
-    mariadb: MariaDatabase, tmp_path: Path, restart: bool
+    mariadb: MysqlDatabase, tmp_path: Path, restart: bool
 ) -> None:
     with_old_values(mariadb)
     mariadb.execute(
@@ -454,7 +454,7 @@ def test_tables_swapped_as_gh_ost_does_keep_their_rows_apart(
         wait_until(lambda: is_equal(mariadb, store, "t"), "the tables are told apart", seconds=30)
 
 
-def is_equal(mariadb: MariaDatabase, store: LocalStore, name: str) -> bool:
+def is_equal(mariadb: MysqlDatabase, store: LocalStore, name: str) -> bool:
     try:
         assert_equal(mariadb, store, name)
     except AssertionError:

@@ -11,7 +11,7 @@ from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import chunk_rows, following, quarantines, read_to
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 
 def last_rows(found: list[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:
@@ -34,12 +34,12 @@ def dumped_rows(source: MysqlSource, table: str, key: str) -> dict[Any, dict[str
         tables.close()
 
 
-def reported(mariadb: MariaDatabase, columns: str) -> list[tuple[Any, ...]]:
+def reported(mariadb: MysqlDatabase, columns: str) -> list[tuple[Any, ...]]:
     return mariadb.execute(f"SELECT {columns} FROM t ORDER BY 1")
 
 
 @pytest.mark.only_mysql
-def test_a_generated_invisible_primary_key_is_the_key(mariadb: MariaDatabase) -> None:
+def test_a_generated_invisible_primary_key_is_the_key(mariadb: MysqlDatabase) -> None:
     source = source_of(mariadb)
     mariadb.execute("SET sql_generate_invisible_primary_key = ON", "CREATE TABLE t (a int, b text)")
     with following(source) as log:
@@ -62,7 +62,7 @@ def test_a_generated_invisible_primary_key_is_the_key(mariadb: MariaDatabase) ->
 
 
 @pytest.mark.only_mysql
-def test_a_table_whose_invisible_key_goes_and_comes_is_reported(mariadb: MariaDatabase) -> None:
+def test_a_table_whose_invisible_key_goes_and_comes_is_reported(mariadb: MysqlDatabase) -> None:
     mariadb.execute("SET sql_generate_invisible_primary_key = ON", "CREATE TABLE t (a int NOT NULL)")
     source = source_of(mariadb)
     with following(source) as log:
@@ -91,7 +91,7 @@ COLUMNS = "id, n, twice, words, hidden, half, v, shouted, later"
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_generated_and_invisible_columns_are_as_select_says(mariadb: MariaDatabase, indexed: bool) -> None:
+def test_generated_and_invisible_columns_are_as_select_says(mariadb: MysqlDatabase, indexed: bool) -> None:
     mariadb.execute(GENERATED)
     if indexed:
         mariadb.execute("CREATE INDEX i ON t (twice)", "CREATE INDEX j ON t (later)")
@@ -112,7 +112,7 @@ def test_generated_and_invisible_columns_are_as_select_says(mariadb: MariaDataba
 
 
 def test_generated_columns_that_a_minimal_image_leaves_out_are_unchanged_indeed(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
 ) -> None:
     mariadb.execute(GENERATED, "INSERT INTO t (id, n, v) VALUES (1, 10, 'abc')")
     if not mariadb.is_mysql:  # whose log has virtual columns in such an image only where they are indexed
@@ -132,7 +132,7 @@ def test_generated_columns_that_a_minimal_image_leaves_out_are_unchanged_indeed(
 
 
 @pytest.mark.only_mariadb
-def test_an_update_that_lacks_a_virtual_column_quarantines_its_table(mariadb: MariaDatabase) -> None:
+def test_an_update_that_lacks_a_virtual_column_quarantines_its_table(mariadb: MysqlDatabase) -> None:
     virtual = "text GENERATED ALWAYS AS (concat(n, 'x')) VIRTUAL"
     mariadb.execute(
         f"CREATE TABLE t (id int PRIMARY KEY, n int, g {virtual})", "INSERT INTO t (id, n) VALUES (1, 1)",
@@ -151,7 +151,7 @@ def test_an_update_that_lacks_a_virtual_column_quarantines_its_table(mariadb: Ma
 
 @pytest.mark.only_mariadb
 def test_an_update_that_may_be_a_replace_asks_for_the_virtual_column_that_it_lacks(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
 ) -> None:
     """As under NOBLOB: it lands as a new row that lacks the column, and the merge asks for that row."""
     virtual = "text GENERATED ALWAYS AS (concat(n, 'x')) VIRTUAL"
@@ -166,7 +166,7 @@ def test_an_update_that_may_be_a_replace_asks_for_the_virtual_column_that_it_lac
 
 
 @pytest.mark.parametrize("how", ["VIRTUAL", "STORED"])
-def test_a_generated_columns_new_expression_is_read_again(mariadb: MariaDatabase, how: str) -> None:
+def test_a_generated_columns_new_expression_is_read_again(mariadb: MysqlDatabase, how: str) -> None:
     mariadb.execute(
         f"CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) {how})",
         "INSERT INTO t (id) VALUES (1)",

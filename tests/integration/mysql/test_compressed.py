@@ -8,14 +8,14 @@ import pytest
 
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import Row, chunk_rows, events, following
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 
 PART_BYTES = 1 << 20
 
 
 @pytest.mark.only_mysql
-def test_a_compressed_transaction_longer_than_a_packet_comes_in_parts(mariadb: MariaDatabase) -> None:
+def test_a_compressed_transaction_longer_than_a_packet_comes_in_parts(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, v varbinary(60000))")
     randomness = random.Random(7)
     values = [randomness.randbytes(50_000) for _ in range(400)]  # 20 MB that can't be compressed
@@ -49,7 +49,7 @@ def test_a_compressed_transaction_longer_than_a_packet_comes_in_parts(mariadb: M
 
 
 @pytest.mark.only_mysql
-def test_compressed_transactions_and_plain_ones_follow_each_other(mariadb: MariaDatabase) -> None:
+def test_compressed_transactions_and_plain_ones_follow_each_other(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     with following(source_of(mariadb)) as log:
         with mariadb.connect() as connection, connection.cursor() as cursor:
@@ -64,7 +64,7 @@ def test_compressed_transactions_and_plain_ones_follow_each_other(mariadb: Maria
 
 
 @pytest.mark.only_mariadb
-def test_compressed_columns_land_as_their_values_from_log_and_dump(mariadb: MariaDatabase) -> None:
+def test_compressed_columns_land_as_their_values_from_log_and_dump(mariadb: MysqlDatabase) -> None:
     types = (
         "a text COMPRESSED", "b blob COMPRESSED", "c varchar(1000) COMPRESSED CHARACTER SET latin1",
         "d varbinary(1000) COMPRESSED", "e longtext COMPRESSED", "f tinyblob COMPRESSED",

@@ -32,7 +32,7 @@ from tests.integration.mysql.test_capture import (
 from tests.support.cuts import manifests_in
 from tests.support.mysql_source import source_of
 from tests.support.replication import own_server
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.mysql_server import MysqlServer
 from tests.support.waiting import wait_until
 
@@ -42,11 +42,11 @@ Server = MariadbServer | MysqlServer
 
 
 @pytest.fixture(params=["mariadb", "mysql"])
-def restored(request: pytest.FixtureRequest, servers_folder: Path, tmp_path: Path) -> Iterator[MariaDatabase]:
+def restored(request: pytest.FixtureRequest, servers_folder: Path, tmp_path: Path) -> Iterator[MysqlDatabase]:
     """A server of the test's own, since it is to lose what it wrote."""
     with own_server(request.param, servers_folder / tmp_path.name, 1) as server:
-        database = MariaDatabase(server, "restored")
-        MariaDatabase(server, "").execute("CREATE DATABASE restored CHARACTER SET utf8mb4")
+        database = MysqlDatabase(server, "restored")
+        MysqlDatabase(server, "").execute("CREATE DATABASE restored CHARACTER SET utf8mb4")
         yield database
 
 
@@ -64,7 +64,7 @@ def put_back(server: Server, copy: Path) -> None:
     server.restart()
 
 
-def write_as_many(database: MariaDatabase, gtids: str) -> None:
+def write_as_many(database: MysqlDatabase, gtids: str) -> None:
     """Return the rest of some GTIDs to other transactions, and begin a log file right behind them."""
     executed = "gtid_executed" if database.is_mysql else "gtid_binlog_pos"
     for n in range(1000):
@@ -76,23 +76,23 @@ def write_as_many(database: MariaDatabase, gtids: str) -> None:
     database.execute("FLUSH LOCAL BINARY LOGS")
 
 
-def assert_no_failover(database: MariaDatabase, place: ResumePoint) -> None:
+def assert_no_failover(database: MysqlDatabase, place: ResumePoint) -> None:
     """The file of the place is shorter now; or not there yet; or purged: others may have its GTIDs."""
     source = source_of(database)
     last = database.execute("SHOW BINARY LOGS")[-1][0]
     assert unpack_position(database.end_of_log())[0] == unpack_position(place.position)[0] + 1
-    found = source.why_not_resumable(place)
+    found = source.check_resumable(place)
     assert isinstance(found, str)
     assert "reset" in found
     later = replace(place, position=place.position + (5 << 32), last_commit=None)
-    assert isinstance(source.why_not_resumable(later), str)
+    assert isinstance(source.check_resumable(later), str)
     database.execute(f"PURGE BINARY LOGS TO '{last}'")
-    assert isinstance(source.why_not_resumable(place), str)
+    assert isinstance(source.check_resumable(place), str)
     source.close()
 
 
 def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
-    restored: MariaDatabase, tmp_path: Path
+    restored: MysqlDatabase, tmp_path: Path
 ) -> None:
     """Its log file has the number that was read, and goes on at the very place: in a transaction or idle."""
     server, copy = restored.server, tmp_path / "copy"
@@ -119,8 +119,8 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     assert restored.end_of_log() > landed.position > idle.position
     source = source_of(restored)
     for place in (resume_point_of(idle), resume_point_of(landed)):
-        assert "restored" in str(source.why_not_resumable(place))
-        assert source.why_not_resumable(replace(place, last_commit=None)) is None  # nothing else tells
+        assert "restored" in str(source.check_resumable(place))
+        assert source.check_resumable(replace(place, last_commit=None)) is None  # nothing else tells
     source.close()
     with agent(restored, tmp_path) as store:
         wait_until(lambda: manifests_in(store)[-1].epoch == 2, "the gap is found", seconds=60)
@@ -138,14 +138,14 @@ def test_a_server_restored_from_a_copy_that_wrote_past_the_position_is_a_gap(
     restored.execute(f"RESET {'BINARY LOGS AND GTIDS' if restored.is_mysql else 'MASTER'} TO 1000")
     write_as_many(restored, landed.gtids or "")  # by the process that still runs
     source = source_of(restored)
-    assert isinstance(source.why_not_resumable(resume_point_of(landed)), str)
+    assert isinstance(source.check_resumable(resume_point_of(landed)), str)
     source.close()
 
 
 UNLOGGED = ("UPDATE t SET v = 'unlogged' WHERE id < 100", "DELETE FROM t WHERE id > 900")
 
 
-def run_until_the_log_is_off(database: MariaDatabase, folder: Path, turn_off: Callable[[], None]) -> None:
+def run_until_the_log_is_off(database: MysqlDatabase, folder: Path, turn_off: Callable[[], None]) -> None:
     """Capture, and change rows once the server writes no log, of which the agent ends."""
     fill(database)
     with contextlib.suppress(LogOffError), agent(database, folder) as store:
@@ -155,7 +155,7 @@ def run_until_the_log_is_off(database: MariaDatabase, folder: Path, turn_off: Ca
         wait_until(lambda: manifests_in(store)[-1].pending_gap, "the agent sees it", seconds=60)
 
 
-def assert_gap_is_repaired(database: MariaDatabase, folder: Path) -> None:
+def assert_gap_is_repaired(database: MysqlDatabase, folder: Path) -> None:
     with agent(database, folder) as store:
         database.execute("INSERT INTO t VALUES (2000, 1, 'after')")
         wait_until(lambda: manifests_in(store)[-1].epoch == 2, "the gap is found", seconds=60)
@@ -165,7 +165,7 @@ def assert_gap_is_repaired(database: MariaDatabase, folder: Path) -> None:
 
 
 def test_a_server_that_ran_without_its_log_for_a_while_is_a_gap(
-    restored: MariaDatabase, tmp_path: Path
+    restored: MysqlDatabase, tmp_path: Path
 ) -> None:
     settings = dict(restored.server.settings)
 
@@ -181,7 +181,7 @@ def test_a_server_that_ran_without_its_log_for_a_while_is_a_gap(
     assert_gap_is_repaired(restored, tmp_path)
 
 
-def restart_with(database: MariaDatabase, **settings: str | None) -> None:
+def restart_with(database: MysqlDatabase, **settings: str | None) -> None:
     """Restart with some settings changed, or removed (None)."""
     merged = database.server.settings | {name.replace("_", "-"): value for name, value in settings.items()}
     database.server.settings = {name: value for name, value in merged.items() if value is not None}
@@ -190,7 +190,7 @@ def restart_with(database: MariaDatabase, **settings: str | None) -> None:
 
 @pytest.mark.parametrize("maintenance", ["nothing else", "another failure"])
 def test_a_log_that_was_off_is_a_gap_if_an_agent_was_only_started_meanwhile(
-    restored: MariaDatabase, tmp_path: Path, maintenance: str
+    restored: MysqlDatabase, tmp_path: Path, maintenance: str
 ) -> None:
     """MySQL without GTIDs can't be captured while it is read-only; nor MariaDB with the agent's server_id."""
     if restored.is_mysql:
@@ -217,7 +217,7 @@ def test_a_log_that_was_off_is_a_gap_if_an_agent_was_only_started_meanwhile(
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_server_that_could_not_write_its_log_and_went_on_is_a_gap(
-    restored: MariaDatabase, tmp_path: Path, seen: bool
+    restored: MysqlDatabase, tmp_path: Path, seen: bool
 ) -> None:
     if restored.is_mysql:
         restored.execute("SET GLOBAL binlog_error_action = IGNORE_ERROR")
@@ -247,7 +247,7 @@ def test_a_server_that_could_not_write_its_log_and_went_on_is_a_gap(
 @pytest.mark.parametrize("restored", ["mariadb"], indirect=True)  # MySQL cuts off the rest by itself
 @pytest.mark.parametrize("within", ["a transaction", "an event"])
 def test_a_log_file_that_a_crash_cut_off_is_followed_by_the_next(
-    restored: MariaDatabase, tmp_path: Path, within: str
+    restored: MysqlDatabase, tmp_path: Path, within: str
 ) -> None:
     """Within a transaction it is passed over; within an event, nobody can read on, which is a gap."""
     fill(restored)

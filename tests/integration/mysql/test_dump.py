@@ -17,15 +17,15 @@ from connector.schema import TableName
 from connector.source import KeyRange
 from tests.support.mysql_source import read_all, reader_of, source_of
 from tests.support.reading import Row, chunk_rows, events, following, read_rows, read_to
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 
 
-def of(mariadb: MariaDatabase, name: str = "t") -> TableName:
+def of(mariadb: MysqlDatabase, name: str = "t") -> TableName:
     return TableName(mariadb.name, name)
 
 
-def test_a_chunks_watermarks_are_around_its_snapshot(mariadb: MariaDatabase) -> None:
+def test_a_chunks_watermarks_are_around_its_snapshot(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
     source = source_of(mariadb)
     with following(source) as log:
@@ -42,7 +42,7 @@ def test_a_chunks_watermarks_are_around_its_snapshot(mariadb: MariaDatabase) -> 
         tables.close()
 
 
-def test_a_commit_between_log_and_engine_is_seen_or_after_the_low_watermark(mariadb: MariaDatabase) -> None:
+def test_a_commit_between_log_and_engine_is_seen_or_after_the_low_watermark(mariadb: MysqlDatabase) -> None:
     """Many writers commit in groups, so that some are always in the log and not yet visible."""
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_40"
@@ -91,7 +91,7 @@ def counts(found: list[Row], upto: int) -> dict[int, int]:
 
 
 @pytest.mark.every_release
-def test_chunks_with_the_log_after_them_equal_the_table(mariadb: MariaDatabase) -> None:
+def test_chunks_with_the_log_after_them_equal_the_table(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t SELECT seq, 0 FROM seq_1_to_500"
     )
@@ -140,7 +140,7 @@ def test_chunks_with_the_log_after_them_equal_the_table(mariadb: MariaDatabase) 
     assert state == dict(mariadb.execute("SELECT id, n FROM t"))  # type: ignore[arg-type]
 
 
-def test_columns_change_between_two_chunks(mariadb: MariaDatabase) -> None:
+def test_columns_change_between_two_chunks(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, a text)", "INSERT INTO t VALUES (1, 'x')")
     source = source_of(mariadb)
     with following(source):
@@ -156,19 +156,19 @@ def test_columns_change_between_two_chunks(mariadb: MariaDatabase) -> None:
 
 
 @pytest.fixture
-def altering(mariadb: MariaDatabase) -> Iterator[Connection]:  # type: ignore[type-arg]
+def altering(mariadb: MysqlDatabase) -> Iterator[Connection]:  # type: ignore[type-arg]
     connection = mariadb.connect()
     yield connection
     connection.close()
 
 
-def waiting_for_lock(mariadb: MariaDatabase) -> bool:
+def waiting_for_lock(mariadb: MysqlDatabase) -> bool:
     query = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock'"
     return bool(mariadb.execute(query))
 
 
 def test_a_rewriting_alter_never_makes_a_chunk_empty(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
     altering: Connection,  # type: ignore[type-arg]
 ) -> None:
     mariadb.execute(
@@ -191,7 +191,7 @@ def test_a_rewriting_alter_never_makes_a_chunk_empty(
 
 
 def test_an_alter_waits_for_an_open_chunk_and_rows_do_not(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
     altering: Connection,  # type: ignore[type-arg]
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_9")
@@ -210,7 +210,7 @@ def test_an_alter_waits_for_an_open_chunk_and_rows_do_not(
 
 
 def test_a_lock_that_is_held_too_long_is_transient(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
     altering: Connection,
     monkeypatch: pytest.MonkeyPatch,  # type: ignore[type-arg]
 ) -> None:
@@ -270,7 +270,7 @@ ONLY_MARIADB = ("uuid", "inet6", "inet4")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.only_mariadb) if n in ONLY_MARIADB else n for n in KEYS]
 )
-def test_chunks_by_any_key_hold_every_row_once(name: str, mariadb: MariaDatabase) -> None:
+def test_chunks_by_any_key_hold_every_row_once(name: str, mariadb: MysqlDatabase) -> None:
     columns, values, key = KEYS[name]
     mariadb.execute(
         f"CREATE TABLE t ({columns}, n int, PRIMARY KEY ({key})) CHARACTER SET utf8mb4",
@@ -302,7 +302,7 @@ def test_chunks_by_any_key_hold_every_row_once(name: str, mariadb: MariaDatabase
     assert sizes == [7] * 8 + [4]
 
 
-def test_a_predicate_limits_boundaries_and_rows(mariadb: MariaDatabase) -> None:
+def test_a_predicate_limits_boundaries_and_rows(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_100")
     source, name = source_of(mariadb), str(of(mariadb))
     with following(source):
@@ -328,7 +328,7 @@ def keyed(tables: MysqlTables, table: TableName, keys: list[list[str]]) -> list[
         ]
 
 
-def test_keys_without_a_row_come_back_as_absent_in_the_columns_text(mariadb: MariaDatabase) -> None:
+def test_keys_without_a_row_come_back_as_absent_in_the_columns_text(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (a decimal(8,2), b varchar(4), c date, d binary(2), v int, PRIMARY KEY (a, b, c, d))",
         "INSERT INTO t VALUES (1.5, 'x', '2020-01-02', x'00FF', 7)",
@@ -351,7 +351,7 @@ def test_keys_without_a_row_come_back_as_absent_in_the_columns_text(mariadb: Mar
     ]
 
 
-def test_many_keys_are_looked_up_together_and_each_is_found_or_absent(mariadb: MariaDatabase) -> None:
+def test_many_keys_are_looked_up_together_and_each_is_found_or_absent(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int, name varchar(20), v text, PRIMARY KEY (id, name)) CHARACTER SET utf8mb4",
         "INSERT INTO t SELECT seq, concat('N', seq), repeat('x', seq % 7) FROM seq_1_to_1000",
@@ -379,7 +379,7 @@ def test_many_keys_are_looked_up_together_and_each_is_found_or_absent(mariadb: M
     )
 
 
-def test_an_abandoned_chunk_does_not_harm_the_next(mariadb: MariaDatabase) -> None:
+def test_an_abandoned_chunk_does_not_harm_the_next(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT seq, repeat('x', 500) FROM seq_1_to_50000",
@@ -397,7 +397,7 @@ def test_an_abandoned_chunk_does_not_harm_the_next(mariadb: MariaDatabase) -> No
         tables.close()
 
 
-def test_a_killed_select_is_transient(mariadb: MariaDatabase) -> None:
+def test_a_killed_select_is_transient(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT seq, repeat('x', 500) FROM seq_1_to_50000",
@@ -415,7 +415,7 @@ def test_a_killed_select_is_transient(mariadb: MariaDatabase) -> None:
             tables.close()
 
 
-def test_rows_are_read_within_bounded_batches(mariadb: MariaDatabase) -> None:
+def test_rows_are_read_within_bounded_batches(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT seq, repeat('x', 400) FROM seq_1_to_45000",
@@ -431,7 +431,7 @@ def test_rows_are_read_within_bounded_batches(mariadb: MariaDatabase) -> None:
 
 
 @contextlib.contextmanager
-def unanswered(mariadb: MariaDatabase) -> Iterator[None]:
+def unanswered(mariadb: MysqlDatabase) -> Iterator[None]:
     """A server whose commits wait, between log and engine, for a replica that does not exist."""
     role = "source" if mariadb.is_mysql else "master"
     replica = "replica" if mariadb.is_mysql else "slave"
@@ -457,7 +457,7 @@ def unanswered(mariadb: MariaDatabase) -> Iterator[None]:
 
 @pytest.mark.parametrize("may_write", [True, False])
 def test_a_commit_that_is_read_and_not_visible_is_after_the_low_watermark(
-    mariadb: MariaDatabase, may_write: bool
+    mariadb: MysqlDatabase, may_write: bool
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
     source = source_of(mariadb, url=None if may_write else reader_of(mariadb))
@@ -495,7 +495,7 @@ def test_a_commit_that_is_read_and_not_visible_is_after_the_low_watermark(
 
 
 def test_a_commit_that_stays_invisible_is_waited_for_no_longer_than_the_limit(
-    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not mariadb.is_mysql:
         pytest.skip("MariaDB tells the snapshot's place")
@@ -517,7 +517,7 @@ def test_a_commit_that_stays_invisible_is_waited_for_no_longer_than_the_limit(
 
 @pytest.mark.only_mysql
 def test_without_gtids_the_snapshot_is_opened_after_a_barrier_that_follows_commits_in_their_order(
-    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
     source = source_of(mariadb)
@@ -543,7 +543,7 @@ def test_without_gtids_the_snapshot_is_opened_after_a_barrier_that_follows_commi
 
 @pytest.mark.only_mysql
 def test_gtids_prove_a_snapshot_whatever_the_order_of_commits_without_a_write(
-    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that hangs may have begun when another order was set."""
     monkeypatch.setattr(dump, "VISIBLE_SECONDS", 0.2)

@@ -11,11 +11,11 @@ from connector.demo.servers.mariadb import MariadbServer, find_programs
 from connector.source import ResumePoint
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import following, opened, ops
-from tests.support.servers.mariadb import MariaDatabase, fresh_database
+from tests.support.servers.mysql_database import MysqlDatabase, fresh_database
 
 
 @pytest.fixture
-def encrypted(servers_folder: Path) -> Iterator[MariaDatabase]:
+def encrypted(servers_folder: Path) -> Iterator[MysqlDatabase]:
     if find_programs() is None:
         pytest.skip("MariaDB is not installed")
     keys = servers_folder / "encryption-keys"
@@ -32,7 +32,7 @@ def encrypted(servers_folder: Path) -> Iterator[MariaDatabase]:
         yield database
 
 
-def test_an_encrypted_log_is_read_from_any_place(encrypted: MariaDatabase) -> None:
+def test_an_encrypted_log_is_read_from_any_place(encrypted: MysqlDatabase) -> None:
     encrypted.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = source_of(encrypted)
     with following(source) as log:

@@ -34,7 +34,7 @@ from tests.support.cuts import manifests_in
 from tests.support.mysql_source import reader_of, source_of
 from tests.support.replication import Replicated, replicated
 from tests.support.servers.lossy_proxy import LossyProxy
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -80,7 +80,7 @@ def assert_failed_over(store: LocalStore, *, epoch: int = 2, asked: bool = False
 class OtherDomain:
     """A second writer; in MariaDB in a domain of its own, which replicas may commit in any order."""
 
-    def __init__(self, database: MariaDatabase) -> None:
+    def __init__(self, database: MysqlDatabase) -> None:
         self._database = database
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -167,7 +167,7 @@ def test_an_agent_that_was_stopped_goes_on_at_the_replica_and_back(
         assert_equal(primary, store, table)
 
 
-def have_agent_write(database: MariaDatabase, store: LocalStore) -> None:
+def have_agent_write(database: MysqlDatabase, store: LocalStore) -> None:
     """Have the agent write its own table, for a new log file and in a dump; on return that has landed."""
     noted = "SELECT sum(log_file) FROM deltatide.watermark"
     before = database.execute(noted)
@@ -182,12 +182,12 @@ def have_agent_write(database: MariaDatabase, store: LocalStore) -> None:
     wait_caught_up(database, store)
 
 
-def executed(database: MariaDatabase) -> str:
+def executed(database: MysqlDatabase) -> str:
     name = "gtid_executed" if database.is_mysql else "gtid_binlog_state"
     return str(database.execute(f"SELECT @@global.{name}")[0][0])
 
 
-def write_as_much(replica: MariaDatabase) -> None:
+def write_as_much(replica: MysqlDatabase) -> None:
     """Promote a replica and write, in MariaDB under numbers that its primary has given too."""
     replica.execute("RESET REPLICA ALL" if replica.is_mysql else "RESET SLAVE ALL")
     replica.execute(*(f"UPDATE t SET n = {n} WHERE id < 50 + {n}" for n in range(12)))

@@ -15,7 +15,7 @@ from tests.fidelity.literals import Literals, means
 from tests.fidelity.mysql import LITERALS
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import following
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 Cells = dict[int, list[tuple[Any, str | None]]]
 
@@ -45,7 +45,7 @@ OURS = (
 
 
 @contextlib.contextmanager
-def hostile(database: MariaDatabase) -> Iterator[None]:
+def hostile(database: MysqlDatabase) -> Iterator[None]:
     """New sessions begin with settings that nobody wants; the test's own sets what it needs."""
     # MySQL 8.0 takes no other locale without its files.
     wanted = {n: value for n, value in HOSTILE.items() if n != "lc_time_names" or not database.is_old}
@@ -97,7 +97,7 @@ def dumped(source: MysqlSource, table: str, columns: int) -> Cells:
 
 
 @pytest.mark.every_release
-def test_each_literal_is_the_same_from_log_dump_and_server(mariadb: MariaDatabase) -> None:
+def test_each_literal_is_the_same_from_log_dump_and_server(mariadb: MysqlDatabase) -> None:
     server = ("mysql" if mariadb.is_mysql else "mariadb") + ("-8.0" if mariadb.is_old else "")
     matrix = [literals for literals in LITERALS if literals.is_on(server)]
     columns = ", ".join(f"c{n} {literals.type}" for n, literals in enumerate(matrix))

@@ -21,7 +21,7 @@ from tests.fidelity.literals import Literals
 from tests.fidelity.mysql import LITERALS
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import Row, following
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 UNREADABLE = (
     "date",  # zero dates
@@ -47,7 +47,7 @@ MISREAD = (
 
 
 def read_independently(
-    database: MariaDatabase, file: str, offset: int, ignored: Sequence[str]
+    database: MysqlDatabase, file: str, offset: int, ignored: Sequence[str]
 ) -> Iterator[tuple[str, str, Row]]:
     """Read rows as (table, operation, values by column name) from a place in the log to its end.
 
@@ -141,7 +141,7 @@ def _text(data: bytes, type_: str) -> str:
 
 
 @pytest.mark.parametrize("image", ["FULL", "MINIMAL", "NOBLOB"])
-def test_an_independent_decoder_finds_the_same_rows(mariadb: MariaDatabase, image: str) -> None:
+def test_an_independent_decoder_finds_the_same_rows(mariadb: MysqlDatabase, image: str) -> None:
     if image == "NOBLOB" and not mariadb.is_mysql:
         pytest.skip("an update that lacks columns on both sides may be a REPLACE")
     server = ("mysql" if mariadb.is_mysql else "mariadb") + ("-8.0" if mariadb.is_old else "")

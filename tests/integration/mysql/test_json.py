@@ -13,7 +13,7 @@ import pytest
 from connector.mysql.connection import literal
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import following
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 pytestmark = pytest.mark.only_mysql
 
@@ -54,7 +54,7 @@ def document(randomness: random.Random, depth: int) -> Any:
 
 
 @pytest.mark.every_release
-def test_documents_land_as_the_text_that_the_server_gives(mariadb: MariaDatabase) -> None:
+def test_documents_land_as_the_text_that_the_server_gives(mariadb: MysqlDatabase) -> None:
     randomness = random.Random(5)
     texts = [json.dumps(document(randomness, 3), ensure_ascii=False) for _ in range(2000)]
     texts += ["[" * depth + "1" + "]" * depth for depth in (1, 50, 99)]

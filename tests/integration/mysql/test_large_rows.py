@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests.support.mysql_source import source_of
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 MIB = 1 << 20
 LARGEST = 24 * MIB
@@ -16,7 +16,7 @@ OVERHEAD = 64 * MIB
 
 
 def test_a_row_that_spans_packets_is_the_same_from_log_and_dump_in_bounded_memory(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
 ) -> None:
     mariadb.execute("SET GLOBAL max_allowed_packet = 1073741824")
     if mariadb.is_mysql:  # a transaction's blobs have to fit into a tenth of it
@@ -24,7 +24,7 @@ def test_a_row_that_spans_packets_is_the_same_from_log_and_dump_in_bounded_memor
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, b longblob, s longtext, n int)")
     source = source_of(mariadb)
     source.prepare()
-    begin = source.begin_history(fresh=False).position
+    begin = source.begin_log(fresh=False).position
     source.close()
     text = f"repeat(X'C3BC61', {5 * MIB})"
     mariadb.execute(f"INSERT INTO t VALUES (1, repeat(X'00FF1234', {LARGEST // 4}), {text}, 7)")

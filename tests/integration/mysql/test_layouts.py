@@ -11,7 +11,7 @@ from connector.schema import TableName, TableSchema
 from connector.source import KeyRange, ResumePoint
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import chunk_rows, events, following, opened, quarantines, read_to
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 Rows = dict[Any, dict[str, Any]]
 
@@ -35,7 +35,7 @@ def dumped(tables: MysqlTables, table: str, key: tuple[str, ...]) -> tuple[Table
     return schema, {tuple(row[c] for c in key): row for row in chunk_rows(tables, table)}
 
 
-def assert_same_from_log_and_dump(database: MariaDatabase, changes: dict[str, list[str]]) -> list[str]:
+def assert_same_from_log_and_dump(database: MysqlDatabase, changes: dict[str, list[str]]) -> list[str]:
     """Run changes while the log is read; layouts and rows of log and dump agree. Return the ops."""
     source = source_of(database)
     with following(source) as log:
@@ -71,7 +71,7 @@ VALUES = {
 
 
 @pytest.mark.every_release
-def test_each_type_stands_before_and_behind_numbers_of_either_sign(mariadb: MariaDatabase) -> None:
+def test_each_type_stands_before_and_behind_numbers_of_either_sign(mariadb: MysqlDatabase) -> None:
     types = [*TYPES, *([] if mariadb.is_old or not mariadb.is_mysql else ["vector(2)"])]
     values = {**VALUES, "vector(2)": "to_vector('[1,2]')"}
     columns = [f"a{n} int, x{n} {type_}, b{n} int unsigned" for n, type_ in enumerate(types)]
@@ -81,7 +81,7 @@ def test_each_type_stands_before_and_behind_numbers_of_either_sign(mariadb: Mari
 
 
 @pytest.mark.parametrize("kind", ["enum", "set"])
-def test_members_that_the_catalog_escapes_are_as_the_log_has_them(mariadb: MariaDatabase, kind: str) -> None:
+def test_members_that_the_catalog_escapes_are_as_the_log_has_them(mariadb: MysqlDatabase, kind: str) -> None:
     members = (r"'a\\b','a\\nb','a\nb','a\rb','a\tb','a/*b*/c'", "'a /* b','c */ d','a)b','it''s','it\"s'")
     columns = f"id int PRIMARY KEY, e {kind}({','.join(members)}), f {kind}('x /*', '*/ y')"
     rows = ", ".join(f"({n}, {1 << n if kind == 'set' else n + 1}, 1)" for n in range(11))
@@ -170,7 +170,7 @@ MYSQL_TABLES = {
 
 
 @pytest.mark.every_release
-def test_columns_that_the_server_keeps_for_itself_do_not_land(mariadb: MariaDatabase) -> None:
+def test_columns_that_the_server_keeps_for_itself_do_not_land(mariadb: MysqlDatabase) -> None:
     cases = MYSQL_TABLES if mariadb.is_mysql else MARIADB_TABLES
     mariadb.execute(*[statement for made, _ in cases.values() for statement in made])
     ops = assert_same_from_log_and_dump(mariadb, {table: changes for table, (_, changes) in cases.items()})
@@ -182,7 +182,7 @@ def test_columns_that_the_server_keeps_for_itself_do_not_land(mariadb: MariaData
 
 @pytest.mark.only_mariadb
 @pytest.mark.parametrize("key", ["PRIMARY KEY", "NOT NULL UNIQUE"])
-def test_a_version_that_ends_is_a_delete_also_in_a_minimal_image(mariadb: MariaDatabase, key: str) -> None:
+def test_a_version_that_ends_is_a_delete_also_in_a_minimal_image(mariadb: MysqlDatabase, key: str) -> None:
     mariadb.execute(
         f"CREATE TABLE t (id int {key}, a int) {VERSIONED}", "INSERT INTO t VALUES (1, 1), (2, 2)"
     )
@@ -197,7 +197,7 @@ def test_a_version_that_ends_is_a_delete_also_in_a_minimal_image(mariadb: MariaD
 @pytest.mark.only_mariadb
 @pytest.mark.parametrize("key", ["PRIMARY KEY", "NOT NULL UNIQUE", "UNIQUE"])
 def test_ordinary_columns_that_went_are_not_taken_for_a_period_by_their_names(
-    mariadb: MariaDatabase, key: str
+    mariadb: MysqlDatabase, key: str
 ) -> None:
     """The catalog no longer shows them, as it never shows a period without names."""
     mariadb.execute(
@@ -216,7 +216,7 @@ def test_ordinary_columns_that_went_are_not_taken_for_a_period_by_their_names(
 
 @pytest.mark.only_mariadb
 def test_versions_by_transaction_ids_are_refused_since_the_log_has_statements_only(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
 ) -> None:
     period = PERIOD.format("").replace("timestamp(6)", "bigint unsigned")
     mariadb.execute(f"CREATE TABLE t (id int PRIMARY KEY, {period}) {VERSIONED}")
@@ -227,7 +227,7 @@ def test_versions_by_transaction_ids_are_refused_since_the_log_has_statements_on
 
 
 def test_table_ids_begin_again_when_the_server_starts_again(
-    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mariadb.execute(*(f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in "abc"))
     source = source_of(mariadb)

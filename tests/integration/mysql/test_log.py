@@ -16,12 +16,12 @@ from connector.source import Failover, ResumePoint, Segment
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import Row, events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.servers.lossy_proxy import LossyProxy
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 
 
 @pytest.mark.every_release
-def test_every_operation_comes_in_order(mariadb: MariaDatabase) -> None:
+def test_every_operation_comes_in_order(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
     with following(source_of(mariadb)) as log:
         mariadb.execute(
@@ -44,7 +44,7 @@ def test_every_operation_comes_in_order(mariadb: MariaDatabase) -> None:
     assert all(re.fullmatch(gtid, row["_cdc"]["txid"]) for row in found)
 
 
-def test_a_savepoint_that_was_rolled_back_leaves_nothing(mariadb: MariaDatabase) -> None:
+def test_a_savepoint_that_was_rolled_back_leaves_nothing(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with following(source_of(mariadb)) as log:
         mariadb.execute(
@@ -54,7 +54,7 @@ def test_a_savepoint_that_was_rolled_back_leaves_nothing(mariadb: MariaDatabase)
         assert ops(read_all(mariadb, log), "id") == [("insert", 1), ("insert", 3)]
 
 
-def test_keys_swapped_in_one_transaction_keep_their_rows(mariadb: MariaDatabase) -> None:
+def test_keys_swapped_in_one_transaction_keep_their_rows(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     with following(source_of(mariadb)) as log:
         mariadb.execute(
@@ -72,7 +72,7 @@ def test_keys_swapped_in_one_transaction_keep_their_rows(mariadb: MariaDatabase)
 
 @pytest.mark.every_release
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
-def test_a_row_image_set_by_one_session_marks_what_it_leaves_out(mariadb: MariaDatabase, image: str) -> None:
+def test_a_row_image_set_by_one_session_marks_what_it_leaves_out(mariadb: MysqlDatabase, image: str) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)", "INSERT INTO t VALUES (1, 1, 'x')")
     with following(source_of(mariadb)) as log:
         mariadb.execute(f"SET binlog_row_image = {image}", "UPDATE t SET n = 2")
@@ -97,7 +97,7 @@ REPLACING = (
 @pytest.mark.every_release
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB", "FULL_NODUP"])
 def test_what_a_replace_resets_is_reported_or_missing_and_never_the_old_value(
-    mariadb: MariaDatabase, image: str
+    mariadb: MysqlDatabase, image: str
 ) -> None:
     mariadb.execute(*REPLACED)
     names = ("id", "n", "m", "v", "w")
@@ -121,7 +121,7 @@ def test_what_a_replace_resets_is_reported_or_missing_and_never_the_old_value(
 
 @pytest.mark.only_mariadb
 def test_an_update_that_may_be_a_replace_of_the_default_key_quarantines_its_table(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
 ) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int DEFAULT 0 PRIMARY KEY, n int DEFAULT 5, w int UNIQUE)",
@@ -135,7 +135,7 @@ def test_an_update_that_may_be_a_replace_of_the_default_key_quarantines_its_tabl
     assert "binlog_row_image = FULL" in found.hint
 
 
-def test_partitions_come_under_their_table(mariadb: MariaDatabase) -> None:
+def test_partitions_come_under_their_table(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)"
         " (PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN (20))"
@@ -146,7 +146,7 @@ def test_partitions_come_under_their_table(mariadb: MariaDatabase) -> None:
     assert ops(found, "id") == [("insert", 1), ("delete", 1), ("insert", 11)]
 
 
-def test_reading_again_gives_the_same_events_and_none_twice(mariadb: MariaDatabase) -> None:
+def test_reading_again_gives_the_same_events_and_none_twice(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(mariadb)
     with following(source) as log:
@@ -162,7 +162,7 @@ def test_reading_again_gives_the_same_events_and_none_twice(mariadb: MariaDataba
 
 
 @pytest.mark.every_release
-def test_a_huge_transaction_can_be_taken_in_parts(mariadb: MariaDatabase) -> None:
+def test_a_huge_transaction_can_be_taken_in_parts(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     parts = []
     with following(source_of(mariadb)) as log:
@@ -188,7 +188,7 @@ def test_a_huge_transaction_can_be_taken_in_parts(mariadb: MariaDatabase) -> Non
     assert parts[0].position < end
 
 
-def test_events_larger_than_a_packet_come_whole(mariadb: MariaDatabase) -> None:
+def test_events_larger_than_a_packet_come_whole(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)")
     with following(source_of(mariadb)) as log:
         mariadb.execute("SET GLOBAL max_allowed_packet = 1 << 26")
@@ -200,7 +200,7 @@ def test_events_larger_than_a_packet_come_whole(mariadb: MariaDatabase) -> None:
 
 
 @pytest.mark.every_release
-def test_the_log_goes_on_in_the_next_file_and_resumes_there(mariadb: MariaDatabase) -> None:
+def test_the_log_goes_on_in_the_next_file_and_resumes_there(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(mariadb)
     with following(source) as log:
@@ -215,10 +215,10 @@ def test_the_log_goes_on_in_the_next_file_and_resumes_there(mariadb: MariaDataba
     with opened(source, ResumePoint(position, ())) as log:
         mariadb.execute("INSERT INTO t VALUES (3)", "FLUSH BINARY LOGS")
         assert ops(read_all(mariadb, log), "id") == [("insert", 3)]
-        assert source.why_not_resumable(ResumePoint(log.position)) is None
+        assert source.check_resumable(ResumePoint(log.position)) is None
 
 
-def test_an_idle_log_moves_with_what_is_not_captured(mariadb: MariaDatabase) -> None:
+def test_an_idle_log_moves_with_what_is_not_captured(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
     with following(source_of(mariadb, [f"{mariadb.name}.t"])) as log:
         mariadb.execute("INSERT INTO other SELECT seq FROM seq_1_to_1000")
@@ -226,7 +226,7 @@ def test_an_idle_log_moves_with_what_is_not_captured(mariadb: MariaDatabase) -> 
         assert (log.buffered_rows, log.buffered_bytes, log.behind_bytes) == (0, 0, 0)
 
 
-def test_a_killed_dump_thread_is_transient_and_resumed_exactly(mariadb: MariaDatabase) -> None:
+def test_a_killed_dump_thread_is_transient_and_resumed_exactly(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(mariadb)
     with following(source) as log:
@@ -243,13 +243,13 @@ def test_a_killed_dump_thread_is_transient_and_resumed_exactly(mariadb: MariaDat
         assert ops(read_all(mariadb, log), "id") == [("insert", 2)]
 
 
-def test_cut_connections_neither_skip_nor_double(mariadb: MariaDatabase) -> None:
+def test_cut_connections_neither_skip_nor_double(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, v varchar(300))")
     with LossyProxy(mariadb.server.port) as proxy:
         url = mariadb.url.replace(f":{mariadb.server.port}/", f":{proxy.port}/")
         source = source_of(mariadb, url=url)
         source.prepare()
-        history = source.begin_history(fresh=False)
+        history = source.begin_log(fresh=False)
         done = threading.Event()
 
         def write() -> None:
@@ -285,7 +285,7 @@ def test_cut_connections_neither_skip_nor_double(mariadb: MariaDatabase) -> None
 
 
 @pytest.mark.parametrize("crash", [False, pytest.param(True, marks=pytest.mark.every_release)])
-def test_a_restarted_server_is_resumed_exactly(mariadb: MariaDatabase, crash: bool) -> None:
+def test_a_restarted_server_is_resumed_exactly(mariadb: MysqlDatabase, crash: bool) -> None:
     mariadb.execute("SET GLOBAL sync_binlog = 1", "CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(mariadb)
     with following(source) as log:
@@ -295,7 +295,7 @@ def test_a_restarted_server_is_resumed_exactly(mariadb: MariaDatabase, crash: bo
         mariadb.server.restart(crash=crash)
         with pytest.raises(TransientError):
             wait_until(lambda: log.read(0.05, 1 << 20), "the connection is lost")
-    assert source.why_not_resumable(ResumePoint(first.position)) is None
+    assert source.check_resumable(ResumePoint(first.position)) is None
     with opened(source, ResumePoint(first.position, ())) as log:
         mariadb.execute("INSERT INTO t VALUES (3)")
         assert ops(read_all(mariadb, log), "id") == [("insert", 2), ("insert", 3)]
@@ -307,7 +307,7 @@ def with_rows(segment: Segment) -> list[EventBatch]:
 
 
 @pytest.mark.every_release
-def test_columns_change_between_changes_and_the_log_says_how(mariadb: MariaDatabase) -> None:
+def test_columns_change_between_changes_and_the_log_says_how(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
     source = source_of(mariadb)
     with following(source) as log:
@@ -343,7 +343,7 @@ def test_columns_change_between_changes_and_the_log_says_how(mariadb: MariaDatab
         "DROP TABLE t",
     ],
 )
-def test_what_changes_rows_without_events_is_reported_by_look(mariadb: MariaDatabase, statement: str) -> None:
+def test_what_changes_rows_without_events_is_reported_by_look(mariadb: MysqlDatabase, statement: str) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v varchar(20)) CHARACTER SET utf8mb4",
         "CREATE TABLE ghost LIKE t", "INSERT INTO t VALUES (1, 'abc')",
@@ -372,7 +372,7 @@ def test_what_changes_rows_without_events_is_reported_by_look(mariadb: MariaData
 
 
 def test_a_change_in_the_statement_format_quarantines_its_table_and_the_others_go_on(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
     with following(source_of(mariadb)) as log:
@@ -393,7 +393,7 @@ def test_a_change_in_the_statement_format_quarantines_its_table_and_the_others_g
      "UPDATE plain, w SET w.v = 3, plain.v = 4", "UPDATE w SET v = 2"],
 )  # fmt: skip
 def test_a_statement_that_leads_to_a_table_indirectly_has_it_read_again(
-    mariadb: MariaDatabase, statement: str
+    mariadb: MysqlDatabase, statement: str
 ) -> None:
     mariadb.execute("SET GLOBAL log_bin_trust_function_creators = 1")
     mariadb.execute(
@@ -416,7 +416,7 @@ def test_a_statement_that_leads_to_a_table_indirectly_has_it_read_again(
 
 
 @pytest.mark.only_mysql
-def test_a_statement_that_changes_another_database_leaves_these_tables_alone(mariadb: MariaDatabase) -> None:
+def test_a_statement_that_changes_another_database_leaves_these_tables_alone(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE DATABASE IF NOT EXISTS elsewhere")
     source = source_of(mariadb)
     try:
@@ -433,7 +433,7 @@ def test_a_statement_that_changes_another_database_leaves_these_tables_alone(mar
         mariadb.execute("DROP DATABASE elsewhere")
 
 
-def test_a_table_without_metadata_or_key_is_quarantined_and_the_others_go_on(mariadb: MariaDatabase) -> None:
+def test_a_table_without_metadata_or_key_is_quarantined_and_the_others_go_on(mariadb: MysqlDatabase) -> None:
     odd = '`a."b`'
     mariadb.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("t", "u", odd)))
     source = source_of(mariadb)
@@ -458,7 +458,7 @@ def test_a_table_without_metadata_or_key_is_quarantined_and_the_others_go_on(mar
     assert "binlog_row_metadata" in found.hint
 
 
-def test_an_xa_transaction_quarantines_its_tables(mariadb: MariaDatabase) -> None:
+def test_an_xa_transaction_quarantines_its_tables(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
     with following(source_of(mariadb)) as log:
         mariadb.execute(
@@ -473,7 +473,7 @@ def test_an_xa_transaction_quarantines_its_tables(mariadb: MariaDatabase) -> Non
 
 @pytest.mark.every_release
 @pytest.mark.parametrize("compressed", [False, True])
-def test_compressed_events_are_the_same_events(mariadb: MariaDatabase, compressed: bool) -> None:
+def test_compressed_events_are_the_same_events(mariadb: MysqlDatabase, compressed: bool) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(2000))")
     with following(source_of(mariadb)) as log:
         mariadb.execute(f"SET GLOBAL log_bin_compress = {int(compressed)}")
@@ -493,7 +493,7 @@ def test_compressed_events_are_the_same_events(mariadb: MariaDatabase, compresse
     ]
 
 
-def test_names_with_quotes_dots_and_signs_are_captured(mariadb: MariaDatabase) -> None:
+def test_names_with_quotes_dots_and_signs_are_captured(mariadb: MysqlDatabase) -> None:
     name = "a\"b.c `d' ☃"
     quoted = "`" + name.replace("`", "``") + "`"
     mariadb.execute(f"CREATE TABLE {quoted} (`k 'ü` int PRIMARY KEY, {quoted} text)")
@@ -513,11 +513,11 @@ def test_names_with_quotes_dots_and_signs_are_captured(mariadb: MariaDatabase) -
     assert schema.table.name == name
 
 
-def test_a_purged_file_is_a_gap(mariadb: MariaDatabase) -> None:
+def test_a_purged_file_is_a_gap(mariadb: MysqlDatabase) -> None:
     source = source_of(mariadb)
     with following(source) as log:
         start = log.position
-        assert source.why_not_resumable(ResumePoint(start)) is None
+        assert source.check_resumable(ResumePoint(start)) is None
         mariadb.execute("FLUSH BINARY LOGS")
         read_to(log, mariadb.end_of_log())
         position = log.position
@@ -529,39 +529,39 @@ def test_a_purged_file_is_a_gap(mariadb: MariaDatabase) -> None:
         return len(mariadb.execute("SHOW BINARY LOGS")) == 2
 
     wait_until(purged, "the file is purged")
-    assert "is gone" in (source.why_not_resumable(ResumePoint(start)) or "")
-    assert source.why_not_resumable(ResumePoint(position)) is None
-    assert "ends at" in (source.why_not_resumable(ResumePoint(position + (1 << 30))) or "")
+    assert "is gone" in (source.check_resumable(ResumePoint(start)) or "")
+    assert source.check_resumable(ResumePoint(position)) is None
+    assert "ends at" in (source.check_resumable(ResumePoint(position + (1 << 30))) or "")
     with pytest.raises(TransientError):
         source.open_log(1, ResumePoint(start))
     source.close()
 
 
 def test_a_reset_log_is_a_gap_even_where_the_same_file_and_offset_are_there_again(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "RESET MASTER")
     source = source_of(mariadb)
     with following(source) as log:
         mariadb.execute("INSERT INTO t VALUES (1)")
         position = read_rows(log, 1).position
-    assert source.why_not_resumable(ResumePoint(position)) is None
+    assert source.check_resumable(ResumePoint(position)) is None
     before = mariadb.execute("SELECT UNIX_TIMESTAMP()")
     wait_until(lambda: mariadb.execute("SELECT UNIX_TIMESTAMP()") > before, "another second begins")
     mariadb.execute("RESET MASTER", "INSERT INTO t SELECT seq FROM seq_2_to_3000")
     assert mariadb.end_of_log() > position
     again = source_of(mariadb)  # another process
-    assert "reset" in (again.why_not_resumable(ResumePoint(position)) or "")
-    history = again.begin_history(fresh=True)
+    assert "reset" in (again.check_resumable(ResumePoint(position)) or "")
+    history = again.begin_log(fresh=True)
     assert "reset" in (
-        source_of(mariadb).why_not_resumable(ResumePoint(position)) or ""
+        source_of(mariadb).check_resumable(ResumePoint(position)) or ""
     )  # a crash before the next manifest
     with opened(again, history):
-        assert again.why_not_resumable(history) is None
+        assert again.check_resumable(history) is None
     source.close()
 
 
-def test_a_log_reset_while_it_is_read_ends_the_reading(mariadb: MariaDatabase) -> None:
+def test_a_log_reset_while_it_is_read_ends_the_reading(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(mariadb)
     with following(source) as log:
@@ -571,10 +571,10 @@ def test_a_log_reset_while_it_is_read_ends_the_reading(mariadb: MariaDatabase) -
         mariadb.execute("RESET MASTER")
         with pytest.raises(TransientError):
             wait_until(lambda: log.read(0.1, 1 << 20), "it is noticed")
-        assert source.why_not_resumable(ResumePoint(log.position))
+        assert source.check_resumable(ResumePoint(log.position))
 
 
-def test_an_older_agents_connection_gives_way_to_a_newer_one(mariadb: MariaDatabase) -> None:
+def test_an_older_agents_connection_gives_way_to_a_newer_one(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with following(source_of(mariadb)) as log:
         position = log.position
@@ -587,20 +587,20 @@ def test_an_older_agents_connection_gives_way_to_a_newer_one(mariadb: MariaDatab
 
 @pytest.mark.only_mariadb  # MySQL's server_uuid cannot be set
 def test_replicas_share_the_identity_and_another_server_is_a_gap(
-    mariadb: MariaDatabase, mariadb_server: MariadbServer
+    mariadb: MysqlDatabase, mariadb_server: MariadbServer
 ) -> None:
     source = source_of(mariadb)
     before = source.identity().system_id
     source.prepare()
     assert source.identity().system_id != before == "1-0"
-    history = source.begin_history(fresh=False)
+    history = source.begin_log(fresh=False)
     with opened(source, history):
         pass
     mariadb.execute("SET GLOBAL server_id = 77")  # as if it were a replica that was promoted
     try:
         other = source_of(mariadb)
         assert other.identity().system_id == source.identity().system_id
-        found = other.why_not_resumable(history)
+        found = other.check_resumable(history)
         assert isinstance(found, Failover)
         assert "server 77-0" in found.reason
         other.close()
@@ -609,7 +609,7 @@ def test_replicas_share_the_identity_and_another_server_is_a_gap(
         source.close()
 
 
-def test_a_wrong_password_and_an_unreachable_server_are_distinguished(mariadb: MariaDatabase) -> None:
+def test_a_wrong_password_and_an_unreachable_server_are_distinguished(mariadb: MysqlDatabase) -> None:
     url = mariadb.server.url(password="wrong-password")
     with pytest.raises(PreconditionError, match="access denied") as refused:
         source_of(mariadb, url=url).identity()

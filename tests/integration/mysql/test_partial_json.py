@@ -14,7 +14,7 @@ from connector.mysql.connection import literal
 from connector.schema import TableName
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import following, quarantines, read_to
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 pytestmark = pytest.mark.only_mysql
 
@@ -23,7 +23,7 @@ UPDATES = 400
 
 
 @pytest.fixture
-def partial(mariadb: MariaDatabase) -> Iterator[MariaDatabase]:
+def partial(mariadb: MysqlDatabase) -> Iterator[MysqlDatabase]:
     """A database whose server logs differences, as new sessions have it."""
     mariadb.execute("SET GLOBAL binlog_row_value_options = PARTIAL_JSON")
     yield mariadb
@@ -75,7 +75,7 @@ def change(randomness: random.Random, document: Any) -> str:
     return f"JSON_{function}(j, {', '.join(arguments)})" if arguments else "j"
 
 
-def test_differences_give_the_servers_own_text(partial: MariaDatabase) -> None:
+def test_differences_give_the_servers_own_text(partial: MysqlDatabase) -> None:
     seed = random.randrange(1 << 30)
     randomness = random.Random(seed)
     partial.execute("CREATE TABLE t (id int PRIMARY KEY, n int, j json, k json, padding varchar(9))")
@@ -105,7 +105,7 @@ def test_differences_give_the_servers_own_text(partial: MariaDatabase) -> None:
 
 
 def test_a_difference_whose_document_before_is_not_in_the_log_quarantines_its_table(
-    partial: MariaDatabase,
+    partial: MysqlDatabase,
 ) -> None:
     partial.execute(
         "CREATE TABLE t (id int PRIMARY KEY, i json, j json)", "CREATE TABLE u LIKE t",
@@ -128,7 +128,7 @@ def test_a_difference_whose_document_before_is_not_in_the_log_quarantines_its_ta
     assert (row["id"], row["i"][-7:], row["j"][-7:]) == (1, '"b": 1}', '"b": 2}')
 
 
-def test_a_key_changed_along_with_a_document_lands_the_document_whole(partial: MariaDatabase) -> None:
+def test_a_key_changed_along_with_a_document_lands_the_document_whole(partial: MysqlDatabase) -> None:
     partial.execute(
         "CREATE TABLE t (id int PRIMARY KEY, j json)",
         """INSERT INTO t VALUES (1, '{"a": "long enough to be worth a difference", "b": 1}'), (5, NULL)""",

@@ -15,7 +15,7 @@ from connector.schema import TableName
 from connector.source import KeyRange
 from tests.support.mysql_source import source_of
 from tests.support.reading import chunk_rows, following
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 ESCAPES = [
     "id < 0) LIMIT 1; CREATE TABLE evil (id int); DELETE FROM canary WHERE (true",
@@ -59,7 +59,7 @@ EFFECTS = [
 
 
 @pytest.fixture
-def tables(mariadb: MariaDatabase) -> Iterator[MysqlTables]:
+def tables(mariadb: MysqlDatabase) -> Iterator[MysqlTables]:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t SELECT seq, concat('v', seq) FROM seq_1_to_10",
@@ -77,7 +77,7 @@ def tables(mariadb: MariaDatabase) -> Iterator[MysqlTables]:
         opened.close()
 
 
-def traces(mariadb: MariaDatabase) -> list[object]:
+def traces(mariadb: MysqlDatabase) -> list[object]:
     return [
         mariadb.execute("SELECT * FROM canary"),
         mariadb.execute("SELECT * FROM loose"),
@@ -93,7 +93,7 @@ def refuses(use: Callable[[], object]) -> bool:
     return False
 
 
-def ids(tables: MysqlTables, mariadb: MariaDatabase, where: str) -> list[int]:
+def ids(tables: MysqlTables, mariadb: MysqlDatabase, where: str) -> list[int]:
     rows = chunk_rows(tables, f"{mariadb.name}.t", KeyRange(("2",), ("9",)), where)
     assert all(row["v"] == f"v{row['id']}" for row in rows)
     return sorted(row["id"] for row in rows)
@@ -111,7 +111,7 @@ PIECES = st.sampled_from([
 
 
 def test_a_condition_is_one_expression_and_leaves_no_trace(
-    mariadb: MariaDatabase, tables: MysqlTables
+    mariadb: MysqlDatabase, tables: MysqlTables
 ) -> None:
     table, before = TableName(mariadb.name, "t"), traces(mariadb)
     texts = [*ESCAPES, *EFFECTS]
@@ -133,7 +133,7 @@ def test_a_condition_is_one_expression_and_leaves_no_trace(
 
 
 @pytest.mark.parametrize("mariadb", ["mariadb", "mysql"], indirect=True)
-def test_no_text_leaves_a_trace_or_a_foreign_row(mariadb: MariaDatabase, tables: MysqlTables) -> None:
+def test_no_text_leaves_a_trace_or_a_foreign_row(mariadb: MysqlDatabase, tables: MysqlTables) -> None:
     table, before = TableName(mariadb.name, "t"), traces(mariadb)
     reported = {"refused": 0, "taken": 0}
 

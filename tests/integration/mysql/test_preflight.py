@@ -14,11 +14,11 @@ from connector.schema import TableName
 from connector.source import Finding
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import following
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 
 def findings(
-    mariadb: MariaDatabase,
+    mariadb: MysqlDatabase,
     tables: Sequence[str] = (),
     keys: Mapping[str, Sequence[str]] | None = None,
     url: str | None = None,
@@ -36,7 +36,7 @@ def fixed(found: Finding) -> str:
 
 
 @pytest.fixture
-def agent(mariadb: MariaDatabase) -> Iterator[str]:
+def agent(mariadb: MysqlDatabase) -> Iterator[str]:
     """The url of a user without any right but to connect."""
     name = mariadb.name[-30:]
     mariadb.execute(f"CREATE USER `{name}` IDENTIFIED BY 'secret'")
@@ -45,7 +45,7 @@ def agent(mariadb: MariaDatabase) -> Iterator[str]:
 
 
 @pytest.mark.every_release
-def test_a_fit_server_has_nothing_to_mend(mariadb: MariaDatabase) -> None:
+def test_a_fit_server_has_nothing_to_mend(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     found = findings(mariadb)
     assert found.pop("durability").state == "warning"  # the tests' servers flush little
@@ -67,7 +67,7 @@ def test_a_fit_server_has_nothing_to_mend(mariadb: MariaDatabase) -> None:
     ],
 )
 def test_a_setting_that_does_not_fit_is_reported_with_what_fixes_it(
-    mariadb: MariaDatabase, name: str, bad: str, state: str
+    mariadb: MysqlDatabase, name: str, bad: str, state: str
 ) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     (before,) = mariadb.execute(f"SELECT @@GLOBAL.{name}")
@@ -84,7 +84,7 @@ def test_a_setting_that_does_not_fit_is_reported_with_what_fixes_it(
         mariadb.execute(f"SET GLOBAL {name} = {value}")
 
 
-def test_a_replica_under_the_agents_own_server_id_is_reported(mariadb: MariaDatabase) -> None:
+def test_a_replica_under_the_agents_own_server_id_is_reported(mariadb: MysqlDatabase) -> None:
     ours = int(findings(mariadb)["server_id"].detail.rpartition(" ")[2])
     with following(source_of(mariadb)) as log:  # another agent of this name gives way, and is no mistake
         log.read(0.1, 1 << 20)
@@ -100,7 +100,7 @@ def test_a_replica_under_the_agents_own_server_id_is_reported(mariadb: MariaData
 
 
 @pytest.mark.only_mariadb
-def test_virtual_columns_that_the_row_image_leaves_out_are_reported(mariadb: MariaDatabase) -> None:
+def test_virtual_columns_that_the_row_image_leaves_out_are_reported(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, g int AS (id + 1) VIRTUAL)", "CREATE TABLE u LIKE t")
     mariadb.execute("ALTER TABLE u DROP g, ADD g int AS (id + 1) STORED")
     name = f"table {mariadb.name}.t"
@@ -117,7 +117,7 @@ def test_virtual_columns_that_the_row_image_leaves_out_are_reported(mariadb: Mar
 
 
 @pytest.mark.only_mysql
-def test_partial_json_without_the_document_before_is_reported(mariadb: MariaDatabase) -> None:
+def test_partial_json_without_the_document_before_is_reported(mariadb: MysqlDatabase) -> None:
     name = "binlog_row_value_options"
     assert findings(mariadb)[name].detail == "is empty"
     try:
@@ -135,7 +135,7 @@ def test_partial_json_without_the_document_before_is_reported(mariadb: MariaData
         mariadb.execute(f"SET GLOBAL {name} = ''", "SET GLOBAL binlog_row_image = FULL")
 
 
-def test_tables_that_others_drop_and_rename_meanwhile_hinder_nothing(mariadb: MariaDatabase) -> None:
+def test_tables_that_others_drop_and_rename_meanwhile_hinder_nothing(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE kept (id int PRIMARY KEY)")
     source, done = source_of(mariadb), threading.Event()
 
@@ -162,7 +162,7 @@ def test_tables_that_others_drop_and_rename_meanwhile_hinder_nothing(mariadb: Ma
 
 
 @pytest.mark.every_release
-def test_each_missing_right_is_reported_with_its_grant(mariadb: MariaDatabase, agent: str) -> None:
+def test_each_missing_right_is_reported_with_its_grant(mariadb: MysqlDatabase, agent: str) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     name, formatted = f"{mariadb.name}.t", f"`{mariadb.name}`.`t`"
     found = findings(mariadb, url=agent)
@@ -187,7 +187,7 @@ def test_each_missing_right_is_reported_with_its_grant(mariadb: MariaDatabase, a
 
 
 @pytest.mark.only_mariadb
-def test_whether_the_server_is_a_replica_must_be_seen(mariadb: MariaDatabase, agent: str) -> None:
+def test_whether_the_server_is_a_replica_must_be_seen(mariadb: MysqlDatabase, agent: str) -> None:
     """A replica that does not log what it applies would look like a quiet primary."""
     user = agent.partition("//")[2].partition(":")[0]
     mariadb.execute(f"GRANT BINLOG MONITOR, REPLICATION SLAVE ON *.* TO `{user}`")
@@ -205,7 +205,7 @@ def test_whether_the_server_is_a_replica_must_be_seen(mariadb: MariaDatabase, ag
     ],
 )
 def test_a_table_that_cannot_be_captured_is_reported(
-    mariadb: MariaDatabase, definition: str, reason: str, fix: str | None
+    mariadb: MysqlDatabase, definition: str, reason: str, fix: str | None
 ) -> None:
     mariadb.execute(f"CREATE TABLE t {definition}", "CREATE TABLE u (id int PRIMARY KEY)")
     found = findings(mariadb)[f"table {mariadb.name}.t"]
@@ -218,12 +218,12 @@ def test_a_table_that_cannot_be_captured_is_reported(
 
 
 @pytest.mark.only_mariadb
-def test_a_table_with_versions_of_its_rows_can_be_captured(mariadb: MariaDatabase) -> None:
+def test_a_table_with_versions_of_its_rows_can_be_captured(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY) WITH SYSTEM VERSIONING")
     assert findings(mariadb)[f"table {mariadb.name}.t"].state == "ok"
 
 
-def test_a_configured_key_needs_a_unique_index_that_is_never_null(mariadb: MariaDatabase) -> None:
+def test_a_configured_key_needs_a_unique_index_that_is_never_null(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (a int NOT NULL, b int)")
     name = f"{mariadb.name}.t"
     assert "no column nope" in findings(mariadb, keys={name: ["nope"]})[f"table {name}"].detail
@@ -237,14 +237,14 @@ def test_a_configured_key_needs_a_unique_index_that_is_never_null(mariadb: Maria
 
 
 @pytest.fixture(params=[1, 0])
-def quoting(mariadb: MariaDatabase, request: pytest.FixtureRequest) -> Iterator[None]:
+def quoting(mariadb: MysqlDatabase, request: pytest.FixtureRequest) -> Iterator[None]:
     mariadb.execute(f"SET GLOBAL sql_quote_show_create = {request.param}")
     yield
     mariadb.execute("SET GLOBAL sql_quote_show_create = 1")
 
 
 @pytest.mark.usefixtures("quoting")
-def test_foreign_keys_that_change_rows_below_the_log_are_reported(mariadb: MariaDatabase) -> None:
+def test_foreign_keys_that_change_rows_below_the_log_are_reported(mariadb: MysqlDatabase) -> None:
     reference = "FOREIGN KEY (p) REFERENCES parent (id)"
     mariadb.execute(
         "CREATE TABLE parent (id int PRIMARY KEY)",
@@ -269,7 +269,7 @@ def test_foreign_keys_that_change_rows_below_the_log_are_reported(mariadb: Maria
         assert findings(mariadb)[f"table {mariadb.name}.gone"].state == "ok"
 
 
-def test_names_that_match_nothing_and_views_are_reported(mariadb: MariaDatabase) -> None:
+def test_names_that_match_nothing_and_views_are_reported(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM t")
     name = mariadb.name
     found = findings(mariadb, [f"{name}.t", f"{name}.nope", f"{name}.v"], {f"{name}.other": ["id"]})
@@ -285,7 +285,7 @@ def test_a_server_without_a_log_is_reported(mariadb_server: MariadbServer, serve
     settings = {**mariadb_server.settings}
     del settings["log-bin"]
     with MariadbServer.start(Path(str(servers_folder)) / "no-log", settings={"skip-log-bin": ""}) as server:
-        database = MariaDatabase(server, "mysql")
+        database = MysqlDatabase(server, "mysql")
         source = source_of(database, ["mysql.*"])
         with pytest.raises(LogOffError):
             source.ensure_logging()

@@ -8,7 +8,7 @@ from connector.schema import TableName
 from tests.support.mysql_source import source_of
 from tests.support.raw_keys import assert_the_same
 from tests.support.reading import events, following, read_to
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 KEYS = {
     "date": ("0000-00-00", "2026-00-10", "2026-02-31", "2026-02-28"),
@@ -20,7 +20,7 @@ KEYS = {
 
 @pytest.mark.parametrize("type_", KEYS)
 def test_rows_by_such_keys_are_the_same_from_dump_and_log_in_any_chunks(
-    mariadb: MariaDatabase, type_: str
+    mariadb: MysqlDatabase, type_: str
 ) -> None:
     texts, table = KEYS[type_], TableName(mariadb.name, "t")
     mariadb.execute(f"CREATE TABLE t (id int, k {type_} DEFAULT 0, v int, PRIMARY KEY (id, k))")

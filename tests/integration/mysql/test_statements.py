@@ -15,7 +15,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.mysql.connection import parse_url
 from connector.schema import TableName
 from tests.integration.mysql.test_capture import agent, assert_equal, is_equal, short_waits, wait_caught_up
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -347,7 +347,7 @@ def of_mariadb(names: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [*EQUAL, *of_mariadb(EQUAL_IN_MARIADB)])
-def test_what_landed_is_the_tables_after(mariadb: MariaDatabase, tmp_path: Path, name: str) -> None:
+def test_what_landed_is_the_tables_after(mariadb: MysqlDatabase, tmp_path: Path, name: str) -> None:
     mariadb.execute(*TABLES)
     with agent(mariadb, tmp_path) as store:
         wait_caught_up(mariadb, store)
@@ -366,7 +366,7 @@ def test_what_landed_is_the_tables_after(mariadb: MariaDatabase, tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", [*QUARANTINED, *of_mariadb(QUARANTINED_IN_MARIADB)])
-def test_a_table_is_quarantined_by(mariadb: MariaDatabase, tmp_path: Path, name: str) -> None:
+def test_a_table_is_quarantined_by(mariadb: MysqlDatabase, tmp_path: Path, name: str) -> None:
     mariadb.execute(*TABLES)
     expected, statements = {**QUARANTINED, **QUARANTINED_IN_MARIADB}[name]
     with agent(mariadb, tmp_path) as store:
@@ -392,7 +392,7 @@ def test_a_table_is_quarantined_by(mariadb: MariaDatabase, tmp_path: Path, name:
 
 
 def test_statements_take_effect_on_tables_that_are_named_like_keywords(
-    mariadb: MariaDatabase, tmp_path: Path
+    mariadb: MysqlDatabase, tmp_path: Path
 ) -> None:
     names = ("tables", "online", "event")
     for name in names:
@@ -410,7 +410,7 @@ def test_statements_take_effect_on_tables_that_are_named_like_keywords(
         wait_until(lambda: all(is_equal(mariadb, store, name) for name in names), "all tables are equal")
 
 
-def present(mariadb: MariaDatabase) -> list[str]:
+def present(mariadb: MysqlDatabase) -> list[str]:
     found = mariadb.execute(
         "SELECT table_name FROM information_schema.tables"
         f" WHERE table_type = 'BASE TABLE' AND table_schema = '{mariadb.name}'"
@@ -418,7 +418,7 @@ def present(mariadb: MariaDatabase) -> list[str]:
     return [name for (name,) in found]
 
 
-def run(mariadb: MariaDatabase, folder: Path, statements: list[str]) -> None:
+def run(mariadb: MysqlDatabase, folder: Path, statements: list[str]) -> None:
     """Run statements in one session; those that begin with ! fail."""
     file = folder / "rows.csv"
     file.write_text("901,a\n902,b\n")

@@ -17,7 +17,7 @@ from connector.store.local import LocalStore
 from tests.integration.mysql.test_capture import agent, assert_equal, is_equal, short_waits, wait_caught_up
 from tests.support.mysql_source import source_of
 from tests.support.reading import opened
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -36,7 +36,7 @@ def repairs(store: LocalStore) -> list[DumpState]:
     return [dump for dump in newest.dumps if dump.reason == "repair"] if newest else []
 
 
-def wait_looked(mariadb: MariaDatabase, store: LocalStore, *names: str) -> None:
+def wait_looked(mariadb: MysqlDatabase, store: LocalStore, *names: str) -> None:
     """Wait until the ids of tables that the newest manifest remembers are those of now."""
     now = source_of(mariadb)
 
@@ -60,7 +60,7 @@ def wait_looked(mariadb: MariaDatabase, store: LocalStore, *names: str) -> None:
 @pytest.mark.every_release
 @pytest.mark.only_mariadb
 def test_a_table_that_is_emptied_without_a_trace_is_dumped_again_and_no_other_is(
-    mariadb: MariaDatabase, tmp_path: Path
+    mariadb: MysqlDatabase, tmp_path: Path
 ) -> None:
     """As a crash leaves it: InnoDB has emptied the table, the log has no TRUNCATE."""
     mariadb.execute(*TABLES)
@@ -86,7 +86,7 @@ def test_a_table_that_is_emptied_without_a_trace_is_dumped_again_and_no_other_is
 
 @pytest.mark.every_release
 def test_a_crash_after_which_log_and_tables_may_differ_has_all_tables_dumped_again_a_stop_none(
-    mariadb: MariaDatabase, tmp_path: Path
+    mariadb: MysqlDatabase, tmp_path: Path
 ) -> None:
     mariadb.execute(*TABLES)
     with agent(mariadb, tmp_path) as store:
@@ -104,7 +104,7 @@ def test_a_crash_after_which_log_and_tables_may_differ_has_all_tables_dumped_aga
 
 @pytest.mark.parametrize("name", ["sync_binlog", "innodb_flush_log_at_trx_commit"])
 def test_a_server_that_was_not_durable_for_a_time_may_lose_rows_in_a_crash(
-    mariadb: MariaDatabase, name: str
+    mariadb: MysqlDatabase, name: str
 ) -> None:
     """Such a setting, for a bulk load, is gone after a crash."""
     names = ("sync_binlog", "innodb_flush_log_at_trx_commit")
@@ -113,7 +113,7 @@ def test_a_server_that_was_not_durable_for_a_time_may_lose_rows_in_a_crash(
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", *(f"SET GLOBAL {each} = 1" for each in names))
     try:
         source.prepare()
-        place = source.begin_history(fresh=True)
+        place = source.begin_log(fresh=True)
         source.look()
         with opened(source, place) as log:
             assert log._buffer._survives_crashes
@@ -130,7 +130,7 @@ def test_a_server_that_was_not_durable_for_a_time_may_lose_rows_in_a_crash(
 
 @pytest.mark.only_mariadb
 def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_broken_one(
-    mariadb: MariaDatabase, monkeypatch: pytest.MonkeyPatch
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MariaDB's catalog shows what it can't open without engine and columns."""
     monkeypatch.setattr(connection, "_SESSION", (*connection._SESSION, "lock_wait_timeout = 0"))

@@ -8,11 +8,11 @@ from connector.schema import TableName
 from connector.source import KeyRange
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import following
-from tests.support.servers.mariadb import MariaDatabase
+from tests.support.servers.mysql_database import MysqlDatabase
 
 
 @pytest.mark.every_release
-def test_a_row_is_the_same_from_log_and_dump_under_any_time_zone(mariadb: MariaDatabase) -> None:
+def test_a_row_is_the_same_from_log_and_dump_under_any_time_zone(mariadb: MysqlDatabase) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, ts timestamp NULL, ts6 timestamp(6) NULL,"
         " dt datetime(6), d date)"

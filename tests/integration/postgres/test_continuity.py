@@ -24,7 +24,7 @@ from connector.errors import GapError, TransientError
 from connector.landing.manifest import DumpState, InvisibleCommit, Manifest
 from connector.landing.manifest_store import commit_manifest, newest_manifest
 from connector.landing.requests import DumpRequest, submit
-from connector.postgres.log.reader import PostgresLog
+from connector.postgres.log.reader import PostgresLogReader
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import KeyRange
@@ -281,7 +281,7 @@ def test_nothing_is_read_from_a_standby_nor_from_a_server_of_another_timeline_th
         {"source": {**names, "tables": ["public.*"]}, "landing": {"url": "/nowhere"}}
     ).source, {})  # fmt: skip
     source.prepare()
-    history = source.begin_history(fresh=False)
+    history = source.begin_log(fresh=False)
     log = source.open_log(1, history)
     table = TableName("public", "t")
     tables = source.open_tables()
@@ -298,7 +298,7 @@ def test_nothing_is_read_from_a_standby_nor_from_a_server_of_another_timeline_th
     source.prepare()
     with pytest.raises(TransientError, match="timeline"):
         source.look()  # nothing has proved that this server's log is the one that was read
-    assert source.why_not_resumable(replace(history, server=None)) is None
+    assert source.check_resumable(replace(history, server=None)) is None
     assert source.look().tables
     assert source._session._connection is not former, "it may have survived on the former primary"
     source.close()
@@ -321,7 +321,9 @@ def test_a_slot_that_gets_lost_while_a_copy_of_it_is_read_is_a_gap(
     with Agent(server, store) as agent:
         agent.wait_exact()
         with monkeypatch.context() as patched:
-            patched.setattr(PostgresLog, "_advance_if_due", lambda _: None)  # as if it had just taken long
+            patched.setattr(
+                PostgresLogReader, "_advance_if_due", lambda _: None
+            )  # as if it had just taken long
             wait_until(lambda: is_lost_but_not_its_copy(server), "the slot is lost")
         execute(server, "INSERT INTO t VALUES (1)")
         after = agent.wait(lambda m: m.epoch == 2 and m.exact, "all is dumped again")
@@ -355,7 +357,9 @@ def test_a_crash_after_asynchronous_commits_leaves_nothing_in_the_lake_that_it_t
         agent.wait_exact()
         execute(server, "SET synchronous_commit = off", "INSERT INTO t VALUES (2)")
         submit(store, DumpRequest(tables=["public.t"]))
-        wait_until(lambda: agent.capture._dumps.waiting_for(), "a chunk waits for the log to be flushed")
+        wait_until(
+            lambda: agent.capture._dumps.lowest_high_watermark(), "a chunk waits for the log to be flushed"
+        )
         server.stop("immediate")
         server.restart()
         execute(server, *(f"INSERT INTO t VALUES ({key})" for key in range(3, 30)))

@@ -83,7 +83,7 @@ def test_a_chunk_waits_for_a_transaction_of_before_the_history(
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(database)
     source.prepare()
-    history = source.begin_history(fresh=False)
+    history = source.begin_log(fresh=False)
     writer = database.connect(autocommit=False)
     with writer.cursor() as cursor:
         cursor.execute("INSERT INTO t VALUES (1) RETURNING pg_current_xact_id()::text")
@@ -145,7 +145,7 @@ def test_a_type_whose_commit_is_not_visible_yet_is_waited_for(
     hanging = threading.Thread(target=lambda: database.execute(migration))
     source = source_of(database, bulk_bytes=1 if in_bulk else 1 << 30)
     source.prepare()
-    history = source.begin_history(fresh=False)
+    history = source.begin_log(fresh=False)
     database.execute("INSERT INTO t VALUES (1)")
     hanging.start()
     wait_until(lambda: _hang_in_commit(database) == 1, "a commit hangs")
@@ -192,10 +192,10 @@ def test_a_type_that_is_renamed_leaves_the_layout_as_it_was_while_the_log_is_unb
     database.execute("CREATE TYPE mood AS ENUM ('a'); CREATE TABLE t (id int PRIMARY KEY, m mood)")
     source = source_of(database)
     source.prepare()
-    history, layouts = source.begin_history(fresh=False), []
+    history, layouts = source.begin_log(fresh=False), []
     for key, statement in enumerate(("SELECT 1", "ALTER TYPE mood RENAME TO feeling")):
         database.execute(statement)
-        assert source.why_not_resumable(history) is None
+        assert source.check_resumable(history) is None
         with contextlib.closing(source.open_log(1, history)) as log:
             database.execute("INSERT INTO t VALUES (%s, 'a')", (key,))
             (batch,) = read_rows(log, key + 1).decode()
@@ -246,7 +246,7 @@ def test_a_commit_that_hangs_while_the_slot_is_made_is_waited_for(
     with contextlib.closing(first), contextlib.closing(second):
         _begin_writing(first)
         begun: list[ResumePoint] = []
-        making = threading.Thread(target=lambda: begun.append(source.begin_history(fresh=False)))
+        making = threading.Thread(target=lambda: begun.append(source.begin_log(fresh=False)))
         making.start()
         wait_until(lambda: _waits_for(database, first), "the slot's maker waits for the first")
         _begin_writing(second)

@@ -12,7 +12,7 @@ from connector.position import format_lsn
 from connector.postgres import slot
 from connector.postgres.log import reader
 from connector.postgres.log.bulk import BacklogReader
-from connector.postgres.log.reader import PostgresLog
+from connector.postgres.log.reader import PostgresLogReader
 from connector.postgres.log.stream import StreamReader
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
@@ -137,7 +137,7 @@ def test_a_huge_transaction_can_be_taken_in_parts(database: Database) -> None:
     assert sum(1 for part in parts if part.rows) > 5
 
 
-def reported(database: Database, log: PostgresLog, position: int) -> None:
+def reported(database: Database, log: PostgresLogReader, position: int) -> None:
     """Read on until a status message has told the server that we received the position."""
     query = (
         "SELECT write_lsn - '0/0'::pg_lsn FROM pg_stat_replication r"
@@ -151,7 +151,7 @@ def reported(database: Database, log: PostgresLog, position: int) -> None:
     wait_until(written, f"the server is told of {position}")
 
 
-def wait_until_confirmed(database: Database, log: PostgresLog, position: int) -> None:
+def wait_until_confirmed(database: Database, log: PostgresLogReader, position: int) -> None:
     """Read on until the slot is at the position."""
 
     def moved() -> bool:
@@ -271,7 +271,7 @@ def test_the_backlog_in_bulk_equals_the_stream(database: Database, monkeypatch: 
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY)")
     streaming = source_of(database)
     streaming.prepare()
-    history = streaming.begin_history(fresh=False)
+    history = streaming.begin_log(fresh=False)
     for start in range(0, 3000, 300):
         database.execute(
             f"INSERT INTO t SELECT i, i::text FROM generate_series({start}, {start + 299}) i;"
@@ -305,7 +305,7 @@ def behind(database: Database, monkeypatch: pytest.MonkeyPatch) -> tuple[Postgre
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = source_of(database, bulk_bytes=1 << 14)
     source.prepare()
-    history = source.begin_history(fresh=False)
+    history = source.begin_log(fresh=False)
     fill(database, 0)
     return source, history
 
@@ -406,17 +406,17 @@ def test_a_slot_that_is_gone_consumed_or_of_another_history_is_a_gap(database: D
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(database)
     source.prepare()
-    history = source.begin_history(fresh=False)
-    assert source.why_not_resumable(history) is None
-    assert source.begin_history(fresh=False).position == history.position  # adopted
-    assert "past" in (source.why_not_resumable(ResumePoint(history.position - 8)) or "")
+    history = source.begin_log(fresh=False)
+    assert source.check_resumable(history) is None
+    assert source.begin_log(fresh=False).position == history.position  # adopted
+    assert "past" in (source.check_resumable(ResumePoint(history.position - 8)) or "")
     assert "restored or failed over" in (
-        source.why_not_resumable(ResumePoint(history.position + (1 << 40))) or ""
+        source.check_resumable(ResumePoint(history.position + (1 << 40))) or ""
     )
-    assert source.begin_history(fresh=True).position > history.position
-    assert "past" in (source.why_not_resumable(history) or "")
+    assert source.begin_log(fresh=True).position > history.position
+    assert "past" in (source.check_resumable(history) or "")
     database.execute("SELECT pg_drop_replication_slot(%s)", (database.name,))
-    assert source.why_not_resumable(history) == f"slot {database.name} is gone"
+    assert source.check_resumable(history) == f"slot {database.name} is gone"
     source.close()
 
 
@@ -457,11 +457,11 @@ def test_a_log_is_unbroken_while_the_session_that_proved_it_lives(database: Data
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = source_of(database)
     source.prepare()
-    history, found = source.begin_history(fresh=False), []
+    history, found = source.begin_log(fresh=False), []
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'deltatide it'"
     for statement in "SELECT 1", "SELECT 1", end, "SELECT 1":
         database.execute(statement)  # a crash ends all sessions
-        assert source.why_not_resumable(history) is None
+        assert source.check_resumable(history) is None
         log = source.open_log(1, history)
         found.append(log.unbroken)
         log.close()
@@ -478,12 +478,12 @@ def test_a_log_is_broken_once_another_process_answers_on_the_session_that_proved
     source.prepare()
     pooled = Pooled(source._session._connection)
     source._session._connection = pooled  # type: ignore[assignment]
-    history = source.begin_history(fresh=False)
+    history = source.begin_log(fresh=False)
     for change in False, False, True, False:
         if change:
             pooled.connection.close()
             pooled.connection = database.connect()
-        assert source.why_not_resumable(history) is None
+        assert source.check_resumable(history) is None
         log = source.open_log(1, history)
         found.append(log.unbroken)
         log.close()

@@ -51,7 +51,7 @@ def test_a_fit_database_passes_on_every_version(database: Database) -> None:
     source = source_of(database)
     assert all(finding.state == "ok" for finding in source.check())
     source.prepare()
-    source.begin_history(fresh=False)
+    source.begin_log(fresh=False)
     assert all(finding.state == "ok" for finding in source.check())
     assert [schema.key for schema in source.tables().schemas] == [("id",), ("id",)]
     source.close()
@@ -277,7 +277,7 @@ def test_row_security_is_refused_by_check_and_by_a_dump_instead_of_hiding_rows(d
         assert f'ALTER ROLE "{role}" BYPASSRLS;' in (refused.value.hint or "")
         database.execute(f'ALTER ROLE "{role}" BYPASSRLS')
         assert bad(source_of(database, url=url)) == {}
-        with opened(source, source.begin_history(fresh=True)):
+        with opened(source, source.begin_log(fresh=True)):
             assert [row["id"] for row in chunk_rows(source.open_tables(), "public.t")] == [1, 2]
     finally:
         database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
@@ -315,7 +315,7 @@ def test_a_slot_that_is_somebody_elses_is_refused(database: Database) -> None:
     try:
         assert "physical" in only(bad(source_of(database)), "slot").detail
         with pytest.raises(PreconditionError, match="physical"):
-            source_of(database).begin_history(fresh=True)
+            source_of(database).begin_log(fresh=True)
     finally:
         database.execute("SELECT pg_drop_replication_slot(%s)", (database.name,))
 

@@ -121,7 +121,7 @@ def test_hostile_settings_of_role_database_and_environment_change_nothing(
         source = source_of(database, ["public.t"], bulk_bytes=bulk_bytes, url=hostile)
         with hostile_environment():
             source.prepare()
-            history = source.begin_history(fresh=True)
+            history = source.begin_log(fresh=True)
         database.execute(WRITABLE.format(f"INSERT INTO public.t VALUES ({number}, {literals})"))
         with hostile_environment(), opened(source, history) as log:
             (logged,) = events(read_rows(log, 1))

@@ -12,7 +12,7 @@ from connector.capture.catalog_watcher import CatalogWatcher
 from connector.errors import PreconditionError, TransientError
 from connector.landing.manifest_store import newest_manifest
 from connector.schema import TableName
-from connector.source import CatalogState
+from connector.source import CatalogSnapshot
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_source import MemorySource
 from connector.testing.memory_store import MemoryStore
@@ -97,10 +97,10 @@ def test_looks_that_fail_for_good_are_reported_once(
     answers = iter([*errors, errors[1], *[errors[0]] * 4])
     done = threading.Event()
 
-    def fail(_known: object) -> CatalogState:
+    def fail(_known: object) -> CatalogSnapshot:
         if (error := next(answers, None)) is None:
             done.set()
-            return CatalogState({}, 0, frozenset())
+            return CatalogSnapshot({}, 0, frozenset())
         raise error
 
     monkeypatch.setattr(source, "look", fail)
@@ -133,7 +133,7 @@ def test_the_log_is_reopened_once_a_look_has_hung_for_long(
         agent.wait_dumped()
         look, released = agent.source.look, threading.Event()
 
-        def hang(known: Mapping[TableName, str] | None = None) -> CatalogState:
+        def hang(known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
             if threading.current_thread().name == "watch":
                 released.wait(10)
             return look(known)

@@ -75,10 +75,10 @@ def test_a_chunk_waits_for_its_high_watermark(dumps: DumpQueue) -> None:
     state = dumps.add(TableName.parse("public.items"), manifest=1)
     plan(dumps, None)
     dumps.finished(read(take(dumps), low=90, high=100))
-    assert not dumps.ready(99)
+    assert not dumps.has_committable(99)
     assert dumps.take_committable(99, manifest=2) == []
     assert state.state == "running"
-    assert dumps.ready(100)
+    assert dumps.has_committable(100)
     assert len(dumps.take_committable(100, manifest=3)) == 1
     assert (state.state, state.finished_in, state.low, state.rows) == ("complete", 3, 90, 5)
     assert dumps.finished_in(3) == [state]
@@ -173,7 +173,7 @@ def test_dumps_go_on_in_the_log_of_another_server_and_full_ones_begin_again(dump
     late = dumps.next_task(0)
     where = dumps.add(TableName.parse("public.items"), manifest=2, kind="where", where="a = 1", floor=9)
     before = full.number
-    dumps.change_epoch(2, manifest=3)
+    dumps.continue_in_epoch(2, manifest=3)
     assert isinstance(late, PlanTask)
     dumps.planned(late, ("20",))  # by the former server's rows
     assert (full.state, full.reason, full.started_in, full.rows, full.low) == (
@@ -226,7 +226,7 @@ def test_a_request_is_known_by_its_id_and_content_and_no_two_dumps_share_an_id(d
     ]
     for request, part in asked * 2:
         dumps.add(SCHEMA.table, manifest=1, request=request, digest="d", part=part)
-    taken = dumps.taken_up()
+    taken = dumps.accepted_digests()
     known = [taken.get(name) == {"d"} for name in ("one", "two", "tw", "two.0", "one.1")]
     assert known == [True, True, False, False, True]
     assert len({state.id for state in dumps.states}) == 14
@@ -288,10 +288,10 @@ def test_a_snapshot_does_not_change_with_the_dumps(dumps: DumpQueue) -> None:
 def test_floors_and_marks_that_the_source_has_taken_back_are_lowered(dumps: DumpQueue) -> None:
     for name, floor, awaits in (("a", 100, None), ("b", 50, 9), ("c", 50, 3), ("d", 60, None)):
         dumps.add(TableName("public", name), manifest=1, floor=floor, awaits=awaits)
-    dumps.mark_again(lambda: 5, 60)
+    dumps.lower_unreachable_floors(lambda: 5, 60)
     assert [(s.floor, s.awaits) for s in dumps.states] == [(60, 5), (60, 5), (50, 3), (60, None)]
     dumps.snapshot()
     for state in dumps.states:
         state.awaits = None
-    dumps.mark_again(pytest.fail, 60)
+    dumps.lower_unreachable_floors(pytest.fail, 60)
     assert not dumps.news

@@ -184,7 +184,7 @@ def test_a_failover_begins_an_epoch_without_a_gap_or_a_repair(
     there = ResumePoint(3, (), "a:1-5", "other", "a:1-4")
     start = Start(database, store)
     monkeypatch.setattr(
-        start.source, "why_not_resumable", lambda *_: Failover(there, "the log is another server's")
+        start.source, "check_resumable", lambda *_: Failover(there, "the log is another server's")
     )
     start.open()
     newest = start.newest
@@ -208,7 +208,7 @@ def test_layouts_are_adopted_in_a_new_epoch_though_its_positions_are_lower(
     some, more = (TableSchema(name, (key, *others, *new), (key.name,)) for new in _NEW_COLUMNS)
     assert tables.adopt(some, 1 << 60) == Repair(name, ("b1",))
     found = "the log is lost" if gap else Failover(ResumePoint(3, ()), "the log is another server's")
-    monkeypatch.setattr(start.source, "why_not_resumable", lambda *_: found)
+    monkeypatch.setattr(start.source, "check_resumable", lambda *_: found)
     assert ensure_log_continues(start.source, start.manifest_log, tables, dumps, start.config)
     assert tables.adopt(more, 5) == Repair(name, ("b2",))
 
@@ -223,7 +223,7 @@ def test_a_failover_to_another_database_is_refused(
     start = Start(database, store)
     tables, dumps = _loaded(start)
     other = start.source.identity().model_copy(update={"system_id": "other"})
-    monkeypatch.setattr(start.source, "why_not_resumable", lambda *_: Failover(ResumePoint(3, ()), "moved"))
+    monkeypatch.setattr(start.source, "check_resumable", lambda *_: Failover(ResumePoint(3, ()), "moved"))
     monkeypatch.setattr(start.source, "identity", lambda *_: other)
     with pytest.raises(SourceMismatchError):
         ensure_log_continues(start.source, start.manifest_log, tables, dumps, start.config)
@@ -272,7 +272,7 @@ def test_a_start_at_another_server_leaves_the_floors_of_dumps_as_they_are(
     with pytest.raises(GapError):
         Start(other, store, config_of(on_gap="stop")).open()
     start = Start(other, store)
-    start.source.fail("why_not_resumable")
+    start.source.fail("check_resumable")
     with pytest.raises(TransientError):
         start.open()
     assert before[-1].dumps[-1].floor == database.end > other.end
@@ -300,7 +300,7 @@ def test_a_source_that_fails_in_the_middle_of_a_repair_is_repaired_the_next_time
     Start(database, store).open()
     drop_slot(database)
     start = Start(database, store)
-    start.source.fail("begin_history")
+    start.source.fail("begin_log")
     with pytest.raises(TransientError):
         start.open()
     start.open()

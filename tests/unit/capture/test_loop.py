@@ -393,7 +393,7 @@ def test_a_gap_ends_the_run_where_it_is_configured_to(database: MemoryDatabase, 
     assert newest_manifest(store).number == number
 
 
-@pytest.mark.parametrize("moment", ["read", "ensure_logging", "why_not_resumable"])
+@pytest.mark.parametrize("moment", ["read", "ensure_logging", "check_resumable"])
 @pytest.mark.parametrize("on_gap", ["repair", "stop"])
 def test_a_server_seen_without_its_log_is_a_gap_whatever_its_log_looks_like_later(
     database: MemoryDatabase, store: MemoryStore, moment: str, on_gap: str
@@ -474,7 +474,9 @@ def crash_behind_a_chunk(database: MemoryDatabase, store: MemoryStore) -> None:
         database.asynchronous = True
         insert(database, 1001)
         submit(store, DumpRequest(tables=["public.items"]))
-        wait_until(lambda: agent.capture._dumps.waiting_for(), "a chunk waits for the log to be flushed")
+        wait_until(
+            lambda: agent.capture._dumps.lowest_high_watermark(), "a chunk waits for the log to be flushed"
+        )
         database.crash()
         database.asynchronous = False
         for key in range(2001, 2005):
@@ -520,7 +522,7 @@ def test_a_chunk_is_kept_when_the_log_is_reopened_without_a_crash(
 def test_a_chunk_kept_over_a_crash_is_found(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DumpQueue, "lose_log", DumpQueue.pause)
+    monkeypatch.setattr(DumpQueue, "requeue_uncommitted", DumpQueue.pause)
     crash_behind_a_chunk(database, store)
     with pytest.raises(AssertionError):
         assert_every_cut_exact(store, database)

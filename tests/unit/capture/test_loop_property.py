@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("short_waits")
 
 MOMENTS = (
-    "why_not_resumable open_log read take confirm not_yet_visible open_tables next_boundary open_chunk rows"
+    "check_resumable open_log read take confirm not_yet_visible open_tables next_boundary open_chunk rows"
 ).split()
 STORE_FAULTS = [
     ("create", "manifest/", "before"),

@@ -11,7 +11,7 @@ from connector.errors import PreconditionError, TransientError
 from connector.landing import requests
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
-from connector.landing.requests import DumpRequest, pending, submit
+from connector.landing.requests import DumpRequest, read_pending, submit
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
@@ -29,7 +29,7 @@ def test_requested_dumps_land_and_the_request_goes_only_after_its_manifest(
         agent.wait_dumped()
         keys = ask(agent, store, tables=["public.items"], keys=[["4"], ["5"], ["6"]])
         where = ask(agent, store, tables=["public.items"], where="a = 'a9'")
-        wait_until(lambda: not pending(store), "the requests are removed")
+        wait_until(lambda: not read_pending(store), "the requests are removed")
     files = [f for m in manifests_in(store) for f in m.files if f.dump == keys.dumps[-1].id]
     events = [e for f in files for e in read_events(store, f)]
     assert sorted((e.key, e.op) for e in events) == [((4,), "dump"), ((5,), "delete"), ((6,), "dump")]
@@ -73,9 +73,9 @@ def test_a_request_that_was_taken_up_before_a_crash_is_not_taken_up_again(
     agent.join()
     assert isinstance(agent.error, Killed)
     assert dump_of(newest_manifest(store), request.id)
-    assert pending(store)
+    assert read_pending(store)
     with Agent(database, store) as agent:
-        wait_until(lambda: not pending(store), "the request is removed")
+        wait_until(lambda: not read_pending(store), "the request is removed")
         newest = agent.wait_dumped()
     assert len([d for d in newest.dumps if d.request == request.id]) == 1
 
@@ -86,7 +86,7 @@ def test_a_name_that_is_used_again_asks_again(database: MemoryDatabase, store: M
         agent.wait_dumped()
         submit(store, again)
         agent.wait(lambda m: dumps_for(m, "nightly") == 1, "it is taken up")
-        wait_until(lambda: not pending(store), "the request is removed")
+        wait_until(lambda: not read_pending(store), "the request is removed")
         submit(store, again)
         agent.wait(lambda m: dumps_for(m, "nightly") == 2, "it is taken up again")
         agent.wait_dumped()
@@ -151,7 +151,7 @@ def test_a_flood_of_requests_waits_in_the_landing_zone_and_all_are_carried_out(
         for number in range(12):
             keys = [[str(k)] for k in range(3 if number % 2 else 1)]
             submit(store, DumpRequest(id=f"r{number:02}", tables=["public.items"], keys=keys))
-        assert len(pending(store)) <= 5
+        assert len(read_pending(store)) <= 5
         wait_until(lambda: not list(store.list("requests/")), "all requests are removed")
         newest = agent.wait_dumped()
     assert [d.request for d in newest.dumps if d.request] == [f"r{n:02}" for n in range(12)]
@@ -207,7 +207,7 @@ def test_a_request_that_the_store_refuses_ends_neither_the_agent_nor_other_reque
         agent.wait(lambda m: any("odd" in n.text for n in m.notices), "it is refused")
         done = ask(agent, store, tables=["public.items"])
         assert done.dumps[-1].state == "complete"
-        wait_until(lambda: not pending(store), "it is removed when the store lets it")
+        wait_until(lambda: not read_pending(store), "it is removed when the store lets it")
     assert agent.error is None
 
 
@@ -255,7 +255,7 @@ def test_a_request_that_cannot_be_carried_out_is_refused_with_a_notice(
         agent.wait_dumped()
         submit(store, DumpRequest(**request_))
         manifest = agent.wait(lambda m: any(n.kind == "dump" for n in m.notices), "it is refused")
-        wait_until(lambda: not pending(store), "the request is removed")
+        wait_until(lambda: not read_pending(store), "the request is removed")
     assert reported in manifest.notices[0].text
     assert len(manifest.dumps) == 2
 

@@ -6,7 +6,7 @@ import pytest
 
 from connector.capture.tables import Repair, Tables
 from connector.errors import TableError
-from connector.landing.event_batch import Quarantine
+from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import LandedFile
 from connector.position import Position
 from connector.schema import Column, TableName, TableSchema
@@ -116,8 +116,8 @@ def test_a_changed_key_quarantines_the_table(tables: Tables) -> None:
 
 
 def test_a_table_that_is_quarantined_lands_nothing_and_takes_over_no_layout(tables: Tables) -> None:
-    tables.quarantine(Quarantine(NAME, 100, "odd value", "fix it"))
-    tables.quarantine(Quarantine(NAME, 200, "another", "fix it"))
+    tables.quarantine(QuarantineNotice(NAME, 100, "odd value", "fix it"))
+    tables.quarantine(QuarantineNotice(NAME, 200, "another", "fix it"))
     assert (tables.states[NAME].reason, tables.states[NAME].since) == ("odd value", 100)
     assert tables.adopt(layout("id", "a", "b"), 300) is None
     assert tables.landing([file_of(NAME)]) == []
@@ -126,7 +126,7 @@ def test_a_table_that_is_quarantined_lands_nothing_and_takes_over_no_layout(tabl
 
 def test_a_released_table_lands_under_its_present_layout_and_is_to_be_dumped(tables: Tables) -> None:
     tables.states[NAME].dumped = True
-    tables.quarantine(Quarantine(NAME, 100, "odd value", "fix it"))
+    tables.quarantine(QuarantineNotice(NAME, 100, "odd value", "fix it"))
     present = layout("id", "a", key=("a",))
     tables.release(NAME, present)
     state = tables.states[NAME]
@@ -148,7 +148,7 @@ def test_a_table_that_is_removed_is_reported(tables: Tables) -> None:
 
 def test_a_snapshot_does_not_change_with_the_tables(tables: Tables) -> None:
     before = tables.snapshot()
-    tables.quarantine(Quarantine(NAME, 100, "odd value", "fix it"))
+    tables.quarantine(QuarantineNotice(NAME, 100, "odd value", "fix it"))
     assert before[NAME].state == "captured"
 
 
@@ -173,7 +173,7 @@ def test_a_column_that_comes_back_between_two_looks_is_reported(tables: Tables) 
 def test_a_column_that_went_while_its_table_was_quarantined_leaves_all_rows_to_be_read_when_it_is_back(
     tables: Tables,
 ) -> None:
-    tables.quarantine(Quarantine(NAME, 100, "odd", "fix it"))
+    tables.quarantine(QuarantineNotice(NAME, 100, "odd", "fix it"))
     tables.release(NAME, layout("id"))
     assert tables.adopt(layout("id", "a"), 200) == Repair(NAME, None)
 
@@ -191,9 +191,9 @@ def test_a_column_that_is_back_in_another_case_leaves_all_rows_to_be_read(tables
     tables.adopt(layout("id", "B", "a"), 100)
     for _ in range(looks):
         tables.note_columns(NAME, {"id", "a"})
-    assert tables.is_back(NAME, {"id", "b", "a"}) == bool(looks)
+    assert tables.readds_dropped_column(NAME, {"id", "b", "a"}) == bool(looks)
     assert tables.adopt(layout("id", "b", "a"), 200) == Repair(NAME, None)
-    assert not tables.is_back(NAME, {"id", "b", "a"})
+    assert not tables.readds_dropped_column(NAME, {"id", "b", "a"})
     assert tables.adopt(layout("id", "b", "a", "c"), 300) == Repair(NAME, ("c",))
     tables.adopt(layout("id"), 400)
     assert tables.adopt(layout("id", "A"), 500) == Repair(NAME, None)

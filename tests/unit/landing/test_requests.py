@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from connector.landing import requests
-from connector.landing.requests import DumpRequest, Malformed, discard, pending, reject, submit
+from connector.landing.requests import DumpRequest, Malformed, discard, read_pending, reject, submit
 from connector.schema import TableName
 from connector.store.local import LocalStore
 from connector.testing.memory_store import MemoryStore
@@ -27,19 +27,19 @@ def store() -> MemoryStore:
 def test_a_request_is_read_as_it_was_submitted_until_it_is_discarded(store: MemoryStore) -> None:
     request = DumpRequest(tables=["public.orders"], keys=[["1"], ["2"]], reason="repair")
     assert submit(store, request) == request.id
-    assert pending(store) == [request]
-    assert pending(store) == [request]
-    discard(store, pending(store)[0])
-    assert pending(store) == []
+    assert read_pending(store) == [request]
+    assert read_pending(store) == [request]
+    discard(store, read_pending(store)[0])
+    assert read_pending(store) == []
     assert store.objects == {}
 
 
 def test_requests_come_in_the_order_they_were_made(store: MemoryStore) -> None:
     for name in ("20260102T000000-b", "20260101T000000-a", "hand made/ü"):
         submit(store, DumpRequest(id=name))
-    assert [r.id for r in pending(store)] == ["20260101T000000-a", "20260102T000000-b", "hand made/ü"]
-    discard(store, pending(store)[-1])
-    assert len(pending(store)) == 2
+    assert [r.id for r in read_pending(store)] == ["20260101T000000-a", "20260102T000000-b", "hand made/ü"]
+    discard(store, read_pending(store)[-1])
+    assert len(read_pending(store)) == 2
 
 
 def test_a_folder_that_a_spark_job_wrote_is_one_request(store: MemoryStore) -> None:
@@ -47,7 +47,7 @@ def test_a_folder_that_a_spark_job_wrote_is_one_request(store: MemoryStore) -> N
     store.put("requests/r1.json/_SUCCESS", b"")
     store.put("requests/r1.json/part-00000-x.txt", b"")
     store.put("requests/r1.json/part-00001-x.txt", json.dumps(body).encode() + b"\n")
-    (request,) = pending(store)
+    (request,) = read_pending(store)
     assert isinstance(request, DumpRequest)
     assert (request.id, request.tables, request.keys) == ("r1", [TableName("public", "orders")], [["1"]])
     discard(store, request)
@@ -60,7 +60,7 @@ def test_of_a_spark_jobs_request_in_a_local_folder_nothing_is_left(tmp_path: Pat
     for name in ("_SUCCESS", "._SUCCESS.crc", "part-0.txt", ".part-0.txt.crc"):
         (folder / name).write_text('{"tables": ["public.orders"]}' if name == "part-0.txt" else "")
     submit(store, DumpRequest(id="by hand"))
-    for request in pending(store):
+    for request in read_pending(store):
         discard(store, request)
     assert list(tmp_path.iterdir()) == [folder.parent]
     assert list(folder.parent.iterdir()) == []
@@ -68,11 +68,11 @@ def test_of_a_spark_jobs_request_in_a_local_folder_nothing_is_left(tmp_path: Pat
 
 def test_a_folder_that_is_still_being_written_waits(store: MemoryStore) -> None:
     store.put("requests/r1.json/_temporary/0/part-00000.json", b'{"kind": "dump"}')
-    assert pending(store) == []
+    assert read_pending(store) == []
     store.put("requests/r1.json/part-00000.json", b'{"kind": "du')
-    assert pending(store) == []
+    assert read_pending(store) == []
     store.put("requests/r1.json/_SUCCESS", b"")
-    assert isinstance(pending(store)[0], Malformed)
+    assert isinstance(read_pending(store)[0], Malformed)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_what_is_no_request_is_reported_and_moved_aside(
 ) -> None:
     store.put("requests/bad.json", content)
     submit(store, DumpRequest(id="good"))
-    bad, good = pending(store)
+    bad, good = read_pending(store)
     assert isinstance(bad, Malformed)
     assert bad.id == "bad"
     assert problem in bad.problem
     assert good.id == "good"
     reject(store, bad, bad.problem)
-    assert [r.id for r in pending(store)] == ["good"]
+    assert [r.id for r in read_pending(store)] == ["good"]
     assert problem in (store.read("rejected/bad.reason.txt") or b"").decode()
     assert store.read("rejected/bad.json") == content
 
@@ -116,7 +116,7 @@ def test_a_request_that_is_discarded_while_it_is_read_is_overlooked(store: Memor
 
     vanishing = Vanishing()
     submit(vanishing, DumpRequest())
-    assert pending(vanishing) == []
+    assert read_pending(vanishing) == []
 
 
 def test_a_request_for_no_table_is_refused() -> None:
@@ -138,31 +138,31 @@ def test_what_cannot_be_read_is_no_request_and_goes(tmp_path: Path, monkeypatch:
     for number in range(4):
         (folder / "parts.json" / f"part-{number}").touch()
     (folder / "parts.json" / "_SUCCESS").touch()
-    found = {request.id: request for request in pending(store)}
+    found = {request.id: request for request in read_pending(store)}
     assert set(found) == {"good", "pipe", "link", "huge", "parts", "requests/\\udcff\x1b.json"}
     for request in found.values():
         if isinstance(request, Malformed):
             assert ("can't be read" in request.problem) == ("json" not in request.id)
             reject(store, request, request.problem)
-    assert [request.id for request in pending(store)] == ["good"]
+    assert [request.id for request in read_pending(store)] == ["good"]
     assert (tmp_path / "secret").exists()
 
 
 def test_names_that_mean_the_same_are_not_one_request(store: MemoryStore) -> None:
     for name in ("a.json", "a", "%61.json", "a.1.json"):
         store.put(f"requests/{name}", b'{"tables": ["public.orders"]}')
-    found = pending(store)
+    found = read_pending(store)
     assert {request.id for request in found} == {"a", "requests/a", "requests/%61.json", "a.1"}
     discard(store, next(request for request in found if request.id == "a"))
-    assert {request.id for request in pending(store)} == {"requests/a", "requests/%61.json", "a.1"}
+    assert {request.id for request in read_pending(store)} == {"requests/a", "requests/%61.json", "a.1"}
 
 
 def test_a_request_that_took_the_name_of_another_is_not_removed_with_it(store: MemoryStore) -> None:
     submit(store, DumpRequest(id="nightly", tables=["a.b"]))
-    (first,) = pending(store)
+    (first,) = read_pending(store)
     submit(store, DumpRequest(id="nightly", tables=["c.d"]))
     discard(store, first)
-    (second,) = pending(store)
+    (second,) = read_pending(store)
     assert isinstance(second, DumpRequest)
     assert list(map(str, second.tables or ())) == ["c.d"]
 
@@ -181,7 +181,7 @@ def test_whatever_is_written_is_a_request_or_malformed(content: Any) -> None:
     store = MemoryStore()
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     store.put("requests/x.json", data)
-    (request,) = pending(store)
+    (request,) = read_pending(store)
     assert isinstance(request, (DumpRequest, Malformed))
     reject(store, request, "for a reason")
-    assert pending(store) == []
+    assert read_pending(store) == []

@@ -12,7 +12,15 @@ from connector.errors import GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge import commits
-from merge.commits import COMMITS_READ, Commits, Mark, commits_of, is_of, read_commits, still_holds
+from merge.commits import (
+    COMMITS_READ,
+    Commits,
+    Mark,
+    commits_of,
+    is_from_landing_zone,
+    read_commits,
+    version_is_unchanged,
+)
 from merge.control_table import Frontier
 from merge.target import Target
 from tests.support.landed import Landed
@@ -38,17 +46,17 @@ def ours(manifest: int, *, rebuilt: int = 0) -> tuple[str, Mark]:
 
 
 def created(manifest: int = 1) -> tuple[str, Mark]:
-    return ("CREATE TABLE", Mark("shop", manifest).of_layout())
+    return ("CREATE TABLE", Mark("shop", manifest).for_layout_commit())
 
 
 def altered(manifest: int) -> tuple[str, Mark]:
-    return ("ADD COLUMNS", Mark("shop", manifest).of_layout())
+    return ("ADD COLUMNS", Mark("shop", manifest).for_layout_commit())
 
 
 def test_our_commits_and_what_keeps_rows_continue() -> None:
     rows = history(created(), ours(1), "OPTIMIZE", "ADD COLUMNS", ours(2), "VACUUM START", "VACUUM END")
-    assert judged(rows, 1) == Commits(4, manifest=2, newest=6, breach=None, last=Mark("shop", 2))
-    assert judged(rows, None).breach is None
+    assert judged(rows, 1) == Commits(4, manifest=2, newest=6, why_broken=None, last=Mark("shop", 2))
+    assert judged(rows, None).why_broken is None
 
 
 @pytest.mark.parametrize(
@@ -70,38 +78,41 @@ def test_our_commits_and_what_keeps_rows_continue() -> None:
 )
 def test_whatever_else_changes_rows_is_a_breach(operation: str) -> None:
     rows = history(created(), ours(1), operation, ours(2))
-    assert judged(rows, 1).breach == f"version 2 is a {operation} by another writer"
-    assert judged(rows, None).breach
-    assert judged(rows, 3).breach is None  # it was there when that frontier was recorded
+    assert judged(rows, 1).why_broken == f"version 2 is a {operation} by another writer"
+    assert judged(rows, None).why_broken
+    assert judged(rows, 3).why_broken is None  # it was there when that frontier was recorded
 
 
 def test_a_rebuild_fixes_what_was_before_it_and_nothing_after() -> None:
     rows = history(created(), ours(1), "RESTORE", ours(2), ours(2, rebuilt=1))
-    assert judged(rows, 1).breach is None
-    assert judged([*history("DELETE", oldest=5), *rows], 1).breach
+    assert judged(rows, 1).why_broken is None
+    assert judged([*history("DELETE", oldest=5), *rows], 1).why_broken
 
 
 def test_another_sources_commits_are_someone_elses() -> None:
     rows = history(created(), ours(1), ("MERGE", Mark("warehouse", 2)))
-    assert judged(rows, 1).breach
+    assert judged(rows, 1).why_broken
 
 
 def test_versions_that_began_again_and_a_history_that_is_gone_do_not_continue() -> None:
-    assert judged(history(created(), ours(1)), 5).breach == "its newest version is 1, but we merged version 5"
+    assert (
+        judged(history(created(), ours(1)), 5).why_broken
+        == "its newest version is 1, but we merged version 5"
+    )
     cut_short = history(ours(8), ours(9), oldest=40)
-    assert judged(cut_short, 20).breach == "its history before version 40 is gone"
-    assert judged(cut_short, 39).breach is None
+    assert judged(cut_short, 20).why_broken == "its history before version 40 is gone"
+    assert judged(cut_short, 39).why_broken is None
 
 
 def test_a_commit_of_a_merge_that_was_overtaken_is_a_breach() -> None:
     """It may have brought rows back; Delta's fence keeps it out, where a platform lets it."""
-    assert judged(history(created(), ours(3), ours(2)), 0).breach
+    assert judged(history(created(), ours(3), ours(2)), 0).why_broken
 
 
 def test_without_user_metadata_writes_may_be_ours_and_a_restore_is_still_seen() -> None:
     rows = history("CREATE TABLE", "WRITE", "MERGE")
-    assert judged(rows, 0) == Commits(version=2, manifest=None, newest=2, breach=None)
-    assert judged(history("CREATE TABLE", "WRITE", "RESTORE", "MERGE"), 1).breach
+    assert judged(rows, 0) == Commits(version=2, manifest=None, newest=2, why_broken=None)
+    assert judged(history("CREATE TABLE", "WRITE", "RESTORE", "MERGE"), 1).why_broken
 
 
 def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_another_rebuild() -> None:
@@ -109,7 +120,7 @@ def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_anot
     merged = Mark("shop", 7)
     first = merged.rebuild_after(Mark("shop", 6, rebuilt=4))
     touched = judged(history(created(), ours(6), ("MERGE", merged), ("WRITE", first), "DELETE"), 1)
-    assert (touched.breach, touched.last) == ("version 4 is a DELETE by another writer", first)
+    assert (touched.why_broken, touched.last) == ("version 4 is a DELETE by another writer", first)
     second = merged.rebuild_after(touched.last)
     assert (
         merged.delta_txn_version
@@ -123,18 +134,18 @@ def test_a_rebuild_passes_the_fence_after_a_merge_of_its_manifest_and_after_anot
 def test_a_frontier_whose_commit_is_another_one_now_does_not_continue() -> None:
     """The table's files were restored as they were at version 1; OPTIMIZE gave it the numbers again."""
     rows = history(created(), ours(1), "OPTIMIZE", "OPTIMIZE", ours(4))
-    assert judged(rows, 3).breach == "version 3 is no longer our commit"
-    assert judged([*history(created(), ours(1), "OPTIMIZE", ours(4, rebuilt=1))], 2).breach is None
-    assert judged(history(created(), ours(4)), 0).breach is None
+    assert judged(rows, 3).why_broken == "version 3 is no longer our commit"
+    assert judged([*history(created(), ours(1), "OPTIMIZE", ours(4, rebuilt=1))], 2).why_broken is None
+    assert judged(history(created(), ours(4)), 0).why_broken is None
 
 
 def test_nor_does_one_whose_commit_there_was_made_on_top_of_an_older_copy() -> None:
     """The files were restored as they were at version 1, and the next merge gave version 2 again."""
     rows = history(created(), ours(1), ours(3))
-    assert judged(rows, 2, manifest=2).breach == "version 2 is no longer our commit"
-    assert judged(rows, 2, manifest=3).breach is None
-    assert judged(rows, 2, manifest=4).breach is None  # it had nothing to apply from manifest 4
-    assert judged(history(created(), ours(1), ours(3, rebuilt=1)), 1, manifest=2).breach is None
+    assert judged(rows, 2, manifest=2).why_broken == "version 2 is no longer our commit"
+    assert judged(rows, 2, manifest=3).why_broken is None
+    assert judged(rows, 2, manifest=4).why_broken is None  # it had nothing to apply from manifest 4
+    assert judged(history(created(), ours(1), ours(3, rebuilt=1)), 1, manifest=2).why_broken is None
 
 
 @pytest.mark.parametrize(
@@ -143,27 +154,27 @@ def test_nor_does_one_whose_commit_there_was_made_on_top_of_an_older_copy() -> N
 def test_nor_does_one_that_was_put_back_as_it_was_without_rows(made: str | tuple[str, Mark]) -> None:
     """Manifest 2 had brought the first rows, at version 1."""
     rows = history(created(), made, ours(3))
-    assert judged(rows, 1, manifest=2).breach == "version 1 is no longer our commit"
-    assert judged(rows[1:], 1, manifest=2).breach == "version 1 is no longer our commit"
+    assert judged(rows, 1, manifest=2).why_broken == "version 1 is no longer our commit"
+    assert judged(rows[1:], 1, manifest=2).why_broken == "version 1 is no longer our commit"
 
 
 def test_nor_does_one_whose_commit_there_is_the_last_that_was_read() -> None:
     rows = history(ours(1), "OPTIMIZE", *["OPTIMIZE"] * (COMMITS_READ - 2), ours(4))
-    assert judged(rows[:COMMITS_READ], 1, manifest=3).breach == "version 1 is no longer our commit"
+    assert judged(rows[:COMMITS_READ], 1, manifest=3).why_broken == "version 1 is no longer our commit"
 
 
 def test_somebodys_write_into_a_table_that_has_had_no_rows_is_a_breach() -> None:
-    assert judged(history(created(), "WRITE"), 0).breach == "version 1 is a WRITE by another writer"
+    assert judged(history(created(), "WRITE"), 0).why_broken == "version 1 is a WRITE by another writer"
 
 
 def test_a_commit_that_only_altered_the_layout_does_not_say_that_the_rows_are_there() -> None:
     """A merge up to manifest 9 created or altered the table, and crashed; the next one goes up to 7."""
     rows = history(created(), ours(5), altered(9))
-    assert judged(rows, 1) == Commits(1, manifest=5, newest=2, breach=None, last=Mark("shop", 5))
+    assert judged(rows, 1) == Commits(1, manifest=5, newest=2, why_broken=None, last=Mark("shop", 5))
     rows = history(created(), ours(5), altered(9), ours(7))
-    assert judged(rows, 1) == Commits(3, manifest=7, newest=3, breach=None, last=Mark("shop", 7))
+    assert judged(rows, 1) == Commits(3, manifest=7, newest=3, why_broken=None, last=Mark("shop", 7))
     rows = history(created(9), altered(10))
-    assert judged(rows, None) == Commits(0, manifest=None, newest=1, breach=None, last=None)
+    assert judged(rows, None) == Commits(0, manifest=None, newest=1, why_broken=None, last=None)
 
 
 def test_a_manifest_of_the_same_number_is_another_landing_zones_unless_it_was_written_as_the_same() -> None:
@@ -173,12 +184,12 @@ def test_a_manifest_of_the_same_number_is_another_landing_zones_unless_it_was_wr
     lost.get = missing  # type: ignore[method-assign]
     mark = Mark("shop", 1, write_id="here-1")
     assert Mark.parse(mark.to_json(), "shop") == mark == replace(mark.rebuild_after(None), rebuilt=0)
-    assert Mark.parse(mark.of_layout().to_json(), "shop") == replace(mark, layout=True)
-    assert is_of(landing, mark)
-    assert is_of(landing, None)
-    assert not is_of(landing, Mark("shop", 1, write_id="there-1"))
-    assert not is_of(landing, Mark("shop", 1))
-    assert not is_of(lost, mark)
+    assert Mark.parse(mark.for_layout_commit().to_json(), "shop") == replace(mark, layout=True)
+    assert is_from_landing_zone(landing, mark)
+    assert is_from_landing_zone(landing, None)
+    assert not is_from_landing_zone(landing, Mark("shop", 1, write_id="there-1"))
+    assert not is_from_landing_zone(landing, Mark("shop", 1))
+    assert not is_from_landing_zone(lost, mark)
 
 
 def missing(number: int) -> Manifest:
@@ -192,7 +203,7 @@ def test_the_commit_at_the_place_is_read_though_a_hundred_have_come_since(
     rows = history(created(), ours(1), *["OPTIMIZE"] * (COMMITS_READ - 1), "WRITE")
     shown(monkeypatch, rows)
     found = read_commits(SPARK, TARGET, "shop", Frontier(1, 1))
-    assert found.breach == f"version {COMMITS_READ + 1} is a WRITE by another writer"
+    assert found.why_broken == f"version {COMMITS_READ + 1} is a WRITE by another writer"
 
 
 SPARK: Any = None
@@ -218,13 +229,17 @@ def test_a_cut_of_before_the_files_were_put_back_no_longer_holds(
         Frontier(3, 3 + since + 1),
         Frontier(4, 2),
     ]
-    held = [still_holds(SPARK, TARGET, "shop", frontier) for frontier in cuts]
+    held = [version_is_unchanged(SPARK, TARGET, "shop", frontier) for frontier in cuts]
     assert held == [True, True, False, False, False, True]
 
 
 def test_nor_does_one_whose_version_was_cleaned_up_or_is_unmarked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a platform keeps no user metadata, any commit may be ours."""
     shown(monkeypatch, history(ours(8), "OPTIMIZE", ours(9), oldest=40))
-    assert [still_holds(SPARK, TARGET, "shop", Frontier(8, n)) for n in (39, 40, 41)] == [False, True, False]
+    assert [version_is_unchanged(SPARK, TARGET, "shop", Frontier(8, n)) for n in (39, 40, 41)] == [
+        False,
+        True,
+        False,
+    ]
     shown(monkeypatch, history("CREATE TABLE", "WRITE", "MERGE"))
-    assert still_holds(SPARK, TARGET, "shop", Frontier(1, 1))
+    assert version_is_unchanged(SPARK, TARGET, "shop", Frontier(1, 1))

@@ -12,7 +12,7 @@ from connector.landing.format import manifest_path
 from connector.schema import TableName
 from merge import job
 from merge.control_table import Frontier, Frontiers
-from merge.job import _chosen, _newest, _Run
+from merge.job import _chosen, _MergeRun, _newest
 from merge.landing_zone import LandingZone
 from merge.target import targets_of
 from tests.support.landed import Landed, config_of, schema_of
@@ -54,12 +54,12 @@ def frontiers_at(newest: int, **frontiers: Frontier) -> Frontiers:
     return Frontiers(newest, 1, 10 * newest, True, named)
 
 
-def run_of(zone: Zone, frontiers: Frontiers, **options: Any) -> _Run:
+def run_of(zone: Zone, frontiers: Frontiers, **options: Any) -> _MergeRun:
     config: Any = config_of("/nowhere", "/nowhere")
     spark: Any = None
     landing: Any = zone
     manifest = zone.get(zone.number)
-    return _Run(spark, config, landing, frontiers, manifest, lambda _: None, **{"asks": True, **options})
+    return _MergeRun(spark, config, landing, frontiers, manifest, lambda _: None, **{"asks": True, **options})
 
 
 @pytest.mark.parametrize(("until", "number", "chosen"), [(1, None, []), (2, 2, ["b"]), (3, 3, ["a", "b"])])
@@ -120,7 +120,7 @@ def test_rows_of_a_quarantined_table_are_not_asked_for(state: Any) -> None:
     zone.commit(30, [])
     run = run_of(zone, frontiers_at(1))
     target = targets_of(run.config, [A.table])[A.table]
-    assert run._asks_again(Frontier(1, 5, "id", missing=3), target) == (state == "captured")
+    assert run._may_request_again(Frontier(1, 5, "id", missing=3), target) == (state == "captured")
 
 
 def test_requests_are_looked_for_without_being_opened() -> None:

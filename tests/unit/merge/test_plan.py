@@ -87,7 +87,7 @@ def test_log_from_before_a_full_dump_is_not_read_again_for_a_chunk_that_comes_af
     twice = landed.log(NARROW, [event(18, key=9), event(30)])
     landed.commit(60, [twice])
     plan = plan_table(T, landed, 3, 4)
-    assert (plan.files, plan.low, plan.astride) == ((twice,), (1, 25), True)
+    assert (plan.files, plan.low, plan.straddles_sweep) == ((twice,), (1, 25), True)
     assert plan.swept is not None
     assert Position(1, 18, 0) < plan.swept < Position(1, 30, 0)
 

@@ -9,7 +9,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 from connector.errors import FencedError
-from merge.retry import ATTEMPTS, attempts
+from merge.retry import ATTEMPTS, with_retries
 
 CONFLICT = PySparkException("[DELTA_CONCURRENT_APPEND] another one came first")
 
@@ -29,14 +29,14 @@ class Commit:
 
 def test_a_commit_that_lost_is_repeated() -> None:
     commit = Commit(ATTEMPTS - 1)
-    assert attempts(commit, "public.t") == "done"
+    assert with_retries(commit, "public.t") == "done"
     assert commit.calls == ATTEMPTS
 
 
 def test_one_that_always_loses_is_reported_with_its_cause() -> None:
     commit = Commit(ATTEMPTS)
     with pytest.raises(FencedError, match=r"public\.t: another job keeps writing there") as refused:
-        attempts(commit, "public.t")
+        with_retries(commit, "public.t")
     assert (commit.calls, refused.value.__cause__) == (ATTEMPTS, CONFLICT)
 
 
@@ -44,5 +44,5 @@ def test_one_that_always_loses_is_reported_with_its_cause() -> None:
 def test_other_errors_are_not_repeated(error: Exception) -> None:
     commit = Commit(1, error)
     with pytest.raises(type(error)) as raised:
-        attempts(commit, "public.t")
+        with_retries(commit, "public.t")
     assert (commit.calls, raised.value) == (1, error)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.errors import BugError, TableError
-from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.mysql.codec import rows_event as rows_module
 from connector.mysql.codec import segment as segment_module
-from connector.mysql.codec.rows_event import truncate_event
+from connector.mysql.codec.rows_event import make_truncate_event
 from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions, pack_position
 from connector.mysql.codec.table_map import parse_table_map
 from connector.schema import TableName
@@ -321,7 +321,7 @@ def test_a_damaged_event_quarantines_the_table(written, data):
     cut = data.draw(st.integers(27, len(event) - 1))
     events = [*written.events[:which], event[:cut], *written.events[which + 1 :]]
     found = list(written.segment(events).decode())
-    whole = not found or not isinstance(found[-1], Quarantine)
+    whole = not found or not isinstance(found[-1], QuarantineNotice)
     if whole:  # cut between two rows: nothing tells
         assert sum(b.table.num_rows for b in found) < len(written.rows)
     else:
@@ -363,7 +363,7 @@ def test_dates_that_do_not_exist_are_null_with_their_text_beside(column, value, 
 
 def test_a_truncate_is_an_event_of_its_own():
     written = one_column(Col("c", 3, unsigned=False), [reference.integer(5, 4)])
-    rows = landed(written.segment([*written.events, truncate_event(7), *written.events]))
+    rows = landed(written.segment([*written.events, make_truncate_event(7), *written.events]))
     assert [(r["_cdc"]["op"], r["id"], r["c"], r["_cdc"]["unchanged"]) for r in rows] == [
         ("insert", 0, 5, None),
         ("truncate", None, None, None),
@@ -434,7 +434,7 @@ def test_a_difference_of_json_is_carried_out_on_the_document_before():
 )
 def test_a_difference_that_cannot_be_carried_out_quarantines_the_table(event, reason):
     found = list(Written(JSON_COLUMNS, [event]).segment().decode())
-    assert isinstance(found[0], Quarantine)
+    assert isinstance(found[0], QuarantineNotice)
     assert reason in found[0].reason
     assert "column j" in found[0].reason
     assert "binlog_row_value_options" in found[0].hint
@@ -465,7 +465,7 @@ def test_a_layout_with_a_problem_quarantines_only_its_table():
             1, 9, None, [good.events[0], other, good.events[0]], [0, 1, 2], transactions, layouts
         ).decode()
     )
-    assert [type(f).__name__ for f in found] == ["Quarantine", "EventBatch"]
+    assert [type(f).__name__ for f in found] == ["QuarantineNotice", "EventBatch"]
     assert (str(found[0].table), found[0].reason, found[0].hint) == ("d.t", "it cannot be read", "fix it")
     assert found[1].table.to_pylist()[0]["_cdc"]["seq"] == 1 << 32
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from connector.errors import BugError, PreconditionError, TransientError
-from connector.landing.event_batch import EventBatch, Quarantine
+from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.manifest import LastCommit
 from connector.mysql.codec.segment import pack_position
 from connector.mysql.codec.table_map import MappedColumn, TableMap, table_name_of
@@ -153,8 +153,8 @@ def landed(segment: object) -> list[tuple[str, int | None, int, int]]:
     return sorted(found, key=lambda row: row[2:])
 
 
-def quarantines(segment: object) -> list[Quarantine]:
-    return [found for found in segment.decode() if isinstance(found, Quarantine)]  # type: ignore[attr-defined]
+def quarantines(segment: object) -> list[QuarantineNotice]:
+    return [found for found in segment.decode() if isinstance(found, QuarantineNotice)]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("tail", [0, 4])

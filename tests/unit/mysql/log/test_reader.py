@@ -8,7 +8,7 @@ import pytest
 
 from connector.errors import TransientError
 from connector.mysql.log import events, reader
-from connector.mysql.log.reader import MysqlLog
+from connector.mysql.log.reader import MysqlLogReader
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
 from tests.unit.mysql.log.test_buffer import Log
@@ -40,7 +40,7 @@ def test_a_long_transaction_of_tables_that_are_not_captured_is_no_log_that_stand
     monkeypatch.setattr(reader, "log_files", lambda *_: {})
     monkeypatch.setattr(reader.time, "monotonic", lambda: now[0])
     server = Server(False, "9.0", 1, "u", False)
-    reading = MysqlLog(
+    reading = MysqlLogReader(
         1, log.buffer, cast(Any, stream), cast(Any, None), server, WrittenTables(), writable=True
     )
     for _ in range(4):
@@ -85,7 +85,7 @@ def test_a_server_that_becomes_a_replica_is_written_no_more_until_it_is_none(
     monkeypatch.setattr(reader, "LOOK_SECONDS", -1)
     server = Server(False, "9.0", 1, "u", False)
     none = cast(Any, None)
-    reading = MysqlLog(1, log.buffer, cast(Any, stream), none, server, state_tables, writable=True)
+    reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, state_tables, writable=True)
     state_tables.writable = False
     reading.read(0, 1 << 20)
     log.buffer._files.created = 1

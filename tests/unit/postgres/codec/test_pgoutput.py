@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.errors import BugError
-from connector.landing.event_batch import EventBatch, Quarantine, arrow_schema
+from connector.landing.event_batch import EventBatch, QuarantineNotice, arrow_schema
 from connector.position import Position
 from connector.postgres.codec import segment as pgoutput
 from connector.postgres.codec.copytext import CopiedRows, split_rows
@@ -29,7 +29,7 @@ from connector.postgres.codec.pgoutput import (
     parse_type,
     to_datetime,
 )
-from connector.postgres.codec.segment import Layout, PgSegment, Transactions
+from connector.postgres.codec.segment import Layout, PostgresSegment, Transactions
 from connector.postgres.codec.text_values import decode_column
 from connector.schema import Column, TableName, TableSchema
 from tests.unit.postgres.codec.reference_codec import (
@@ -65,7 +65,7 @@ def segment(payloads, starts=(0,), layouts=(orders, items), first_ordinal=0, bas
     for number, start in enumerate(starts):
         transactions.add(start, Begin(1000 + 10 * number, COMMITTED + number, 2**31 + number))
     payloads = [b"x" * base + p for p in payloads]
-    return PgSegment(
+    return PostgresSegment(
         EPOCH, 5000, None, payloads, transactions, layouts, base=base, first_ordinal=first_ordinal
     )
 
@@ -409,7 +409,7 @@ def test_a_table_that_cannot_be_decoded_is_quarantined_and_the_others_go_on(payl
     payloads = [good, fine, payload] if last else [good, fine, payload, good]
     batch, quarantined = decoded(payloads, starts=(0, 1))
     assert [r[3] for r in events(batch)] == ["x"] * (len(payloads) - 2)
-    assert isinstance(quarantined, Quarantine)
+    assert isinstance(quarantined, QuarantineNotice)
     assert (str(quarantined.table), quarantined.lsn) == ("public.orders", 1010)
     assert quarantined.hint
     assert re.search(reason, quarantined.reason), quarantined.reason
@@ -428,7 +428,7 @@ def test_other_columns_than_the_schema_has_quarantine_the_table():
         schema=table(ORDERS, "orders", [("id", "bigint"), ("x", "string"), ("total", "int")]).schema
     )
     (result,) = decoded([insert(ORDERS, ["1", "a", "1"])], layouts=[renamed])
-    assert isinstance(result, Quarantine)
+    assert isinstance(result, QuarantineNotice)
     assert "columns" in result.reason
 
 
@@ -437,7 +437,7 @@ def test_a_table_once_quarantined_gives_no_later_batch(monkeypatch):
     payloads = [insert(ORDERS, [key, None, None]) for key in ("1", "2", "x", "4", "5", "6")]
     first, second = decoded(payloads)
     assert [r[3] for r in events(first)] == [1, 2]
-    assert isinstance(second, Quarantine)
+    assert isinstance(second, QuarantineNotice)
 
 
 @pytest.mark.parametrize(

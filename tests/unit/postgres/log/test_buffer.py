@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from datetime import datetime, timedelta, timezone
 
-from connector.landing.event_batch import Quarantine
+from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import InvisibleCommit, LastCommit
 from connector.postgres.catalog import Layout
 from connector.postgres.log.buffer import LogBuffer
@@ -43,7 +43,7 @@ def test_what_is_quarantined_in_an_open_transaction_is_handed_over_with_it() -> 
     assert [*buffer.take().decode()] == []
     buffer.feed([commit], 0)
     (quarantined,) = buffer.take().decode()
-    assert isinstance(quarantined, Quarantine)
+    assert isinstance(quarantined, QuarantineNotice)
     assert quarantined.lsn == 100
 
 

@@ -38,7 +38,7 @@ _MYSQL_82 = (
 
 
 @dataclass(frozen=True)
-class MariaDatabase:
+class MysqlDatabase:
     """One test's database: `execute` for set-up, `connect` for sessions that a test holds open.
 
     The members from `kind` on implement `tests.support.tested_database`.
@@ -180,12 +180,12 @@ class MariaDatabase:
 
 
 @contextlib.contextmanager
-def fresh_database(server: MariadbServer | MysqlServer, name: str) -> Iterator[MariaDatabase]:
+def fresh_database(server: MariadbServer | MysqlServer, name: str) -> Iterator[MysqlDatabase]:
     """Create a new database; drop it at the end."""
-    database = MariaDatabase(server, name)
-    MariaDatabase(server, "").execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+    database = MysqlDatabase(server, name)
+    MysqlDatabase(server, "").execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
     try:
         yield database
     finally:
         if server.running:
-            MariaDatabase(server, "").execute(f"DROP DATABASE IF EXISTS `{name}`")
+            MysqlDatabase(server, "").execute(f"DROP DATABASE IF EXISTS `{name}`")
