@@ -1,4 +1,4 @@
-"""Find which transactions a server has executed, and where in its log those begin that we lack.
+"""Decide whether a server's log continues another's, and find where in it what we lack begins.
 
 This distinguishes a failover from a gap: another server's log continues ours if the server has executed all
 that has landed, and still has the log of everything else. Nothing here keeps state.
@@ -26,7 +26,7 @@ from pymysql.connections import Connection
 from connector.errors import TransientError
 from connector.landing.manifest import LastCommit
 from connector.mysql import continuity
-from connector.mysql.codec.segment import unpack_position
+from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import literal, query, row, rows
 from connector.mysql.continuity import to_datetime
 from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
@@ -35,6 +35,37 @@ from connector.mysql.log.packet import BASE, BODY, FILE_START, FLAGS, TYPE, head
 from connector.mysql.log.stream import BinlogStream, LogEndedError
 from connector.mysql.server import LogFile, Server, end_of_log, position_of
 from connector.source import ResumePoint
+
+
+def continuation(
+    connection: Connection[Any],
+    server: Server,
+    files: Mapping[int, LogFile],
+    known: ResumePoint,
+    *,
+    missing_gtids: Callable[[str], str],
+    open_file: Callable[[LogFile], BinlogStream],
+) -> tuple[LogFile, ResumePoint] | str:
+    """Return where this server's log continues another's after `known`, or why it does not.
+
+    The file to begin with, preceded only by transactions that have landed, and the point at its start.
+    `missing_gtids` returns what the server has not executed of a set, empty if nothing; `open_file` opens a
+    file of its log.
+    """
+    gtids, needed = known.gtids, known.gtids_needed
+    if gtids is None or not has_gtids(connection, server):
+        return "no GTIDs exist to compare"
+    must = gtids if needed is None else needed
+    if lacking := missing_gtids(must):
+        return f"it never executed {lacking}"
+    if unproven := why_unproven(connection, server, files, known.last_commit, open_file):
+        return unproven
+    if must != gtids:
+        gtids = executed_of(connection, server, gtids, must)
+    file = first_file_after(connection, server, files, gtids)
+    if file is None:
+        return f"its log of what follows {gtids} is purged"
+    return file, ResumePoint(pack_position(file.number, 4), (), gtids, server.uuid, needed)
 
 
 def has_gtids(connection: Connection[Any], server: Server) -> bool:

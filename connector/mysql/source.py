@@ -290,22 +290,18 @@ class MysqlSource:
         reason: str,
     ) -> str | Failover:
         """Check whether another server's log continues ours; if not, return what is missing."""
-        gtids, needed = known.gtids, known.gtids_needed
-        if gtids is None or not failover.has_gtids(connection, here):
-            return f"{reason}, and no GTIDs exist to compare"
-        must = gtids if needed is None else needed
-        if lacking := self._missing_gtids(connection, here, must):
-            return f"{reason}, and it never executed {lacking}"
-        open_file = lambda file: self._stream_of(here, files, pack_position(file.number, 4))  # noqa: E731
-        if unproven := failover.why_unproven(connection, here, files, known.last_commit, open_file):
-            return f"{reason}, and {unproven}"
-        if must != gtids:
-            gtids = failover.executed_of(connection, here, gtids, must)
-        file = failover.first_file_after(connection, here, files, gtids)
-        if file is None:
-            return f"{reason}, and its log of what follows {gtids} is purged"
+        found = failover.continuation(
+            connection,
+            here,
+            files,
+            known,
+            missing_gtids=lambda gtids: self._missing_gtids(connection, here, gtids),
+            open_file=lambda file: self._stream_of(here, files, pack_position(file.number, 4)),
+        )
+        if isinstance(found, str):
+            return f"{reason}, and {found}"
+        file, resume_point = found
         self._begun = RecordedFile(here.uuid, file.number, self._created(here, file.name))
-        resume_point = ResumePoint(pack_position(file.number, 4), (), gtids, here.uuid, needed)
         begins = format_binlog_position(resume_point.position)
         return Failover(resume_point, f"{reason}; nothing is missing, and it continues at {begins}")
 
