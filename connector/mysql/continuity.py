@@ -12,6 +12,7 @@ match only if it is the same one, since only the process that created a file eve
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 
 from connector.errors import BugError, TransientError
@@ -21,14 +22,38 @@ from connector.mysql.log import events
 from connector.mysql.log.events import Begin
 from connector.mysql.log.packet import BODY, FILE_START, FLAGS, TYPE, header_of
 from connector.mysql.log.stream import SILENCE_SECONDS, BinlogStream, LogEndedError, UnreadableLogError
-from connector.mysql.server import format_binlog_position
-
-"""Offset of a file's first event."""
+from connector.mysql.server import LogFile, format_binlog_position
+from connector.mysql.state_tables import RecordedFile
 
 _GARBAGE = (BugError, IndexError, ValueError, OverflowError)
 """Errors from reading a begin where no event begins."""
 
 _ANONYMOUS, _FILE = "anonymous", "begin of the file"
+
+
+def why_position_gone(
+    files: Mapping[int, LogFile],
+    position: int,
+    recorded_file: RecordedFile | None,
+    created: Callable[[str], int],
+) -> str | None:
+    """Return why the same server's log does not continue at a position, or None.
+
+    `recorded_file` is the file that was read when it began; `created` returns when a file was, by its name.
+    """
+    number, offset = unpack_position(position)
+    if number not in files:
+        first, last = min(files), max(files)
+        return f"binlog file {number} is gone (files {first} to {last} exist): purged, reset or another log"
+    if offset > files[number].size:
+        size = files[number].size
+        return f"binlog file {files[number].name} ends at {size}, before {offset}: reset or another log"
+    if recorded_file is None or recorded_file.file < min(files):
+        return None  # purged as usual: nothing is left to compare
+    found = files.get(recorded_file.file)
+    if found is None or created(found.name) != recorded_file.created:
+        return f"binlog file {recorded_file.file} is not the one that was read: the log was reset"
+    return None
 
 
 def to_datetime(micros: int) -> datetime:

@@ -24,7 +24,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from connector.errors import TransientError
-from connector.landing.manifest import LastCommit
+from connector.landing.manifest import LastCommit, Manifest
 from connector.mysql import continuity
 from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import literal, query, row, rows
@@ -281,6 +281,18 @@ def _newest(gtids: list[Gtid]) -> dict[tuple[str, int | None], int]:
         of = gtid.origin, gtid.server
         newest[of] = max(gtid.number, newest.get(of, 0))
     return newest
+
+
+def is_known(connection: Connection[Any], server: Server, landed: Manifest, shared: str | None) -> bool:
+    """Return whether a landing zone was provably read from this server or a replica of it.
+
+    `shared`: the identity in our own tables, which replicas copy.
+    """
+    if landed.source.system_id in (shared, server.uuid):
+        return True
+    if landed.gtids is None or landed.source.kind != server.kind:
+        return False
+    return shares_history(connection, server, landed.gtids)
 
 
 def shares_history(connection: Connection[Any], server: Server, gtids: str) -> bool:

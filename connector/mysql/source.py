@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -104,7 +105,7 @@ class MysqlSource:
         server = self._server_of(connection)
         with driver_errors("reading the identity"):
             shared = self._state_tables.identity(connection)
-            if landed is not None and self._is_known(connection, server, landed, shared):
+            if landed is not None and failover.is_known(connection, server, landed, shared):
                 shared = landed.source.system_id
         return SourceIdentity(
             name=self._config.name,
@@ -113,14 +114,6 @@ class MysqlSource:
             database=parse_url(self._config.url.get_secret_value())["database"] or "",
             version=server.version,
         )
-
-    @staticmethod
-    def _is_known(connection: Connection[Any], server: Server, landed: Manifest, shared: str | None) -> bool:
-        if landed.source.system_id in (shared, server.uuid):
-            return True
-        if landed.gtids is None or landed.source.kind != server.kind:
-            return False
-        return failover.shares_history(connection, server, landed.gtids)
 
     def tables(self, among: Collection[TableName] | None = None) -> TableListing:
         """List the configured tables."""
@@ -218,7 +211,8 @@ class MysqlSource:
             reason = f"the log is that of server {here.uuid}, not of {before}"
         else:
             ours = recorded_file if recorded_file and recorded_file.server == here.uuid else None
-            reason = self._why_position_gone(here, files, resume_point.position, ours) or ""
+            created = partial(self._created, here)
+            reason = continuity.why_position_gone(files, resume_point.position, ours, created) or ""
         with driver_errors("comparing GTIDs"):
             unproven = resume_point.gtids if recorded_file is None and not reason else None
             if unproven and (lacking := self._missing_gtids(connection, here, unproven)):
@@ -234,28 +228,6 @@ class MysqlSource:
                 found = self._decide_failover(connection, here, files, resume_point, reason)
         self._trusted = here.uuid
         return found
-
-    def _why_position_gone(
-        self, here: Server, files: Mapping[int, LogFile], position: int, recorded_file: RecordedFile | None
-    ) -> str | None:
-        """Return why the same server's log does not continue at a position, or None."""
-        number, offset = unpack_position(position)
-        if number not in files:
-            first, last = min(files), max(files)
-            return (
-                f"binlog file {number} is gone (files {first} to {last} exist): purged, reset or another log"
-            )
-        if offset > files[number].size:
-            size = files[number].size
-            return f"binlog file {files[number].name} ends at {size}, before {offset}: reset or another log"
-        if recorded_file is None or recorded_file.file < min(files):
-            return None  # purged as usual: nothing is left to compare
-        if (
-            recorded_file.file not in files
-            or self._created(here, files[recorded_file.file].name) != recorded_file.created
-        ):
-            return f"binlog file {recorded_file.file} is not the one that was read: the log was reset"
-        return None
 
     def _difference(
         self, here: Server, files: Mapping[int, LogFile], resume_point: ResumePoint

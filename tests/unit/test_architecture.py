@@ -47,7 +47,7 @@ def test_the_boundaries_name_what_merge_may_import() -> None:
 
 
 def test_no_module_is_too_long_to_read() -> None:
-    lengths = {path.name: len(path.read_text().splitlines()) for path in MODULES}
+    lengths = {str(path.relative_to(REPOSITORY)): len(path.read_text().splitlines()) for path in MODULES}
     assert not {name: length for name, length in lengths.items() if length > LONGEST}
 
 
