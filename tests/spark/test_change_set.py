@@ -234,7 +234,9 @@ def test_a_first_load_of_a_dump_that_started_over_with_other_ranges_reconciles_i
     after = Chunk(30, 40, [row(k, 10 * k) for k in (1, 2, 3, 4)], dump=2, epoch=2)
     for number, (position, chunk) in zip((1, 0), ((20, before), (40, after)), strict=True):
         zone.landed.full_dump(T, chunk.dump, chunk.low, started_in=1, epoch=chunk.epoch)
-        zone.landed.dumps[-1] = zone.landed.dumps[-1].model_copy(update={"id": "dump-1"})
+        running = {"id": "dump-1", "state": "running", "finished_in": None}
+        zone.landed.dumps[:] = [zone.landed.dumps[-1].model_copy(update=running)]
+        zone.landed.tables[ORDERS.table].full_dump = None  # more chunks are to come
         file = zone.landed.chunk(ORDERS, chunk).model_copy(update={"dump": "dump-1", "chunk": number})
         zone.landed.commit(position, [file], epoch=chunk.epoch)
     zone.merge()
