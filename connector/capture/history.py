@@ -72,14 +72,14 @@ def open_history(
     source.ensure_logging()
     listed = source.tables().without(refused)
     _require_some(listed, newest, config)
-    for schema in listed.schemas:
-        lander.ensure_schema(schema)
     if newest is None:
-        return _begin(source, manifest_log, listed)
+        return _begin(source, manifest_log, lander, listed)
     tables, dumps = _resume(newest, lander)
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
     ensure_log_continues(source, manifest_log, tables, dumps, config)
     prepared = source.prepare()
+    for schema in listed.schemas:
+        lander.ensure_schema(schema)
     _queue_initial_and_repair_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
     _commit_queued(manifest_log, tables, dumps, prepared)
     log.info("resuming after manifest %s at %s", newest.number, newest.position_text)
@@ -105,9 +105,13 @@ def _require_some(listed: TableListing, newest: Manifest | None, config: Config)
     raise PreconditionError(nothing, hint="set source.tables to names like namespace.table")
 
 
-def _begin(source: Source, manifest_log: ManifestLog, listed: TableListing) -> tuple[Tables, DumpQueue]:
+def _begin(
+    source: Source, manifest_log: ManifestLog, lander: Lander, listed: TableListing
+) -> tuple[Tables, DumpQueue]:
     source.prepare()
     resume_point = source.begin_log(fresh=False)
+    for schema in listed.schemas:
+        lander.ensure_schema(schema)
     catalog_snapshot = source.look()
     mark = source.mark_running()
     tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
