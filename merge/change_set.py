@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F
 from connector.landing.format import CDC, CDC_FIELDS, DELETE, TRUNCATE
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
-from connector.schema import TableSchema
+from connector.schema import TableSchema, decimal_of
 from merge.keys import Layout, raw_of_key, same_keys, same_rows, with_raw
 from merge.landing_zone import LandingZone
 from merge.plan import Sweep, TablePlan
@@ -36,6 +37,9 @@ FEW_DUMPED = 20_000
 MOST_OTHERS = 500_000
 MOST_OTHER_BYTES = 64 << 20
 """With more events besides a dump's than this, their keys are not sent to every task."""
+
+FAST_ORDER = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz")
+"""Types (decimals too) whose least and greatest value Spark finds without sorting."""
 
 PARTITION_BYTES = 64 << 20
 MOST_PARTITIONS = 64
@@ -122,9 +126,31 @@ def _any_twice(
 ) -> bool:
     """Return whether any key is in the chunks twice."""
     keys = {name: layout.columns[name] for name in layout.key}
-    rows = landing.events(chunks, schemas, keys).select(*with_raw(layout.key, layout.raw_keys))
+    events = landing.events(chunks, schemas, keys)
+    if _disjoint(events, layout, len(chunks)):
+        return False
+    rows = events.select(*with_raw(layout.key, layout.raw_keys))
     of_key = [F.col(quoted(name)) for name in rows.columns]
     return bool(rows.groupBy(*of_key).count().where("count > 1").limit(1).collect())
+
+
+def _disjoint(events: DataFrame, layout: Layout, chunks: int) -> bool:
+    """Return whether each of so many chunks has a range of the key's first column to itself.
+
+    Then no key is in two chunks, nor in one twice: a chunk is one snapshot of a table with that key. False if
+    it is not so, or if finding out would take as long as comparing the keys.
+    """
+    first = layout.key[0]
+    type_ = layout.columns[first]
+    if first in layout.raw_keys or not (type_ in FAST_ORDER or decimal_of(type_)):
+        return False
+    column = F.col(quoted(first))
+    ends = events.groupBy(F.col(CDC)["chunk"]).agg(F.min(column), F.max(column), F.max(column.isNull()))
+    found = ends.collect()
+    if len(found) < chunks or any(null for *_, null in found):
+        return False
+    ranges = sorted((low, high) for _, low, high, _ in found)
+    return all(before[1] < after[0] for before, after in pairwise(ranges))
 
 
 def _in_order(

@@ -81,6 +81,7 @@ class MeasuredZone:
             lsn=pa.array(np.full(count, lsn), pa.int64()),
             seq=pa.array(seqs, pa.int64()),
             committed_at=pa.array([AT] * count),
+            chunk=known.get("chunk"),
             unchanged=pa.nulls(count, pa.list_(pa.string())),
             raw=pa.nulls(count, pa.map_(pa.string(), pa.string())),
         )

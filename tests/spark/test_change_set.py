@@ -254,6 +254,24 @@ def test_a_key_that_a_dump_has_twice_is_in_the_table_once(
     assert zone.rows("id, a") == [(1, 1), (2, 22), (3, 3)]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "disjoint"),
+    [([1, 2], [3, 4], True), ([3, 4], [1, 2], True), ([1, 3], [3, 4], False), ([1, 9], [3, 4], False)],
+)
+def test_chunks_with_ranges_of_their_own_need_no_comparing_of_keys(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    first: list[int], second: list[int], disjoint: bool,
+) -> None:  # fmt: skip
+    zone, found, asked = Zone(spark, tmp_path), [], change_set._disjoint
+    monkeypatch.setattr(change_set, "FEW_DUMPED", 0)
+    monkeypatch.setattr(change_set, "_disjoint", lambda *a: found.append(asked(*a)) or found[-1])
+    zone.landed.full_dump(T, 1, low=10, started_in=1)
+    zone.chunk(20, *(Chunk(10, 20, [row(key, key) for key in keys]) for keys in (first, second)))
+    zone.merge()
+    assert found == [disjoint]
+    assert zone.rows("id") == sorted({(key,) for key in (*first, *second)})
+
+
 def test_a_key_that_somebody_widens_before_the_merge_matches_nevertheless(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,8 +117,9 @@ class Landed:
     def chunk(self, schema: TableSchema, chunk: Chunk) -> LandedFile:
         """Land a chunk."""
         events = chunk.events()
-        file = self._file(schema, events, "chunk", events[0].position, events[0].position)
-        known = {"dump": chunk.id, "chunk": next(self._names), "low": chunk.low, "high": chunk.high}
+        number, position = next(self._names), events[0].position
+        file = self._file(schema, events, "chunk", position, position, chunk=number)
+        known = {"dump": chunk.id, "chunk": number, "low": chunk.low, "high": chunk.high}
         return file.model_copy(update=known)
 
     def get(self, number: int) -> Manifest:
@@ -130,7 +131,13 @@ class Landed:
             self.put(path, data)
 
     def _file(
-        self, schema: TableSchema, events: Sequence[Event], kind: str, first: Any, last: Any
+        self,
+        schema: TableSchema,
+        events: Sequence[Event],
+        kind: str,
+        first: Any,
+        last: Any,
+        chunk: int | None = None,
     ) -> LandedFile:
         path = data_path(schema.table, "2026-01-02", f"{kind}-{next(self._names)}")
         events = [self.formats(event) for event in events]
@@ -138,7 +145,7 @@ class Landed:
         if self.put is None:
             self.events[path] = events
         else:
-            data = parquet(schema, events)
+            data = parquet(schema, events, chunk)
             self._put(schema_path(schema.table, schema.id), schema.to_json())
             self._put(path, data)
         return LandedFile(
@@ -194,7 +201,7 @@ class Landed:
         return manifest
 
 
-def parquet(schema: TableSchema, events: Sequence[Event]) -> bytes:
+def parquet(schema: TableSchema, events: Sequence[Event], chunk: int | None = None) -> bytes:
     """Return the content of a landing file with these events."""
     arrays = [
         pa.array([event.values.get(column.name) for event in events], arrow_type(column.type))
@@ -208,6 +215,7 @@ def parquet(schema: TableSchema, events: Sequence[Event]) -> bytes:
         lsn=pa.array([event.lsn for event in events]),
         seq=pa.array([event.seq for event in events]),
         committed_at=pa.array([AT] * len(events)),
+        chunk=chunk,
         unchanged=pa.array(unchanged, pa.list_(pa.string())),
         raw=pa.array(raw, pa.map_(pa.string(), pa.string())),
     )
