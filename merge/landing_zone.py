@@ -28,8 +28,10 @@ from connector.landing.format import (
     manifest_folder,
     manifest_path,
     schema_path,
+    state_path,
 )
 from connector.landing.manifest import LandedFile, Manifest
+from connector.landing.manifest_object import EMPTY, LandingState, StoredManifest, missing_state
 from connector.schema import TableName, TableSchema, fold
 from merge.sql import data_type, quoted
 
@@ -68,6 +70,7 @@ class LandingZone:
         self.root = f"{spark_url(url).rstrip('/')}/{source}"
         self._spark = spark
         self._manifests: dict[int, Manifest] = {}
+        self._states: dict[str, LandingState] = {}
         self._schemas: dict[str, TableSchema] = {}
         self._reading = threading.RLock()
 
@@ -132,6 +135,9 @@ class LandingZone:
     def forget(self, before: int) -> None:
         """Drop manifests that are rarely needed again from memory."""
         self._manifests = {n: m for n, m in self._manifests.items() if n >= before}
+        older = sorted(path for path in self._states if path < state_path(before + 1, ""))
+        for path in older[:-1]:  # the last of them may be named by the manifests that are kept
+            del self._states[path]
 
     def _read(self, first: int, last: int | None) -> dict[int, Manifest]:
         found: dict[int, Manifest] = {}
@@ -151,8 +157,23 @@ class LandingZone:
             wanted &= name <= _file_name(last)
         path = f"{self.root}/{manifest_folder(folder * MANIFESTS_PER_FOLDER)}"
         texts = self._texts([path], wanted)
-        read = (Manifest.from_json(text, f"manifest {file}") for file, text in texts)
-        return {manifest.number: manifest for manifest in read}
+        read = [StoredManifest.from_json(text, f"manifest {file}") for file, text in texts]
+        states = self._states_of(read)
+        return {m.number: m.whole(states[m.state.path] if m.state else EMPTY) for m in read}
+
+    def _states_of(self, manifests: Iterable[StoredManifest]) -> dict[str, LandingState]:
+        """Read the state objects that manifests name, all at once; return them by path."""
+        named = dict.fromkeys(manifest.state.path for manifest in manifests if manifest.state)
+        with self._reading:
+            new = [path for path in named if path not in self._states]
+            if new:
+                texts = dict(self._texts([f"{self.root}/{path}" for path in new]))
+                for path in new:
+                    text = texts.get(path.rpartition("/")[2])
+                    if text is None:
+                        raise missing_state(f"{self.root}/{path}")
+                    self._states[path] = LandingState.from_json(text, path)
+            return {path: self._states[path] for path in named}
 
     def _texts(self, paths: Sequence[str], wanted: Column | None = None) -> list[tuple[str, str]]:
         """Return file names and contents of whole files; nothing if the folder does not exist."""

@@ -421,7 +421,7 @@ class DumpQueue:
         """Copy the states for a manifest; later manifests leave out older finished dumps."""
         with self._lock:
             self.news = False
-            copies = [s.model_copy(deep=True) for s in self.states]
+            copies = [s.model_copy(update={"open": list(s.open)}) for s in self.states]
             self._forget_old()
             return copies
 

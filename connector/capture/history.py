@@ -74,7 +74,7 @@ def open_history(
     _require_some(listed, newest, config)
     if newest is None:
         return _begin(source, manifest_log, lander, listed)
-    tables, dumps = _resume(newest, lander)
+    tables, dumps = _resume(newest, lander, listed)
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
     ensure_log_continues(source, manifest_log, tables, dumps, config)
     prepared = source.prepare()
@@ -119,7 +119,7 @@ def _begin(
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     for schema in (s for s in listed.schemas if s.table not in passed_over):
         tables.add(schema)
-        tables.states[schema.table].fingerprint = catalog_snapshot.tables.get(schema.table)
+        tables.update(schema.table, fingerprint=catalog_snapshot.tables.get(schema.table))
         dumps.add(schema.table, manifest=1, reason="initial", floor=catalog_snapshot.position, awaits=mark)
     for problem in listed.refused:
         tables.quarantine_unfit(problem, resume_point.position)
@@ -131,7 +131,7 @@ def _begin(
         gtids=resume_point.gtids,
         not_yet_visible=list(resume_point.not_yet_visible),
         last_commit=resume_point.last_commit,
-        tables=tables.snapshot(),
+        tables=tables.snapshot(1),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
         notices=tables.take_notices(),
@@ -144,11 +144,14 @@ def _begin(
     return tables, dumps
 
 
-def _resume(newest: Manifest, lander: Lander) -> tuple[Tables, DumpQueue]:
+def _resume(newest: Manifest, lander: Lander, listed: TableListing) -> tuple[Tables, DumpQueue]:
+    """Restore the state of the newest manifest; reads only the layouts that are no longer the source's."""
+    lander.assume_landed(newest)
+    known = {(schema.table, schema.id): schema for schema in listed.schemas}
     tables = Tables(
-        {name: state.model_copy() for name, state in newest.tables.items()},
+        dict(newest.tables),
         {
-            name: lander.load_schema(name, state.schema_id)
+            name: known.get((name, state.schema_id)) or lander.load_schema(name, state.schema_id)
             for name, state in newest.tables.items()
             if state.schema_id is not None
         },
@@ -227,7 +230,7 @@ def _queue_initial_and_repair_dumps(
     for schema in new:
         name, floor = schema.table, catalog_snapshot.position
         tables.add(schema)
-        tables.states[name].fingerprint = catalog_snapshot.tables.get(name)
+        tables.update(name, fingerprint=catalog_snapshot.tables.get(name))
         tables.notice(name, "schema", "capture begins")
         dumps.add(name, manifest=manifest_log.next_number, reason="initial", floor=floor, awaits=mark)
     dumps.start_unblocked(source.end_of_marked)
@@ -256,7 +259,7 @@ def _commit_queued(
     barrier = prepared.not_yet_visible if began else ()
     manifest_log.commit(
         notices=tables.take_notices(),
-        tables=tables.snapshot(),
+        tables=tables.snapshot(manifest_log.next_number),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
         not_yet_visible=[*manifest_log.newest.not_yet_visible, *barrier],
@@ -319,7 +322,7 @@ def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int,
 def _quarantine_unfit(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
     for name, unfit in catalog_snapshot.unfit.items():
         tables.quarantine_unfit(TableError(name, unfit.reason, hint=unfit.hint), catalog_snapshot.position)
-        tables.states[name].fingerprint = None
+        tables.update(name, fingerprint=None)
 
 
 def _quarantine_busy(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
@@ -354,9 +357,9 @@ def _remember(
 ) -> None:
     state = tables.states[name]
     if state.state != "captured":
-        state.fingerprint = None
+        tables.update(name, fingerprint=None)
         return
-    state.fingerprint = source.remember(state.fingerprint, fingerprint)
+    tables.update(name, fingerprint=source.remember(state.fingerprint, fingerprint))
     if name in catalog_snapshot.columns:
         tables.note_columns(name, catalog_snapshot.columns[name])
 
@@ -438,7 +441,7 @@ def _commit_epoch(
         position=resume_point.position,
         gtids=resume_point.gtids,
         gtids_needed=resume_point.gtids_needed,
-        tables=tables.snapshot(),
+        tables=tables.snapshot(manifest_log.next_number),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
         not_yet_visible=list(resume_point.not_yet_visible),

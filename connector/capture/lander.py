@@ -15,7 +15,7 @@ from datetime import datetime
 from connector.errors import FormatError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.format import schema_path
-from connector.landing.manifest import LandedFile, LastCommit
+from connector.landing.manifest import LandedFile, LastCommit, Manifest
 from connector.landing.parquet import FileWriter, SchemaWriter
 from connector.position import Position
 from connector.schema import TableName, TableSchema
@@ -64,6 +64,14 @@ class Lander:
     def ensure_schema(self, schema: TableSchema) -> None:
         """Write a schema's object, once; durable on return."""
         self._schemas.ensure(schema)
+
+    def assume_landed(self, manifest: Manifest) -> None:
+        """Don't write the schemas that a manifest names: they are durable."""
+        self._schemas.skip(
+            schema_path(table, state.schema_id)
+            for table, state in manifest.tables.items()
+            if state.schema_id is not None
+        )
 
     def load_schema(self, table: TableName, schema_id: str) -> TableSchema:
         """Read a schema that landed before; `FormatError` if its object is gone."""

@@ -352,7 +352,7 @@ class Capture:
             source_committed_at=landed.committed_at or self._manifest_log.newest.source_committed_at,
             files=files,
             notices=self._tables.take_notices(),
-            tables=self._tables.snapshot(),
+            tables=self._tables.snapshot(number),
             dumps=self._dumps.snapshot(),
             last_dump_number=self._dumps.last_number,
             not_yet_visible=not_yet_visible,
@@ -388,7 +388,7 @@ class Capture:
         captured = self._tables.captured()
         for state in self._dumps.finished_in(number):
             if state.kind == "full" and state.table in captured:
-                self._tables.states[state.table].complete(state)
+                self._tables.dumped_by(state)
         return self._tables.landing(c.file for c in chunks if c.file is not None)
 
     def _end_dumps_of_quarantined(self) -> None:

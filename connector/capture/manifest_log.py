@@ -23,7 +23,7 @@ from connector.errors import (
     TransientError,
 )
 from connector.landing.manifest import Manifest, Notice, SourceIdentity
-from connector.landing.manifest_store import commit_manifest, newest_manifest, read_manifest
+from connector.landing.manifest_store import ManifestReader, ManifestWriter, read_manifest
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class ManifestLog:
         self._term = term
         self._stop = stop or threading.Event()
         self._newest: Manifest | None = None
+        self._writer = ManifestWriter(store)
 
     @property
     def newest(self) -> Manifest:
@@ -52,10 +53,13 @@ class ManifestLog:
 
     def load(self, identify: Callable[[Manifest], SourceIdentity]) -> Manifest | None:
         """Read the newest manifest; None in a new landing zone, `SourceMismatchError` in another source's."""
-        newest = retrying(self._stop)(newest_manifest, self._store)
-        if newest is not None:
-            check_identity(newest.source, identify(newest))
-        self._newest = newest
+        found = retrying(self._stop)(ManifestReader(self._store).newest)
+        if found is None:
+            self._newest = None
+            return None
+        newest, base = found
+        check_identity(newest.source, identify(newest))
+        self._newest, self._writer = newest, ManifestWriter(self._store, base)
         return newest
 
     def verify(self) -> None:
@@ -110,19 +114,10 @@ class ManifestLog:
         if newest and (manifest.epoch, manifest.position) < (newest.epoch, newest.position):
             before, now = newest.position_text, manifest.position_text
             raise BugError(f"manifest {manifest.number} goes back from {before} to {now}")
-        date_layouts(manifest, self._newest)
-        retrying(self._stop)(commit_manifest, self._store, manifest)
+        retrying(self._stop)(self._writer.commit, manifest)
         self._newest = manifest
         log.debug("manifest %s at %s: %s files", manifest.number, manifest.position_text, len(manifest.files))
         return manifest
-
-
-def date_layouts(manifest: Manifest, before: Manifest | None) -> None:
-    """Set `schema_since` of each table: this manifest's number if the layout is new, else as before."""
-    for name, state in manifest.tables.items():
-        known = before.tables.get(name) if before else None
-        same = known is not None and known.schema_id == state.schema_id
-        state.schema_since = known.schema_since if known and same else manifest.number
 
 
 def check_identity(landed: SourceIdentity, now: SourceIdentity) -> None:

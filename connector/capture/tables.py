@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 
 from connector.errors import TableError
 from connector.landing.event_batch import QuarantineNotice
-from connector.landing.manifest import LandedFile, Notice, TableState
+from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
 from connector.schema import TableName, TableSchema, folded
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,10 @@ class Tables:
     schemas: dict[TableName, TableSchema]
     notices: list[Notice] = field(default_factory=list)
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
+    _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._in_manifest = dict(self.states)
 
     def key(self, table: TableName) -> tuple[str, ...]:
         """Return the key columns of a captured table; `TableError` once it is no longer captured."""
@@ -91,7 +95,8 @@ class Tables:
             self.quarantine(QuarantineNotice(name, seen_at, changed.reason, HINT))
             return None
         self._adopted_at[name] = seen_at
-        state.schema_id, self.schemas[name] = schema.id, schema
+        self.update(name, schema_id=schema.id)
+        self.schemas[name] = schema
         return self._repair_after(name, known, schema)
 
     def _repair_after(self, name: TableName, known: TableSchema | None, schema: TableSchema) -> Repair | None:
@@ -103,7 +108,7 @@ class Tables:
             if names:
                 self.notice(name, "schema", f"columns {verb}: {', '.join(names)}")
         once = folded([*self.states[name].dropped, *dropped])
-        self.states[name].dropped = sorted(once - folded(added))
+        self.update(name, dropped=sorted(once - folded(added)))
         if known is None or changed or once & folded(added):
             return Repair(name, None)
         return Repair(name, added) if added else None
@@ -121,7 +126,7 @@ class Tables:
         state, known = self.states[table], self.schemas.get(table)
         before = [c.name for c in known.columns] if known else []
         once = folded([*state.dropped, *before])
-        state.dropped = sorted(once - folded(columns))
+        self.update(table, dropped=sorted(once - folded(columns)))
 
     def readds_dropped_column(self, table: TableName, columns: Collection[str]) -> bool:
         """Return whether one of these columns was dropped before."""
@@ -134,7 +139,7 @@ class Tables:
             return
         hint = _until_dumped(found.table, found.hint)
         log.error("%s is quarantined: %s (%s)", found.table, found.reason, hint)
-        state.state, state.reason, state.hint, state.since = "quarantined", found.reason, hint, found.lsn
+        self.update(found.table, state="quarantined", reason=found.reason, hint=hint, since=found.lsn)
         self.notice(found.table, "quarantined", found.reason)
 
     def quarantine_unfit(self, problem: TableError, lsn: int) -> None:
@@ -149,16 +154,18 @@ class Tables:
 
     def release(self, table: TableName, schema: TableSchema | None) -> None:
         """Land a quarantined table again; the caller has queued a full dump of it."""
-        state = self.states[table]
-        if state.state == "captured":
+        if self.states[table].state == "captured":
             return
-        state.state, state.reason, state.hint, state.since = "captured", None, None, None
-        state.dumped = False
+        self.update(table, state="captured", reason=None, hint=None, since=None, dumped=False)
         if schema is not None:
             self.note_columns(table, [c.name for c in schema.columns])
-            state.key, state.schema_id = list(schema.key), schema.id
+            self.update(table, key=list(schema.key), schema_id=schema.id)
             self.schemas[table] = schema
         self.notice(table, "released", "released; a full dump follows")
+
+    def dumped_by(self, dump: DumpState) -> None:
+        """Take note of a full dump whose last chunk is committed."""
+        self.states[dump.table] = self.states[dump.table].dumped_by(dump)
 
     def landing(self, files: Iterable[LandedFile]) -> list[LandedFile]:
         """Return the files of the tables that land."""
@@ -174,9 +181,20 @@ class Tables:
         taken, self.notices = self.notices, []
         return taken
 
-    def snapshot(self) -> dict[TableName, TableState]:
-        """Copy the states for a manifest."""
-        return {name: state.model_copy() for name, state in self.states.items()}
+    def update(self, table: TableName, **fields: object) -> None:
+        """Change some fields of a table's state."""
+        self.states[table] = self.states[table].changed(**fields)
+
+    def snapshot(self, manifest: int) -> dict[TableName, TableState]:
+        """Return the states for the manifest of this number, which dates the layouts that are new in it."""
+        for name, state in self.states.items():
+            before = self._in_manifest.get(name)
+            if state is not before:
+                same = before is not None and before.schema_id == state.schema_id
+                since = before.schema_since if before is not None and same else manifest
+                self.states[name] = state.changed(schema_since=since)
+        self._in_manifest = dict(self.states)
+        return dict(self.states)
 
 
 def _until_dumped(table: TableName, hint: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from connector.landing.manifest import Manifest
-from connector.landing.manifest_store import newest_manifest, read_manifest
+from connector.landing.manifest_store import ManifestReader, newest_manifest
 from connector.store.protocol import Store
 
 RATE_SECONDS = 6.0
@@ -41,6 +41,7 @@ class LandingWatch:
         self.lag: timedelta | None = None
         self.tables: dict[str, TableFigures] = {}
         self._store = store
+        self._manifests = ManifestReader(store)
         self._recent: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def look(self) -> Manifest | None:
@@ -48,9 +49,9 @@ class LandingWatch:
         if self.newest is None:
             newest = newest_manifest(self._store)
             for number in range(1, newest.number + 1 if newest else 1):
-                self._count(read_manifest(self._store, number))
+                self._count(self._manifests.read(number))
         else:
-            while self._count(read_manifest(self._store, self.newest.number + 1)):
+            while self._count(self._manifests.read(self.newest.number + 1)):
                 pass
         self._recent.append((time.monotonic(), self.changes))
         while len(self._recent) > 2 and self._recent[0][0] < time.monotonic() - RATE_SECONDS:

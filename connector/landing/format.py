@@ -4,6 +4,7 @@
 
     <landing>/<source>/
       manifest/<number // 1000>/<number>.json
+      state/<number>-<hash>.json
       data/<namespace>.<table>/<date>/<file>.parquet
       schema/<namespace>.<table>/<id>.json
       requests/<id>.json
@@ -48,6 +49,7 @@ LEASE = "lease.json"
 REQUESTS = "requests"
 MANIFESTS = "manifest"
 MANIFESTS_PER_FOLDER = 1000
+STATES = "state"
 
 _SAFE = re.compile(r"[A-Za-z0-9_.-]")
 
@@ -83,6 +85,11 @@ def manifest_number(path: str) -> int:
     if match is None:
         raise ValueError(f"{path!r} is not a manifest's name")
     return int(match[1])
+
+
+def state_path(number: int, digest: str) -> str:
+    """Return the path of the state object first named by the manifest of this number; hash of its content."""
+    return f"{STATES}/{number:015d}-{digest}.json"
 
 
 def data_path(table: TableName, date: str, file: str) -> str:

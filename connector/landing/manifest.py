@@ -13,21 +13,21 @@ Invariants:
 - `pending_gap`: why the log after `position` is lost, if that was seen before a new epoch could begin. The
   next epoch begins with this gap, whatever the log looks like by then.
 - Each manifest carries the whole state (tables, dumps, commits not yet visible), so a start reads only the
-  newest one.
+  newest one. `connector.landing.manifest_object` says how it is stored without growing with them.
 
 This module holds the format only. It does no I/O; `connector.landing.manifest_store` creates the objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from connector.errors import BugError, FormatError
+from connector.errors import BugError
 from connector.landing.format import FORMAT
 from connector.position import CHUNK_SEQ, Position, format_position
 from connector.schema import TableName
@@ -183,6 +183,7 @@ class TableState(_Part):
     lake still holds their old values.
     `schema_since` is the number of the manifest that adopted this layout: the manifest before it names the
     previous layout (`connector.capture.layout_history`).
+    Never changed, but replaced, so that one that a manifest holds tells whether the table's state is as then.
     """
 
     schema_id: str | None = None
@@ -197,11 +198,19 @@ class TableState(_Part):
     fingerprint: str | None = None
     dropped: list[str] = Field(default_factory=list)
 
-    def complete(self, dump: DumpState) -> None:
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    def changed(self, **fields: object) -> TableState:
+        """Return a copy with some fields changed; itself if they were so before."""
+        new = self.model_copy(update=fields)
+        return self if new == self else new
+
+    def dumped_by(self, dump: DumpState) -> TableState:
         """Take note of a full dump whose last chunk is committed."""
-        self.dumped, ended = True, FullDump.of(dump)
-        if self.full_dump is None or self.full_dump.position < ended.position:
-            self.full_dump = ended
+        ended = FullDump.of(dump)
+        if self.full_dump is not None and self.full_dump.position >= ended.position:
+            return self.changed(dumped=True)
+        return self.changed(dumped=True, full_dump=ended)
 
 
 class Gap(_Part):
@@ -246,8 +255,8 @@ class InvisibleCommit(_Part):
     lsn: int
 
 
-class Manifest(_Part):
-    """One commit. The module's docstring lists its guarantees."""
+class ManifestHeader(_Part):
+    """What belongs to one manifest, or is small: all but the state of tables and dumps."""
 
     format: int = FORMAT
     number: int
@@ -261,14 +270,19 @@ class Manifest(_Part):
     source_committed_at: datetime | None = None
     committed_at: datetime
     files: list[LandedFile] = Field(default_factory=list)
-    tables: dict[TableName, TableState] = Field(default_factory=dict)
-    dumps: list[DumpState] = Field(default_factory=list)
     last_dump_number: int = 0
     gaps: list[Gap] = Field(default_factory=list)
     pending_gap: str | None = None
     notices: list[Notice] = Field(default_factory=list)
     not_yet_visible: list[InvisibleCommit] = Field(default_factory=list)
     last_commit: LastCommit | None = None
+
+
+class Manifest(ManifestHeader):
+    """One commit. The module's docstring lists its guarantees."""
+
+    tables: Mapping[TableName, TableState] = Field(default_factory=dict)
+    dumps: Sequence[DumpState] = Field(default_factory=list)
 
     @property
     def position_text(self) -> str:
@@ -303,27 +317,6 @@ class Manifest(_Part):
     def _dumps_by_table(self) -> dict[TableName, list[DumpState]]:
         return _by_table(self.dumps)
 
-    def to_json(self) -> bytes:
-        """Serialize for the landing zone."""
-        return self.model_dump_json(exclude_none=True, indent=1).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes | str, name: str = "manifest") -> Manifest:
-        """Parse a manifest; `FormatError` for a newer format or something that is not a manifest."""
-        try:
-            version = _Version.model_validate_json(data).format
-            if version > FORMAT:
-                raise FormatError(
-                    f"{name} has format {version}; this deltatide reads formats up to {FORMAT}",
-                    hint="upgrade deltatide where it reads this landing zone",
-                )
-            return cls.model_validate_json(data)
-        except ValidationError as error:
-            raise FormatError(
-                f"{name} is not a manifest: {error.errors()[0]['msg']}",
-                hint="keep everything but deltatide from writing under the landing zone",
-            ) from error
-
 
 Part = TypeVar("Part", LandedFile, DumpState)
 
@@ -333,7 +326,3 @@ def _by_table(parts: Iterable[Part]) -> dict[TableName, list[Part]]:
     for part in parts:
         found.setdefault(part.table, []).append(part)
     return found
-
-
-class _Version(BaseModel):
-    format: int

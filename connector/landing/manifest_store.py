@@ -1,54 +1,122 @@
-"""Manifests in a store: the newest one, and the create that commits a manifest."""
+"""Manifests in a store: the newest one, any other, and the create that commits one."""
 
 from __future__ import annotations
 
 from connector.errors import FencedError, TransientError
 from connector.landing import format
 from connector.landing.manifest import Manifest
+from connector.landing.manifest_object import (
+    Base,
+    LandingState,
+    StateReference,
+    StoredManifest,
+    missing_state,
+    new_base,
+)
 from connector.store.protocol import Store
 
 
-def newest_manifest(store: Store) -> Manifest | None:
-    """Return the manifest with the greatest number; None in a new landing zone.
+class ManifestReader:
+    """Reads manifests of one store; keeps the last state object, which many manifests in a row name."""
 
-    Lists the folders of 1,000 manifests, then the last of them: three requests on S3 for a million.
-    """
-    for folder in reversed(store.folders(format.MANIFESTS)):
-        paths = [p for p in store.list(f"{format.MANIFESTS}/{folder}/") if _is_manifest(p)]
-        if paths:
-            return read_manifest(store, max(map(format.manifest_number, paths)))
-    return None
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._base: Base | None = None
+
+    def newest(self) -> tuple[Manifest, Base | None] | None:
+        """Return the manifest with the greatest number and its state object; None in a new landing zone.
+
+        Lists the folders of 1,000 manifests, then the last of them: four requests on S3 for a million.
+        """
+        for folder in reversed(self._store.folders(format.MANIFESTS)):
+            paths = [p for p in self._store.list(f"{format.MANIFESTS}/{folder}/") if _is_manifest(p)]
+            if paths:
+                return self._read(max(map(format.manifest_number, paths)))
+        return None
+
+    def read(self, number: int) -> Manifest | None:
+        """Return one manifest; None if it does not exist, `FormatError` if it is not readable."""
+        found = self._read(number)
+        return found[0] if found else None
+
+    def _read(self, number: int) -> tuple[Manifest, Base | None] | None:
+        path = format.manifest_path(number)
+        data = self._store.read(path)
+        if data is None:
+            return None
+        stored = StoredManifest.from_json(data, f"{self._store.url}/{path}")
+        if stored.state is None:
+            return stored.whole(), None
+        base = Base(stored.state, self._state(stored.state))
+        return stored.whole(base.state), base
+
+    def _state(self, reference: StateReference) -> LandingState:
+        if self._base is None or self._base.reference.path != reference.path:
+            name = f"{self._store.url}/{reference.path}"
+            data = self._store.read(reference.path)
+            if data is None:
+                raise missing_state(name)
+            self._base = Base(reference, LandingState.from_json(data, name))
+        return self._base.state
+
+
+class ManifestWriter:
+    """Commits manifests, and the state objects that they name. `base`: the one that the next may name."""
+
+    def __init__(self, store: Store, base: Base | None = None) -> None:
+        self._store = store
+        self._base = base
+
+    def commit(self, manifest: Manifest) -> None:
+        """Commit: create the manifest of this number, once. Durable on return, as is what it names.
+
+        A lost response is resolved by retrying and then comparing write ids. `FencedError` if somebody else
+        committed this number; `TransientError` if the outcome is unknown: the newest manifest then shows it.
+        """
+        stored = StoredManifest.of(manifest, self._base)
+        if stored.outgrown:
+            base, data = new_base(manifest)
+            self._store.put(base.reference.path, data)
+            self._base = base
+            stored = StoredManifest.of(manifest, base)
+        self._create(stored)
+        if self._base and stored.state:
+            self._base = Base(stored.state, self._base.state)
+
+    def _create(self, manifest: StoredManifest) -> None:
+        path, data = format.manifest_path(manifest.number), manifest.to_json()
+        try:
+            created = self._store.create(path, data)
+        except TransientError:
+            created = self._store.create(path, data)
+        if created:
+            return
+        stored = self._store.read(path)
+        if stored is None:
+            raise TransientError(f"{self._store.url}/{path}: exists but can't be read")
+        winner = StoredManifest.from_json(stored, f"{self._store.url}/{path}")
+        if winner.write_id != manifest.write_id:
+            raise FencedError(
+                f"{self._store.url}: manifest {manifest.number} was committed by another agent "
+                f"(its term is {winner.term}, ours {manifest.term})",
+                hint="run one agent per source; a standby waits for the lease",
+            )
+
+
+def newest_manifest(store: Store) -> Manifest | None:
+    """Return the manifest with the greatest number; None in a new landing zone."""
+    found = ManifestReader(store).newest()
+    return found[0] if found else None
 
 
 def read_manifest(store: Store, number: int) -> Manifest | None:
     """Return one manifest; None if it does not exist, `FormatError` if it is not readable."""
-    path = format.manifest_path(number)
-    data = store.read(path)
-    return None if data is None else Manifest.from_json(data, f"{store.url}/{path}")
+    return ManifestReader(store).read(number)
 
 
 def commit_manifest(store: Store, manifest: Manifest) -> None:
-    """Commit: create the manifest of this number, once. Durable on return.
-
-    A lost response is resolved by retrying and then comparing write ids. `FencedError` if somebody else
-    committed this number; `TransientError` if the outcome is unknown: `newest_manifest` then shows it.
-    """
-    path, data = format.manifest_path(manifest.number), manifest.to_json()
-    try:
-        created = store.create(path, data)
-    except TransientError:
-        created = store.create(path, data)
-    if created:
-        return
-    winner = read_manifest(store, manifest.number)
-    if winner is None:
-        raise TransientError(f"{store.url}/{path}: exists but can't be read")
-    if winner.write_id != manifest.write_id:
-        raise FencedError(
-            f"{store.url}: manifest {manifest.number} was committed by another agent "
-            f"(its term is {winner.term}, ours {manifest.term})",
-            hint="run one agent per source; a standby waits for the lease",
-        )
+    """Commit one manifest with all of its state (`ManifestWriter.commit`)."""
+    ManifestWriter(store).commit(manifest)
 
 
 def _is_manifest(path: str) -> bool:

@@ -146,6 +146,11 @@ class SchemaWriter:
         self._written: set[str] = set()
         self._lock = threading.Lock()
 
+    def skip(self, paths: Iterable[str]) -> None:
+        """Take these schema objects for written."""
+        with self._lock:
+            self._written.update(paths)
+
     def ensure(self, schema: TableSchema) -> None:
         """Write a schema's object unless this writer already has; durable on return."""
         path = schema_path(schema.table, schema.id)

@@ -19,6 +19,8 @@ from types import TracebackType
 from connector.errors import OperatorError
 from connector.landing.format import manifest_path
 from connector.landing.manifest import Manifest
+from connector.landing.manifest_store import ManifestReader
+from connector.store.local import LocalStore
 from tests.bench.source import Database
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -117,7 +119,7 @@ class Agent:
 
     def next(self, seconds: float = LIMIT_SECONDS) -> Moment:
         """Wait for the next manifest after the last one returned."""
-        path = self._file(self._number + 1)
+        path, manifests = self._file(self._number + 1), ManifestReader(LocalStore(self.zone))
         deadline = time.monotonic() + seconds
         while not path.exists():
             status = self._process.poll() if self._process else 0
@@ -127,7 +129,9 @@ class Agent:
                 raise OperatorError(f"no manifest within {seconds:g} s", hint=f"see {self._log}")
             time.sleep(POLL_SECONDS)
         self._number += 1
-        return Moment(Manifest.from_json(path.read_bytes()), path.stat().st_ctime, self.cpu_seconds())
+        manifest = manifests.read(self._number)
+        assert manifest is not None
+        return Moment(manifest, path.stat().st_ctime, self.cpu_seconds())
 
     def until(self, holds: Callable[[Manifest], bool]) -> Moment:
         """Wait for a manifest that meets a condition."""

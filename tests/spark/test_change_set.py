@@ -236,7 +236,8 @@ def test_a_first_load_of_a_dump_that_started_over_with_other_ranges_reconciles_i
         zone.landed.full_dump(T, chunk.dump, chunk.low, started_in=1, epoch=chunk.epoch)
         running = {"id": "dump-1", "state": "running", "finished_in": None}
         zone.landed.dumps[:] = [zone.landed.dumps[-1].model_copy(update=running)]
-        zone.landed.tables[ORDERS.table].full_dump = None  # more chunks are to come
+        state = zone.landed.tables[ORDERS.table]
+        zone.landed.tables[ORDERS.table] = state.changed(full_dump=None)  # more chunks are to come
         file = zone.landed.chunk(ORDERS, chunk).model_copy(update={"dump": "dump-1", "chunk": number})
         zone.landed.commit(position, [file], epoch=chunk.epoch)
     zone.merge()

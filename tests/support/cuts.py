@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from connector.landing.format import CDC, DELETE, TRUNCATE, UPDATE, manifest_path, schema_path
+from connector.landing.format import CDC, DELETE, TRUNCATE, UPDATE, schema_path
 from connector.landing.manifest import FullDump, LandedFile, Manifest
+from connector.landing.manifest_store import ManifestReader
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableName, TableSchema
 from connector.testing.memory_database import MemoryDatabase
@@ -61,7 +62,8 @@ def manifests_in(store: Any) -> list[Manifest]:
     """Return all manifests, after checking that they are numbered from 1 with none missing."""
     numbers = sorted(int(path[-20:-5]) for path in store.list("manifest/"))
     assert numbers == list(range(1, len(numbers) + 1))
-    return [Manifest.from_json(store.read(manifest_path(number))) for number in numbers]
+    reader = ManifestReader(store)
+    return [manifest for number in numbers if (manifest := reader.read(number))]
 
 
 def read_events(store: Any, file: LandedFile) -> list[Event]:

@@ -17,6 +17,7 @@ from connector.config import Config
 from connector.landing.event_batch import CdcColumns, arrow_type, assemble
 from connector.landing.format import data_path, manifest_path, schema_path
 from connector.landing.manifest import DumpState, LandedFile, Manifest, Notice, SourceIdentity, TableState
+from connector.landing.manifest_object import StoredManifest
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import Column, TableName, TableSchema
 
@@ -168,7 +169,7 @@ class Landed:
             requested_at=AT, started_in=started_in, finished_in=self.number + 1, low=low,
         )  # fmt: skip
         self.dumps.append(state)
-        self.tables[state.table].complete(state)
+        self.tables[state.table] = self.tables[state.table].dumped_by(state)
 
     def missing_dump(self, table: str, number: int) -> None:
         """Record that a dump of rows requested by the merge is running from the next manifest on."""
@@ -196,7 +197,7 @@ class Landed:
             tables={name: state.model_copy() for name, state in self.tables.items()},
             dumps=[dump.model_copy() for dump in self.dumps],
         )  # fmt: skip
-        self._put(manifest_path(self.number), manifest.to_json())
+        self._put(manifest_path(self.number), StoredManifest.of(manifest).to_json())
         self.manifests.append(manifest)
         return manifest
 

@@ -15,7 +15,16 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 MERGE_MAY_IMPORT = {
     f"connector.{name}"
-    for name in ("landing.format", "landing.manifest", "position", "schema", "config", "errors", "failpoint")
+    for name in (
+        "landing.format",
+        "landing.manifest",
+        "landing.manifest_object",
+        "position",
+        "schema",
+        "config",
+        "errors",
+        "failpoint",
+    )
 }
 DRIVERS = {"psycopg", "psycopg2", "pymysql", "pymysqlreplication", "MySQLdb", "mysql", "mariadb"}
 STORE_CLIENTS = {"boto3", "botocore", "s3fs", "fsspec"}

@@ -19,6 +19,7 @@ from connector.errors import FencedError, PreconditionError, TransientError
 from connector.landing.format import manifest_path
 from connector.landing.lease import Lease, read_lease
 from connector.landing.manifest import Manifest, SourceIdentity
+from connector.landing.manifest_object import StoredManifest
 from connector.landing.manifest_store import commit_manifest, newest_manifest
 from connector.store.factory import open_store
 from connector.store.probe import probe
@@ -217,7 +218,7 @@ def test_a_commit_of_which_every_answer_is_lost_is_in_doubt_and_can_be_repeated(
             commit_manifest(store, manifest)
         proxy.cuts_left = 0
         commit_manifest(store, manifest)
-        assert store.read(manifest_path(3)) == manifest.to_json()
+        assert store.read(manifest_path(3)) == StoredManifest.of(manifest).to_json()
 
 
 @pytest.mark.skipif(versitygw_path() is None, reason="versitygw, which can ignore conditions, is not here")

@@ -318,11 +318,11 @@ def test_what_a_look_found_is_found_again_after_the_source_fails_before_its_dump
     tables, dumps = start.open()
     database.unlogged[ITEMS] = 1
     tables.note_columns(ITEMS, {"id"})
-    before = tables.snapshot()
+    before = tables.snapshot(2)
     start.source.fail("mark_running")
     with pytest.raises(TransientError):
         repair_unlogged(start.source, tables, dumps, start.source.look(), 2, start.config)
-    assert tables.snapshot() == before
+    assert tables.snapshot(2) == before
     repair_unlogged(start.source, tables, dumps, start.source.look(), 2, start.config)
     assert [d.reason for d in dumps.active_of(ITEMS)] == ["repair"]
 
@@ -345,7 +345,7 @@ def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_
 ) -> None:
     start = Start(database, store)
     tables, dumps = start.open()
-    tables.states[ITEMS].fingerprint = None
+    tables.update(ITEMS, fingerprint=None)
     dumps.add(ITEMS, manifest=2, floor=1)
     start.source.fail("look")
     arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
@@ -379,7 +379,7 @@ def test_a_table_that_is_locked_right_after_its_release_is_quarantined_again(
     """Its dump would rest on no fingerprint: what changes unlogged before the first one would go unseen."""
     start = Start(database, store)
     tables, dumps = start.open()
-    tables.states[ITEMS].fingerprint = None
+    tables.update(ITEMS, fingerprint=None)
     database.busy = {ITEMS}
     arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
     start_capturing(*arguments)

@@ -62,7 +62,7 @@ def test_a_rename_is_one_dropped_and_one_added(tables: Tables) -> None:
 def test_a_column_that_was_dropped_and_is_there_again_leaves_all_rows_to_be_read(tables: Tables) -> None:
     tables.adopt(layout("id", "b"), 100)
     assert tables.adopt(layout("id", "b", "c"), 200) == Repair(NAME, ("c",))
-    again = Tables(tables.snapshot(), dict(tables.schemas))  # after a restart
+    again = Tables(tables.snapshot(2), dict(tables.schemas))  # after a restart
     assert again.adopt(layout("id", "b", "c", "a"), 300) == Repair(NAME, None)
     assert again.states[NAME].dropped == []
     assert again.adopt(layout("id", "b", "c", "a", "d"), 400) == Repair(NAME, ("d",))
@@ -125,7 +125,7 @@ def test_a_table_that_is_quarantined_lands_nothing_and_takes_over_no_layout(tabl
 
 
 def test_a_released_table_lands_under_its_present_layout_and_is_to_be_dumped(tables: Tables) -> None:
-    tables.states[NAME].dumped = True
+    tables.update(NAME, dumped=True)
     tables.quarantine(QuarantineNotice(NAME, 100, "odd value", "fix it"))
     present = layout("id", "a", key=("a",))
     tables.release(NAME, present)
@@ -142,12 +142,12 @@ def test_files_of_tables_that_are_not_captured_do_not_land(tables: Tables) -> No
 
 def test_a_table_that_is_removed_is_reported(tables: Tables) -> None:
     tables.remove(NAME)
-    assert tables.snapshot() == {}
+    assert tables.snapshot(2) == {}
     assert texts(tables) == ["is no longer captured"]
 
 
 def test_a_snapshot_does_not_change_with_the_tables(tables: Tables) -> None:
-    before = tables.snapshot()
+    before = tables.snapshot(2)
     tables.quarantine(QuarantineNotice(NAME, 100, "odd value", "fix it"))
     assert before[NAME].state == "captured"
 
@@ -163,7 +163,7 @@ def test_a_column_that_comes_back_between_two_looks_is_reported(tables: Tables) 
     tables.note_columns(NAME, {"id", "a"})
     assert tables.states[NAME].dropped == []
     tables.note_columns(NAME, {"id"})
-    again = Tables(tables.snapshot(), dict(tables.schemas))  # after a restart
+    again = Tables(tables.snapshot(2), dict(tables.schemas))  # after a restart
     assert again.adopt(layout("id", "a"), 100) is None  # the log never had a row without it
     assert again.states[NAME].dropped == ["a"]
     again.note_columns(NAME, {"id", "a"})

@@ -1,0 +1,224 @@
+"""The objects that manifests are stored in: what changed since a state object, and that state object.
+
+Most of a manifest's state (tables, dumps) is what it was in the manifest before. So it is written once, to a
+state object of its own, and each manifest names that object and what differs from it::
+
+    manifest/000000000000/000000000000123.json    position, files, ...; the tables and dumps that differ
+    state/000000000000100-4f1c3a80b2d7e695.json   all tables and dumps as of manifest 100
+
+Invariants:
+
+- A state object is durable before the first manifest that names it, and never changes: its name has the hash
+  of its content. Any manifest is read whole from two objects.
+- Differences are from the state object, not from the manifest before: none builds on another.
+- A new state object is written once the differences written since the last one add up to its size, so what is
+  written for state follows what changes in it, not how much of it there is.
+
+A small state needs no object: all of it differs from the empty state. This module does no I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from connector.errors import FormatError
+from connector.landing.format import FORMAT, state_path
+from connector.landing.manifest import DumpState, Manifest, ManifestHeader, TableState, _Part
+from connector.schema import TableName
+
+FEW_BYTES = 2048
+"""Differences up to this size are not worth a state object."""
+
+
+class LandingState(_Part):
+    """The content of a state object: all tables, and all dumps that manifests still list."""
+
+    format: int = FORMAT
+    tables: dict[TableName, TableState] = Field(default_factory=dict)
+    dumps: list[DumpState] = Field(default_factory=list)
+
+    @cached_property
+    def dumps_by_id(self) -> dict[str, DumpState]:
+        """Index the dumps."""
+        return {dump.id: dump for dump in self.dumps}
+
+    def to_json(self) -> bytes:
+        """Serialize for the landing zone."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes | str, name: str) -> LandingState:
+        """Parse a state object; `FormatError` for a newer format, or if it is not what was written."""
+        content = data.encode() if isinstance(data, str) else data
+        if _digest(content) not in name:
+            raise FormatError(
+                f"{name} is damaged: its content does not match its name", hint="restore it from a copy"
+            )
+        return _parsed(cls, data, name, "state object")
+
+
+class StateReference(_Part):
+    """Names a state object of this size; `written`: bytes of differences from it in all manifests so far."""
+
+    path: str
+    bytes: int
+    written: int = 0
+
+
+@dataclass(frozen=True)
+class Base:
+    """A state object, and how manifests name it."""
+
+    reference: StateReference
+    state: LandingState
+
+
+EMPTY = LandingState()
+
+
+class StoredManifest(ManifestHeader):
+    """A manifest as it is stored: `tables` and `dumps` that differ from those of the object `state` names.
+
+    Without `state` they are all there are. An unfinished dump of keys that lists none has those of its state
+    object: they don't change, and there may be many.
+    """
+
+    tables: dict[TableName, TableState] = Field(default_factory=dict)
+    dumps: list[DumpState] = Field(default_factory=list)
+    state: StateReference | None = None
+    removed_tables: list[TableName] = Field(default_factory=list)
+    removed_dumps: list[str] = Field(default_factory=list)
+
+    @classmethod
+    def of(cls, manifest: Manifest, base: Base | None = None) -> StoredManifest:
+        """Take what differs from `base`, whose reference then counts it."""
+        before = base.state if base else EMPTY
+        dumps = {dump.id for dump in manifest.dumps}
+        stored = cls.model_construct(
+            **_header(manifest),
+            tables={n: s for n, s in manifest.tables.items() if _differs(s, before.tables.get(n))},
+            dumps=[
+                _without_known_keys(dump, known)
+                for dump in manifest.dumps
+                if _differs(dump, known := before.dumps_by_id.get(dump.id))
+            ],
+            removed_tables=[name for name in before.tables if name not in manifest.tables],
+            removed_dumps=[id_ for id_ in before.dumps_by_id if id_ not in dumps],
+            state=None,
+        )
+        if base:
+            written = base.reference.written + stored.differences
+            stored.state = base.reference.model_copy(update={"written": written})
+        return stored
+
+    @property
+    def differences(self) -> int:
+        """The size of what differs from the state object, in bytes."""
+        if not (self.tables or self.dumps or self.removed_tables or self.removed_dumps):
+            return 0
+        parts = {"tables", "dumps", "removed_tables", "removed_dumps"}
+        return len(self.model_dump_json(include=parts, exclude_none=True))
+
+    @property
+    def outgrown(self) -> bool:
+        """Return whether a new state object should be written."""
+        written, size = (self.state.written, self.state.bytes) if self.state else (self.differences, 0)
+        return written >= size and self.differences > FEW_BYTES
+
+    def whole(self, state: LandingState = EMPTY) -> Manifest:
+        """Add the rest of the state: the content of the object that `state` names."""
+        tables: Mapping[TableName, TableState] = state.tables
+        if self.removed_tables:
+            removed = set(self.removed_tables)
+            tables = {name: table for name, table in tables.items() if name not in removed}
+        if self.tables:
+            tables = ChainMap(self.tables, tables)  # type: ignore[arg-type]
+        return Manifest.model_construct(**_header(self), tables=tables, dumps=self._all_dumps(state))
+
+    def _all_dumps(self, state: LandingState) -> Sequence[DumpState]:
+        """Return the dumps in their order: those of the state object first, since they were queued before."""
+        if not (self.dumps or self.removed_dumps):
+            return state.dumps
+        new = {dump.id: _with_known_keys(dump, state.dumps_by_id.get(dump.id)) for dump in self.dumps}
+        removed = set(self.removed_dumps)
+        kept = (new.pop(dump.id, dump) for dump in state.dumps if dump.id not in removed)
+        return [*kept, *new.values()]
+
+    def to_json(self) -> bytes:
+        """Serialize for the landing zone."""
+        return self.model_dump_json(exclude_none=True, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes | str, name: str = "manifest") -> StoredManifest:
+        """Parse a manifest; `FormatError` for a newer format or something that is not a manifest."""
+        return _parsed(cls, data, name, "manifest")
+
+
+def new_base(manifest: Manifest) -> tuple[Base, bytes]:
+    """Make a manifest's whole state a state object; return it and its content, to be stored first."""
+    state = LandingState.model_construct(tables=dict(manifest.tables), dumps=list(manifest.dumps))
+    data = state.to_json()
+    path = state_path(manifest.number, _digest(data))
+    return Base(StateReference(path=path, bytes=len(data)), state), data
+
+
+def missing_state(name: str) -> FormatError:
+    """Build the error of a state object that is gone."""
+    return FormatError(
+        f"{name} is missing; manifests name it for the state of their tables",
+        hint="restore it from a copy; never delete objects of the landing zone by hand",
+    )
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _header(manifest: ManifestHeader) -> dict[str, Any]:
+    return {name: getattr(manifest, name) for name in ManifestHeader.model_fields}
+
+
+def _differs(now: BaseModel, before: BaseModel | None) -> bool:
+    return now is not before and now != before
+
+
+def _without_known_keys(dump: DumpState, known: DumpState | None) -> DumpState:
+    if known is None or dump.keys is None or dump.keys != known.keys:
+        return dump
+    return dump.model_copy(update={"keys": None})
+
+
+def _with_known_keys(dump: DumpState, known: DumpState | None) -> DumpState:
+    if known is None or dump.keys is not None or not dump.active:
+        return dump
+    return dump.model_copy(update={"keys": known.keys})
+
+
+class _Version(BaseModel):
+    format: int
+
+
+Stored = TypeVar("Stored", StoredManifest, LandingState)
+
+
+def _parsed(kind: type[Stored], data: bytes | str, name: str, what: str) -> Stored:
+    try:
+        version = _Version.model_validate_json(data).format
+        if version > FORMAT:
+            raise FormatError(
+                f"{name} has format {version}; this deltatide reads formats up to {FORMAT}",
+                hint="upgrade deltatide where it reads this landing zone",
+            )
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise FormatError(
+            f"{name} is not a {what}: {error.errors()[0]['msg']}",
+            hint="keep everything but deltatide from writing under the landing zone",
+        ) from error
