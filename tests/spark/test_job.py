@@ -162,6 +162,25 @@ def test_a_newer_format_and_a_replaced_landing_zone_are_refused(zone: Zone) -> N
         zone.merge()
 
 
+def test_a_state_object_that_is_gone_or_damaged_stops_the_merge(zone: Zone) -> None:
+    zone.landed.state_objects = 2
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    zone.log(20, insert(15, 2))
+    zone.log(30, insert(25, 3))
+    (_, path) = sorted((zone.folder / "landing/shop/state").iterdir())
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b'"captured"', b'"captures"'))
+    with pytest.raises(FormatError, match=f"{path.name} is damaged"):
+        zone.merge()
+    path.unlink()
+    with pytest.raises(FormatError, match=f"{path.name} is missing"):
+        zone.merge()
+    path.write_bytes(good)
+    zone.merge()
+    assert zone.rows("id") == [(1,), (2,), (3,)]
+
+
 def test_an_unknown_table_is_named_with_those_there_are(zone: Zone) -> None:
     zone.log(10)
     with pytest.raises(ConfigurationError) as raised:

@@ -98,6 +98,7 @@ def test_any_delivery_of_random_histories_gives_the_source_at_every_cut(
     r = random.Random(1)
     worlds = {MANY: World(r, size=150), ONE: World(r, size=1, truncates=True)}
     landed = Landed.local(tmp_path / "landing")
+    landed.state_objects = 3
     landed.formats = formatted
     config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
     for schema in worlds:

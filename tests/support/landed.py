@@ -17,7 +17,7 @@ from connector.config import Config
 from connector.landing.event_batch import CdcColumns, arrow_type, assemble
 from connector.landing.format import data_path, manifest_path, schema_path
 from connector.landing.manifest import DumpState, LandedFile, Manifest, Notice, SourceIdentity, TableState
-from connector.landing.manifest_object import StoredManifest
+from connector.landing.manifest_object import Base, StoredManifest, new_base
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import Column, TableName, TableSchema
 
@@ -80,19 +80,21 @@ class Landed:
     """A landing zone of source `shop` at `url`, written through `put`; manifests are numbered from 1.
 
     Without `put` nothing is written, and each file's events are kept in `events`. `writer`: prefix of each
-    manifest's write id.
+    manifest's write id. `state_objects`: manifests name them, each the last of so many; none if 0.
     """
 
     url: str = ""
     put: Put | None = None
     writer: str = ""
     number: int = 0
+    state_objects: int = 0
     tables: dict[str, TableState] = field(default_factory=dict)
     dumps: list[DumpState] = field(default_factory=list)
     manifests: list[Manifest] = field(default_factory=list)
     events: dict[str, Sequence[Event]] = field(default_factory=dict)
     formats: Callable[[Event], Event] = lambda event: event
     _names: Any = field(default_factory=itertools.count)
+    _base: Base | None = None
 
     @classmethod
     def local(cls, folder: Path, writer: str = "") -> Landed:
@@ -197,7 +199,10 @@ class Landed:
             tables={name: state.model_copy() for name, state in self.tables.items()},
             dumps=[dump.model_copy() for dump in self.dumps],
         )  # fmt: skip
-        self._put(manifest_path(self.number), StoredManifest.of(manifest).to_json())
+        if self.state_objects and self.number % self.state_objects == 1 % self.state_objects:
+            self._base, data = new_base(manifest)
+            self._put(self._base.reference.path, data)
+        self._put(manifest_path(self.number), StoredManifest.of(manifest, self._base).to_json())
         self.manifests.append(manifest)
         return manifest
 
