@@ -87,11 +87,11 @@ def _request_keys(
     spark: SparkSession, landing: LandingZone, table: TableName, found: Sequence[Row], layout: Layout
 ) -> None:
     if len(found) > MOST_KEYS:
-        write_request(spark, landing, table, None)
+        write_request(landing, [table])
         return
     keys = sorted([row[f"k{n}"] for n in range(len(layout.key))] for row in found)
     for first in range(0, len(keys), KEYS_PER_REQUEST):
-        write_request(spark, landing, table, keys[first : first + KEYS_PER_REQUEST])
+        write_request(landing, [table], keys[first : first + KEYS_PER_REQUEST])
 
 
 def incomplete(source: DataFrame, layout: Layout, target: DataFrame | None, dumping: bool) -> DataFrame:
@@ -161,20 +161,18 @@ def _array_text(value: Column, element: str) -> Column:
 
 
 def write_request(
-    spark: SparkSession, landing: LandingZone, table: TableName, keys: Sequence[Sequence[str]] | None
+    landing: LandingZone, tables: Sequence[TableName], keys: Sequence[Sequence[str]] | None = None
 ) -> str:
-    """Write one request (`keys` None: for the whole table) and return its id."""
+    """Write one request (`keys`: of rows of one table; None: for whole tables) and return its id."""
     request_id = f"missing-{uuid.uuid4().hex[:16]}"
     body: dict[str, Any] = {
         "id": request_id,
         "kind": "dump",
-        "tables": [str(table)],
+        "tables": [str(table) for table in tables],
         "reason": "missing",
         "requested_at": datetime.now(timezone.utc).isoformat(),
     }
     if keys is not None:
         body["keys"] = [list(key) for key in keys]
-    frame = spark.range(1, numPartitions=1).select(F.lit(json.dumps(body)).alias("value"))
-    # The agent reads plain text; a cluster may compress by default.
-    frame.write.option("compression", "none").text(f"{landing.root}/{request_path(request_id)}")
+    landing.write(request_path(request_id), json.dumps(body))
     return request_id

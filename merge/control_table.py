@@ -63,7 +63,7 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Frontiers:
-    """The frontiers of a source's tables, and its newest cut.
+    """The frontiers of a source's tables, and its newest cut, `merged_at` a time of the driver's clock.
 
     A table that no row names was created after manifest `newest`, so its frontier is there.
     """
@@ -72,6 +72,7 @@ class Frontiers:
     epoch: int = 0
     position: int = 0
     exact: bool = True
+    merged_at: datetime | None = None
     by_table: Mapping[TableName, Frontier] = field(default_factory=dict)
 
     def of(self, table: TableName) -> Frontier:
@@ -133,7 +134,14 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
             if known is None or frontier["manifest"] > known.manifest:
                 by_table[table] = Frontier(**frontier.asDict())
     newest = rows[0]
-    return Frontiers(newest["manifest"], newest["epoch"], newest["position"], newest["exact"], by_table)
+    return Frontiers(
+        newest["manifest"],
+        newest["epoch"],
+        newest["position"],
+        newest["exact"],
+        newest["merged_at"],
+        by_table,
+    )
 
 
 def recorded_frontiers(

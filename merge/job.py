@@ -34,8 +34,9 @@ from connector.config import Config
 from connector.errors import DeltatideError, FencedError, GapError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.backfill import has_pending_request
+from merge.backfill import has_pending_request, write_request
 from merge.commits import Mark, newest_unchanged, read_commits
+from merge.consumer import record_progress, register
 from merge.control_table import (
     Frontier,
     Frontiers,
@@ -164,8 +165,10 @@ def _merge_all(
     targets = targets_of(config, manifest.tables)
     if not frontiers.newest:
         check_schema(spark, config)
+        register(landing, config)
     run = _MergeRun(spark, config, landing, frontiers, manifest, progress, asks=until is None and not waits)
     reports = run.merge_in_parallel([targets[table] for table in chosen], sessions, stop)
+    reports = run.request_lost(reports)
     exact, recorded = run.record_cut(reports)
     landing.forget(manifest.number - KEPT_MANIFESTS)
     return MergeReport(
@@ -265,7 +268,9 @@ class _MergeRun:
     def _failed(self, target: Target, error: Exception) -> TableReport:
         hint = error.hint if isinstance(error, DeltatideError) else None
         log.debug("merge of %s failed", target.table, exc_info=error)
-        return self._report(target, self.frontiers.of(target.table), error=first_line(error), hint=hint)
+        lost = isinstance(error, GapError)
+        at = self.frontiers.of(target.table)
+        return self._report(target, at, error=first_line(error), hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
         with self.showing:
@@ -396,6 +401,17 @@ class _MergeRun:
         captured = self.manifest.tables[target.table].state == "captured"  # else it needs a full dump anyway
         return bool(frontier.missing) and self.asks and answered and captured
 
+    def request_lost(self, reports: list[TableReport]) -> list[TableReport]:
+        """Request a full dump of tables that need what is gone from the landing zone, unless one is due."""
+        dumping = {dump.table for dump in self.manifest.dumps if dump.active and dump.kind == "full"}
+        lost = [report.table for report in reports if report.lacks_history]
+        lost = [t for t in lost if t not in dumping and self.manifest.tables[t].state == "captured"]
+        if lost and self.asks and not has_pending_request(self.landing):
+            write_request(self.landing, lost)
+            log.warning("what these tables need is gone, dumping them in full: %s", ", ".join(map(str, lost)))
+        hint = "a full dump was requested; the merge after it builds the table from it" if self.asks else None
+        return [replace(r, hint=hint or r.hint) if r.lacks_history else r for r in reports]
+
     def record_cut(self, reports: Iterable[TableReport]) -> tuple[bool, bool]:
         """Record the cut if anything changed; return whether it is exact, and whether it was recorded."""
         before = {table: self.frontiers.of(table) for table in self.manifest.tables}
@@ -409,6 +425,7 @@ class _MergeRun:
         if recorded:
             failpoint.reach("cut-missing")
             with_retries(lambda: self._append_cut(frontiers, exact), cuts_table(self.config))
+            record_progress(self.landing, self.config, self.manifest, self.frontiers, frontiers)
         return exact, recorded
 
     def _append_cut(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:

@@ -203,6 +203,13 @@ class LandingZone:
                 return []
             raise
 
+    def write(self, path: str, text: str, *, overwrite: bool = False) -> None:
+        """Write one line of text to an object of this name, as Spark does: a folder with one part."""
+        frame = self._spark.range(1, numPartitions=1).select(F.lit(text).alias("value"))
+        mode = "overwrite" if overwrite else "error"
+        # The agent reads plain text; a cluster may compress by default.
+        frame.write.mode(mode).option("compression", "none").text(f"{self.root}/{path}")
+
     def schemas(self, wanted: Iterable[tuple[TableName, str]]) -> dict[str, TableSchema]:
         """Read the schema objects of ``(table, schema id)`` all at once; return them by id."""
         ids = dict.fromkeys(wanted)

@@ -29,7 +29,7 @@ class TableReport:
 
     `id` and `version` identify the Delta table and version with the state after `manifest`, in which
     `missing` rows lack a column that no event has carried. This merge asked the agent for `requested` of
-    them.
+    them. `lacks_history`: what it must read is no longer in the landing zone, so it needs a full dump.
     """
 
     table: TableName
@@ -45,6 +45,7 @@ class TableReport:
     seconds: float = 0.0
     error: str | None = None
     hint: str | None = None
+    lacks_history: bool = False
 
     @property
     def frontier(self) -> Frontier:

@@ -65,14 +65,27 @@ class TargetState:
         return list(json.loads(self.properties.get(KEY_PROPERTY, "[]")))
 
 
+def lake_name(config: Config) -> str:
+    """Return the name of the configured lake: its url, or catalog and schema."""
+    lake = config.lake
+    if lake is None:
+        raise no_lake()
+    return lake.url or f"{lake.catalog}.{lake.schema_name}"
+
+
+def no_lake() -> ConfigurationError:
+    """Build the error of a configuration without a lake."""
+    return ConfigurationError(
+        "the configuration has no [lake] section",
+        hint='add it: [lake] url = "file:///folder" or catalog and schema',
+    )
+
+
 def lake_table(config: Config, path: str, name: str) -> str:
     """Format a table of the lake in SQL: `path` under the lake's url, or `name` in its schema."""
     lake = config.lake
     if lake is None:
-        raise ConfigurationError(
-            "the configuration has no [lake] section",
-            hint='add it: [lake] url = "file:///folder" or catalog and schema',
-        )
+        raise no_lake()
     if lake.url is not None:
         return f"delta.{quoted(spark_url(lake.url).rstrip('/') + '/' + path)}"
     return ".".join(quoted(part) for part in (lake.catalog, lake.schema_name, name) if part)

@@ -68,9 +68,7 @@ class Lander:
     def assume_landed(self, manifest: Manifest) -> None:
         """Don't write the schemas that a manifest names: they are durable."""
         self._schemas.skip(
-            schema_path(table, state.schema_id)
-            for table, state in manifest.tables.items()
-            if state.schema_id is not None
+            {name: state.schema_id for name, state in manifest.tables.items() if state.schema_id}
         )
 
     def load_schema(self, table: TableName, schema_id: str) -> TableSchema:

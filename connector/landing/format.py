@@ -8,6 +8,7 @@
       data/<namespace>.<table>/<date>/<file>.parquet
       schema/<namespace>.<table>/<id>.json
       requests/<id>.json
+      consumers/<id>/
       lease.json
 
 All paths here are relative to ``<landing>/<source>/``. Characters with a special meaning in a file system, a
@@ -47,9 +48,12 @@ INSERT, UPDATE, DELETE, TRUNCATE, DUMP = "insert", "update", "delete", "truncate
 
 LEASE = "lease.json"
 REQUESTS = "requests"
+CONSUMERS = "consumers"
 MANIFESTS = "manifest"
 MANIFESTS_PER_FOLDER = 1000
 STATES = "state"
+SCHEMAS = "schema"
+DATA = "data"
 
 _SAFE = re.compile(r"[A-Za-z0-9_.-]")
 
@@ -94,12 +98,12 @@ def state_path(number: int, digest: str) -> str:
 
 def data_path(table: TableName, date: str, file: str) -> str:
     """Return the path of a landing file; ``date`` is its UTC day, ``file`` a unique name without suffix."""
-    return f"data/{table_folder(table)}/{date}/{file}.parquet"
+    return f"{DATA}/{table_folder(table)}/{date}/{file}.parquet"
 
 
 def schema_path(table: TableName, schema_id: str) -> str:
     """Return the path of one schema of a table."""
-    return f"schema/{table_folder(table)}/{schema_id}.json"
+    return f"{SCHEMAS}/{table_folder(table)}/{schema_id}.json"
 
 
 def request_path(request_id: str) -> str:

@@ -39,6 +39,11 @@ class ManifestReader:
         found = self._read(number)
         return found[0] if found else None
 
+    def base_of(self, number: int) -> Base | None:
+        """Return the state object that a manifest names, if it names one."""
+        found = self._read(number)
+        return found[1] if found else None
+
     def _read(self, number: int) -> tuple[Manifest, Base | None] | None:
         path = format.manifest_path(number)
         data = self._store.read(path)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,7 +28,7 @@ from connector.landing.event_batch import EventBatch, arrow_schema
 from connector.landing.format import CDC, data_path, schema_path
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
-from connector.schema import TableSchema
+from connector.schema import TableName, TableSchema
 from connector.store.protocol import Store
 
 ROW_GROUP_ROWS = 65_536  # Spark splits files between row groups; more rows save neither bytes nor CPU here
@@ -139,25 +139,27 @@ class FileWriter:
 
 
 class SchemaWriter:
-    """Writes schema objects, each once; safe for threads."""
+    """Writes a table's schema object when its layout changes; safe for threads.
+
+    One that was written before another is written again: it may have been removed as no longer needed.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._written: set[str] = set()
+        self._last: dict[TableName, str] = {}
         self._lock = threading.Lock()
 
-    def skip(self, paths: Iterable[str]) -> None:
-        """Take these schema objects for written."""
+    def skip(self, ids: Mapping[TableName, str]) -> None:
+        """Take the schemas of these ids for written."""
         with self._lock:
-            self._written.update(paths)
+            self._last.update(ids)
 
     def ensure(self, schema: TableSchema) -> None:
-        """Write a schema's object unless this writer already has; durable on return."""
-        path = schema_path(schema.table, schema.id)
+        """Write a schema's object unless it is the last that this writer wrote; durable on return."""
         with self._lock:
-            if path not in self._written:
-                self._store.put(path, schema.to_json())
-                self._written.add(path)
+            if self._last.get(schema.table) != schema.id:
+                self._store.put(schema_path(schema.table, schema.id), schema.to_json())
+                self._last[schema.table] = schema.id
 
 
 def _file_name(first: Position) -> str:

@@ -16,7 +16,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -132,16 +132,27 @@ class LocalStore:
             except FileNotFoundError:
                 return []
 
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Remove many objects, and folders of landing files that are empty then."""
+        folders = set()
+        for path in paths:
+            self.delete(path)
+            folders.add(path.rpartition("/")[0])
+        for folder in folders:
+            if folder.startswith("data/"):
+                with suppress(OSError):
+                    self._file(folder).rmdir()
+
     def delete(self, path: str) -> None:
         """Remove an object; does nothing if there is none.
 
-        For an object that a Spark job wrote, ``<folder>/<name>/<part>``, also remove the checksum beside it
-        and, with the last part, the folder: otherwise each request would leave one, listed forever.
+        For an object that a Spark job wrote, ``<name>.json/<part>``, also remove the checksum beside it and,
+        with the last part, the folder: otherwise each request would leave one, listed forever.
         """
         target = self._file(path)
         with _errors(target), suppress(FileNotFoundError), self._parent(path) as parent:
             os.unlink(target.name, dir_fd=parent)
-            if path.count("/") == 2:
+            if path.count("/") == 2 or target.parent.suffix == ".json":
                 with suppress(OSError):
                     os.unlink(f".{target.name}.crc", dir_fd=parent)
                 with suppress(OSError):

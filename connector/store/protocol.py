@@ -8,7 +8,7 @@ Knows nothing of events or databases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -52,3 +52,6 @@ class Store(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove an object; does nothing if there is none."""
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Remove many objects, and folders of landing files that are empty then."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -159,6 +160,20 @@ class S3Store:
         pages = self._pages(f"{prefix}/", Delimiter="/")
         paths = [item["Prefix"] for page in pages for item in page.get("CommonPrefixes", ())]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Remove many objects; one request per 1,000."""
+        remaining = iter(paths)
+        while some := list(islice(remaining, 1000)):
+            with self._errors(some[0]):
+                keys: Any = [{"Key": self._prefix + path} for path in some]
+                answer = self._client.delete_objects(
+                    Bucket=self._bucket, Delete={"Objects": keys, "Quiet": True}
+                )
+            for problem in answer.get("Errors", ()):
+                path, why = problem["Key"].removeprefix(self._prefix), problem.get("Message", problem["Code"])
+                if problem["Code"] not in _ABSENT:
+                    raise TransientError(f"{self.url}/{path}: not removed: {why}")
 
     def delete(self, path: str) -> None:
         """Remove an object; does nothing if there is none."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +117,11 @@ class MemoryStore:
         with self._call("folders", prefix):
             below = [p.removeprefix(prefix + "/") for p in self.objects if p.startswith(prefix + "/")]
             return sorted({p.partition("/")[0] for p in below if "/" in p})
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Remove many objects."""
+        for path in paths:
+            self.delete(path)
 
     def delete(self, path: str) -> None:
         """Remove an object; does nothing if there is none."""

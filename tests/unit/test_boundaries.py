@@ -16,6 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MERGE_MAY_IMPORT = {
     f"connector.{name}"
     for name in (
+        "landing.consumers",
         "landing.format",
         "landing.manifest",
         "landing.manifest_object",

@@ -51,7 +51,7 @@ def zone_of(manifests: int) -> Zone:
 
 def frontiers_at(newest: int, **frontiers: Frontier) -> Frontiers:
     named = {TableName("public", name): frontier for name, frontier in frontiers.items()}
-    return Frontiers(newest, 1, 10 * newest, True, named)
+    return Frontiers(newest, 1, 10 * newest, True, None, named)
 
 
 def run_of(zone: Zone, frontiers: Frontiers, **options: Any) -> _MergeRun:

@@ -1,0 +1,280 @@
+"""Retention: which manifests are still needed, and the removal of those that are not, with their files.
+
+What is needed of a landing zone, all manifests from one number on:
+
+- what each consumer has yet to merge (`connector.landing.consumers`), and what those merges read again;
+- what the dumps that are running will make a merge read again;
+- what is younger than the retention time.
+
+**What a merge reads again.** A merge that is at manifest F reads the manifests after F. A chunk in one of
+them makes it read log again, down to the chunk's low watermark. Its dump was running at F, or began later; so
+the chunk was opened after manifest ``started_in - 1``, call it B, and its low watermark is at least B's
+position, or that of the oldest commit that was not visible yet at B. The merge reads manifests backward to
+the first one that is not after it. A full dump's sweep reads its chunks: manifests from `started_in` on.
+
+**Order.** Manifests are removed oldest first, before the files that they name. So at any moment the manifests
+that are left are a chain without holes, and all that they name is there. A crash leaves files that no
+manifest names; the next run finds them by the day in their path. Nothing here writes, so two runs at once do
+no harm.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+
+from connector.errors import FormatError
+from connector.landing.consumers import Consumer, read_consumers
+from connector.landing.format import (
+    DATA,
+    MANIFESTS,
+    STATES,
+    manifest_number,
+    manifest_path,
+    schema_path,
+    state_path,
+)
+from connector.landing.manifest import Manifest
+from connector.landing.manifest_store import ManifestReader
+from connector.schema import TableName
+from connector.store.protocol import Store
+
+BATCH = 500
+"""Manifests removed at once, with their files."""
+
+MARGIN = timedelta(days=1)
+"""A file lands at most this long before its manifest; one that took longer is looked for in all of them."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Who needs the manifests from number `first` on."""
+
+    who: str
+    first: int
+    consumer: Consumer | None = None
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """The oldest manifest there is, the first that is `needed`, and the newest; `needs`, the oldest first."""
+
+    oldest: int
+    first: int
+    newest: int
+    needs: list[Need]
+
+
+@dataclass
+class Removal:
+    """What was removed, or would be: objects, and bytes of landing files that manifests name.
+
+    `orphans`: files that no manifest names, found only once those that manifests name are gone. `stopped`:
+    there is more to remove.
+    """
+
+    manifests: int = 0
+    files: int = 0
+    bytes: int = 0
+    orphans: int = 0
+    states: int = 0
+    schemas: int = 0
+    stopped: bool = False
+
+
+@dataclass
+class History:
+    """The manifests of a landing zone that has one, from `oldest` to the newest."""
+
+    store: Store
+    reader: ManifestReader
+    newest: Manifest
+    oldest: int
+    _read: dict[int, Manifest] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store: Store) -> History | None:
+        """Return the history; None if nothing has landed yet."""
+        reader = ManifestReader(store)
+        found = reader.newest()
+        if found is None:
+            return None
+        for folder in store.folders(MANIFESTS):
+            numbers = [manifest_number(path) for path in store.list(f"{MANIFESTS}/{folder}/")]
+            if numbers:
+                return cls(store, reader, found[0], min(numbers))
+        return None
+
+    def get(self, number: int) -> Manifest:
+        """Read a manifest from `oldest` on; `FormatError` if it is missing."""
+        if number not in self._read:
+            manifest = self.reader.read(number)
+            if manifest is None:
+                raise FormatError(
+                    f"{self.store.url}/{manifest_path(number)} is missing",
+                    hint="restore it, or remove all manifests before it",
+                )
+            self._read[number] = manifest
+        return self._read[number]
+
+    def first_where(self, holds: Callable[[Manifest], bool], last: int) -> int:
+        """Return the first manifest up to `last` for which `holds`, as it does for all later ones.
+
+        ``last + 1`` if there is none.
+        """
+        low, high = self.oldest, last + 1
+        while low < high:
+            middle = (low + high) // 2
+            if holds(self.get(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+def horizon(history: History, retention: timedelta, now: datetime) -> Horizon:
+    """Find the first manifest that is needed; reads some twenty manifests for each consumer."""
+    newest = history.newest.number
+    young = history.first_where(lambda m: m.committed_at >= now - retention, newest)
+    needs = [
+        Need(f"landed in the last {_days(retention)}", young),
+        Need("the agent, and dumps that are running", read_again_after(history, newest)),
+    ]
+    for consumer in read_consumers(history.store):
+        first = read_again_after(history, min(consumer.manifest, newest))
+        needs.append(Need(f"lake {consumer.lake}", first, consumer))
+    needs.sort(key=lambda need: need.first)
+    return Horizon(history.oldest, max(history.oldest, needs[0].first), newest, needs)
+
+
+def read_again_after(history: History, merged: int) -> int:
+    """Return the first manifest that merges from manifest `merged` on may read."""
+    if merged < history.oldest:
+        return merged
+    running = [dump.started_in for dump in history.get(merged).dumps if dump.active]
+    before = min([merged + 1, *running]) - 1
+    if before < history.oldest:
+        return history.oldest
+    begun = history.get(before)
+    hidden = [commit.lsn for commit in begun.not_yet_visible if commit.lsn]
+    low = (begun.epoch, min([begun.position, *hidden]) - 1)
+    after_low = history.first_where(lambda m: (m.epoch, m.position) > low, before)
+    return max(history.oldest, after_low - 1)
+
+
+def remove_unneeded(
+    history: History,
+    needed: Horizon,
+    *,
+    dry_run: bool,
+    progress: Callable[[Removal], None] = lambda _: None,
+    stop: threading.Event | None = None,
+) -> Removal:
+    """Remove what is not needed; with `dry_run` only count it. Once `stop` is set, end at a safe point."""
+    removal, store = Removal(), history.store
+    layouts: dict[TableName, set[str]] = {}
+    for first in range(needed.oldest, needed.first, BATCH):
+        if stop is not None and stop.is_set():
+            removal.stopped = True
+            return removal
+        numbers = range(first, min(first + BATCH, needed.first))
+        # A run beside this one may be ahead.
+        files = [file for number in numbers if (m := history.reader.read(number)) for file in m.files]
+        if not dry_run:
+            store.delete_all(manifest_path(number) for number in numbers)
+            store.delete_all(file.path for file in files)
+        for file in files:
+            layouts.setdefault(file.table, set()).add(file.schema_id)
+        removal.manifests += len(numbers)
+        removal.files += len(files)
+        removal.bytes += sum(file.bytes for file in files)
+        progress(removal)
+
+    def remove(paths: list[str]) -> int:
+        if not dry_run:
+            store.delete_all(paths)
+        return len(paths)
+
+    latest = History.of(store) or history
+    removal.orphans = 0 if dry_run else remove(orphans(latest, needed.first))
+    removal.states = remove(unneeded_states(latest, needed.first))
+    removal.schemas = remove(unneeded_schemas(latest, needed.first, layouts))
+    progress(removal)
+    return removal
+
+
+def orphans(history: History, first: int) -> list[str]:
+    """List landing files of days before manifest `first` that no manifest from it on names."""
+    store, limit = history.store, (history.get(first).committed_at - MARGIN).date()
+    old = {
+        path
+        for table in store.folders(DATA)
+        for day in store.folders(f"{DATA}/{table}")
+        if _is_before(day, limit)
+        for path in store.list(f"{DATA}/{table}/{day}/")
+    }
+    if old:  # rare, so it may cost a read of each manifest
+        for number in range(first, history.newest.number + 1):
+            old.difference_update(file.path for file in history.get(number).files)
+            history._read.pop(number)
+    return sorted(old)
+
+
+def _is_before(day: str, limit: date) -> bool:
+    try:
+        return date.fromisoformat(day) < limit
+    except ValueError:
+        return False
+
+
+def unneeded_states(history: History, first: int) -> list[str]:
+    """List the state objects before the one that manifest `first` names; later ones name no earlier one."""
+    base = history.reader.base_of(first)
+    kept = base.reference.path if base else state_path(first, "")
+    return [path for path in history.store.list(f"{STATES}/") if path < kept]
+
+
+def unneeded_schemas(history: History, first: int, candidates: Mapping[TableName, set[str]]) -> list[str]:
+    """List the schema objects, of those that removed manifests name, that no manifest from `first` on names.
+
+    A table is passed over, and keeps its few schemas, if that isn't certain: it was not captured all the
+    time since, or a dump that ran then may have read rows in an earlier layout. A layout that comes back is
+    written again by the agent, so the manifests are asked as late as possible.
+    """
+    dumping = {dump.table for dump in history.get(first).dumps if dump.active}
+    found = []
+    for table in candidates.keys() - dumping:
+        if since := _layouts_since(history, table, first):
+            found += [schema_path(table, id_) for id_ in sorted(candidates[table] - since)]
+    return found
+
+
+def _layouts_since(history: History, table: TableName, first: int) -> set[str]:
+    """Return the ids of a table's layouts since manifest `first`; none if it was not captured throughout."""
+    ids, manifest = set(), history.newest
+    while (state := manifest.tables.get(table)) is not None and state.schema_id is not None:
+        ids.add(state.schema_id)
+        if state.schema_since <= first:
+            return ids
+        manifest = history.get(state.schema_since - 1)
+    return set()
+
+
+def describe(needed: Horizon) -> Iterator[str]:
+    """Say for people what is needed and by whom, the oldest need first."""
+    for need in needed.needs:
+        at = f", as of {need.consumer.at:%Y-%m-%d %H:%M}Z" if need.consumer else ""
+        count = max(0, needed.newest + 1 - max(need.first, needed.oldest))
+        yield f"{need.who}: {count:,} manifests, from {max(need.first, needed.oldest)} on{at}"
+
+
+def _days(time: timedelta) -> str:
+    days = time / timedelta(days=1)
+    return "day" if days == 1 else f"{days:g} days"
+
+
+def consumers_named(consumers: Iterable[Consumer], name: str) -> list[Consumer]:
+    """Return the consumers with this lake or id."""
+    return [consumer for consumer in consumers if name in (consumer.lake, consumer.id)]
