@@ -28,7 +28,7 @@ from connector.landing.format import CONSUMERS, FORMAT
 if TYPE_CHECKING:
     from connector.store.protocol import Store
 
-RECORD_SECONDS = 600
+RECORD_SECONDS: float = 600
 """How often a consumer that merges records how far it is."""
 
 

@@ -1,0 +1,94 @@
+"""A lake tells the landing zone how far it is; what was removed since is read anew by a dump."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from connector.landing import consumers
+from connector.landing.consumers import read_consumers
+from connector.maintenance.retention import History, horizon, remove_unneeded
+from connector.store.local import LocalStore
+from merge import merge_once
+from merge.landing_zone import LandingZone
+from tests.support.landed import Chunk, config_of
+from tests.support.zone import T, Zone, insert, row, update_of_a
+
+
+@pytest.fixture
+def zone(spark: SparkSession, tmp_path: Path) -> Zone:
+    return Zone(spark, tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "landing/shop")
+
+
+def remove_old(store: LocalStore) -> None:
+    history = History.of(store)
+    assert history is not None
+    now = datetime.now(timezone.utc)
+    remove_unneeded(history, horizon(history, timedelta(0), now), dry_run=False)
+
+
+def test_a_lake_holds_what_it_has_yet_to_merge_and_no_more(
+    zone: Zone, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "RECORD_SECONDS", 10**12)
+    zone.log(10, insert(5, 1))
+    zone.log(20, insert(15, 2))
+    zone.merge(until=1)
+    (consumer,) = read_consumers(store)
+    assert (consumer.lake, consumer.manifest) == (f"{zone.folder}/lake", 1)
+    zone.log(30, update_of_a(25, 1, 7))
+    remove_old(store)
+    zone.merge()
+    assert zone.rows("id, a") == [(1, 7), (2, 2)]
+    zone.log(40, insert(35, 3))
+    zone.merge()
+    assert zone.rows("id") == [(1,), (2,), (3,)]
+    (consumer,) = read_consumers(store)
+    assert consumer.manifest == 1  # not recorded again so soon
+    monkeypatch.setattr(consumers, "RECORD_SECONDS", 10**-6)
+    zone.log(50)
+    zone.merge()
+    (consumer,) = read_consumers(store)
+    assert consumer.manifest == zone.landed.number
+
+
+def test_a_new_lake_asks_for_a_dump_of_what_is_gone_and_begins_with_it(
+    zone: Zone, store: LocalStore, tmp_path: Path
+) -> None:
+    for n in range(1, 5):
+        zone.log(10 * n, insert(10 * n - 5, n))
+    remove_old(store)
+    lake = config_of(str(tmp_path / "landing"), str(tmp_path / "new"))
+    for _ in range(2):
+        (failed,) = merge_once(zone.spark, lake).failed
+        assert "full dump was requested" in (failed.hint or "")
+    (request,) = {path.split("/")[1] for path in store.list("requests/")}
+    assert request.startswith("missing-")
+    zone.landed.full_dump(T, 1, low=45, started_in=6)
+    zone.log(45)
+    zone.chunk(50, Chunk(45, 48, [row(n, n) for n in (1, 2, 3, 4)], dump=1))
+    assert merge_once(zone.spark, lake).exact
+    table = zone.spark.table(f"delta.`{tmp_path}/new/public/orders`")
+    assert sorted(r["id"] for r in table.collect()) == [1, 2, 3, 4]
+
+
+def test_a_record_that_can_t_be_written_stops_no_merge(
+    zone: Zone, store: LocalStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise AnalysisException("AccessDenied")
+
+    monkeypatch.setattr(LandingZone, "write", denied)
+    zone.log(10, insert(5, 1))
+    assert zone.merge().exact
+    assert "was not recorded in the landing zone" in caplog.text
+    assert read_consumers(store) == []
