@@ -167,6 +167,7 @@ def _merge_all(
         check_schema(spark, config)
         register(landing, config)
     run = _MergeRun(spark, config, landing, frontiers, manifest, progress, asks=until is None and not waits)
+    landing.compare_new_sizes()
     reports = run.merge_in_parallel([targets[table] for table in chosen], sessions, stop)
     reports = run.request_lost(reports)
     exact, recorded = run.record_cut(reports)
@@ -266,7 +267,7 @@ class _MergeRun:
         return replace(report, seconds=seconds)
 
     def _failed(self, target: Target, error: Exception) -> TableReport:
-        hint = error.hint if isinstance(error, DeltatideError) else None
+        hint = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
         log.debug("merge of %s failed", target.table, exc_info=error)
         lost = isinstance(error, GapError)
         at = self.frontiers.of(target.table)

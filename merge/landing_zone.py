@@ -6,13 +6,16 @@ Invariants:
   old ones may be gone: a table starts at a full dump then (`merge.plan`), or fails, naming the one it needs.
 - Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
   names.
+- A file is read whole, as it was written, or not at all: its size is compared first, since Spark passes over
+  an empty file without a word, and the checksums of its pages are verified.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,7 @@ from connector.errors import GapError, TableError
 from connector.landing.format import (
     CDC,
     CDC_FIELDS,
+    DATA,
     MANIFESTS,
     MANIFESTS_PER_FOLDER,
     manifest_folder,
@@ -46,8 +50,16 @@ BLOCK = 100
 WHOLE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """A file that a manifest names is read, or it is an error, whatever the session's settings."""
 
-LANDED = {**WHOLE, "datetimeRebaseMode": "CORRECTED"}
-"""Dates are the source's, not shifted to the Julian calendar of Spark 2."""
+LANDED = {
+    **WHOLE,
+    "datetimeRebaseMode": "CORRECTED",  # dates are the source's, not shifted to Spark 2's Julian calendar
+    "parquet.page.verify-checksum.enabled": "true",
+}
+
+DAMAGED_HINT = "restore it from a copy; or dump the table in full: the merge after that reads no older file"
+
+COMPARED_AT_ONCE = 1000
+"""Files of one merge whose sizes are asked for ahead of all tables; with more, table by table."""
 
 _MANIFEST = re.compile(r"\d{15}\.json")
 
@@ -71,6 +83,7 @@ class LandingZone:
         self._spark = spark
         self._manifests: dict[int, Manifest] = {}
         self._states: dict[str, LandingState] = {}
+        self._intact: set[str] = set()
         self._schemas: dict[str, TableSchema] = {}
         self._reading = threading.RLock()
 
@@ -135,6 +148,7 @@ class LandingZone:
     def forget(self, before: int) -> None:
         """Drop manifests that are rarely needed again from memory."""
         self._manifests = {n: m for n, m in self._manifests.items() if n >= before}
+        self._intact.clear()
         older = sorted(path for path in self._states if path < state_path(before + 1, ""))
         for path in older[:-1]:  # the last of them may be named by the manifests that are kept
             del self._states[path]
@@ -228,8 +242,10 @@ class LandingZone:
     ) -> DataFrame:
         """Read events as `columns` and the landed `_cdc`; a column that a file lacks is null.
 
-        Rows are in no particular order. Without files the frame is empty.
+        Rows are in no particular order. Without files the frame is empty. `TableError` for a file that is not
+        as it was written.
         """
+        self._require_intact(files)
         groups: dict[str, list[str]] = {}
         for file in files:
             groups.setdefault(file.schema_id, []).append(f"{self.root}/{file.path}")
@@ -244,6 +260,45 @@ class LandingZone:
         for frame in frames[1:]:
             joined = joined.unionByName(frame)
         return joined
+
+    def compare_new_sizes(self) -> None:
+        """Ask for the sizes of all files of the manifests just read at once; `events` asks for those left."""
+        files = [file for manifest in self._manifests.values() for file in manifest.files]
+        if len(files) <= COMPARED_AT_ONCE:
+            with suppress(AnalysisException):
+                self._intact.update(self._of_known_size(files))
+
+    def _require_intact(self, files: Sequence[LandedFile]) -> None:
+        unknown = [file for file in files if file.path not in self._intact]
+        if not unknown:
+            return
+        try:
+            self._intact.update(self._of_known_size(unknown))
+            damaged = [file.path for file in unknown if file.path not in self._intact]
+        except AnalysisException as error:
+            if not is_missing(error):
+                raise
+            damaged = [file.path for file in unknown if not self.exists(file.path)]
+        if damaged:
+            raise TableError(
+                unknown[0].table,
+                f"landing file {self.root}/{damaged[0]} is missing or not as it was written",
+                hint=DAMAGED_HINT,
+            )
+
+    def hint_for(self, error: Exception) -> str | None:
+        """Return what to do about a landing file that Spark could not read, if the error is about one."""
+        text, folder = str(error), f"{self.root.removeprefix('file://')}/{DATA}/"
+        return DAMAGED_HINT if "FAILED_READ_FILE" in text and folder in text else None
+
+    def _of_known_size(self, files: Collection[LandedFile]) -> set[str]:
+        """Return the paths of the files that have the size that their manifest says."""
+        if not files:
+            return set()
+        read = self._spark.read.format("binaryFile").options(**WHOLE)
+        rows = read.load([f"{self.root}/{file.path}" for file in files]).select("path", "length").collect()
+        sizes = {row["path"].rpartition("/")[2]: row["length"] for row in rows}
+        return {file.path for file in files if sizes.get(file.path.rpartition("/")[2]) == file.bytes}
 
     def _group(self, paths: list[str], schema: TableSchema, columns: Columns) -> DataFrame:
         landed = {column.name: column.type for column in schema.columns}

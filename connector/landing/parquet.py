@@ -171,7 +171,8 @@ def _parquet_writer(local: Path, layout: pa.Schema, key: Iterable[str]) -> pq.Pa
     """Open a writer tuned for CPU: 0.4 s for a million rows of ten columns, versus 0.7 with the defaults.
 
     Dictionaries only where values repeat by nature, statistics only where a reader may skip by them (the key,
-    the log position). zstd at level 1 accounts for half of it, and saves two thirds of the bytes.
+    the log position). zstd at level 1 accounts for half of it, and saves two thirds of the bytes. Each page
+    has a checksum, which the merge verifies.
     """
     return pq.ParquetWriter(
         str(local),
@@ -180,6 +181,7 @@ def _parquet_writer(local: Path, layout: pa.Schema, key: Iterable[str]) -> pq.Pa
         compression_level=1,
         use_dictionary=_REPEATED,
         write_statistics=[*key, f"{CDC}.lsn"],
+        write_page_checksum=True,
         store_decimal_as_integer=True,
         store_schema=False,
     )

@@ -226,7 +226,7 @@ def parquet(schema: TableSchema, events: Sequence[Event], chunk: int | None = No
         raw=pa.array(raw, pa.map_(pa.string(), pa.string())),
     )
     buffer = io.BytesIO()
-    pq.write_table(assemble(schema, arrays, cdc), buffer, compression="zstd")
+    pq.write_table(assemble(schema, arrays, cdc), buffer, compression="zstd", write_page_checksum=True)
     return buffer.getvalue()
 
 
