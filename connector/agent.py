@@ -38,6 +38,7 @@ from connector.errors import (
     RequestError,
     TransientError,
 )
+from connector.landing.consumers import read_consumers
 from connector.landing.lease import Holder, Lease, read_lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
@@ -307,6 +308,15 @@ class TableStatus:
 
 
 @dataclass(frozen=True)
+class LakeStatus:
+    """A lake that merges from the landing zone: up to which manifest all tables are merged, as of `at`."""
+
+    lake: str
+    manifest: int
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Status:
     """What the newest manifest and the lease say. `agent` is for people, `figures` are the agent's; UTC."""
 
@@ -321,6 +331,7 @@ class Status:
     exact: bool
     gaps: int
     tables: dict[str, TableStatus]
+    lakes: list[LakeStatus]
 
     @property
     def quarantined(self) -> list[str]:
@@ -331,7 +342,8 @@ class Status:
 def status(config: Config) -> Status:
     """Return who is active, how far the log has landed, and the state of each table."""
     manifest = newest(config)
-    lease = read_lease(open_store(config.landing, config.source.name, patient=False))
+    store = open_store(config.landing, config.source.name, patient=False)
+    lease = read_lease(store)
     active = Counter(d.table for d in manifest.dumps if d.active)
     return Status(
         source=f"{manifest.source.name} ({manifest.source.kind} {manifest.source.version or ''})".strip(),
@@ -348,4 +360,5 @@ def status(config: Config) -> Status:
             str(name): TableStatus(t.state, t.dumped, active[name], t.reason, t.hint)
             for name, t in sorted(manifest.tables.items())
         },
+        lakes=[LakeStatus(c.lake, c.manifest, c.at) for c in read_consumers(store)],
     )

@@ -135,7 +135,8 @@ class LandingConfig(_Section):
     """``[landing]``: where the agent writes, how often, and how long a lease lasts unrenewed.
 
     `flush_seconds`: a change is in a manifest at most this long after it was read. `flush_mib`: flush sooner
-    once this many MiB of log are held. `heartbeat_seconds`: heartbeat interval while idle.
+    once this many MiB of log are held. `heartbeat_seconds`: heartbeat interval while idle. `retention_days`:
+    how long `deltatide maintain` keeps what every lake has merged.
     """
 
     url: Annotated[str, AfterValidator(_landing_url)]
@@ -146,6 +147,7 @@ class LandingConfig(_Section):
     path_style: bool | None = None
     lease_seconds: float = Field(default=15, ge=1, le=3600)
     heartbeat_seconds: float = Field(default=10, ge=0.1, le=3600)
+    retention_days: float = Field(default=7, ge=0, le=36_500)
 
     @property
     def flush_bytes(self) -> int:

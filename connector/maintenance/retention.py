@@ -21,7 +21,7 @@ no harm.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
@@ -134,7 +134,9 @@ class History:
         return low
 
 
-def horizon(history: History, retention: timedelta, now: datetime) -> Horizon:
+def horizon(
+    history: History, retention: timedelta, now: datetime, forgotten: Collection[Consumer] = ()
+) -> Horizon:
     """Find the first manifest that is needed; reads some twenty manifests for each consumer."""
     newest = history.newest.number
     young = history.first_where(lambda m: m.committed_at >= now - retention, newest)
@@ -143,6 +145,8 @@ def horizon(history: History, retention: timedelta, now: datetime) -> Horizon:
         Need("the agent, and dumps that are running", read_again_after(history, newest)),
     ]
     for consumer in read_consumers(history.store):
+        if consumer in forgotten:
+            continue
         first = read_again_after(history, min(consumer.manifest, newest))
         needs.append(Need(f"lake {consumer.lake}", first, consumer))
     needs.sort(key=lambda need: need.first)
@@ -273,8 +277,3 @@ def describe(needed: Horizon) -> Iterator[str]:
 def _days(time: timedelta) -> str:
     days = time / timedelta(days=1)
     return "day" if days == 1 else f"{days:g} days"
-
-
-def consumers_named(consumers: Iterable[Consumer], name: str) -> list[Consumer]:
-    """Return the consumers with this lake or id."""
-    return [consumer for consumer in consumers if name in (consumer.lake, consumer.id)]

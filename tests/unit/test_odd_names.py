@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from connector.agent import Status, TableStatus
+from connector.agent import LakeStatus, Status, TableStatus
 from connector.cli import agent as commands
 from connector.cli.agent import parse_keys
 from connector.cli.printing import escape, log_to_stderr, visible
@@ -78,6 +78,7 @@ def status_of(table: TableName, odd: str) -> Status:
         source=odd, agent=odd, figures={}, manifest=1, position=odd, epoch=1,
         committed_at=datetime.now(timezone.utc), source_committed_at=None, exact=False, gaps=0,
         tables={str(table): TableStatus("quarantined", True, 0, odd * 9, f"do {odd}")},
+        lakes=[LakeStatus(odd, 1, datetime.now(timezone.utc))],
     )  # fmt: skip
 
 

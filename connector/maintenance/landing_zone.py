@@ -1,0 +1,60 @@
+"""Care for the configured landing zone, as `deltatide maintain` and `deltatide status` need it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+from connector.config import Config
+from connector.errors import ConfigurationError
+from connector.landing.consumers import Consumer, forget, read_consumers
+from connector.maintenance.retention import History, Horizon, Removal, horizon, remove_unneeded
+from connector.store.factory import open_store
+from connector.store.protocol import Store
+
+
+@dataclass(frozen=True)
+class LandingCare:
+    """What was done, or would be. `needed` is None if nothing has landed yet."""
+
+    forgotten: list[Consumer] = field(default_factory=list)
+    needed: Horizon | None = None
+    removal: Removal = field(default_factory=Removal)
+
+
+def care_for_landing_zone(
+    config: Config,
+    *,
+    dry_run: bool = False,
+    forget_lake: str | None = None,
+    progress: Callable[[Removal], None] = lambda _: None,
+    stop: threading.Event | None = None,
+) -> LandingCare:
+    """Remove what nobody needs. `forget_lake`: a lake's url, schema or id, which then holds nothing any more.
+
+    A lake that is forgotten and merges again needs a full dump, which it requests by itself.
+    `ConfigurationError` for an unknown lake; what the store raises.
+    """
+    store = open_store(config.landing, config.source.name, patient=False)
+    forgotten = [] if forget_lake is None else [_named(store, forget_lake)]
+    history = History.of(store)
+    if history is None:
+        return LandingCare(forgotten)
+    if not dry_run:
+        for consumer in forgotten:
+            forget(store, consumer)
+    retention = timedelta(days=config.landing.retention_days)
+    needed = horizon(history, retention, datetime.now(timezone.utc), forgotten)
+    removal = remove_unneeded(history, needed, dry_run=dry_run, progress=progress, stop=stop)
+    return LandingCare(forgotten, needed, removal)
+
+
+def _named(store: Store, name: str) -> Consumer:
+    consumers = read_consumers(store)
+    for consumer in consumers:
+        if name.rstrip("/") in (consumer.lake, consumer.id):
+            return consumer
+    known = ", ".join(consumer.lake for consumer in consumers) or "none"
+    raise ConfigurationError(f"no lake {name} merges from this landing zone", hint=f"lakes that do: {known}")
