@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from connector.capture.layout_history import LayoutVersion, layout_history
 from connector.capture.loop import Capture, Progress
-from connector.capture.manifest_log import ManifestLog, check_identity
+from connector.capture.manifest_history import ManifestLog, check_identity
 from connector.capture.retry import retrying
 from connector.config import Config
 from connector.errors import (

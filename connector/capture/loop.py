@@ -28,7 +28,10 @@ from dataclasses import dataclass
 from connector import failpoint
 from connector.capture.catalog_watcher import CatalogWatcher
 from connector.capture.dump_workers import DumpWorkers
-from connector.capture.history import (
+from connector.capture.lander import LandedSegment, Lander, Landings
+from connector.capture.manifest_history import ManifestLog
+from connector.capture.request_intake import RequestIntake
+from connector.capture.startup import (
     ensure_log_continues,
     open_history,
     repair_unlogged,
@@ -36,9 +39,6 @@ from connector.capture.history import (
     start_capturing,
     stop_capturing,
 )
-from connector.capture.lander import LandedSegment, Lander, Landings
-from connector.capture.manifest_log import ManifestLog
-from connector.capture.request_intake import RequestIntake
 from connector.capture.tables import Repair
 from connector.config import Config
 from connector.errors import LogOffError, TableError, TransientError

@@ -9,9 +9,9 @@ import pytest
 
 from connector import agent
 from connector.capture import retry
-from connector.capture.history import open_history
 from connector.capture.lander import Lander
-from connector.capture.manifest_log import ManifestLog
+from connector.capture.manifest_history import ManifestLog
+from connector.capture.startup import open_history
 from connector.errors import DeltatideError, LogOffError, PreconditionError, TransientError
 from connector.landing.format import LEASE
 from connector.landing.lease import read_lease

@@ -13,7 +13,7 @@ import pymysql
 import pytest
 
 from connector.agent import run
-from connector.capture.history import resume_point_of
+from connector.capture.startup import resume_point_of
 from connector.demo.servers.mariadb import MariadbServer
 from connector.errors import LogOffError, PreconditionError
 from connector.landing.manifest_store import newest_manifest

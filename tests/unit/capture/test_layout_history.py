@@ -4,7 +4,7 @@ import pytest
 
 from connector import agent
 from connector.capture.layout_history import layout_history
-from connector.capture.manifest_log import ManifestLog
+from connector.capture.manifest_history import ManifestLog
 from connector.capture.tables import Tables
 from connector.errors import RequestError
 from connector.landing.format import schema_path

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connector.capture.dump_queue import DumpQueue
-from connector.capture.manifest_log import ManifestLog
+from connector.capture.manifest_history import ManifestLog
 from connector.errors import (
     BugError,
     FencedError,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connector.capture.manifest_log import ManifestLog
+from connector.capture.manifest_history import ManifestLog
 from connector.errors import BugError, FencedError, SourceMismatchError, TransientError
 from connector.landing.manifest import Notice, SourceIdentity
 from connector.landing.manifest_store import newest_manifest

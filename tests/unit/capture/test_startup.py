@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from connector.capture.dump_queue import DumpQueue
-from connector.capture.history import ensure_log_continues, open_history, repair_unlogged, start_capturing
 from connector.capture.lander import Lander
-from connector.capture.manifest_log import ManifestLog
+from connector.capture.manifest_history import ManifestLog
+from connector.capture.startup import ensure_log_continues, open_history, repair_unlogged, start_capturing
 from connector.capture.tables import Repair, Tables
 from connector.config import Config
 from connector.errors import FencedError, GapError, SourceMismatchError, TransientError

@@ -23,7 +23,7 @@ from typing import Any
 
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.lander import Lander
-from connector.capture.manifest_log import ManifestLog, check_identity
+from connector.capture.manifest_history import ManifestLog, check_identity
 from connector.capture.tables import HINT, Tables
 from connector.config import Config
 from connector.errors import GapError, PreconditionError, TableError, TransientError
