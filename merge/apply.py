@@ -87,15 +87,14 @@ class Rules:
 
     `partial`: rows may lack columns. `ties`: dumped rows may add to an event that was applied before.
     `soft`: deleted rows stay, with `op` delete. `touches_any_row`: deletes were computed from the target's
-    own rows.
-    `whole`: the changes hold every row the table can have, and overwrite it.
+    own rows. `replaces_all`: the changes hold every row the table can have, and overwrite it.
     """
 
     partial: bool
     ties: bool
     soft: bool
     touches_any_row: bool = False
-    whole: bool = False
+    replaces_all: bool = False
 
 
 def apply(
@@ -117,11 +116,11 @@ def apply(
     view = f"deltatide_{uuid.uuid4().hex}"
     source.createOrReplaceTempView(view)
     # Where deletes were computed from the target's rows, the MERGE may find rows that were not there before.
-    pruned = state.bytes > LARGE_BYTES and not (rules.touches_any_row or rules.whole)
+    pruned = state.bytes > LARGE_BYTES and not (rules.touches_any_row or rules.replaces_all)
     restricted = key_conditions(spark, source, layout, rows) if pruned else nullcontext("")
     try:
         with restricted as conditions, applied_settings(spark, commit_settings(target, mark)):
-            if rules.whole:
+            if rules.replaces_all:
                 statement = overwrite_sql(target, view, layout, rules)
             else:
                 statement = merge_sql(target, view, layout, rules, conditions)

@@ -53,7 +53,8 @@ from merge.plan import TablePlan, plan_past_holes
 from merge.report import MergeReport, Progress, TableProgress, TableReport
 from merge.retry import SPARK_ERRORS, first_line, is_lost_file, with_retries
 from merge.schema import check_layout
-from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED, Sessions, own_sessions
+from merge.session_pool import SessionPool, own_session_pool
+from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
 from merge.table import Merged, TableJob, check_origin
 from merge.target import (
     Target,
@@ -106,16 +107,16 @@ def merge_once(
         return merge_in(sessions, config, landing, tables=tables, until=until, progress=progress, stop=stop)
 
 
-def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextManager[Sessions]:
+def merging_sessions(spark: SparkSession, config: Config) -> AbstractContextManager[SessionPool]:
     """Return the sessions for merges of a source, as many as it merges tables at a time."""
     parallel = config.merge.parallel or min(MOST_PARALLEL, 2 * (os.cpu_count() or 1))
-    return own_sessions(
+    return own_session_pool(
         spark, parallel, {**INTERPRETED, **PLAIN, **STRICT, **UNMARKED, **IDEMPOTENT, **PUSHED_LISTS}
     )
 
 
 def merge_in(
-    sessions: Sessions,
+    sessions: SessionPool,
     config: Config,
     landing: LandingZone,
     *,
@@ -144,7 +145,7 @@ def merge_in(
 
 
 def _merge_all(
-    sessions: Sessions,
+    sessions: SessionPool,
     config: Config,
     landing: LandingZone,
     tables: Collection[str] | None,
@@ -227,7 +228,7 @@ class _MergeRun:
     showing: threading.Lock = field(default_factory=threading.Lock)
 
     def merge_in_parallel(
-        self, targets: Sequence[Target], sessions: Sessions, stop: threading.Event
+        self, targets: Sequence[Target], sessions: SessionPool, stop: threading.Event
     ) -> list[TableReport]:
         """Merge tables, as many at a time as there are sessions; once `stop` is set, no more are begun.
 
@@ -258,7 +259,7 @@ class _MergeRun:
             failpoint.reach("table-merged")
         except TABLE_ERRORS as error:
             store = explain(error, self.config)
-            if store is not None and store.whole:
+            if store is not None and store.affects_all:
                 raise store from error
             report = self._failed(target, store or error)
         seconds = time.monotonic() - begun

@@ -103,16 +103,16 @@ class TableJob:
         """
         rebuild, mark = mark is not None, mark or self.mark
         written, missing = Written(), MissingRows()
-        whole = rebuild or (self.state.empty and frontier.version is None)
+        replaces_all = rebuild or (self.state.empty and frontier.version is None)
         if self.plan.files or self.plan.sweeps or rebuild:
             small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
             with applied_settings(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
-                written, missing = self._apply(mark, whole, frontier)
+                written, missing = self._apply(mark, replaces_all, frontier)
         commits = read_commits(self.spark, self.target, mark.source, Frontier(0) if rebuild else frontier)
         if commits.last is not None and commits.last.manifest >= self.plan.upto:
             check_origin(self.landing, self.target, commits.last)
         manifest = max(self.plan.upto, commits.manifest or 0)
-        complete = frontier.missing == 0 or (whole and frontier.version is None)
+        complete = frontier.missing == 0 or (replaces_all and frontier.version is None)
         known = manifest == self.plan.upto and missing.left == 0 and complete
         report = TableReport(
             self.plan.table,
@@ -128,22 +128,21 @@ class TableJob:
         )
         return Merged(report, commits.why_broken, commits.last)
 
-    def _apply(self, mark: Mark, whole: bool, frontier: Frontier) -> tuple[Written, MissingRows]:
+    def _apply(self, mark: Mark, replaces_all: bool, frontier: Frontier) -> tuple[Written, MissingRows]:
         """Write the changes; return what was written, and how many of the rows lack a column.
 
-        `whole`: with the frontier's rows, they are all rows of the table, and overwrite it. Otherwise changes
-        since a frontier are merged even into an empty table, since another job may have rebuilt that
-        meanwhile.
+        `replaces_all`: with the frontier's rows, they are all rows of the table, and overwrite it. Otherwise
+        changes since a frontier are merged even into an empty table, which another job may have rebuilt.
         """
-        frame = self._known(frontier) if whole else self.target.frame(self.spark)
+        frame = self._known(frontier) if replaces_all else self.target.frame(self.spark)
         soft = self.config.table(self.plan.table).deletes == "soft"
         source = self._changes(frame, soft=soft)
         missing = MissingRows()
         if self.plan.partial:
             missing = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
         touches_any_row = bool(self.plan.truncates or self.plan.sweeps)
-        rules = Rules(self.plan.partial, self.plan.chunks, soft, touches_any_row, whole)
-        if whole and frame is not None:
+        rules = Rules(self.plan.partial, self.plan.chunks, soft, touches_any_row, replaces_all)
+        if replaces_all and frame is not None:
             source = overlay(frame, source, self.layout, rules)
         rows = self.plan.rows
         return apply(self.spark, self.target, self.state, source, self.layout, rules, mark, rows), missing

@@ -40,9 +40,9 @@ ANSWER_SECONDS = 10.0
 class StoreError(TransientError):
     """the store of the landing zone or the lake cannot be reached."""
 
-    def __init__(self, message: str, *, hint: str, whole: bool = True) -> None:
+    def __init__(self, message: str, *, hint: str, affects_all: bool = True) -> None:
         super().__init__(message, hint=hint)
-        self.whole = whole
+        self.affects_all = affects_all
         """Whether it affects all tables."""
 
 
@@ -157,12 +157,12 @@ def explain(error: BaseException, config: Config) -> StoreError | None:
     text = str(error)
     if not re.search(r"\bs3a://|software\.amazon\.|create\.conditional\.overwrite", text):
         return None
-    for pattern, message, hint, whole in CAUSES:
+    for pattern, message, hint, affects_all in CAUSES:
         if re.search(pattern, text):
             return StoreError(
                 f"{_store_name(text, config)}: {message}{_reason(text)}",
                 hint=hint or _endpoint_hint(config),
-                whole=whole,
+                affects_all=affects_all,
             )
     return None
 

@@ -18,7 +18,7 @@ SDK = "software.amazon.awssdk.core.exception.SdkClientException"
 
 
 @pytest.mark.parametrize(
-    ("java", "message", "hint", "whole"),
+    ("java", "message", "hint", "affects_all"),
     [
         (
             f"java.net.ConnectException: getFileStatus on s3a://bucket/landing/shop: {SDK}: failed\n"
@@ -73,12 +73,14 @@ SDK = "software.amazon.awssdk.core.exception.SdkClientException"
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )
-def test_an_error_of_the_store_names_the_setting(java: str, message: str, hint: str, whole: bool) -> None:
+def test_an_error_of_the_store_names_the_setting(
+    java: str, message: str, hint: str, affects_all: bool
+) -> None:
     found = explain(PySparkException(java), CONFIG)
     assert found is not None
     assert str(found).startswith(message)
     assert hint in (found.hint or "")
-    assert found.whole == whole
+    assert found.affects_all == affects_all
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 
-from merge.session_settings import Sessions
+from merge.session_pool import SessionPool
 
 
 def test_each_session_is_lent_to_one_thread_at_a_time() -> None:
@@ -18,7 +18,7 @@ def test_each_session_is_lent_to_one_thread_at_a_time() -> None:
         opened[0] += 1
         return opened[0]
 
-    sessions = Sessions(1, 3, another)  # type: ignore[arg-type]
+    sessions = SessionPool(1, 3, another)  # type: ignore[arg-type]
 
     def work(_: int) -> bool:
         with sessions.lend() as session:
@@ -40,7 +40,7 @@ def test_a_platform_without_more_sessions_merges_with_those_it_has() -> None:
     def another() -> Any:
         raise PySparkException("no more sessions here")
 
-    sessions = Sessions("only", 4, another)  # type: ignore[arg-type]
+    sessions = SessionPool("only", 4, another)  # type: ignore[arg-type]
     begun, done = threading.Event(), threading.Event()
 
     def hold(_: int) -> object:
