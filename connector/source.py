@@ -95,7 +95,7 @@ class UnfitTable:
 
 
 @dataclass(frozen=True)
-class Unlogged:
+class UnloggedChange:
     """What changed a table's rows without row events.
 
     `lost`: the log should have carried the change but did not, which is a gap of that table.
@@ -350,20 +350,20 @@ class Source(Protocol):
         `known`: the remembered fingerprints. What can't be judged yet is returned as known.
         """
 
-    def unlogged(self, before: str, now: str) -> Unlogged | None:
+    def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Return what may have changed rows without row events between two fingerprints of one table."""
 
     def remember(self, before: str | None, now: str) -> str:
         """Return the fingerprint to remember: the new one, with what still counts of the one before."""
 
-    def mark_running(self) -> int | None:
-        """Return a mark above every transaction that is running now; None if none can matter.
+    def take_xid_barrier(self) -> int | None:
+        """Return a transaction id above those of all transactions running now; None if none can matter.
 
         One that began before an unlogged change may commit row events after it that are older in effect.
         """
 
-    def end_of_marked(self, mark: int) -> int | None:
-        """Return a position after every commit below a mark; None while one is still running."""
+    def position_past_barrier(self, barrier: int) -> int | None:
+        """Return a position after every commit below the barrier; None while one of them is running."""
 
     def begin_log(self, *, fresh: bool) -> ResumePoint:
         """Make the source keep its log from now on (a slot) and return where it begins.

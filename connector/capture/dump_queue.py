@@ -84,14 +84,14 @@ class DumpQueue:
         keys: Sequence[Sequence[str]] | None = None,
         rows_estimate: int | None = None,
         floor: int | None = None,
-        awaits: int | None = None,
+        xid_barrier: int | None = None,
     ) -> DumpState:
         """Queue a dump; it starts as soon as a worker is free. `manifest`: the number of the next manifest.
 
         `request` and `digest`: id and digest of the request that asks for it. The dump takes the request's id
         if no other dump has it, with the number of its part if the request asks for several dumps.
         `floor`: log before this position did not land for the table, so each chunk has to see all of it.
-        `awaits`: a mark of the source; it starts once `start_unblocked` finds the end of what precedes it.
+        `xid_barrier`: the dump starts once all transactions below have ended (`start_unblocked`).
         """
         with self._lock:
             self.last_number += 1
@@ -110,7 +110,7 @@ class DumpQueue:
                 started_in=manifest,
                 rows_estimate=rows_estimate,
                 floor=floor,
-                awaits=awaits,
+                xid_barrier=xid_barrier,
             )
             self.states.append(state)
             self.news = True
@@ -151,7 +151,7 @@ class DumpQueue:
         return [
             s
             for s in self._active()
-            if s.awaits is None
+            if s.xid_barrier is None
             and self._resting_until.get(s.id, 0.0) <= now
             and (s.kind != "full" or s.state == "running" or first[s.table] is s)
         ]
@@ -251,38 +251,38 @@ class DumpQueue:
             self._finished = [c for c in self._finished if c.task.dump is not state]
             self._resting_until.pop(state.id, None)
 
-    def postpone(self, table: TableName, floor: int, awaits: int | None) -> bool:
+    def postpone(self, table: TableName, floor: int, xid_barrier: int | None) -> bool:
         """Make unstarted full dumps of a table see all commits before `floor`; return whether any exist."""
         with self._lock:
             full = [s for s in self._active() if s.table == table and s.kind == "full"]
             unbegun = [s for s in full if s.state == "waiting"]
             for state in unbegun:
-                state.floor, state.awaits = max(floor, state.floor or 0), awaits
+                state.floor, state.xid_barrier = max(floor, state.floor or 0), xid_barrier
             return bool(unbegun)
 
-    def start_unblocked(self, end_of_marked: Callable[[int], int | None]) -> None:
-        """Start the dumps whose marked transactions have ended, with a floor after all their commits."""
-        for mark in {s.awaits for s in self._active() if s.awaits is not None}:
-            if (end := end_of_marked(mark)) is not None:
+    def start_unblocked(self, position_past_barrier: Callable[[int], int | None]) -> None:
+        """Start the dumps below whose barrier nothing is running; their floors are after all commits below it."""
+        for barrier in {s.xid_barrier for s in self._active() if s.xid_barrier is not None}:
+            if (end := position_past_barrier(barrier)) is not None:
                 with self._lock:
-                    for state in (s for s in self._active() if s.awaits == mark):
-                        state.floor, state.awaits = max(state.floor or 0, end), None
+                    for state in (s for s in self._active() if s.xid_barrier == barrier):
+                        state.floor, state.xid_barrier = max(state.floor or 0, end), None
                     self.news = True
                     self._lock.notify_all()
 
-    def lower_unreachable_floors(self, mark_running: Callable[[], int | None], position: int) -> None:
-        """Lower floors and marks from log that the source has since lost, so that it may never reach them.
+    def lower_unreachable_floors(self, take_xid_barrier: Callable[[], int | None], position: int) -> None:
+        """Lower floors and barriers from log that the source has since lost, so that it may never reach them.
 
-        `position`: where its log ends now. A new mark is lower than a lost one, whose transactions have all
-        ended.
+        `position`: where its log ends now. A new barrier is lower than a lost one, whose transactions have
+        all ended.
         """
         with self._lock:
-            waiting = [s for s in self._active() if s.awaits is not None or (s.floor or 0) > position]
-        mark = mark_running() if waiting else None
+            waiting = [s for s in self._active() if s.xid_barrier is not None or (s.floor or 0) > position]
+        barrier = take_xid_barrier() if waiting else None
         with self._lock:
             for state in waiting:
-                if (state.floor or 0) > position or (mark is not None and (state.awaits or 0) > mark):
-                    state.floor, state.awaits, self.news = position, mark, True
+                if (state.floor or 0) > position or (barrier and (state.xid_barrier or 0) > barrier):
+                    state.floor, state.xid_barrier, self.news = position, barrier, True
 
     def active_of(self, table: TableName) -> list[DumpState]:
         """Return the unfinished dumps of a table."""
@@ -393,7 +393,7 @@ class DumpQueue:
                 if state.kind == "full":
                     self.end(state, "cancelled", "the log history ended; a repair dump follows")
                 else:
-                    state.epoch, state.floor, state.awaits = epoch, None, None
+                    state.epoch, state.floor, state.xid_barrier = epoch, None, None
 
     def continue_in_epoch(self, epoch: int, *, manifest: int) -> None:
         """Continue in the epoch of another server's log, paused: uncommitted chunks are read again there.
@@ -404,7 +404,7 @@ class DumpQueue:
         with self._lock:
             self._drop_chunks(epoch)
             for state in self._active():
-                state.epoch, state.floor, state.awaits = epoch, None, None
+                state.epoch, state.floor, state.xid_barrier = epoch, None, None
                 if state.kind == "full":
                     self.last_number += 1
                     state.number, state.started_in = self.last_number, manifest

@@ -232,7 +232,7 @@ class Capture:
         self._tables_to_start |= self._intake.take_released()
         self._apply_catalog_changes(self._watch.take())
         if time.monotonic() - self._unblocked_at >= UNBLOCK_SECONDS:
-            self._dumps.start_unblocked(self._source.end_of_marked)
+            self._dumps.start_unblocked(self._source.position_past_barrier)
             self._unblocked_at = time.monotonic()
 
     def _apply_catalog_changes(self, catalog_snapshot: CatalogSnapshot | None) -> None:

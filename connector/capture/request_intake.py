@@ -143,7 +143,7 @@ class RequestIntake:
             raise RequestError(request.problem)
         names = list(dict.fromkeys(request.tables or self._tables.states))
         quarantined = [name for name in names if self._require_dumpable(request, name)]
-        marks, unfit = self._release(quarantined) if quarantined else ({}, {})
+        barriers, unfit = self._release(quarantined) if quarantined else ({}, {})
         if len(unfit) == len(names):
             raise RequestError("; ".join(unfit.values()))
         for name, why in unfit.items():
@@ -162,7 +162,7 @@ class RequestIntake:
                 where=request.where,
                 keys=request.keys,
                 floor=position if name in quarantined or request.reason == "missing" else None,
-                awaits=marks.get(name),
+                xid_barrier=barriers.get(name),
             )
         log.info("request %s: %s", request.id, ", ".join(map(str, names)))
 
@@ -182,7 +182,7 @@ class RequestIntake:
     def _release(
         self, names: Collection[TableName]
     ) -> tuple[dict[TableName, int | None], dict[TableName, str]]:
-        """Release quarantined tables; return a mark of the source for each one's dump.
+        """Release quarantined tables; return an xid barrier for each one's dump.
 
         Also return why the others can't be captured yet. Everything that can fail is done before the first
         release: a released table whose dump was not queued would be dumped without a floor. No chunk of them
@@ -193,7 +193,7 @@ class RequestIntake:
             self._store.put(
                 schema_path(schema.table, schema.id), schema.to_json()
             )  # before a manifest names it
-        marks = {schema.table: self._source.mark_running() for schema in listed.schemas}
+        barriers = {schema.table: self._source.take_xid_barrier() for schema in listed.schemas}
         if listed.schemas:
             self._dumps.pause()
         for schema in listed.schemas:
@@ -205,7 +205,7 @@ class RequestIntake:
             for name in listed.busy
         }
         gone = set(names) - listed.existing
-        return marks, unfit | {name: f"{name}: the table no longer exists" for name in gone}
+        return barriers, unfit | {name: f"{name}: the table no longer exists" for name in gone}
 
     def _run(self) -> None:
         try:

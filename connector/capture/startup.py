@@ -36,7 +36,7 @@ from connector.source import (
     ResumePoint,
     Source,
     TableListing,
-    Unlogged,
+    UnloggedChange,
     checked_tables,
 )
 
@@ -113,17 +113,19 @@ def _begin(
     for schema in listed.schemas:
         lander.ensure_schema(schema)
     catalog_snapshot = source.look()
-    mark = source.mark_running()
+    barrier = source.take_xid_barrier()
     tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
     _quarantine_unfit(tables, catalog_snapshot)
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     for schema in (s for s in listed.schemas if s.table not in passed_over):
         tables.add(schema)
         tables.update(schema.table, fingerprint=catalog_snapshot.tables.get(schema.table))
-        dumps.add(schema.table, manifest=1, reason="initial", floor=catalog_snapshot.position, awaits=mark)
+        dumps.add(
+            schema.table, manifest=1, reason="initial", floor=catalog_snapshot.position, xid_barrier=barrier
+        )
     for problem in listed.refused:
         tables.quarantine_unfit(problem, resume_point.position)
-    dumps.start_unblocked(source.end_of_marked)
+    dumps.start_unblocked(source.position_past_barrier)
     manifest_log.begin(
         source.identity().model_copy(update={"server": resume_point.server}),
         epoch=1,
@@ -210,21 +212,21 @@ def _queue_initial_and_repair_dumps(
     on its first fingerprint.
 
     The check comes after `prepare`, so a dump's floor is after the moment from which the log has its table.
-    Floors and marks are assigned before the source has made them durable. A crash may undo them, and the log
-    may take long to reach them again, so any beyond the current position are lowered.
+    Floors and barriers are assigned before the source has made them durable. A crash may undo them, and the
+    log may take long to reach them again, so any beyond the current position are lowered.
     A new table may have been in the log all along, with rows as they were before the check, so its dump also
     begins after what was running at that time.
     """
     catalog_snapshot = source.look(tables.fingerprints())
-    dumps.lower_unreachable_floors(source.mark_running, catalog_snapshot.position)
+    dumps.lower_unreachable_floors(source.take_xid_barrier, catalog_snapshot.position)
     for problem in listed.refused:
         tables.quarantine_unfit(problem, catalog_snapshot.position)
     _quarantine_busy(tables, catalog_snapshot)
     undumped = _awaiting_publication(tables, prepared)
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     new = [s for s in listed.schemas if tables.lacks_layout(s.table) and s.table not in passed_over]
-    mark = source.mark_running() if undumped or new else None
-    postponed = {name for name in undumped if dumps.postpone(name, catalog_snapshot.position, mark)}
+    barrier = source.take_xid_barrier() if undumped or new else None
+    postponed = {name for name in undumped if dumps.postpone(name, catalog_snapshot.position, barrier)}
     added = [name for name in prepared.added if name not in postponed]
     repair_unlogged(source, tables, dumps, catalog_snapshot, manifest_log.next_number, config, added=added)
     for schema in new:
@@ -232,8 +234,8 @@ def _queue_initial_and_repair_dumps(
         tables.add(schema)
         tables.update(name, fingerprint=catalog_snapshot.tables.get(name))
         tables.notice(name, "schema", "capture begins")
-        dumps.add(name, manifest=manifest_log.next_number, reason="initial", floor=floor, awaits=mark)
-    dumps.start_unblocked(source.end_of_marked)
+        dumps.add(name, manifest=manifest_log.next_number, reason="initial", floor=floor, xid_barrier=barrier)
+    dumps.start_unblocked(source.position_past_barrier)
     return catalog_snapshot
 
 
@@ -296,16 +298,16 @@ def repair_unlogged(
             f"changes of these tables are not in the log: {'; '.join(lost)}",
             hint='set source.on_gap = "repair" to dump these tables again',
         )
-    mark = source.mark_running() if found else None  # may fail: before anything is remembered
+    barrier = source.take_xid_barrier() if found else None  # may fail: before anything is remembered
     for name, fingerprint in seen.items():
         _remember(source, tables, catalog_snapshot, name, fingerprint)
     for name, what in found.items():
         tables.notice(name, "gap", f"{what.reason}: dumping it again")
-        _queue_repair(dumps, name, next_number, catalog_snapshot.position, mark)
-    dumps.start_unblocked(source.end_of_marked)
+        _queue_repair(dumps, name, next_number, catalog_snapshot.position, barrier)
+    dumps.start_unblocked(source.position_past_barrier)
 
 
-def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int, mark: int | None) -> None:
+def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int, barrier: int | None) -> None:
     """Queue a full dump that sees every commit before `floor`; it replaces all active dumps except repairs.
 
     A repair that has begun continues, and the next one waits for its end; otherwise no repair would ever end
@@ -315,8 +317,8 @@ def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int,
     for state in active:
         if state.reason != "repair":
             dumps.end(state, "cancelled", "replaced by a later dump of the table")
-    if not dumps.postpone(table, floor, mark):
-        dumps.add(table, manifest=manifest, reason="repair", floor=floor, awaits=mark)
+    if not dumps.postpone(table, floor, barrier):
+        dumps.add(table, manifest=manifest, reason="repair", floor=floor, xid_barrier=barrier)
 
 
 def _quarantine_unfit(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
@@ -337,7 +339,7 @@ def _quarantine_busy(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
 
 def _unlogged_changes(
     source: Source, tables: Tables, seen: Mapping[TableName, str], added: Collection[TableName]
-) -> dict[TableName, Unlogged]:
+) -> dict[TableName, UnloggedChange]:
     found = {}
     for name, now in seen.items():
         state = tables.states[name]
@@ -346,7 +348,7 @@ def _unlogged_changes(
         before = state.fingerprint
         what = source.unlogged(before, now) if before not in (None, now) else None
         if name in added:
-            what = Unlogged("it was missing from the publication for a time", lost=True)
+            what = UnloggedChange("it was missing from the publication for a time", lost=True)
         if what is not None:
             found[name] = what
     return found
@@ -366,10 +368,10 @@ def _remember(
 
 def _columns_back(
     tables: Tables, catalog_snapshot: CatalogSnapshot, seen: Collection[TableName]
-) -> dict[TableName, Unlogged]:
+) -> dict[TableName, UnloggedChange]:
     landing = [name for name in tables.captured() if name in seen and name in catalog_snapshot.columns]
     back = [name for name in landing if tables.readds_dropped_column(name, catalog_snapshot.columns[name])]
-    return {name: Unlogged("a column was added under the name of a dropped one") for name in back}
+    return {name: UnloggedChange("a column was added under the name of a dropped one") for name in back}
 
 
 def ensure_log_continues(

@@ -148,8 +148,8 @@ def print_dumps(states: Sequence[DumpState]) -> None:
 
 
 def _state_of(dump: DumpState) -> str:
-    if dump.awaits is not None and dump.active:
-        return f"waiting for transactions with an xid below {dump.awaits}"
+    if dump.xid_barrier is not None and dump.active:
+        return f"waiting for transactions with an xid below {dump.xid_barrier}"
     return dump.error or dump.state
 
 

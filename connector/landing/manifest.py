@@ -98,7 +98,7 @@ class DumpState(_Part):
     `planned_upto` the key after which nothing is planned yet. `low` is the lowest low watermark of the chunks
     committed so far: the ghost sweep of a full dump deletes only rows positioned before it.
     `floor`: log before it did not land for this table, so a chunk must see all commits before it.
-    `awaits`: a mark of the source above transactions that must end first; the floor will be their end.
+    `xid_barrier`: transactions with a lower id must end first; the floor will be their end.
     `started_in` and `finished_in` are the numbers of the manifests between which all its chunks are.
     `request` is the id of the request that asked for it, `digest` a hash of that request's content.
     A finished dump keeps neither keys nor ranges, and only the beginning of its predicate.
@@ -127,7 +127,7 @@ class DumpState(_Part):
     chunks: int = 0
     rows_estimate: int | None = None
     floor: int | None = None
-    awaits: int | None = None
+    xid_barrier: int | None = None
     request: str | None = None
     digest: str | None = None
 

@@ -56,7 +56,7 @@ from connector.source import (
     ResumePoint,
     TableListing,
     UnfitTable,
-    Unlogged,
+    UnloggedChange,
 )
 
 log = logging.getLogger(__name__)
@@ -171,20 +171,20 @@ class MysqlSource:
         existing = frozenset(facts.table for facts in found)
         return CatalogSnapshot(fingerprints, position, existing, unfit, busy=frozenset(busy))
 
-    def unlogged(self, before: str, now: str) -> Unlogged | None:
+    def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Compare two fingerprints of a table: return what may have changed rows without row events."""
         changed = Fingerprint.parse(now).differs(Fingerprint.parse(before))
-        return Unlogged("it changed without row events in the log") if changed else None
+        return UnloggedChange("it changed without row events in the log") if changed else None
 
     def remember(self, before: str | None, now: str) -> str:
         """Return the current fingerprint: nothing of an earlier one counts."""
         return now
 
-    def mark_running(self) -> None:
-        """Mark nothing: DDL waits for the transactions that use its table, and the log has the rest."""
+    def take_xid_barrier(self) -> None:
+        """Take none: DDL waits for the transactions that use its table, and the log has the rest."""
 
-    def end_of_marked(self, mark: int) -> None:
-        """Return None: there are no marks."""
+    def position_past_barrier(self, barrier: int) -> None:
+        """Return None: no barrier is ever taken."""
 
     def begin_log(self, *, fresh: bool) -> ResumePoint:
         """Begin at the end of the log; the server keeps it by itself."""

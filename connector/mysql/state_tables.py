@@ -44,7 +44,7 @@ from connector.mysql.connection import (
     row,
     rows,
 )
-from connector.mysql.log.ddl_effects import UnloggedChange
+from connector.mysql.log.ddl_effects import UnloggedSpan
 from connector.mysql.log.schema_cache import OWN_DATABASE, WATERMARK
 from connector.mysql.server import is_primary
 from connector.schema import TableName
@@ -190,7 +190,7 @@ class StateTables:
         )
 
     def note_all_unlogged(
-        self, connection: Connection[Any], epoch: int, changes: Sequence[UnloggedChange]
+        self, connection: Connection[Any], epoch: int, changes: Sequence[UnloggedSpan]
     ) -> None:
         """Record such changes in one transaction, so with one flush of the log."""
         query(connection, "START TRANSACTION")

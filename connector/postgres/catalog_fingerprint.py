@@ -52,7 +52,7 @@ from connector.postgres.publication import Publication, find_publication, uncarr
 from connector.postgres.table_facts import PARTS, TableFacts, find_tables
 from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, folded
-from connector.source import CatalogSnapshot, UnfitTable, Unlogged
+from connector.source import CatalogSnapshot, UnfitTable, UnloggedChange
 
 LABELS = 64
 """An enum with more labels is kept as one hash, so even a new label triggers a dump."""
@@ -238,14 +238,14 @@ def _unprepared(found: Publication | None, capturable: Sequence[TableFacts]) -> 
     return {t.table for t in capturable if not found.carries(t.table) and found.may_fix(t.table)}
 
 
-def unlogged(before: str, now: str) -> Unlogged | None:
+def unlogged(before: str, now: str) -> UnloggedChange | None:
     """Compare two fingerprints of a table: return what may have changed rows without row events."""
     old, new = _parse(before), _parse(now)
     changed = {word for word in "rnpx%" if old.words.get(word) != new.words.get(word)}
     if "p" in changed:
-        return Unlogged("it, or part of it, was missing from the publication for a time", lost=True)
+        return UnloggedChange("it, or part of it, was missing from the publication for a time", lost=True)
     if "n" in changed and "r" not in changed:
-        return Unlogged("it was renamed for a time, or its owner changed", lost=_same_owner(old, new))
+        return UnloggedChange("it was renamed for a time, or its owner changed", lost=_same_owner(old, new))
     reasons = {
         "another table of the same name replaced it": "r" in changed,
         "a column was added or replaced without row events": _columns_changed(old, new),
@@ -257,7 +257,7 @@ def unlogged(before: str, now: str) -> Unlogged | None:
             old, new, altered="x" in changed
         ),
     }
-    return next((Unlogged(reason) for reason, holds in reasons.items() if holds), None)
+    return next((UnloggedChange(reason) for reason, holds in reasons.items() if holds), None)
 
 
 def remember(before: str | None, now: str) -> str:

@@ -53,7 +53,7 @@ from connector.source import (
     PreparedSource,
     ResumePoint,
     TableListing,
-    Unlogged,
+    UnloggedChange,
 )
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class PostgresSource:
         recent = {table for table, until in self._locked.items() if until > now}
         return recent | publication.locked_by_others(connection, self._locked.keys() - recent)
 
-    def unlogged(self, before: str, now: str) -> Unlogged | None:
+    def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Compare two fingerprints of a table: return what may have changed rows without row events."""
         return unlogged(before, now)
 
@@ -182,35 +182,35 @@ class PostgresSource:
         """Return the fingerprint to remember: the current one with the names of dropped columns."""
         return remember(before, now)
 
-    def mark_running(self) -> int:
-        """Return the xid barrier: every transaction that is running now has a lower xid."""
+    def take_xid_barrier(self) -> int:
+        """Take an xid, above those of all transactions that are running now."""
         connection = self._beside_log()
         with driver_errors("assigning a transaction id"):
             (barrier,) = _barrier(connection)
         return barrier.xid
 
-    def end_of_marked(self, mark: int) -> int | None:
-        """Return the end of the log once a snapshot shows that all transactions below the mark have ended."""
+    def position_past_barrier(self, barrier: int) -> int | None:
+        """Return the end of the log once a snapshot shows that all xids below the barrier have ended."""
         connection = self._beside_log()
         with driver_errors("listing running transactions"):
             row = one_row(connection, "SELECT pg_current_snapshot()::text")
             end = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
         assert row is not None
         assert end is not None
-        if Snapshot.parse(row[0]).xmin < mark:
-            self._report_waiting(mark)
+        if Snapshot.parse(row[0]).xmin < barrier:
+            self._report_waiting(barrier)
             return None
-        self._waiting.pop(mark, None)
+        self._waiting.pop(barrier, None)
         return round_to_record_end(parse_lsn(end[0]))
 
-    def _report_waiting(self, mark: int) -> None:
+    def _report_waiting(self, barrier: int) -> None:
         """Log once that a transaction has kept dumps from starting for some time."""
-        if time.monotonic() > self._waiting.setdefault(mark, time.monotonic() + WAITING_SECONDS):
-            self._waiting[mark] = math.inf
+        if time.monotonic() > self._waiting.setdefault(barrier, time.monotonic() + WAITING_SECONDS):
+            self._waiting[barrier] = math.inf
             log.warning(
                 "dumps wait for transactions with an id below %s: SELECT pid, xact_start, query FROM"
                 " pg_stat_activity WHERE backend_xid IS NOT NULL; SELECT * FROM pg_prepared_xacts",
-                mark,
+                barrier,
             )
 
     def begin_log(self, *, fresh: bool) -> ResumePoint:

@@ -23,7 +23,7 @@ from connector.source import (
     ResumePoint,
     TableListing,
     UnfitTable,
-    Unlogged,
+    UnloggedChange,
 )
 from connector.testing.memory_database import Change, MemoryDatabase, Slot
 from connector.testing.memory_log import MemoryLogReader
@@ -141,19 +141,19 @@ class MemorySource:
         unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.refused}
         return CatalogSnapshot(seen, self.database.end, frozenset(listed.existing), unfit, busy=listed.busy)
 
-    def unlogged(self, before: str, now: str) -> Unlogged | None:
+    def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Report that something changed unlogged."""
-        return Unlogged("a test said so") if before != now else None
+        return UnloggedChange("a test said so") if before != now else None
 
     def remember(self, before: str | None, now: str) -> str:
         """Return the current fingerprint: nothing of an earlier one counts."""
         return now
 
-    def mark_running(self) -> None:
+    def take_xid_barrier(self) -> None:
         """Mark nothing: transactions do not overlap."""
-        self.reach("mark_running")
+        self.reach("take_xid_barrier")
 
-    def end_of_marked(self, mark: int) -> int:
+    def position_past_barrier(self, barrier: int) -> int:
         """Return the end of the log."""
         return self.database.end
 

@@ -26,7 +26,7 @@ from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, 
 from connector.mysql.codec.segment import pack_position as pack
 from connector.mysql.gtid import Gtids
 from connector.mysql.log import events
-from connector.mysql.log.ddl_effects import DdlEffects, UnloggedChange
+from connector.mysql.log.ddl_effects import DdlEffects, UnloggedSpan
 from connector.mysql.log.event_groups import EventGroups
 from connector.mysql.log.events import ARTIFICIAL, FRAMES, STOP, TRANSACTION_PAYLOAD, Begin
 from connector.mysql.log.file_sequence import FileSequence
@@ -317,10 +317,10 @@ class LogBuffer:
             return continuity.of_transaction(lsn, begun)
         return continuity.of_file(unpack_position(lsn)[0], begun)
 
-    def take_unlogged(self) -> list[UnloggedChange]:
+    def take_unlogged(self) -> list[UnloggedSpan]:
         """Take what must be recorded at the source, or else passed to `quarantine_unlogged`."""
         return self._effects.take_unlogged()
 
-    def quarantine_unlogged(self, unlogged: UnloggedChange) -> None:
+    def quarantine_unlogged(self, unlogged: UnloggedSpan) -> None:
         """Quarantine a table whose change could not be recorded."""
         self._effects.quarantine_unlogged(unlogged)

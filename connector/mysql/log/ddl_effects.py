@@ -1,7 +1,7 @@
 """Handle what transactions do to tables without rows events: empty, reread or quarantine them.
 
 Invariant: whatever may have changed a captured table and is not in its rows events is reported: as an event
-that empties it, as `UnloggedChange`, or by quarantining it. Nothing is ignored.
+that empties it, as `UnloggedSpan`, or by quarantining it. Nothing is ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREPARED_KEPT = 10_000
 """Keep the tables of this many XA transactions, more than are ever prepared at once."""
 
 
-class UnloggedChange(NamedTuple):
+class UnloggedSpan(NamedTuple):
     """A table whose rows may have changed without row events: first at `lsn`, and why; last at `last`.
 
     The last one is recorded: an earlier reading may have recorded the first, which may already be handled.
@@ -54,12 +54,12 @@ class DdlEffects:
     ) -> None:
         self._schema_cache, self._held = schema_cache, held
         self._statements = statements or Statements()
-        self._unlogged: dict[TableName, UnloggedChange] = {}
+        self._unlogged: dict[TableName, UnloggedSpan] = {}
         self._quarantined: list[QuarantineNotice] = []
         self._announced: list[tuple[int, TableSchema]] = []
         self._prepared = {} if prepared is None else prepared
 
-    def take_unlogged(self) -> list[UnloggedChange]:
+    def take_unlogged(self) -> list[UnloggedSpan]:
         """Take what must be recorded, or else passed to `quarantine_unlogged`."""
         unlogged, self._unlogged = self._unlogged, {}
         return list(unlogged.values())
@@ -117,7 +117,7 @@ class DdlEffects:
     def _add_unlogged(self, table: TableName, lsn: int, reason: str) -> bool:
         """Add a change, kept as one per table; return whether it is the table's first."""
         known = self._unlogged.get(table)
-        self._unlogged[table] = (known or UnloggedChange(table, lsn, reason, lsn))._replace(last=lsn)
+        self._unlogged[table] = (known or UnloggedSpan(table, lsn, reason, lsn))._replace(last=lsn)
         return known is None
 
     def _reread_indirect(self, query: Query, lsn: int) -> None:
@@ -205,7 +205,7 @@ class DdlEffects:
             advice = hint or f"dump it again: deltatide dump {table}"
             self._quarantined.append(QuarantineNotice(table, lsn, reason, advice))
 
-    def quarantine_unlogged(self, unlogged: UnloggedChange) -> None:
+    def quarantine_unlogged(self, unlogged: UnloggedSpan) -> None:
         """Quarantine a table whose change could not be recorded."""
         hint = f"dump it again: deltatide dump {unlogged.table}"
         self._quarantined.append(QuarantineNotice(unlogged.table, unlogged.lsn, unlogged.reason, hint))

@@ -12,7 +12,7 @@ import pytest
 from connector.errors import TransientError
 from connector.postgres import catalog, catalog_fingerprint, publication
 from connector.schema import TableName
-from connector.source import Unlogged, refused_tables
+from connector.source import UnloggedChange, refused_tables
 from tests.support.postgres_source import source_of
 from tests.support.servers.postgres import Database, postgres_versions
 
@@ -31,7 +31,7 @@ def is_unlogged(database: Database, *statements: str) -> bool:
     return bool(unlogged_after(database, statements)[0])
 
 
-def unlogged_after(database: Database, *steps: Sequence[str]) -> list[Unlogged | None]:
+def unlogged_after(database: Database, *steps: Sequence[str]) -> list[UnloggedChange | None]:
     """What each step leaves of table t changed without row events."""
     source = source_of(database)
     source.prepare()

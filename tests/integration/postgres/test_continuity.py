@@ -190,9 +190,9 @@ def test_a_promoted_server_goes_on_only_where_its_log_was_read_to(server: Postgr
 
 
 @pytest.mark.parametrize("promoted", [True, False])
-@pytest.mark.parametrize(("awaits", "floor"), [(1_000_000, None), (None, 1 << 40)])
+@pytest.mark.parametrize(("xid_barrier", "floor"), [(1_000_000, None), (None, 1 << 40)])
 def test_dumps_do_not_wait_for_ids_and_positions_that_the_server_may_never_reach(
-    server: PostgresServer, awaits: int | None, floor: int | None, promoted: bool
+    server: PostgresServer, xid_barrier: int | None, floor: int | None, promoted: bool
 ) -> None:
     """They were given out, or the log written up to the floor, and a crash or a failover took that back."""
     store, lost = MemoryStore(), 1_000_000
@@ -202,7 +202,7 @@ def test_dumps_do_not_wait_for_ids_and_positions_that_the_server_may_never_reach
     newest = manifests_in(store)[-1]
     waiting = DumpState(
         id="w", number=9, table=newest.dumps[0].table, kind="full", reason="repair", epoch=1,
-        requested_at=newest.committed_at, started_in=newest.number + 1, awaits=awaits, floor=floor,
+        requested_at=newest.committed_at, started_in=newest.number + 1, xid_barrier=xid_barrier, floor=floor,
     )  # fmt: skip
     update = {
         "number": newest.number + 1,
@@ -290,7 +290,7 @@ def test_nothing_is_read_from_a_standby_nor_from_a_server_of_another_timeline_th
     source._timeline = "2"  # a failover while this session survived on the former primary
     with pytest.raises(TransientError, match="timeline"), tables.open_chunk(table, KeyRange()):
         pass
-    for read in source.look, source.mark_running, lambda: source.end_of_marked(1), source.check:
+    for read in source.look, source.take_xid_barrier, lambda: source.position_past_barrier(1), source.check:
         with pytest.raises(TransientError, match="timeline"):
             read()
     former = source._session._connection
@@ -305,7 +305,7 @@ def test_nothing_is_read_from_a_standby_nor_from_a_server_of_another_timeline_th
     server.stop()
     (server.data_dir / "standby.signal").touch()
     server.restart()
-    for read in source.open_tables, source.look, source.mark_running, source.prepare:
+    for read in source.open_tables, source.look, source.take_xid_barrier, source.prepare:
         with pytest.raises(TransientError, match="standby"):
             read()
 

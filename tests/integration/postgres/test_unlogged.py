@@ -243,7 +243,9 @@ def test_a_transaction_across_the_edit_is_waited_for(
             cursor.execute("INSERT INTO t VALUES (2, 'ghost')")
             database.execute("ALTER PUBLICATION it DROP TABLE t")
             cursor.execute("DELETE FROM t WHERE id IN (1, 2)")
-        waiting = agent.wait(lambda m: any(d.awaits for d in m.dumps), "the dump waits for the transaction")
+        waiting = agent.wait(
+            lambda m: any(d.xid_barrier for d in m.dumps), "the dump waits for the transaction"
+        )
         assert not waiting.exact
         wait_until(lambda: "dumps wait for" in caplog.text, "the log says so")
         writer.commit()

@@ -286,12 +286,12 @@ def test_a_snapshot_does_not_change_with_the_dumps(dumps: DumpQueue) -> None:
 
 
 def test_floors_and_marks_that_the_source_has_taken_back_are_lowered(dumps: DumpQueue) -> None:
-    for name, floor, awaits in (("a", 100, None), ("b", 50, 9), ("c", 50, 3), ("d", 60, None)):
-        dumps.add(TableName("public", name), manifest=1, floor=floor, awaits=awaits)
+    for name, floor, xid_barrier in (("a", 100, None), ("b", 50, 9), ("c", 50, 3), ("d", 60, None)):
+        dumps.add(TableName("public", name), manifest=1, floor=floor, xid_barrier=xid_barrier)
     dumps.lower_unreachable_floors(lambda: 5, 60)
-    assert [(s.floor, s.awaits) for s in dumps.states] == [(60, 5), (60, 5), (50, 3), (60, None)]
+    assert [(s.floor, s.xid_barrier) for s in dumps.states] == [(60, 5), (60, 5), (50, 3), (60, None)]
     dumps.snapshot()
     for state in dumps.states:
-        state.awaits = None
+        state.xid_barrier = None
     dumps.lower_unreachable_floors(pytest.fail, 60)
     assert not dumps.news

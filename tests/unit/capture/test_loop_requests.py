@@ -227,14 +227,14 @@ def test_a_release_that_fails_half_way_leaves_no_table_without_the_floor_of_its_
         agent.source.undecodable.clear()
         store.fail("put", "schema/public.parts/", times=2)
         passed = iter((True, False))
-        mark = agent.source.mark_running
+        barrier = agent.source.take_xid_barrier
 
-        def mark_running() -> int | None:
+        def take_xid_barrier() -> int | None:
             if not next(passed, True):
                 raise TransientError("the source does not answer")
-            return mark()
+            return barrier()
 
-        agent.source.mark_running = mark_running  # type: ignore[method-assign]
+        agent.source.take_xid_barrier = take_xid_barrier  # type: ignore[method-assign]
         request = submit(store, DumpRequest(tables=tables))
         agent.wait(lambda m: dumps_for(m, request) == 2, "both are released")
         newest = agent.wait_dumped()

@@ -319,7 +319,7 @@ def test_what_a_look_found_is_found_again_after_the_source_fails_before_its_dump
     database.unlogged[ITEMS] = 1
     tables.note_columns(ITEMS, {"id"})
     before = tables.snapshot(2)
-    start.source.fail("mark_running")
+    start.source.fail("take_xid_barrier")
     with pytest.raises(TransientError):
         repair_unlogged(start.source, tables, dumps, start.source.look(), 2, start.config)
     assert tables.snapshot(2) == before
@@ -410,15 +410,15 @@ def test_the_first_dump_of_a_table_begins_behind_what_was_running_at_the_look(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its log may be older than the look in effect: of a transaction from before a label was renamed."""
-    marks, ends = iter((7, 8)), {7: 10_000, 8: None}
-    monkeypatch.setattr(MemorySource, "mark_running", lambda _self: next(marks))
-    monkeypatch.setattr(MemorySource, "end_of_marked", lambda _self, mark: ends[mark])
+    barriers, ends = iter((7, 8)), {7: 10_000, 8: None}
+    monkeypatch.setattr(MemorySource, "take_xid_barrier", lambda _self: next(barriers))
+    monkeypatch.setattr(MemorySource, "position_past_barrier", lambda _self, barrier: ends[barrier])
     start = Start(database, store, config_of(tables=["public.items"]))
     start.open()
-    assert [(d.floor, d.awaits) for d in start.newest.dumps] == [(10_000, None)]
+    assert [(d.floor, d.xid_barrier) for d in start.newest.dumps] == [(10_000, None)]
     database.idle(10_000)
     again = Start(database, store, config_of(tables=["public.*"]))
     _, dumps = again.open()
-    assert [d.awaits for d in again.newest.dumps] == [None, 8]
+    assert [d.xid_barrier for d in again.newest.dumps] == [None, 8]
     dumps.start_unblocked({8: 20_000}.get)
     assert [d.floor for d in dumps.states] == [10_000, 20_000]
