@@ -1,8 +1,9 @@
 """What a database must offer to be captured: the contract between `connector.capture.loop` and its sources.
 
 Flow: `check` -> `prepare` and `begin_log` (first start), or `check_resumable` and `prepare` (each later
-connect) -> `look` -> `open_log` and, for each dump worker, `open_tables`. Errors are `TransientError` (the
-capture loop reopens from the last committed position) or `OperatorError` (stops); anything else is a bug.
+connect) -> `check_catalog` -> `open_log` and, for each dump worker, `open_tables`. Errors are
+`TransientError` (the capture loop reopens from the last committed position) or `OperatorError` (stops);
+anything else is a bug.
 
 Threads: the log reader is used by one thread. `LogReader.position` may be read by any. Each `TableReader` has
 its own connection and is used by one thread. `Segment.decode` may run in another thread than `read`.
@@ -118,8 +119,8 @@ class TableListing(NamedTuple):
     @property
     def existing(self) -> set[TableName]:
         """Return all tables that exist."""
-        looked_at = {*(schema.table for schema in self.schemas), *(problem.table for problem in self.refused)}
-        return looked_at | self.busy
+        known = {*(schema.table for schema in self.schemas), *(problem.table for problem in self.refused)}
+        return known | self.busy
 
     def without(self, problems: Iterable[TableError]) -> TableListing:
         """Also refuse the tables that a check found unfit."""
@@ -341,11 +342,11 @@ class Source(Protocol):
         """Create or extend what the source lacks and the role may create: the publication.
 
         Leaves out tables that can't be captured: publishing them would stop their writers. If the address
-        leads to another server than the log's by now, `look` raises `TransientError` afterwards.
+        leads to another server than the log's by now, `check_catalog` raises `TransientError` afterwards.
         """
 
-    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
-        """Look for changes that no log shows. May be called from another thread than the rest.
+    def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
+        """Check for changes that no log shows. May be called from another thread than the rest.
 
         `known`: the remembered fingerprints. What can't be judged yet is returned as known.
         """

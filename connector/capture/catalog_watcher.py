@@ -26,7 +26,7 @@ from connector.source import CatalogSnapshot, Source
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 """Seconds between checks of the catalog: short enough for people, long enough to be no load."""
 
 FAILURES = 3
@@ -46,7 +46,7 @@ class CatalogWatcher:
         self.failure: BaseException | None = None
         self._source, self._known = source, known
         self._found: CatalogSnapshot | None = None
-        self._failed, self._looked_at = 0, time.monotonic()
+        self._failed, self._checked_at = 0, time.monotonic()
         self._reported: str | None = None
         self._last_error: TransientError | OperatorError | None = None
         self._stopping = threading.Event()
@@ -70,21 +70,21 @@ class CatalogWatcher:
     def forget(self) -> None:
         """Forget all checks so far: the caller has checked itself."""
         self._found, self._failed, self._last_error = None, 0, None
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
 
     def raise_if_blind(self) -> None:
-        """Raise `TransientError` if no look has succeeded for so long that no cut can be called exact."""
-        if time.monotonic() - self._looked_at >= BLIND_SECONDS:
-            why = self._last_error or "looking at the catalog takes too long"
+        """Raise `TransientError` if no check has succeeded for so long that no cut can be called exact."""
+        if time.monotonic() - self._checked_at >= BLIND_SECONDS:
+            why = self._last_error or "a check of the catalog takes too long"
             raise TransientError(f"changes without row events can't be seen: {why}") from self._last_error
 
     def _run(self) -> None:
-        while not self._stopping.wait(LOOK_SECONDS):
+        while not self._stopping.wait(CHECK_SECONDS):
             began = time.monotonic()
             try:
-                self._found = self._source.look(self._known())
+                self._found = self._source.check_catalog(self._known())
                 self._failed, self._reported, self._last_error = 0, None, None
-                self._looked_at = max(began, self._looked_at)
+                self._checked_at = max(began, self._checked_at)
             except (TransientError, OperatorError) as error:
                 self._last_error = error
                 self._failed += 1

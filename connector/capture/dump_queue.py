@@ -261,7 +261,7 @@ class DumpQueue:
             return bool(unbegun)
 
     def start_unblocked(self, position_past_barrier: Callable[[int], int | None]) -> None:
-        """Start the dumps below whose barrier nothing is running; their floors are after all commits below it."""
+        """Start the dumps whose barrier nothing precedes any more; their floors are after all that did."""
         for barrier in {s.xid_barrier for s in self._active() if s.xid_barrier is not None}:
             if (end := position_past_barrier(barrier)) is not None:
                 with self._lock:

@@ -99,7 +99,7 @@ class Capture:
         self._last_commit = time.monotonic()
         self._pending_since: float | None = None
         self._tables_to_start: set[TableName] = set()
-        self._looked_at: int | None = None
+        self._checked_at: int | None = None
         self._unblocked_at = 0.0
         self._refused_before: set[TableName] = set()
         self._dropped: dict[TableName, int] = {}
@@ -205,9 +205,9 @@ class Capture:
                 reader.close()
 
     def _prepare_new_and_released(self) -> None:
-        """Look at the catalog before the log is reopened; the watcher's older results are then void."""
+        """Check the catalog before the log is reopened; the watcher's older results are then void."""
         self._dumps.pause()
-        self._looked_at = start_capturing(
+        self._checked_at = start_capturing(
             self._source,
             self._manifest_log,
             self._lander,
@@ -240,7 +240,7 @@ class Capture:
 
         The log is reopened to capture new tables, and those that it does not carry as it should.
         """
-        if catalog_snapshot is None or catalog_snapshot.position < (self._looked_at or 0):
+        if catalog_snapshot is None or catalog_snapshot.position < (self._checked_at or 0):
             return
         self._stop_capturing_dropped(catalog_snapshot)
         repair_unlogged(

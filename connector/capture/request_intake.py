@@ -4,10 +4,10 @@ Flow: its thread fetches waiting requests -> `serve`, in the capture loop's thre
 the next manifest records them -> `committed` -> its thread removes the request's object.
 
 Invariants: a request's object is removed only after a manifest that holds its dumps, or the notice that it
-was refused. What a crash leaves is seen again: of the requests present at the first look, one whose dumps the
+was refused. What a crash leaves is seen again: of the requests present at the first poll, one whose dumps the
 newest manifest knows by id and content is removed; any other, and any later one, is taken, whatever its name.
-No request ends the agent: one that can't be read is refused, one that can't be removed is not looked at again
-in this run. Nor do many requests: they are read in small batches, and wait in the landing zone while much is
+No request ends the agent: one that can't be read is refused, one that can't be removed is skipped from then
+on. Nor do many requests: they are read in small batches, and wait in the landing zone while much is
 queued.
 """
 

@@ -112,7 +112,7 @@ def _begin(
     resume_point = source.begin_log(fresh=False)
     for schema in listed.schemas:
         lander.ensure_schema(schema)
-    catalog_snapshot = source.look()
+    catalog_snapshot = source.check_catalog()
     barrier = source.take_xid_barrier()
     tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
     _quarantine_unfit(tables, catalog_snapshot)
@@ -173,8 +173,8 @@ def start_capturing(
 ) -> int:
     """Let the log carry all tables, start capturing new ones (`names`), and repair, while no log is open.
 
-    To be called after `ensure_log_continues`. Returns the position of its look. Durable on return: the
-    manifest with what was queued, if anything was.
+    To be called after `ensure_log_continues`. Returns the position of its catalog check. Durable on return:
+    the manifest with what was queued, if anything was.
     """
     prepared = source.prepare()
     listed = checked_tables(source, names) if names else TableListing([], [])
@@ -217,7 +217,7 @@ def _queue_initial_and_repair_dumps(
     A new table may have been in the log all along, with rows as they were before the check, so its dump also
     begins after what was running at that time.
     """
-    catalog_snapshot = source.look(tables.fingerprints())
+    catalog_snapshot = source.check_catalog(tables.fingerprints())
     dumps.lower_unreachable_floors(source.take_xid_barrier, catalog_snapshot.position)
     for problem in listed.refused:
         tables.quarantine_unfit(problem, catalog_snapshot.position)

@@ -24,8 +24,8 @@ class TableFigures:
     changes: int = 0
 
 
-class LandingWatch:
-    """Follows a landing zone. `look` reads what is new; the attributes are totals over all manifests.
+class LandingStats:
+    """Follows a landing zone. `refresh` reads what is new; the attributes are totals over all manifests.
 
     `tables` is keyed by ``namespace.name``, `recent` by time: changes landed up to then.
     """
@@ -44,8 +44,8 @@ class LandingWatch:
         self._manifests = ManifestReader(store)
         self._recent: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
-    def look(self) -> Manifest | None:
-        """Read the manifests committed since the last look; return the newest, None if there is none yet."""
+    def refresh(self) -> Manifest | None:
+        """Read the manifests committed since the last call; return the newest, None if there is none yet."""
         if self.newest is None:
             newest = newest_manifest(self._store)
             for number in range(1, newest.number + 1 if newest else 1):

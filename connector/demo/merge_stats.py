@@ -17,7 +17,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.store.protocol import Store
 
 
-class MergeWatch:
+class MergeStats:
     """Follows the output of `deltatide merge --json`: one report per line.
 
     `merges` counts merges that recorded a cut, `cut` is the manifest of the last one, and `requested` counts
@@ -32,8 +32,8 @@ class MergeWatch:
         self._read = 0
         self._last: dict[str, Any] = {}
 
-    def look(self) -> None:
-        """Read the reports printed since the last look; `OperatorError` if a table could not be merged."""
+    def refresh(self) -> None:
+        """Read the reports printed since the last call; `OperatorError` if a table could not be merged."""
         with self._log.open("rb") as log:
             log.seek(self._read)
             complete = log.read().rpartition(b"\n")[0]
@@ -52,7 +52,7 @@ class MergeWatch:
             self.merges += 1
             self.cut = report["manifest"]
 
-    def is_whole(self, position: int) -> bool:
+    def is_settled(self, position: int) -> bool:
         """Return whether the last merge left an exact cut at or after a position, with nothing pending.
 
         Pending: dumps of rows that lack a column, whether requested, running, or completed after that merge.

@@ -15,12 +15,12 @@ from rich.table import Table
 
 from connector.demo.compare import Comparison
 from connector.demo.folder import DemoFolder
-from connector.demo.landing_stats import LandingWatch
+from connector.demo.landing_stats import LandingStats
 
 DIFFERENCES_SHOWN = 10
 
 
-def print_comparison(console: Console, comparisons: Sequence[Comparison], watch: LandingWatch) -> None:
+def print_comparison(console: Console, comparisons: Sequence[Comparison], watch: LandingStats) -> None:
     """Print a line per table (at least one is required), and the first differences if there are any."""
     table = Table(header_style="bold", box=None, padding=(0, 1))
     table.add_column("table", no_wrap=True)

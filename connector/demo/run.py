@@ -32,8 +32,8 @@ from connector.config import Config
 from connector.demo.compare import Comparison, compare, other_columns, source_rows, source_table, target_rows
 from connector.demo.display import Display, Figures
 from connector.demo.folder import DemoFolder
-from connector.demo.landing_stats import LandingWatch
-from connector.demo.merge_stats import MergeWatch, last_cut, write_in_key_order
+from connector.demo.landing_stats import LandingStats
+from connector.demo.merge_stats import MergeStats, last_cut, write_in_key_order
 from connector.demo.report import print_comparison, print_figures, print_next_steps
 from connector.demo.shop import TABLES, Sizes, create_shop
 from connector.demo.source import DemoSource
@@ -51,7 +51,7 @@ MERGE_SECONDS = 3
 PATIENCE_SECONDS = 300.0
 """The longest wait for a dump, a first merge, or the end of the log; a busy machine is slow."""
 
-LOOK_SECONDS = 0.25
+REFRESH_SECONDS = 0.25
 
 
 def demo(
@@ -165,8 +165,8 @@ class _Run:
         store: Store,
         display: Display,
     ) -> None:
-        self.source, self.watch = source, LandingWatch(store)
-        self._merge_watch = MergeWatch(demo.merge_log, store)
+        self.source, self.watch = source, LandingStats(store)
+        self._merge_watch = MergeStats(demo.merge_log, store)
         self._demo, self._config, self._store = demo, config, store
         self._writer, self._agent, self._merges, self._display = writer, agent, merges, display
         self._position = 0
@@ -191,10 +191,10 @@ class _Run:
         with self._timed("landing the rest"):
             self._wait(self._is_landed, "landing the rest")
         with self._timed("merging the rest"):
-            self._wait(lambda: self._merge_watch.is_whole(self._position), "merging the rest")
+            self._wait(lambda: self._merge_watch.is_settled(self._position), "merging the rest")
         self._merges.stop()
         self._agent.stop()
-        self.watch.look()
+        self.watch.refresh()
 
     def compare(self, spark: Any) -> list[Comparison]:
         """Compare the last cut with the database, table by table."""
@@ -240,8 +240,8 @@ class _Run:
     def _wait(self, condition: Callable[[], bool], phase: str, seconds: float = PATIENCE_SECONDS) -> None:
         limit = time.monotonic() + seconds
         while True:
-            self.watch.look()
-            self._merge_watch.look()
+            self.watch.refresh()
+            self._merge_watch.refresh()
             self._display.show(self._shown(phase))
             if condition():
                 return
@@ -250,7 +250,7 @@ class _Run:
                 raise OperatorError(
                     f"{phase}: not done within {seconds:g} s", hint=f"see {self._demo.agent_log}"
                 )
-            time.sleep(LOOK_SECONDS)
+            time.sleep(REFRESH_SECONDS)
 
     def _raise_failures(self) -> None:
         self._agent.require_running()

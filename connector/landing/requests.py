@@ -35,7 +35,7 @@ MOST_PARTS = 1000
 """Limit of objects per request."""
 
 MOST_AT_ONCE = 100
-"""Requests read at one look, or about `MOST_BYTES` of them; the others wait where they are."""
+"""Requests read at a time, or about `MOST_BYTES` of them; the others wait where they are."""
 
 
 def _sql_text(text: str) -> str:

@@ -212,7 +212,7 @@ def layout_of(
 
 
 def is_there(connection: Connection[Any], table: TableName) -> bool:
-    """Return whether a table exists; others may drop it during a look."""
+    """Return whether a table exists; others may drop it during a check."""
     return bool(rows(connection, f"SELECT 1 FROM information_schema.tables WHERE {_table_condition(table)}"))
 
 

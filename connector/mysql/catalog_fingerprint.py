@@ -6,11 +6,11 @@ a statement that did it, with the log position.
 
 InnoDB gives a table a new id whenever it is emptied or rebuilt. MariaDB does that before it logs the
 statement, so a crash in between leaves an empty table and a log without the statement. A logged statement
-changes the id as well, and must not trigger a dump. So `Look` reads ids between two positions, and is judged
-once the log has been read past the second: a new id is unlogged if no statement that may have rebuilt the
-table came since `at`, the position before the look that saw the former id.
+changes the id as well, and must not trigger a dump. So an `IdReading` lies between two positions, and is
+judged once the log has been read past the second: a new id is unlogged if no statement that may have rebuilt
+the table came since `at`, the position before the reading that saw the former id.
 
-A look that leaves doubt decides nothing, and the next one decides: if a statement is between the look's own
+A reading that leaves doubt decides nothing, and the next one decides: if a statement is between its own
 two positions, or the statements kept by then no longer show whether there was one.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from connector.schema import TableName
 
 STATEMENTS_KEPT = 64
-"""Keep the positions of this many statements that rebuild a table: more than come between two looks."""
+"""Keep the positions of this many statements that rebuild a table: more than come between two readings."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Statements:
 
 
 @dataclass(frozen=True)
-class Look:
+class IdReading:
     """The ids of all tables at one moment between two positions of an epoch's log."""
 
     epoch: int

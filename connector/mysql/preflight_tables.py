@@ -59,7 +59,7 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
     yield from _check_patterns(context)
     yield from _check_views(context)
     for facts in context.found:
-        looks = (
+        checks = (
             _check_readable,
             lambda _, facts: _check_engine(facts),
             _check_key,
@@ -67,7 +67,7 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
             _check_cascades,
         )
         try:
-            problems = [problem for look in looks if (problem := look(context, facts))]
+            problems = [problem for check in checks if (problem := check(context, facts))]
         except pymysql.Error as error:
             if code_of(error) in LOCKED:
                 yield Finding(

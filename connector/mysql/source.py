@@ -66,14 +66,14 @@ APPLY_SECONDS = 30.0
 
 
 class MysqlSource:
-    """One server. Used by one thread, except `open_tables` and `look`."""
+    """One server. Used by one thread, except `open_tables` and `check_catalog`."""
 
     def __init__(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
         self._config, self._tables = config, tables
         self._state_tables = StateTables(config.name)
         self._session: Connection[Any] | None = None
         self._watching: Connection[Any] | None = None
-        self._looking = Lock()
+        self._checking = Lock()
         self._found: Server | None = None
         self._reader: MysqlLogReader | None = None
         self._begun: RecordedFile | None = None
@@ -83,7 +83,7 @@ class MysqlSource:
         self._cut_off: set[Position] = set()
         self._listed: set[TableName] = set()  # with those that a RENAME hides while the log is being opened
         self._prepared: dict[str, set[TableName]] = {}
-        self._was_durable = True  # at each look: settings changed at run time are gone after a crash
+        self._was_durable = True  # at each catalog check: settings changed at run time are gone after a crash
 
     def ensure_logging(self) -> None:
         """Raise `LogOffError` if the server writes no log."""
@@ -135,12 +135,12 @@ class MysqlSource:
             self._state_tables.create(connection)
         return PreparedSource()
 
-    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
-        """Look at the tables, and at recorded unlogged changes, in a session of its own."""
-        with self._looking:  # the loop checks too, when it starts capturing a table
-            return self._look(known or {})
+    def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
+        """Check the tables and the recorded unlogged changes, in a session of its own."""
+        with self._checking:  # the loop checks too, when it starts capturing a table
+            return self._check_catalog(known or {})
 
-    def _look(self, known: Mapping[TableName, str]) -> CatalogSnapshot:
+    def _check_catalog(self, known: Mapping[TableName, str]) -> CatalogSnapshot:
         if self._watching is not None and not _alive(self._watching):
             close(self._watching)
             self._watching = None
@@ -413,7 +413,7 @@ class MysqlSource:
     def _connected(self) -> Connection[Any]:
         """Return the session, reopened if it was lost; then the server may be another one."""
         if self._session is not None and not _alive(self._session):
-            close(self._session)  # not the session of `look`, which another thread may be using
+            close(self._session)  # not the session of `check_catalog`, which another thread may be using
             self._session = None
         if self._session is None:
             self._session = self._connect()

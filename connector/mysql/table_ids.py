@@ -1,6 +1,6 @@
-"""InnoDB's table ids, and when a look at them is judged (`catalog_fingerprint`). MariaDB only.
+"""InnoDB's table ids, and when a reading of them is judged (`catalog_fingerprint`). MariaDB only.
 
-MySQL's statements are atomic with its log, so there is nothing to look for.
+MySQL's statements are atomic with its log, so there is nothing to find.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pymysql
 from pymysql.connections import Connection
 
-from connector.mysql.catalog_fingerprint import Fingerprint, Look, Statements
+from connector.mysql.catalog_fingerprint import Fingerprint, IdReading, Statements
 from connector.mysql.connection import code_of, is_transient, quote, rows
 from connector.mysql.server import Server, end_of_log, position_of
 from connector.schema import TableName
@@ -49,14 +49,14 @@ class Log(Protocol):
 
 
 class TableIds:
-    """Takes looks, and judges each once the log has been read past it. One thread at a time.
+    """Takes readings of the ids, and judges each once the log has been read past it. One thread at a time.
 
     Log readers fill `statements`.
     """
 
     def __init__(self) -> None:
         self.statements = Statements()
-        self._look: Look | None = None
+        self._reading: IdReading | None = None
 
     def judge(
         self,
@@ -68,20 +68,23 @@ class TableIds:
         """Return the fingerprints to remember; those already known if nothing can be judged yet."""
         if not server.mariadb:
             return dict(known)
-        if self._look is None or (log is not None and self._look.epoch != log.epoch):
+        if self._reading is None or (log is not None and self._reading.epoch != log.epoch):
             epoch = log.epoch if log else max((k.epoch for k in known.values()), default=0) or 1
-            self._look = _take(connection, server, known, epoch)
-        look = self._look
-        if log is not None and log.position >= look.after:
-            self._look = None
-            return {table: look.judge(table, print_, self.statements) for table, print_ in known.items()}
+            self._reading = _take(connection, server, known, epoch)
+        reading = self._reading
+        if log is not None and log.position >= reading.after:
+            self._reading = None
+            return {table: reading.judge(table, print_, self.statements) for table, print_ in known.items()}
         new = {table: print_ for table, print_ in known.items() if not print_.ids}
-        return {**known, **{table: look.judge(table, print_, Statements()) for table, print_ in new.items()}}
+        return {
+            **known,
+            **{table: reading.judge(table, print_, Statements()) for table, print_ in new.items()},
+        }
 
 
 def _take(
     connection: Connection[Any], server: Server, known: Mapping[TableName, Fingerprint], epoch: int
-) -> Look:
+) -> IdReading:
     """Read the ids, and wait for statements that may have changed one and are not logged yet."""
     before = position_of(*end_of_log(connection, server))
     ids = table_ids(connection) or {}
@@ -93,7 +96,7 @@ def _take(
             if is_transient(code_of(error)) and code_of(error) != _LOCK_WAIT:
                 raise
             del ids[table]  # not judged this time
-    return Look(epoch, before, position_of(*end_of_log(connection, server)), ids)
+    return IdReading(epoch, before, position_of(*end_of_log(connection, server)), ids)
 
 
 def table_ids(connection: Connection[Any]) -> dict[TableName, str] | None:

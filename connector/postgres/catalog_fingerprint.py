@@ -1,6 +1,6 @@
 """Catalog fingerprint: detects row changes and publication gaps that leave no row events.
 
-One query looks at all tables. A fingerprint is a list of words separated by spaces; the first character of
+One query reads all tables. A fingerprint is a list of words separated by spaces; the first character of
 each is its kind:
 
 - ``r``: the relation's oid. Changed: another table has replaced it under the same name.
@@ -15,7 +15,7 @@ each is its kind:
   A new name with ``v``, or under an old number (a RENAME): it has values. Type modifiers are left out: if
   they change a value, the table is rewritten.
 - ``-``: the numbers of dropped columns. ``!``: names of columns dropped since the table was first seen,
-  carried from look to look (`remember`), ``?`` if one came and went unseen. The log may not show that a
+  carried from check to check (`remember`), ``?`` if one came and went unseen. The log may not show that a
   column of that name comes back, and older rows in the lake hold its old values.
 - ``~``: the labels of enums in its columns, ``%``: the attributes of composite types; through domains, arrays
   and ranges. They determine the text of untouched rows. A label includes its xmin: while it was renamed, rows
@@ -59,7 +59,7 @@ LABELS = 64
 
 LOCK_SECONDS = 1
 """How long to wait for any lock: on a new partition, to read its size, or on a catalog that is rewritten. A
-look that hangs sees nothing while the log is read on."""
+check that hangs sees nothing while the log is read on."""
 
 NAMED = re.compile("[0-9a-f]+(?==)")
 """A column's name in a fingerprint as the server gives it, in hex."""
@@ -135,14 +135,14 @@ _SCHEMAS = """(SELECT string_agg(concat(s.oid, ':', s.xmin), ',' ORDER BY s.oid)
                 FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
 
 
-def look(
+def take_snapshot(
     connection: Connection,
     config: SourceConfig,
     tables: Mapping[TableName, TableConfig],
     known: Mapping[TableName, str] | None = None,
     locked: Collection[TableName] = (),
 ) -> CatalogSnapshot:
-    """Look at all configured tables; every change seen here is before the returned position.
+    """Take the fingerprints of all configured tables; every change they show is before the position.
 
     `connection` waits for locks for `LOCK_SECONDS`; `LockNotAvailable` if a catalog stays locked.
     All is as of one moment: between two queries a table may be replaced, or lose a column and regain it.
@@ -153,13 +153,13 @@ def look(
     leaves = {int(leaf) for fingerprint in (known or {}).values() for leaf in _parse(fingerprint).leaves}
     try:
         with one_snapshot(connection):
-            return _look(connection, config, tables, sorted(leaves), locked)
+            return _take_snapshot(connection, config, tables, sorted(leaves), locked)
     except LockNotAvailable:
         with one_snapshot(connection):
-            return _look(connection, config, tables, None, locked)
+            return _take_snapshot(connection, config, tables, None, locked)
 
 
-def _look(
+def _take_snapshot(
     connection: Connection,
     config: SourceConfig,
     tables: Mapping[TableName, TableConfig],

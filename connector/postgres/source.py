@@ -1,6 +1,6 @@
 """A PostgreSQL database as a source; implements `connector.source.Source`. Ties the other files together.
 
-Connects on first use. One session runs the small queries, another one looks at the catalog; the log reader
+Connects on first use. One session runs the small queries, another one checks the catalog; the log reader
 and each table reader have connections of their own.
 
 Invariant: an address may lead to several servers, but all that is read beside the log comes from its server.
@@ -27,7 +27,7 @@ from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.position import format_lsn, parse_lsn
 from connector.postgres import continuity, publication, slot
 from connector.postgres.catalog import UNKNOWN, Catalog, Layout, Types, layouts_of
-from connector.postgres.catalog_fingerprint import LOCK_SECONDS, look, remember, unlogged
+from connector.postgres.catalog_fingerprint import LOCK_SECONDS, remember, take_snapshot, unlogged
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import (
     close,
@@ -78,7 +78,10 @@ class _Failures:
 
 
 class PostgresSource:
-    """One database, its publication and its slot. Used by one thread, except `open_tables` and `look`."""
+    """One database, its publication and its slot.
+
+    Used by one thread, except `open_tables` and `check_catalog`.
+    """
 
     def __init__(
         self, config: SourceConfig, tables: Mapping[TableName, TableConfig], *, bulk_bytes: int = BULK_BYTES
@@ -88,7 +91,7 @@ class PostgresSource:
         self._watching = PrimarySession(lambda: self._connect_to_catalog())
         self._visibility: Visibility | None = None
         self._reader: PostgresLogReader | None = None
-        self._looking = threading.Lock()
+        self._checking = threading.Lock()
         self._locked: dict[TableName, float] = {}
         self._waiting: dict[int, float] = {}
         self._proof: Process | None = None
@@ -157,19 +160,19 @@ class PostgresSource:
         self._locked = dict.fromkeys(fixed.locked, time.monotonic() + LOCKED_SECONDS)
         return fixed.added
 
-    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
-        """Look at the publication's tables and at partitions, in a session of its own."""
-        with self._looking:
-            return self._look(known)
+    def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
+        """Check the publication's tables and partitions, in a session of its own."""
+        with self._checking:
+            return self._check_catalog(known)
 
-    def _look(self, known: Mapping[TableName, str] | None) -> CatalogSnapshot:
+    def _check_catalog(self, known: Mapping[TableName, str] | None) -> CatalogSnapshot:
         connection = self._watching.get(self._timeline)
         with driver_errors("reading the catalog"):
             locked = self._still_locked(connection)
-            return look(connection, self._config, self._tables, known, locked)
+            return take_snapshot(connection, self._config, self._tables, known, locked)
 
     def _still_locked(self, connection: Connection) -> set[TableName]:
-        """Return the tables that can't be published yet: the log is not reopened for them at each look."""
+        """Return the tables that can't be published yet: the log is not reopened for them at each check."""
         now = time.monotonic()
         recent = {table for table, until in self._locked.items() if until > now}
         return recent | publication.locked_by_others(connection, self._locked.keys() - recent)

@@ -1,7 +1,7 @@
 """Query what the catalog says of tables: indexes, replica identity, partitions, row security.
 
-No query here waits for a lock or takes one per partition, so activity on one table never blocks a look at the
-others. Hence pg_inherits, not pg_partition_tree(), which locks all partitions.
+No query here waits for a lock or takes one per partition, so activity on one table never blocks a check of
+the others. Hence pg_inherits, not pg_partition_tree(), which locks all partitions.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class MemorySource:
     ) -> None:
         """Make a named moment fail, once it has passed `after` times.
 
-        Moments: ensure_logging, check, identity, tables, look, check_resumable, begin_log, open_log,
+        Moments: ensure_logging, check, identity, tables, check_catalog, check_resumable, begin_log, open_log,
         read, take, confirm, not_yet_visible, open_tables, next_boundary, open_chunk, rows.
         """
         error = error or TransientError(f"the connection was lost on purpose, at {moment}")
@@ -133,9 +133,9 @@ class MemorySource:
         added = self.database.publish([s.table for s in self.tables().schemas])
         return PreparedSource(tuple(added), self._bar())
 
-    def look(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
+    def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
         """Return the tables; only what a test counts in `MemoryDatabase.unlogged` changes unlogged."""
-        self.reach("look")
+        self.reach("check_catalog")
         listed = self.tables()
         seen = {s.table: str(self.database.unlogged.get(s.table, 0)) for s in listed.schemas}
         unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.refused}

@@ -24,7 +24,7 @@ from tests.support.cuts import Table, add_manifest, manifests_in
 from tests.support.tested_database import TestedDatabase
 from tests.support.waiting import wait_until
 
-LOOK_SECONDS = 0.3
+CHECK_SECONDS = 0.3
 
 
 class CapturedDatabase:
@@ -37,7 +37,7 @@ class CapturedDatabase:
         monkeypatch: pytest.MonkeyPatch,
         **source: Any,
     ) -> None:
-        monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", LOOK_SECONDS)
+        monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", CHECK_SECONDS)
         self.database = database
         self.config = Config.model_validate(
             {
@@ -48,7 +48,7 @@ class CapturedDatabase:
             }
         )
         self.store = open_store(self.config.landing, "shop")
-        self._looks = 0
+        self._checks = 0
         self._capture: Capture | None = None
         self._error: BaseException | None = None
 
@@ -61,7 +61,7 @@ class CapturedDatabase:
 
         def counted(catalog_snapshot: Any) -> None:
             regard(catalog_snapshot)
-            self._looks += catalog_snapshot is not None
+            self._checks += catalog_snapshot is not None
 
         capture._apply_catalog_changes = counted  # type: ignore[method-assign]
         thread = threading.Thread(target=self._run, daemon=True)
@@ -88,12 +88,12 @@ class CapturedDatabase:
 
     def wait_settled(self, seconds: float = 90) -> Manifest:
         """Wait until the log up to now has landed, the catalog has been checked, and no dump is active."""
-        end, looks = self.database.end_of_log(), self._looks
+        end, checks = self.database.end_of_log(), self._checks
 
         def settled() -> Manifest | None:
             self._raise_error()
             newest = newest_manifest(self.store)
-            if newest is None or newest.position < end or self._looks < looks + 2:
+            if newest is None or newest.position < end or self._checks < checks + 2:
                 return None
             dumps = self._capture._dumps.states if self._capture else []
             return newest if not any(d.active for d in [*newest.dumps, *dumps]) else None

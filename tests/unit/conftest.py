@@ -15,4 +15,4 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(request_intake, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.02)

@@ -4,8 +4,8 @@ Invariants:
 
 - Nothing is confirmed to the server: it keeps its log by time or size, which `preflight` checks.
 - Unlogged changes (`connector.mysql.state_tables`) are recorded before `read` returns.
-- The creation time of each file that the log continues in is recorded at the next look, so a RESET can be
-  detected later.
+- The creation time of each file that the log continues in is recorded at the next poll of the log's end, so
+  a RESET can be detected later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from connector.mysql.log.stream import BinlogStream, UnreadableLogError
 from connector.mysql.server import Server, end_of_log, format_binlog_position, log_files, position_of
 from connector.mysql.state_tables import RecordedFile, StateTables
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 """How often to query the end of the log."""
 
 STALL_SECONDS = 60.0
@@ -77,7 +77,7 @@ class MysqlLogReader:
         self._recorded_file = buffer.file
         self._polled_at = 0.0
         self._moved = (buffer.position, stream.received, time.monotonic())
-        self._mark()
+        self._publish_progress()
 
     @property
     def position(self) -> int:
@@ -105,9 +105,9 @@ class MysqlLogReader:
                     self._buffer.feed(packets)
             if time.monotonic() >= deadline:
                 break
-        self._mark()
+        self._publish_progress()
         self._record_unlogged()
-        if time.monotonic() - self._polled_at > LOOK_SECONDS:
+        if time.monotonic() - self._polled_at > POLL_SECONDS:
             self._poll_end_of_log()
 
     def _fetch(self, seconds: float) -> list[bytes]:
@@ -117,7 +117,7 @@ class MysqlLogReader:
             self.unreadable_at = self._buffer.position
             raise
 
-    def _mark(self) -> None:
+    def _publish_progress(self) -> None:
         """Set the progress in one step, since dump workers read it from other threads."""
         gtids = None if self._buffer.gtids is None else str(self._buffer.gtids)
         self.progress = ReaderProgress(self._buffer.position, gtids, self._server.uuid, self._writable)

@@ -38,7 +38,7 @@ BULK_BYTES = 64 << 20
 CAUGHT_UP_BYTES = 8 << 20
 """Switch to the stream when less than this is left."""
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 """How often to query the end of the log, and a snapshot that shows which commits are visible."""
 
 WAIT_SECONDS = 0.05
@@ -121,7 +121,7 @@ class PostgresLogReader:
                 self._choose_reader()
         elif isinstance(self._log_source, StreamReader):
             self._log_source.read(seconds, upto_bytes, lambda: self._visibility.position)
-        if time.monotonic() - self._polled_at > LOOK_SECONDS or self._visibility.size > MOST_COMMITS:
+        if time.monotonic() - self._polled_at > POLL_SECONDS or self._visibility.size > MOST_COMMITS:
             self._poll_end_of_log()
         self._advance_if_due()
 

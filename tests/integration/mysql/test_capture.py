@@ -36,7 +36,7 @@ from tests.support.waiting import wait_until
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.05, 0.1))
     monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.05, 0.1))
-    monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.2)
 
 
 def config_of(mariadb: MysqlDatabase, folder: Path, url: str | None = None, **dump: Any) -> Config:
@@ -240,7 +240,7 @@ def test_a_global_read_lock_ends_no_reading(
         number = unpack_position(mariadb.end_of_log())[0]
         return mariadb.execute("SELECT max(log_file) FROM deltatide.watermark") == [(number,)]
 
-    monkeypatch.setattr(reader, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(reader, "POLL_SECONDS", 0.2)
     monkeypatch.setattr(reader, "end_of_log", counted)
     fill(mariadb)
     with agent(mariadb, tmp_path) as store, mariadb.connect() as backup, backup.cursor() as cursor:
@@ -248,7 +248,7 @@ def test_a_global_read_lock_ends_no_reading(
         cursor.execute("FLUSH TABLES WITH READ LOCK")
         cursor.execute("FLUSH BINARY LOGS")
         size = len(ends) + 3
-        wait_until(lambda: len(ends) >= size, "it looks three times", seconds=8)
+        wait_until(lambda: len(ends) >= size, "the end of the log is polled three times", seconds=8)
         wait_caught_up(mariadb, store)
         cursor.execute("UNLOCK TABLES")
         wait_until(recorded, "the file is recorded")

@@ -66,12 +66,12 @@ def test_a_table_whose_invisible_key_goes_and_comes_is_reported(mariadb: MysqlDa
     mariadb.execute("SET sql_generate_invisible_primary_key = ON", "CREATE TABLE t (a int NOT NULL)")
     source = source_of(mariadb)
     with following(source) as log:
-        before = source.look().tables[TableName.parse(f"{mariadb.name}.t")]
+        before = source.check_catalog().tables[TableName.parse(f"{mariadb.name}.t")]
         mariadb.execute("ALTER TABLE t DROP PRIMARY KEY, DROP my_row_id, ADD PRIMARY KEY (a)")
         mariadb.execute("INSERT INTO t VALUES (5)")
         (row,) = read_all(mariadb, log)
         assert "my_row_id" not in row
-        assert source.unlogged(before, source.look().tables[TableName.parse(f"{mariadb.name}.t")])
+        assert source.unlogged(before, source.check_catalog().tables[TableName.parse(f"{mariadb.name}.t")])
 
 
 GENERATED = """
@@ -173,7 +173,7 @@ def test_a_generated_columns_new_expression_is_read_again(mariadb: MysqlDatabase
     )
     source = source_of(mariadb)
     with following(source) as log:
-        before = source.look().tables[TableName.parse(f"{mariadb.name}.t")]
+        before = source.check_catalog().tables[TableName.parse(f"{mariadb.name}.t")]
         mariadb.execute(f"ALTER TABLE t MODIFY g int GENERATED ALWAYS AS (id + 2) {how}")
         assert read_all(mariadb, log) == []
-        assert source.unlogged(before, source.look().tables[TableName.parse(f"{mariadb.name}.t")])
+        assert source.unlogged(before, source.check_catalog().tables[TableName.parse(f"{mariadb.name}.t")])

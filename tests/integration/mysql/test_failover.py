@@ -479,7 +479,7 @@ def test_a_replica_that_wrote_no_log_for_a_while_is_a_gap(
 
 
 @contextlib.contextmanager
-def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+def polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Let the agent ask often whether the server may be written; yields: wait for three more answers."""
     answers = []
     ask = StateTables.is_writable
@@ -490,11 +490,11 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
     def wait() -> None:
         size = len(answers) + 3
-        wait_until(lambda: len(answers) >= size, "it looks three times", seconds=8)
+        wait_until(lambda: len(answers) >= size, "the end of the log is polled three times", seconds=8)
 
     with monkeypatch.context() as patched:
         patched.setattr(StateTables, "is_writable", counted)
-        patched.setattr(reader, "LOOK_SECONDS", 0.2)
+        patched.setattr(reader, "POLL_SECONDS", 0.2)
         yield wait
 
 
@@ -529,7 +529,7 @@ def test_a_replica_is_not_written(
             "START SLAVE 'named'",
         )
     before = executed(replica)
-    with looks(monkeypatch) as wait, agent(replica, tmp_path / "replica", url=url) as store:
+    with polls(monkeypatch) as wait, agent(replica, tmp_path / "replica", url=url) as store:
         wait_caught_up(replica, store)
         if how == "its threads are stopped":
             servers.stop()

@@ -343,7 +343,9 @@ def test_columns_change_between_changes_and_the_log_says_how(mariadb: MysqlDatab
         "DROP TABLE t",
     ],
 )
-def test_what_changes_rows_without_events_is_reported_by_look(mariadb: MysqlDatabase, statement: str) -> None:
+def test_what_changes_rows_without_events_is_reported_by_a_catalog_check(
+    mariadb: MysqlDatabase, statement: str
+) -> None:
     mariadb.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v varchar(20)) CHARACTER SET utf8mb4",
         "CREATE TABLE ghost LIKE t", "INSERT INTO t VALUES (1, 'abc')",
@@ -353,22 +355,22 @@ def test_what_changes_rows_without_events_is_reported_by_look(mariadb: MysqlData
     source = source_of(mariadb)
     with following(source) as log:
         name = TableName(mariadb.name, "p" if "PARTITION" in statement else "t")
-        before = source.look().tables
+        before = source.check_catalog().tables
         mariadb.execute("SET sql_mode = ''", statement, "CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY)")
         read_to(log, mariadb.end_of_log())
-        after = source.look(before).tables
+        after = source.check_catalog(before).tables
         assert source.unlogged(before[name], after[name])
         others = before.keys() & after.keys() - {name, TableName(mariadb.name, "ghost")}
         assert all(not source.unlogged(before[other], after[other]) for other in others)
         start = log.position
     with opened(source, ResumePoint(start, ())) as log:  # and it is not forgotten
-        assert not source.unlogged(after[name], source.look(after).tables[name])
+        assert not source.unlogged(after[name], source.check_catalog(after).tables[name])
         mariadb.execute(
             "DELETE FROM t", "INSERT INTO t (id) VALUES (7)", "ALTER TABLE t ADD later int",
             "CREATE INDEX i ON t (id)",
         )  # fmt: skip
         read_to(log, mariadb.end_of_log())
-        assert not source.unlogged(after[name], source.look(after).tables[name])
+        assert not source.unlogged(after[name], source.check_catalog(after).tables[name])
 
 
 def test_a_change_in_the_statement_format_quarantines_its_table_and_the_others_go_on(
@@ -406,12 +408,12 @@ def test_a_statement_that_leads_to_a_table_indirectly_has_it_read_again(
     )  # fmt: skip
     source = source_of(mariadb, [f"{mariadb.name}.t"])
     with following(source) as log:
-        before = source.look().tables[TableName.parse(f"{mariadb.name}.t")]
+        before = source.check_catalog().tables[TableName.parse(f"{mariadb.name}.t")]
         mariadb.execute("SET binlog_format = STATEMENT", statement)
         read_to(log, mariadb.end_of_log())
         quarantined = quarantines(log.take())
         assert quarantined or source.unlogged(
-            before, source.look().tables[TableName.parse(f"{mariadb.name}.t")]
+            before, source.check_catalog().tables[TableName.parse(f"{mariadb.name}.t")]
         )
 
 
@@ -421,14 +423,14 @@ def test_a_statement_that_changes_another_database_leaves_these_tables_alone(mar
     source = source_of(mariadb)
     try:
         with following(source) as log:
-            before = source.look().tables
+            before = source.check_catalog().tables
             mariadb.execute(
                 "CREATE TABLE elsewhere.c (n int PRIMARY KEY)", "SET binlog_format = STATEMENT",
                 "REPLACE INTO elsewhere.c VALUES (1), (2)",
             )  # fmt: skip
             read_to(log, mariadb.end_of_log())
             assert quarantines(log.take()) == []
-            assert source.look().tables == before
+            assert source.check_catalog().tables == before
     finally:
         mariadb.execute("DROP DATABASE elsewhere")
 

@@ -154,7 +154,7 @@ def test_tables_that_others_drop_and_rename_meanwhile_hinder_nothing(mariadb: My
             listed = source.tables()
             assert not listed.refused
             assert TableName(mariadb.name, "kept") in listed.existing
-            assert not source.look().unfit
+            assert not source.check_catalog().unfit
     finally:
         done.set()
         thread.join()

@@ -36,13 +36,13 @@ def repairs(store: LocalStore) -> list[DumpState]:
     return [dump for dump in newest.dumps if dump.reason == "repair"] if newest else []
 
 
-def wait_looked(mariadb: MysqlDatabase, store: LocalStore, *names: str) -> None:
+def wait_ids_remembered(mariadb: MysqlDatabase, store: LocalStore, *names: str) -> None:
     """Wait until the ids of tables that the newest manifest remembers are those of now."""
     now = source_of(mariadb)
 
-    def looked() -> bool:
+    def remembered() -> bool:
         mariadb.execute("UPDATE t SET v = concat(v, 'x') WHERE id = 7")  # something to write a manifest for
-        seen, newest = now.look().tables, newest_manifest(store)
+        seen, newest = now.check_catalog().tables, newest_manifest(store)
         tables = [TableName(mariadb.name, name) for name in names]
         assert newest is not None
         known = {t: newest.tables[t].fingerprint for t in tables}
@@ -52,7 +52,7 @@ def wait_looked(mariadb: MysqlDatabase, store: LocalStore, *names: str) -> None:
         )
 
     try:
-        wait_until(looked, "the ids of now are remembered")
+        wait_until(remembered, "the ids of now are remembered")
     finally:
         now.close()
 
@@ -69,16 +69,16 @@ def test_a_table_that_is_emptied_without_a_trace_is_dumped_again_and_no_other_is
         wait_caught_up(mariadb, store)
         for number in range(3):
             mariadb.execute("TRUNCATE t", f"INSERT INTO t VALUES (7, 'kept'), ({10 + number}, 'new')")
-            wait_looked(mariadb, store, *names)
+            wait_ids_remembered(mariadb, store, *names)
         mariadb.execute("ALTER TABLE t FORCE", "OPTIMIZE TABLE `p-é.#P#`")
-        wait_looked(mariadb, store, *names)
+        wait_ids_remembered(mariadb, store, *names)
         wait_caught_up(mariadb, store)
         assert repairs(store) == []
         mariadb.changed_unseen("TRUNCATE t; ALTER TABLE `p-é.#P#` TRUNCATE PARTITION `b#`")
         mariadb.execute("INSERT INTO t VALUES (500, 'after')")
         wait_until(lambda: all(is_equal(mariadb, store, n) for n in names), "both are equal", seconds=20)
         assert sorted(str(dump.table.name) for dump in repairs(store)) == sorted(names)
-    mariadb.changed_unseen("DELETE FROM t; TRUNCATE t")  # while nobody looks
+    mariadb.changed_unseen("DELETE FROM t; TRUNCATE t")  # while no agent runs
     mariadb.execute("ANALYZE TABLE t", "CREATE VIEW w AS SELECT * FROM t")  # explains nothing
     with agent(mariadb, tmp_path) as store:
         wait_until(lambda: is_equal(mariadb, store, "t"), "it is equal", seconds=20)
@@ -114,13 +114,13 @@ def test_a_server_that_was_not_durable_for_a_time_may_lose_rows_in_a_crash(
     try:
         source.prepare()
         place = source.begin_log(fresh=True)
-        source.look()
+        source.check_catalog()
         with opened(source, place) as log:
             assert log._buffer._survives_crashes
         mariadb.execute(f"SET GLOBAL {name} = 0")
-        source.look()
+        source.check_catalog()
         mariadb.execute(f"SET GLOBAL {name} = 1")
-        source.look()
+        source.check_catalog()
         with opened(source, place) as log:
             assert not log._buffer._survives_crashes
     finally:
@@ -137,14 +137,14 @@ def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_b
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source, session = source_of(mariadb), connection.connect(mariadb.url, "test")
     making = "CREATE TABLE slow (id int PRIMARY KEY) AS SELECT 1 AS id, SLEEP(3) AS s"
-    thread, before = threading.Thread(target=mariadb.execute, args=(making,)), source.look()
+    thread, before = threading.Thread(target=mariadb.execute, args=(making,)), source.check_catalog()
     thread.start()
     there = "SELECT 1 FROM information_schema.processlist WHERE state = 'User sleep'"
     wait_until(lambda: mariadb.execute(there), "the table is locked")
-    slow, seen = TableName(mariadb.name, "slow"), source.look()
+    slow, seen = TableName(mariadb.name, "slow"), source.check_catalog()
     assert (seen.busy, source.tables({slow})) == ({slow}, ([], [], {slow}))
     source._listed.add(slow)  # as when the log was opened meanwhile
-    assert source.look().busy == {slow}
+    assert source.check_catalog().busy == {slow}
     assert [found.state for found in source.check() if found.name == f"table {slow}"] == ["warning"]
     with pytest.raises(pymysql.OperationalError, match="Lock wait"):
         catalog.noted_columns(session, slow)
@@ -152,6 +152,6 @@ def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_b
     assert seen.tables.keys() == before.tables.keys()
     assert (seen.existing - before.existing, seen.unfit) == ({slow}, {})
     thread.join()
-    assert source.look().tables.keys() - before.tables.keys() == {slow}
+    assert source.check_catalog().tables.keys() - before.tables.keys() == {slow}
     connection.close(session)
     source.close()

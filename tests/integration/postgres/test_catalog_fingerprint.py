@@ -37,12 +37,12 @@ def unlogged_after(database: Database, *steps: Sequence[str]) -> list[UnloggedCh
     source.prepare()
     found = []
     try:
-        before = source.look().tables[TABLE]
+        before = source.check_catalog().tables[TABLE]
         position = 0
         for statements in steps:
             for statement in statements:
                 database.execute(statement)
-            now = source.look()
+            now = source.check_catalog()
             assert now.position >= position
             found.append(source.unlogged(before, now.tables[TABLE]))
             before, position = source.remember(before, now.tables[TABLE]), now.position
@@ -116,7 +116,7 @@ def test_a_new_table_without_a_key_is_left_out_of_the_publication(database: Data
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE keyless (id int)")
     source = source_of(database)
     source.prepare()
-    seen = source.look()
+    seen = source.check_catalog()
     assert set(seen.tables) == {TABLE}
     assert set(seen.unfit) == {TableName("public", "keyless")}
     database.execute("INSERT INTO keyless VALUES (1)")
@@ -185,7 +185,7 @@ def test_rewrites_and_lost_log_are_distinguished_from_what_changes_nothing(datab
     assert [what and what.lost for what in found[-len(LOST) :]] == [True] * len(LOST)
 
 
-def test_a_publication_of_all_tables_or_of_a_schema_is_looked_at_too(database: Database) -> None:
+def test_a_publication_of_all_tables_or_of_a_schema_is_checked_too(database: Database) -> None:
     """A table that is not in it by itself may be unlogged for a time, so that another file counts."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION it FOR TABLES IN SCHEMA public")
     leave = [
@@ -215,7 +215,7 @@ def test_a_look_takes_as_many_queries_for_many_tables_as_for_one(
         source = source_of(database)
         source.prepare()
         queries.clear()
-        assert len(source.look().tables) >= tables
+        assert len(source.check_catalog().tables) >= tables
         counts.append(len(queries))
         source.close()
         monkeypatch.undo()
@@ -226,7 +226,7 @@ def test_a_partition_that_somebody_locks_stops_no_look_at_the_others(database: D
     database.execute(PARTITIONED)
     source = source_of(database)
     source.prepare()
-    known = source.look().tables
+    known = source.check_catalog().tables
     database.execute("CREATE TABLE t3 PARTITION OF t FOR VALUES FROM (20) TO (30)")
     holder = database.connect(autocommit=False)
     with holder.cursor() as cursor:
@@ -237,9 +237,9 @@ def test_a_partition_that_somebody_locks_stops_no_look_at_the_others(database: D
     source.prepare()
     assert not [f for f in source.check() if f.state == "failed"]
     assert source.tables().existing == {TABLE}
-    seen = source.look(known).tables[TABLE]
+    seen = source.check_catalog(known).tables[TABLE]
     assert source.unlogged(known[TABLE], seen) is not None, "nobody can tell that a new partition is empty"
-    assert source.unlogged(seen, source.look({TABLE: seen}).tables[TABLE]) is None
+    assert source.unlogged(seen, source.check_catalog({TABLE: seen}).tables[TABLE]) is None
     assert release.is_alive(), "something waited for the lock"
     release.cancel()
     holder.close()
@@ -257,11 +257,11 @@ def test_a_look_does_not_wait_for_a_catalog_that_somebody_locks(database: Databa
     release = Timer(20, holder.rollback)
     release.start()
     with pytest.raises(TransientError, match="lock timeout"):
-        source.look()
-    assert release.is_alive(), "the look waited for the lock"
+        source.check_catalog()
+    assert release.is_alive(), "the check waited for the lock"
     release.cancel()
     holder.rollback()
-    assert source.look().tables.keys() == {TABLE}
+    assert source.check_catalog().tables.keys() == {TABLE}
     holder.close()
     source.close()
 
@@ -277,7 +277,7 @@ def test_a_table_that_is_replaced_during_a_look_is_seen_as_it_was_when_the_look_
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = source_of(database)
     source.prepare()
-    before = source.look()
+    before = source.check_catalog()
     find = catalog_fingerprint.find_publication
 
     def drop_and_find(*arguments: Any) -> Any:
@@ -285,7 +285,7 @@ def test_a_table_that_is_replaced_during_a_look_is_seen_as_it_was_when_the_look_
         return find(*arguments)
 
     monkeypatch.setattr(catalog_fingerprint, "find_publication", drop_and_find)
-    now = source.look()
+    now = source.check_catalog()
     assert (now.tables, now.unfit, now.unprepared) == (before.tables, {}, frozenset())
     assert now.position > before.position
     source.close()
@@ -307,7 +307,7 @@ def test_a_table_that_is_dropped_while_the_publication_is_made_hinders_one_attem
     with pytest.raises(TransientError):
         source.prepare()
     source.prepare()
-    assert source.look().unprepared == frozenset()
+    assert source.check_catalog().unprepared == frozenset()
     source.close()
 
 
@@ -320,11 +320,11 @@ def test_a_partition_whose_rows_are_published_as_those_of_its_root_is_unfit(
     database.execute("CREATE TABLE u (id int PRIMARY KEY)")
     source, part = source_of(database, exclude=["public.t"]), TableName("public", "t1")
     assert source.prepare().added == (TableName("public", "u"),)
-    unfit = source.look().unfit
+    unfit = source.check_catalog().unfit
     assert set(unfit) == {part, TableName("public", "t2")}
     assert {p.table for p in refused_tables(source.check())} == set(unfit)
     assert "as those of public.t" in unfit[part].reason
     database.execute(unfit[part].hint.split("or: ")[1].split("; then")[0].split("; ")[0])
     source.prepare()
-    assert source.look().unfit == {}
+    assert source.check_catalog().unfit == {}
     source.close()

@@ -244,8 +244,8 @@ def test_a_standby_without_the_slot_is_waited_for_and_no_gap(server: PostgresSer
 def test_a_standby_that_the_address_led_to_meanwhile_is_left_when_the_primary_is_back(
     server: PostgresServer, servers_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the session that opens the log, and by the one that looks at the catalog."""
-    monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.1)
+    """By the session that opens the log, and by the one that checks the catalog."""
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.1)
     monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.1,))
     store, folder = MemoryStore(), servers_folder / "standby"
     execute(server, "CREATE TABLE t (id int PRIMARY KEY)")
@@ -266,7 +266,7 @@ def test_a_standby_that_the_address_led_to_meanwhile_is_left_when_the_primary_is
             execute(server, "INSERT INTO t VALUES (1)")
             agent.wait_landed(1)
             execute(server, "ALTER TABLE t ADD c int DEFAULT 5")
-            agent.wait(lambda m: any(d.reason == "repair" for d in m.dumps), "a look has seen that")
+            agent.wait(lambda m: any(d.reason == "repair" for d in m.dumps), "a catalog check has seen that")
             agent.wait_exact()
     shutil.rmtree(folder)
 
@@ -290,22 +290,27 @@ def test_nothing_is_read_from_a_standby_nor_from_a_server_of_another_timeline_th
     source._timeline = "2"  # a failover while this session survived on the former primary
     with pytest.raises(TransientError, match="timeline"), tables.open_chunk(table, KeyRange()):
         pass
-    for read in source.look, source.take_xid_barrier, lambda: source.position_past_barrier(1), source.check:
+    for read in (
+        source.check_catalog,
+        source.take_xid_barrier,
+        lambda: source.position_past_barrier(1),
+        source.check,
+    ):
         with pytest.raises(TransientError, match="timeline"):
             read()
     former = source._session._connection
     log.close()
     source.prepare()
     with pytest.raises(TransientError, match="timeline"):
-        source.look()  # nothing has proved that this server's log is the one that was read
+        source.check_catalog()  # nothing has proved that this server's log is the one that was read
     assert source.check_resumable(replace(history, server=None)) is None
-    assert source.look().tables
+    assert source.check_catalog().tables
     assert source._session._connection is not former, "it may have survived on the former primary"
     source.close()
     server.stop()
     (server.data_dir / "standby.signal").touch()
     server.restart()
-    for read in source.open_tables, source.look, source.take_xid_barrier, source.prepare:
+    for read in source.open_tables, source.check_catalog, source.take_xid_barrier, source.prepare:
         with pytest.raises(TransientError, match="standby"):
             read()
 

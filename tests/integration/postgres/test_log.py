@@ -495,7 +495,7 @@ def test_a_log_is_reopened_once_another_process_answers_beside_it(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server may have crashed between what was read in bulk and the stream, or a snapshot and the log."""
-    monkeypatch.setattr(reader, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(reader, "POLL_SECONDS", 0.0)
     with following(source_of(database)) as log:
         log.read(0.01, 1)
         with contextlib.closing(log._side):

@@ -153,7 +153,7 @@ def test_what_a_publication_of_others_lacks_of_one_table_keeps_no_other_from_bei
         )
         found = [f for f in source.check() if f.state == "failed"]
         source.prepare()
-        unfit = source.look().unfit
+        unfit = source.check_catalog().unfit
         assert (
             {f.table for f in found}
             == set(unfit)
@@ -163,7 +163,7 @@ def test_what_a_publication_of_others_lacks_of_one_table_keeps_no_other_from_bei
             assert unfit[finding.table].hint.startswith(finding.fix or "?")
             database.execute(finding.fix or "")
         assert [f for f in source.check() if f.state == "failed"] == []
-        assert source.look().unfit == {}
+        assert source.check_catalog().unfit == {}
         source.close()
     finally:
         database.execute(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
@@ -229,7 +229,7 @@ def test_check_and_the_running_agent_refuse_the_same_tables_and_the_sql_given_fi
     source = source_of(database, keys=tables)
     found = bad(source)
     source.prepare()
-    seen = source.look()
+    seen = source.check_catalog()
     source.close()
     assert set(seen.unfit) == {
         TableName("public", n)

@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.05, 0.1))
     monkeypatch.setattr(source, "DECODE_SECONDS", 0.2)
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
@@ -91,7 +91,7 @@ class Agent:
         return self.wait(lambda m: m.exact and m.position >= end, "a cut is exact")
 
     def wait_equal(self, *names: str) -> None:
-        """Wait until tables equal the source; a wrong cut may be called exact for one look, not longer."""
+        """Wait until tables equal the source; a wrong cut may be called exact for one check, not longer."""
         self.wait_exact()
         wait_until(
             lambda: all(self.differs(n) is None for n in names), f"{names} equal the source", seconds=40
@@ -167,7 +167,7 @@ def test_whatever_the_log_does_not_tell_of_a_table_is_dumped_and_followed(
         agent.wait_exact()
         assert {n: d for n in EDITS if (d := agent.differs(n))} == {}, "the log carries all of them again"
         settled = agent.wait_exact()
-        for id_ in range(20, 23):  # the watch looks between them
+        for id_ in range(20, 23):  # the catalog is checked between them
             database.execute(f"INSERT INTO labelled VALUES ({id_}, 'two')")
             agent.wait_exact()
         assert agent.wait_exact().last_dump_number == settled.last_dump_number, "a repair causes no other"

@@ -60,8 +60,8 @@ def test_a_table_that_did_not_change_unlogged_is_not_dumped_again(
     with Agent(database, store) as agent:
         agent.wait_dumped()
     with Agent(database, store) as agent:
-        looks = counted(agent, "look")
-        wait_until(lambda: len(looks) >= 3, "the watch has looked")
+        checks = counted(agent, "check_catalog")
+        wait_until(lambda: len(checks) >= 3, "the catalog has been checked")
         insert(database, 1001)
         agent.wait_caught_up()
     assert not repairs(newest_manifest(store))
@@ -88,10 +88,10 @@ def test_a_new_table_that_a_pattern_names_is_taken_up_while_running(store: Memor
     assert landed_ids(store) != []
 
 
-def test_looks_that_fail_for_good_are_reported_once(
+def test_checks_that_fail_for_good_are_reported_once(
     database: MemoryDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As long as nobody looks, a change without row events goes unseen, and cuts are called exact."""
+    """As long as nobody checks, a change without row events goes unseen, and cuts are called exact."""
     source = MemorySource(database, config_of().source)
     errors = [TransientError("gone for a moment"), PreconditionError("no right to look")]
     answers = iter([*errors, errors[1], *[errors[0]] * 4])
@@ -103,7 +103,7 @@ def test_looks_that_fail_for_good_are_reported_once(
             return CatalogSnapshot({}, 0, frozenset())
         raise error
 
-    monkeypatch.setattr(source, "look", fail)
+    monkeypatch.setattr(source, "check_catalog", fail)
     watch = CatalogWatcher(source, dict)
     watch.start()
     assert done.wait(10)
@@ -112,14 +112,14 @@ def test_looks_that_fail_for_good_are_reported_once(
     assert reported == ["no right to look", "gone for a moment"]
 
 
-def test_the_log_is_reopened_once_looks_have_failed_for_long_and_stays_closed_until_one_succeeds(
+def test_the_log_is_reopened_once_checks_have_failed_for_long_and_stays_closed_until_one_succeeds(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then every cut would be called exact, whatever changes without row events."""
     monkeypatch.setattr(catalog_watcher, "BLIND_SECONDS", 0.2)
     with Agent(database, store) as agent:
         agent.wait_dumped()
-        agent.source.fail("look", times=30)
+        agent.source.fail("check_catalog", times=30)
         wait_until(lambda: agent.capture.progress.reconnects >= 2, "the log stays closed")
         database.unlogged[ITEMS] = 1
         agent.wait(lambda m: any(not d.active for d in repairs(m)), "the repair dump has ended")
@@ -131,25 +131,25 @@ def test_the_log_is_reopened_once_a_look_has_hung_for_long(
     monkeypatch.setattr(catalog_watcher, "BLIND_SECONDS", 0.2)
     with Agent(database, store) as agent:
         agent.wait_dumped()
-        look, released = agent.source.look, threading.Event()
+        check, released = agent.source.check_catalog, threading.Event()
 
         def hang(known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
             if threading.current_thread().name == "watch":
                 released.wait(10)
-            return look(known)
+            return check(known)
 
-        monkeypatch.setattr(agent.source, "look", hang)
+        monkeypatch.setattr(agent.source, "check_catalog", hang)
         wait_until(lambda: agent.capture.progress.reconnects >= 1, "the log is reopened")
         released.set()
 
 
-def test_an_agent_whose_looks_are_refused_ends(
+def test_an_agent_whose_checks_are_refused_ends(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_watcher, "BLIND_SECONDS", 0.2)
     agent = Agent(database, store)
     agent.start()
     agent.wait_dumped()
-    agent.source.fail("look", times=1_000, error=PreconditionError("no right to look"))
+    agent.source.fail("check_catalog", times=1_000, error=PreconditionError("no right to look"))
     agent.join()
     assert str(agent.error) == "no right to look"

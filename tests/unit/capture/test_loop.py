@@ -283,7 +283,7 @@ def test_an_idle_agent_neither_commits_nor_spins(database: MemoryDatabase, store
         reads, number = counted(agent, "read"), newest_manifest(store).number
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > 1, "a second has passed")
-        assert len(reads) <= 50  # flush_seconds of 0.05 is the longest wait here; two looks for each
+        assert len(reads) <= 50  # flush_seconds of 0.05 is the longest wait here; two reads for each
         assert newest_manifest(store).number == number
 
 

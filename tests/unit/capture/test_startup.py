@@ -311,7 +311,7 @@ def test_a_source_that_fails_in_the_middle_of_a_repair_is_repaired_the_next_time
 ITEMS = TableName.parse("public.items")
 
 
-def test_what_a_look_found_is_found_again_after_the_source_fails_before_its_dump_is_queued(
+def test_what_a_check_found_is_found_again_after_the_source_fails_before_its_dump_is_queued(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     start = Start(database, store)
@@ -321,22 +321,22 @@ def test_what_a_look_found_is_found_again_after_the_source_fails_before_its_dump
     before = tables.snapshot(2)
     start.source.fail("take_xid_barrier")
     with pytest.raises(TransientError):
-        repair_unlogged(start.source, tables, dumps, start.source.look(), 2, start.config)
+        repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
     assert tables.snapshot(2) == before
-    repair_unlogged(start.source, tables, dumps, start.source.look(), 2, start.config)
+    repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
     assert [d.reason for d in dumps.active_of(ITEMS)] == ["repair"]
 
 
 @pytest.mark.parametrize("column", ["b", "B"])
-def test_a_look_that_shows_a_dropped_column_again_leads_to_a_dump_whatever_its_case(
+def test_a_check_that_shows_a_dropped_column_again_leads_to_a_dump_whatever_its_case(
     database: MemoryDatabase, store: MemoryStore, column: str
 ) -> None:
     start = Start(database, store)
     tables, dumps = start.open()
     dumps.states.clear()
     tables.note_columns(ITEMS, {"id"})
-    look = replace(start.source.look(), columns={ITEMS: frozenset({"id", column})})
-    repair_unlogged(start.source, tables, dumps, look, 2, start.config)
+    snapshot = replace(start.source.check_catalog(), columns={ITEMS: frozenset({"id", column})})
+    repair_unlogged(start.source, tables, dumps, snapshot, 2, start.config)
     assert [(d.kind, d.reason) for d in dumps.active_of(ITEMS)] == [("full", "repair")]
 
 
@@ -347,13 +347,13 @@ def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_
     tables, dumps = start.open()
     tables.update(ITEMS, fingerprint=None)
     dumps.add(ITEMS, manifest=2, floor=1)
-    start.source.fail("look")
+    start.source.fail("check_catalog")
     arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
     with pytest.raises(TransientError):
         start_capturing(*arguments)
     database.idle()
-    looked_at = start_capturing(*arguments)
-    assert dumps.active_of(ITEMS)[-1].floor == looked_at > 1
+    checked_at = start_capturing(*arguments)
+    assert dumps.active_of(ITEMS)[-1].floor == checked_at > 1
 
 
 def test_a_table_that_others_keep_locked_keeps_no_other_from_being_captured_and_is_taken_up_later(
@@ -397,19 +397,19 @@ def test_a_repair_that_has_begun_goes_on_when_more_changes_unlogged_and_one_more
     for change in range(1, 5):
         database.unlogged[ITEMS] = change
         database.idle()
-        look = start.source.look()
-        repair_unlogged(start.source, tables, dumps, look, 2, start.config)
+        snapshot = start.source.check_catalog()
+        repair_unlogged(start.source, tables, dumps, snapshot, 2, start.config)
         while dumps.next_task(0) is not None:  # workers take what they may
             pass
     running, waiting = dumps.active_of(ITEMS)
     assert (running.state, running.reason, waiting.state) == ("running", "repair", "waiting")
-    assert waiting.floor == look.position
+    assert waiting.floor == snapshot.position
 
 
-def test_the_first_dump_of_a_table_begins_behind_what_was_running_at_the_look(
+def test_the_first_dump_of_a_table_begins_behind_what_was_running_at_the_catalog_check(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its log may be older than the look in effect: of a transaction from before a label was renamed."""
+    """Its log may be older than the check in effect: of a transaction from before a label was renamed."""
     barriers, ends = iter((7, 8)), {7: 10_000, 8: None}
     monkeypatch.setattr(MemorySource, "take_xid_barrier", lambda _self: next(barriers))
     monkeypatch.setattr(MemorySource, "position_past_barrier", lambda _self, barrier: ends[barrier])

@@ -185,13 +185,15 @@ def test_a_column_whose_return_the_log_showed_is_not_reported_twice(tables: Tabl
     assert tables.states[NAME].dropped == []
 
 
-@pytest.mark.parametrize("looks", [0, 1])
-def test_a_column_that_is_back_in_another_case_leaves_all_rows_to_be_read(tables: Tables, looks: int) -> None:
+@pytest.mark.parametrize("checks", [0, 1])
+def test_a_column_that_is_back_in_another_case_leaves_all_rows_to_be_read(
+    tables: Tables, checks: int
+) -> None:
     """To the lake it is the old column, whose values it still has."""
     tables.adopt(layout("id", "B", "a"), 100)
-    for _ in range(looks):
+    for _ in range(checks):
         tables.note_columns(NAME, {"id", "a"})
-    assert tables.readds_dropped_column(NAME, {"id", "b", "a"}) == bool(looks)
+    assert tables.readds_dropped_column(NAME, {"id", "b", "a"}) == bool(checks)
     assert tables.adopt(layout("id", "b", "a"), 200) == Repair(NAME, None)
     assert not tables.readds_dropped_column(NAME, {"id", "b", "a"})
     assert tables.adopt(layout("id", "b", "a", "c"), 300) == Repair(NAME, ("c",))

@@ -106,7 +106,7 @@ def test_a_table_quarantined_at_a_restart_is_taken_up_by_its_hint_once_fixed(
 def test_the_log_of_a_table_released_by_its_hint_is_carried_before_its_dump_begins(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_watcher, "LOOK_SECONDS", 60)  # the watch sees nothing of its being fixed
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 60)  # the watch sees nothing of its being fixed
     keyless(database)
     with Agent(database, store) as agent:
         quarantined = agent.wait(lambda m: is_quarantined(m) and others_dumped(m), "it is quarantined")

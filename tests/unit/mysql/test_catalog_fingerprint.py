@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.mysql.catalog_fingerprint import STATEMENTS_KEPT, Fingerprint, Look, Statements
+from connector.mysql.catalog_fingerprint import STATEMENTS_KEPT, Fingerprint, IdReading, Statements
 from connector.schema import TableName
 
 T = TableName("d", "t")
@@ -20,7 +20,7 @@ def statements(*lsns: int, epoch: int = 1) -> Statements:
 
 
 def judged(ids: str, *lsns: int, known: Fingerprint = KNOWN) -> Fingerprint:
-    return Look(1, 200, 210, {T: ids}).judge(T, known, statements(*lsns))
+    return IdReading(1, 200, 210, {T: ids}).judge(T, known, statements(*lsns))
 
 
 def test_a_fingerprint_comes_back_as_it_was_written() -> None:
@@ -31,10 +31,10 @@ def test_a_fingerprint_comes_back_as_it_was_written() -> None:
 def test_another_id_without_a_statement_that_rebuilds_the_table_is_an_unlogged_change_once() -> None:
     found = judged("19", 90, 99, 210)
     assert found.differs(KNOWN)
-    again = Look(1, 300, 310, {T: "19"}).judge(T, found, statements(210))
+    again = IdReading(1, 300, 310, {T: "19"}).judge(T, found, statements(210))
     assert not again.differs(found)
     assert (
-        Look(1, 200, 210, {T: "20"}).judge(T, found, statements(210)).differs(found)
+        IdReading(1, 200, 210, {T: "20"}).judge(T, found, statements(210)).differs(found)
     )  # nothing logged since
 
 
@@ -44,10 +44,10 @@ def test_another_id_after_a_statement_that_rebuilds_the_table_is_no_unlogged_cha
 
 
 def test_a_statement_explains_only_what_was_seen_after_it() -> None:
-    """An ALTER that lets the id be, and a crash within a TRUNCATE after the look that came behind it."""
+    """An ALTER that lets the id be, and a crash within a TRUNCATE after the reading that came behind it."""
     after_the_alter = judged("18", 150)
     assert not after_the_alter.differs(KNOWN)
-    assert Look(1, 300, 310, {T: "19"}).judge(T, after_the_alter, statements(150)).differs(KNOWN)
+    assert IdReading(1, 300, 310, {T: "19"}).judge(T, after_the_alter, statements(150)).differs(KNOWN)
 
 
 @pytest.mark.parametrize("ids", ["18", "19"])
@@ -61,7 +61,7 @@ def test_ids_that_are_not_known_or_are_another_servers_are_taken_over() -> None:
         found = judged("19", known=known)
         assert not found.differs(known)
         assert (found.ids, found.at) == ("19", 200)
-    assert Look(1, 200, 210, {}).judge(T, KNOWN, statements()) is KNOWN  # without the right to see them
+    assert IdReading(1, 200, 210, {}).judge(T, KNOWN, statements()) is KNOWN  # without the right to see them
 
 
 def test_what_is_read_again_after_a_lost_connection_counts_once_and_another_epoch_begins_anew() -> None:

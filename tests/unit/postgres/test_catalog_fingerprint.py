@@ -14,10 +14,10 @@ def fingerprint(relation: int = 7, dropped: tuple[int, ...] = (), **columns: int
     return " ".join([f"r{relation}", "n10.1", "pabc+", f"@{listed}", *gone, "xabc", f"{relation}:1:"])
 
 
-def reasons(*looks: str) -> list[bool]:
-    """Whether each look but the first is a reason for a dump."""
+def reasons(*seen: str) -> list[bool]:
+    """Whether each fingerprint but the first is a reason for a dump."""
     found, known = [], None
-    for now in looks:
+    for now in seen:
         if known is not None:
             found.append(unlogged(known, now) is not None)
         known = remember(known, now)
@@ -41,8 +41,8 @@ def test_a_column_that_came_and_went_unseen_may_be_the_one_that_comes(looks_betw
 
 
 def test_a_new_column_is_none_that_went_before_the_table_was_seen() -> None:
-    looks = fingerprint(id=1, dropped=(2,)), fingerprint(id=1, v=3, dropped=(2,))
-    assert reasons(*looks, fingerprint(id=1, v=3, w=4, dropped=(2,))) == [False, False]
+    seen = fingerprint(id=1, dropped=(2,)), fingerprint(id=1, v=3, dropped=(2,))
+    assert reasons(*seen, fingerprint(id=1, v=3, w=4, dropped=(2,))) == [False, False]
 
 
 def test_a_generated_column_hides_no_real_one_whose_name_differs_by_case() -> None:
@@ -77,5 +77,5 @@ def test_a_key_column_of_another_collation_is_reported_and_a_new_unique_index_is
     def known(*collations: str) -> str:
         return fingerprint(id=1, name=2) + "".join(f" k{listed}" for listed in collations)
 
-    looks = known(), known("2.100"), known("2.100,3.100"), known("2.950,3.100"), known("2.950"), known()
-    assert reasons(*looks) == [False, False, True, False, False]
+    seen = known(), known("2.100"), known("2.100,3.100"), known("2.950,3.100"), known("2.950"), known()
+    assert reasons(*seen) == [False, False, True, False, False]
