@@ -45,7 +45,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.schema import TableName
 from connector.signals import stopped_by_signals
-from connector.source import Finding, Source, refused_tables
+from connector.source import Finding, Source, unfit_tables
 from connector.store.factory import open_store
 from connector.store.probe import probe
 from connector.store.protocol import Store
@@ -149,11 +149,11 @@ def run(config: Config) -> Progress:
     asking_source = retrying(threading.Event(), "the source")
     record = functools.partial(_record_log_off, config, store) if newest is not None else None
     findings = [landing_zone, *asking_source(_check_source, config, newest, record)]
-    _refuse_failures(findings)
+    _raise_failures(findings)
     source = open_source(config)
     lease = _acquire_lease(config, store)
     try:
-        capture = Capture(source, store, config, term=lease.term, refused=refused_tables(findings))
+        capture = Capture(source, store, config, term=lease.term, unfit=unfit_tables(findings))
 
         def stop(number: signal.Signals) -> None:
             log.info("%s: landing and committing what was read", number.name)
@@ -190,7 +190,7 @@ def _record_log_off(config: Config, store: Store, source: Source) -> None:
         lease.release()
 
 
-def _refuse_failures(findings: list[Finding]) -> None:
+def _raise_failures(findings: list[Finding]) -> None:
     """Raise if a failure concerns the whole source; a failure of one table quarantines that table."""
     failed = [f for f in findings if f.state == "failed" and f.table is None and not f.dropped]
     for finding in findings:

@@ -107,30 +107,30 @@ class UnloggedChange:
 
 
 class TableListing(NamedTuple):
-    """The tables that the configuration names: layouts, and why the others can't be captured as they are.
+    """The tables that the configuration names: layouts, and why the others are unfit.
 
     `busy`: tables that can't be examined now because others keep them locked; a later check finds them.
     """
 
     schemas: list[TableSchema]
-    refused: list[TableError]
+    unfit: list[TableError]
     busy: frozenset[TableName] = frozenset()
 
     @property
     def existing(self) -> set[TableName]:
         """Return all tables that exist."""
-        known = {*(schema.table for schema in self.schemas), *(problem.table for problem in self.refused)}
+        known = {*(schema.table for schema in self.schemas), *(problem.table for problem in self.unfit)}
         return known | self.busy
 
     def without(self, problems: Iterable[TableError]) -> TableListing:
-        """Also refuse the tables that a check found unfit."""
+        """Count the tables that a check found unfit among the unfit ones."""
         found = {problem.table: problem for problem in problems}
-        refused = [found[schema.table] for schema in self.schemas if schema.table in found]
+        unfit = [found[schema.table] for schema in self.schemas if schema.table in found]
         fit = [schema for schema in self.schemas if schema.table not in found]
-        return self._replace(schemas=fit, refused=[*self.refused, *refused])
+        return self._replace(schemas=fit, unfit=[*self.unfit, *unfit])
 
 
-def refused_tables(findings: Iterable[Finding]) -> list[TableError]:
+def unfit_tables(findings: Iterable[Finding]) -> list[TableError]:
     """Return the tables that a check has found unfit."""
     failed = (found for found in findings if found.state == "failed")
     return [TableError(f.table, f.detail, hint=f.fix) for f in failed if f.table is not None]
@@ -139,7 +139,7 @@ def refused_tables(findings: Iterable[Finding]) -> list[TableError]:
 def checked_tables(source: Source, among: Collection[TableName]) -> TableListing:
     """List some tables with the checks of a start: for tables that are created or released later."""
     listed = source.tables(among)
-    return listed.without(refused_tables(source.check())) if listed.schemas else listed
+    return listed.without(unfit_tables(source.check())) if listed.schemas else listed
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ class Source(Protocol):
     def tables(self, among: Collection[TableName] | None = None) -> TableListing:
         """List the tables that the configuration names, as they are now; `among`: only these.
 
-        A table that can't be captured is in `refused`, and does not affect the others.
+        A table that can't be captured is in `unfit`, and does not affect the others.
         """
 
     def prepare(self) -> PreparedSource:

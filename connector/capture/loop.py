@@ -77,7 +77,7 @@ class Progress:
 class Capture:
     """One source's capture, from start to stop. `run` blocks; `stop` may be called from a signal handler.
 
-    `refused`: tables that a check found unfit; they are quarantined, the others are captured.
+    `unfit`: tables that a check found unfit; they are quarantined, the others are captured.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Capture:
         config: Config,
         *,
         term: int = 1,
-        refused: Sequence[TableError] = (),
+        unfit: Sequence[TableError] = (),
     ) -> None:
         self.progress = Progress()
         self._source, self._store, self._config = source, store, config
         self._stopping = threading.Event()
-        self._refused = refused
+        self._unfit = unfit
         self._manifest_log = ManifestLog(store, term, self._stopping)
         self._lander = Lander(store)
         self._failure: BaseException | None = None
@@ -101,7 +101,7 @@ class Capture:
         self._tables_to_start: set[TableName] = set()
         self._checked_at: int | None = None
         self._unblocked_at = 0.0
-        self._refused_before: set[TableName] = set()
+        self._unfit_before: set[TableName] = set()
         self._dropped: dict[TableName, int] = {}
 
     def stop(self) -> None:
@@ -132,7 +132,7 @@ class Capture:
         while not self._stopping.is_set():
             try:
                 self._tables, self._dumps = open_history(
-                    self._source, self._manifest_log, self._lander, self._config, self._refused
+                    self._source, self._manifest_log, self._lander, self._config, self._unfit
                 )
                 return True
             except TransientError as error:
@@ -253,10 +253,10 @@ class Capture:
         )
         new = catalog_snapshot.tables.keys() - self._tables.states.keys()
         fixed = {
-            n for n in self._refused_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)
+            n for n in self._unfit_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)
         }
         self._tables_to_start |= new | fixed | catalog_snapshot.unprepared
-        self._refused_before = set(catalog_snapshot.unfit)
+        self._unfit_before = set(catalog_snapshot.unfit)
 
     def _stop_capturing_dropped(self, catalog_snapshot: CatalogSnapshot) -> None:
         """Leave tables that two checks did not find (a RENAME may hide one), once their log has landed."""

@@ -1,13 +1,13 @@
 """The request intake: turns requests in the landing zone into dumps of the running capture.
 
-Flow: its thread fetches waiting requests -> `serve`, in the capture loop's thread, queues dumps or refuses ->
-the next manifest records them -> `committed` -> its thread removes the request's object.
+Flow: its thread fetches waiting requests -> `serve`, in the capture loop's thread, queues dumps or rejects
+them -> the next manifest records the outcome -> `committed` -> its thread removes the requests' objects.
 
 Invariants: a request's object is removed only after a manifest that holds its dumps, or the notice that it
-was refused. What a crash leaves is seen again: of the requests present at the first poll, one whose dumps the
-newest manifest knows by id and content is removed; any other, and any later one, is taken, whatever its name.
-No request ends the agent: one that can't be read is refused, one that can't be removed is skipped from then
-on. Nor do many requests: they are read in small batches, and wait in the landing zone while much is
+was rejected. What a crash leaves is seen again: of the requests present at the first poll, one whose dumps
+the newest manifest knows by id and content is removed; any other, and any later one, is taken, whatever its
+name. No request ends the agent: one that can't be read is rejected, one that can't be removed is skipped from
+then on. Nor do many requests: they are read in small batches, and wait in the landing zone while much is
 queued.
 """
 
@@ -34,22 +34,22 @@ POLL_SECONDS = 2.0
 
 
 REASON_CHARACTERS = 1000
-"""Limit of the reason for a refusal in a manifest; the reason may quote the request."""
+"""Limit of the reason for a rejection in a manifest; the reason may quote the request."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A request that was served, or refused for a reason."""
+    """A request that was served, or rejected for a reason."""
 
     request: DumpRequest | Malformed
-    refused: str | None = None
+    rejected: str | None = None
 
     def remove(self, store: Store) -> None:
         """Remove the request's object, or move it aside."""
-        if self.refused is None:
+        if self.rejected is None:
             discard(store, self.request)
         else:
-            reject(store, self.request, self.refused)
+            reject(store, self.request, self.rejected)
 
 
 class RequestIntake:
@@ -98,8 +98,8 @@ class RequestIntake:
             for request_id, request in list(waiting.items()):
                 if self._dumps.is_full:
                     break
-                refused = self._serve_or_refuse(request, next_number, position)
-                self._served[request_id] = Outcome(waiting.pop(request_id), refused)
+                rejected = self._serve_or_reject(request, next_number, position)
+                self._served[request_id] = Outcome(waiting.pop(request_id), rejected)
         finally:
             if waiting:
                 with self._lock:
@@ -125,7 +125,7 @@ class RequestIntake:
             fetched, self._fetched = self._fetched, {}
             return {k: r for k, r in fetched.items() if k not in self._served and k not in self._done}
 
-    def _serve_or_refuse(
+    def _serve_or_reject(
         self, request: DumpRequest | Malformed, next_number: int, position: int
     ) -> str | None:
         """Queue what is asked for, or return the reason why not."""
@@ -199,7 +199,7 @@ class RequestIntake:
         for schema in listed.schemas:
             self._tables.release(schema.table, schema)
             self._released.add(schema.table)
-        unfit = {problem.table: f"{problem} ({problem.hint})" for problem in listed.refused}
+        unfit = {problem.table: f"{problem} ({problem.hint})" for problem in listed.unfit}
         unfit |= {
             name: f"{name}: other sessions keep it locked; request the dump again later"
             for name in listed.busy

@@ -60,7 +60,7 @@ def open_history(
     manifest_log: ManifestLog,
     lander: Lander,
     config: Config,
-    refused: Sequence[TableError] = (),
+    unfit: Sequence[TableError] = (),
 ) -> tuple[Tables, DumpQueue]:
     """Resume where the newest manifest ends, or begin a landing zone.
 
@@ -70,7 +70,7 @@ def open_history(
     """
     newest = manifest_log.load(source.identity)
     source.ensure_logging()
-    listed = source.tables().without(refused)
+    listed = source.tables().without(unfit)
     _require_some(listed, newest, config)
     if newest is None:
         return _begin(source, manifest_log, lander, listed)
@@ -92,9 +92,9 @@ def _require_some(listed: TableListing, newest: Manifest | None, config: Config)
         return
     if listed.busy:
         raise TransientError(f"{min(listed.busy)} is locked by other sessions")
-    if listed.refused:
-        problems = "; ".join(map(str, listed.refused))
-        only = listed.refused[0].hint if len(listed.refused) == 1 else None
+    if listed.unfit:
+        problems = "; ".join(map(str, listed.unfit))
+        only = listed.unfit[0].hint if len(listed.unfit) == 1 else None
         raise PreconditionError(
             f"no table can be captured: {problems}",
             hint=only or "`deltatide check` shows how to fix each of them",
@@ -123,7 +123,7 @@ def _begin(
         dumps.add(
             schema.table, manifest=1, reason="initial", floor=catalog_snapshot.position, xid_barrier=barrier
         )
-    for problem in listed.refused:
+    for problem in listed.unfit:
         tables.quarantine_unfit(problem, resume_point.position)
     dumps.start_unblocked(source.position_past_barrier)
     manifest_log.begin(
@@ -219,7 +219,7 @@ def _queue_initial_and_repair_dumps(
     """
     catalog_snapshot = source.check_catalog(tables.fingerprints())
     dumps.lower_unreachable_floors(source.take_xid_barrier, catalog_snapshot.position)
-    for problem in listed.refused:
+    for problem in listed.unfit:
         tables.quarantine_unfit(problem, catalog_snapshot.position)
     _quarantine_busy(tables, catalog_snapshot)
     undumped = _awaiting_publication(tables, prepared)

@@ -124,9 +124,9 @@ class MysqlSource:
             named = [t for t in found if among is None or t.table in among]
             self._listed |= {t.table for t in named}
             layouts = catalog.layouts_of(connection, self._server_of(connection), named, self._tables, busy)
-        refused = [x.problem for x in layouts if x.problem is not None]
+        unfit = [x.problem for x in layouts if x.problem is not None]
         busy &= {t.table for t in named}
-        return TableListing([x.schema for x in layouts if x.schema is not None], refused, frozenset(busy))
+        return TableListing([x.schema for x in layouts if x.schema is not None], unfit, frozenset(busy))
 
     def prepare(self) -> PreparedSource:
         """Create our own two small tables if allowed. The log already has all tables."""

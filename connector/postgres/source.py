@@ -78,10 +78,7 @@ class _Failures:
 
 
 class PostgresSource:
-    """One database, its publication and its slot.
-
-    Used by one thread, except `open_tables` and `check_catalog`.
-    """
+    """One database, its publication, its slot. One thread's, except `open_tables` and `check_catalog`."""
 
     def __init__(
         self, config: SourceConfig, tables: Mapping[TableName, TableConfig], *, bulk_bytes: int = BULK_BYTES
@@ -134,8 +131,8 @@ class PostgresSource:
             found = find_tables(connection, self._config)
             named = [t for t in found if among is None or t.table in among]
             layouts = layouts_of(Catalog(connection, self._tables, self._types), named)
-        refused = [TableError(table, x.reason, hint=x.hint) for table, x in layouts if x.schema is None]
-        return TableListing([x.schema for _, x in layouts if x.schema is not None], refused)
+        unfit = [TableError(table, x.reason, hint=x.hint) for table, x in layouts if x.schema is None]
+        return TableListing([x.schema for _, x in layouts if x.schema is not None], unfit)
 
     def prepare(self) -> PreparedSource:
         """Create or extend the publication; return what was added, and the xid barrier right after."""

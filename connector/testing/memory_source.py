@@ -138,7 +138,7 @@ class MemorySource:
         self.reach("check_catalog")
         listed = self.tables()
         seen = {s.table: str(self.database.unlogged.get(s.table, 0)) for s in listed.schemas}
-        unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.refused}
+        unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.unfit}
         return CatalogSnapshot(seen, self.database.end, frozenset(listed.existing), unfit, busy=listed.busy)
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:

@@ -101,19 +101,19 @@ class CapturedDatabase:
         return wait_until(settled, "all has landed", seconds=seconds)
 
     def dump(self, tables: list[TableName] | None = None) -> None:
-        """Request a full dump of all tables, or of some, and wait until it ends or is refused."""
+        """Request a full dump of all tables, or of some, and wait until it ends or is rejected."""
         request_id = submit(self.store, DumpRequest(tables=tables))
 
         def ended() -> bool:
             self._raise_error()
             newest = newest_manifest(self.store)
             ours = [d for d in newest.dumps if d.id.startswith(request_id)] if newest else []
-            return (bool(ours) and not any(d.active for d in ours)) or self._is_refused(request_id)
+            return (bool(ours) and not any(d.active for d in ours)) or self._is_rejected(request_id)
 
         wait_until(ended, "the dump has ended", seconds=60)
         self.wait_settled()
 
-    def _is_refused(self, request_id: str) -> bool:
+    def _is_rejected(self, request_id: str) -> bool:
         return any(request_id in notice.text for m in manifests_in(self.store) for notice in m.notices)
 
 

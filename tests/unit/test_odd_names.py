@@ -88,7 +88,7 @@ def test_a_log_line_is_one_line_without_control_characters(capsys: pytest.Captur
     root.handlers.clear()
     try:
         log_to_stderr(verbose=False)
-        logging.getLogger("x").warning("request %s is refused", "a\n12:00:00 ERROR forged\x1b[2J")
+        logging.getLogger("x").warning("rejected request %s", "a\n12:00:00 ERROR forged\x1b[2J")
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)

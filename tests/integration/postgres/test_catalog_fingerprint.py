@@ -12,7 +12,7 @@ import pytest
 from connector.errors import TransientError
 from connector.postgres import catalog, catalog_fingerprint, publication
 from connector.schema import TableName
-from connector.source import UnloggedChange, refused_tables
+from connector.source import UnloggedChange, unfit_tables
 from tests.support.postgres_source import source_of
 from tests.support.servers.postgres import Database, postgres_versions
 
@@ -322,7 +322,7 @@ def test_a_partition_whose_rows_are_published_as_those_of_its_root_is_unfit(
     assert source.prepare().added == (TableName("public", "u"),)
     unfit = source.check_catalog().unfit
     assert set(unfit) == {part, TableName("public", "t2")}
-    assert {p.table for p in refused_tables(source.check())} == set(unfit)
+    assert {p.table for p in unfit_tables(source.check())} == set(unfit)
     assert "as those of public.t" in unfit[part].reason
     database.execute(unfit[part].hint.split("or: ")[1].split("; then")[0].split("; ")[0])
     source.prepare()

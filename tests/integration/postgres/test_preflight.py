@@ -221,7 +221,7 @@ MENDED = """
     ALTER TABLE r ATTACH PARTITION r_1 FOR VALUES FROM (0) TO (9)"""
 
 
-def test_check_and_the_running_agent_refuse_the_same_tables_and_the_sql_given_fixes_them(
+def test_check_and_the_running_agent_find_the_same_tables_unfit_and_the_sql_given_fixes_them(
     database: Database,
 ) -> None:
     database.execute(KEYS)
@@ -398,7 +398,7 @@ def test_failures_to_connect_say_what_to_do_and_never_the_password(postgres: Pos
         assert "s3cret" not in f"{error} {error.hint}"
 
 
-def test_tables_are_found_by_patterns_and_refused_without_a_key(database: Database) -> None:
+def test_tables_are_found_by_patterns_and_unfit_without_a_key(database: Database) -> None:
     database.execute(
         "CREATE SCHEMA s; CREATE TABLE s.orders (id int PRIMARY KEY);"
         "CREATE TABLE s.order_items (id int PRIMARY KEY);"
@@ -411,7 +411,7 @@ def test_tables_are_found_by_patterns_and_refused_without_a_key(database: Databa
     assert 's."Odd.name"' in [str(schema.table) for schema in source.tables().schemas]
     source.close()
     source = source_of(database)
-    (refused,) = source.tables().refused
-    assert str(refused) == "public.t: it has no primary key"
-    assert refused.hint == 'add a primary key, or set key in [tables."public.t"]'
+    (unfit,) = source.tables().unfit
+    assert str(unfit) == "public.t: it has no primary key"
+    assert unfit.hint == 'add a primary key, or set key in [tables."public.t"]'
     source.close()

@@ -128,13 +128,15 @@ def test_a_condition_that_ends_the_connection_again_and_again_fails_its_dump_alo
     assert done.dumps[-1].state == "complete"
 
 
-def test_a_refusal_is_short_and_a_table_named_twice_is_dumped_once(
+def test_a_rejection_is_short_and_a_table_named_twice_is_dumped_once(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     with Agent(database, store) as agent:
         agent.wait_dumped()
         store.put("requests/long.json", b'{"tables": ["' + b"x" * 100_000 + b'"]}')
-        agent.wait(lambda m: any("long" in n.text and len(n.text) < 1100 for n in m.notices), "it is refused")
+        agent.wait(
+            lambda m: any("long" in n.text and len(n.text) < 1100 for n in m.notices), "it is rejected"
+        )
         request = submit(store, DumpRequest(tables=["public.items"] * 50))
         agent.wait(lambda m: dumps_for(m, request) == 1, "it is taken up")
 
@@ -204,7 +206,7 @@ def test_a_request_that_the_store_refuses_ends_neither_the_agent_nor_other_reque
         prefix = {"list": "requests/", "put": "rejected/"}.get(call, "requests/odd")
         store.fail(call, prefix, times=7, error=denied)
         store.put("requests/odd.json", b"{nonsense")
-        agent.wait(lambda m: any("odd" in n.text for n in m.notices), "it is refused")
+        agent.wait(lambda m: any("odd" in n.text for n in m.notices), "it is rejected")
         done = ask(agent, store, tables=["public.items"])
         assert done.dumps[-1].state == "complete"
         wait_until(lambda: not read_pending(store), "it is removed when the store lets it")
@@ -248,13 +250,13 @@ def test_a_release_that_fails_half_way_leaves_no_table_without_the_floor_of_its_
         ({"tables": ["public.parts"], "keys": [["z1"]]}, "is not a value of the key (area, number)"),
     ],
 )
-def test_a_request_that_cannot_be_carried_out_is_refused_with_a_notice(
+def test_a_request_that_cannot_be_carried_out_is_rejected_with_a_notice(
     request_: Any, reported: str, database: MemoryDatabase, store: MemoryStore
 ) -> None:
     with Agent(database, store) as agent:
         agent.wait_dumped()
         submit(store, DumpRequest(**request_))
-        manifest = agent.wait(lambda m: any(n.kind == "dump" for n in m.notices), "it is refused")
+        manifest = agent.wait(lambda m: any(n.kind == "dump" for n in m.notices), "it is rejected")
         wait_until(lambda: not read_pending(store), "the request is removed")
     assert reported in manifest.notices[0].text
     assert len(manifest.dumps) == 2
@@ -266,7 +268,7 @@ def test_a_malformed_request_is_moved_aside_with_a_notice(
     with Agent(database, store) as agent:
         agent.wait_dumped()
         store.put("requests/odd.json", b"{nonsense")
-        agent.wait(lambda m: any("odd" in n.text for n in m.notices), "it is refused")
+        agent.wait(lambda m: any("odd" in n.text for n in m.notices), "it is rejected")
         wait_until(lambda: "rejected/odd.json" in store.objects, "it is moved aside")
 
 

@@ -240,8 +240,8 @@ def test_a_table_that_cannot_be_decoded_is_quarantined_while_the_others_go_on(
             transaction.insert("public.parts", area="z9", number=999, note="n", c=None)
         agent.wait_caught_up()
         assert landed_ids(store) == []
-        refused = submit(store, DumpRequest(tables=["public.items"], keys=[["1"]]))
-        agent.wait(lambda m: any(refused in n.text for n in m.notices), "a dump of keys is refused")
+        rejected = submit(store, DumpRequest(tables=["public.items"], keys=[["1"]]))
+        agent.wait(lambda m: any(rejected in n.text for n in m.notices), "a dump of keys is rejected")
         ask(agent, store, tables=["public.items"])
         insert(database, 1005)
         agent.wait_caught_up()

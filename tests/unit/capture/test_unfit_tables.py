@@ -57,15 +57,15 @@ def test_a_table_without_a_key_at_the_first_start_hinders_no_other(
     assert_every_cut_exact(store, database)
 
 
-def test_a_dump_of_an_unfixed_table_is_refused_and_the_others_asked_for_are_dumped(
+def test_a_dump_of_an_unfixed_table_is_rejected_and_the_others_asked_for_are_dumped(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     keyless(database)
     with Agent(database, store) as agent:
         agent.wait(others_dumped, "the others are dumped")
         alone = submit(store, DumpRequest(tables=[BAD]))
-        refused = agent.wait(lambda m: any(alone in n.text for n in m.notices), "it is refused")
-        (reported,) = [n.text for n in refused.notices if alone in n.text]
+        rejected = agent.wait(lambda m: any(alone in n.text for n in m.notices), "it is rejected")
+        (reported,) = [n.text for n in rejected.notices if alone in n.text]
         assert "it has no primary key (add a primary key)" in reported
         request = submit(store, DumpRequest())
         done = agent.wait(

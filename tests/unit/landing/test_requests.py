@@ -119,7 +119,7 @@ def test_a_request_that_is_discarded_while_it_is_read_is_overlooked(store: Memor
     assert read_pending(vanishing) == []
 
 
-def test_a_request_for_no_table_is_refused() -> None:
+def test_a_request_for_no_table_is_rejected() -> None:
     with pytest.raises(ValidationError):
         DumpRequest(tables=[])
 

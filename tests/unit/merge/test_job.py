@@ -114,7 +114,7 @@ def test_what_failed_for_its_layout_is_reported_before_what_it_has_to_catch_up_w
 
 @pytest.mark.parametrize("state", ["captured", "quarantined"])
 def test_rows_of_a_quarantined_table_are_not_asked_for(state: Any) -> None:
-    """Only a full dump takes it up again; the agent would refuse each request, and say so."""
+    """Only a full dump takes it up again; the agent would reject each request, and say so."""
     zone = zone_of(1)
     zone.tables[A.table] = zone.tables[A.table].model_copy(update={"state": state})
     zone.commit(30, [])
