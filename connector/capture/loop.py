@@ -26,19 +26,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from connector import failpoint
+from connector.capture.catalog_changes import repair_unlogged, start_capturing, stop_capturing
 from connector.capture.catalog_watcher import CatalogWatcher
 from connector.capture.dump_workers import DumpWorkers
 from connector.capture.lander import LandedSegment, Lander, Landings
 from connector.capture.manifest_history import ManifestLog
 from connector.capture.request_intake import RequestIntake
-from connector.capture.startup import (
-    ensure_log_continues,
-    open_history,
-    repair_unlogged,
-    resume_point_of,
-    start_capturing,
-    stop_capturing,
-)
+from connector.capture.startup import begin_or_resume, ensure_log_continues, resume_point_of
 from connector.capture.tables import Repair
 from connector.config import Config
 from connector.errors import LogOffError, TableError, TransientError
@@ -131,7 +125,7 @@ class Capture:
         attempt = 0
         while not self._stopping.is_set():
             try:
-                self._tables, self._dumps = open_history(
+                self._tables, self._dumps = begin_or_resume(
                     self._source, self._manifest_log, self._lander, self._config, self._unfit
                 )
                 return True

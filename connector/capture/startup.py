@@ -1,4 +1,4 @@
-"""The start of capture, and the restart after a gap: which history, which tables, which dumps.
+"""How capture starts and restarts: where the log is read on, in which epoch, and with which dumps.
 
 Invariants:
 
@@ -17,28 +17,24 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from connector.capture.catalog_changes import (
+    commit_queued,
+    quarantine_unfit,
+    queue_initial_and_repair_dumps,
+    stop_capturing,
+)
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestLog, check_identity
-from connector.capture.tables import HINT, Tables
+from connector.capture.tables import Tables
 from connector.config import Config
 from connector.errors import GapError, PreconditionError, TableError, TransientError
 from connector.landing.manifest import Gap, Manifest
-from connector.schema import TableName
-from connector.source import (
-    CatalogSnapshot,
-    Failover,
-    PreparedSource,
-    ResumePoint,
-    Source,
-    TableListing,
-    UnloggedChange,
-    checked_tables,
-)
+from connector.source import Failover, ResumePoint, Source, TableListing
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +51,7 @@ def resume_point_of(manifest: Manifest) -> ResumePoint:
     )
 
 
-def open_history(
+def begin_or_resume(
     source: Source,
     manifest_log: ManifestLog,
     lander: Lander,
@@ -80,8 +76,8 @@ def open_history(
     prepared = source.prepare()
     for schema in listed.schemas:
         lander.ensure_schema(schema)
-    _queue_initial_and_repair_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
-    _commit_queued(manifest_log, tables, dumps, prepared)
+    queue_initial_and_repair_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
+    commit_queued(manifest_log, tables, dumps, prepared)
     log.info("resuming after manifest %s at %s", newest.number, newest.position_text)
     return tables, dumps
 
@@ -115,7 +111,7 @@ def _begin(
     catalog_snapshot = source.check_catalog()
     barrier = source.take_xid_barrier()
     tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
-    _quarantine_unfit(tables, catalog_snapshot)
+    quarantine_unfit(tables, catalog_snapshot)
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     for schema in (s for s in listed.schemas if s.table not in passed_over):
         tables.add(schema)
@@ -160,218 +156,6 @@ def _resume(newest: Manifest, lander: Lander, listed: TableListing) -> tuple[Tab
     )
     states = [d.model_copy(deep=True) for d in newest.dumps]
     return tables, DumpQueue(states, epoch=newest.epoch, last_number=newest.last_dump_number)
-
-
-def start_capturing(
-    source: Source,
-    manifest_log: ManifestLog,
-    lander: Lander,
-    tables: Tables,
-    dumps: DumpQueue,
-    config: Config,
-    names: Collection[TableName],
-) -> int:
-    """Let the log carry all tables, start capturing new ones (`names`), and repair, while no log is open.
-
-    To be called after `ensure_log_continues`. Returns the position of its catalog check. Durable on return:
-    the manifest with what was queued, if anything was.
-    """
-    prepared = source.prepare()
-    listed = checked_tables(source, names) if names else TableListing([], [])
-    for schema in listed.schemas:
-        lander.ensure_schema(schema)
-    catalog_snapshot = _queue_initial_and_repair_dumps(
-        source, manifest_log, tables, dumps, listed, prepared, config
-    )
-    if tables.notices or dumps.news:
-        _commit_queued(manifest_log, tables, dumps, prepared)
-    return catalog_snapshot.position
-
-
-def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName]) -> None:
-    """Stop capturing tables: dropped ones, and those that the configuration no longer names."""
-    for name in names:
-        tables.remove(name)
-        for state in dumps.active_of(name):
-            dumps.end(state, "cancelled", "the table is no longer captured")
-
-
-def _queue_initial_and_repair_dumps(
-    source: Source,
-    manifest_log: ManifestLog,
-    tables: Tables,
-    dumps: DumpQueue,
-    listed: TableListing,
-    prepared: PreparedSource,
-    config: Config,
-) -> CatalogSnapshot:
-    """Queue dumps of new tables, and of those that changed without row events.
-
-    Tables that can't be captured (any more) are quarantined. A dump of a released table begins only where the
-    log has the table. A new table that others keep locked is left to a later check, because its dump relies
-    on its first fingerprint.
-
-    The check comes after `prepare`, so a dump's floor is after the moment from which the log has its table.
-    Floors and barriers are assigned before the source has made them durable. A crash may undo them, and the
-    log may take long to reach them again, so any beyond the current position are lowered.
-    A new table may have been in the log all along, with rows as they were before the check, so its dump also
-    begins after what was running at that time.
-    """
-    catalog_snapshot = source.check_catalog(tables.fingerprints())
-    dumps.lower_unreachable_floors(source.take_xid_barrier, catalog_snapshot.position)
-    for problem in listed.unfit:
-        tables.quarantine_unfit(problem, catalog_snapshot.position)
-    _quarantine_busy(tables, catalog_snapshot)
-    undumped = _awaiting_publication(tables, prepared)
-    passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
-    new = [s for s in listed.schemas if tables.lacks_layout(s.table) and s.table not in passed_over]
-    barrier = source.take_xid_barrier() if undumped or new else None
-    postponed = {name for name in undumped if dumps.postpone(name, catalog_snapshot.position, barrier)}
-    added = [name for name in prepared.added if name not in postponed]
-    repair_unlogged(source, tables, dumps, catalog_snapshot, manifest_log.next_number, config, added=added)
-    for schema in new:
-        name, floor = schema.table, catalog_snapshot.position
-        tables.add(schema)
-        tables.update(name, fingerprint=catalog_snapshot.tables.get(name))
-        tables.notice(name, "schema", "capture begins")
-        dumps.add(name, manifest=manifest_log.next_number, reason="initial", floor=floor, xid_barrier=barrier)
-    dumps.start_unblocked(source.position_past_barrier)
-    return catalog_snapshot
-
-
-def _awaiting_publication(tables: Tables, prepared: PreparedSource) -> set[TableName]:
-    """Return the tables whose first dump must not begin before the log is certain to have them.
-
-    Those that were added to it now, and those without a fingerprint: they were released, and may have been
-    added by an earlier attempt that did not get this far.
-    """
-    return {
-        name
-        for name, state in tables.states.items()
-        if state.state == "captured"
-        and not state.dumped
-        and (name in prepared.added or state.fingerprint is None)
-    }
-
-
-def _commit_queued(
-    manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, prepared: PreparedSource
-) -> None:
-    began = any(dump.started_in == manifest_log.next_number for dump in dumps.states)
-    barrier = prepared.not_yet_visible if began else ()
-    manifest_log.commit(
-        notices=tables.take_notices(),
-        tables=tables.snapshot(manifest_log.next_number),
-        dumps=dumps.snapshot(),
-        last_dump_number=dumps.last_number,
-        not_yet_visible=[*manifest_log.newest.not_yet_visible, *barrier],
-    )
-
-
-def repair_unlogged(
-    source: Source,
-    tables: Tables,
-    dumps: DumpQueue,
-    catalog_snapshot: CatalogSnapshot,
-    next_number: int,
-    config: Config,
-    *,
-    added: Collection[TableName] = (),
-) -> None:
-    """Queue a full dump of each table that changed without row events, and remember what was seen.
-
-    The dump begins when the log has been read up to the check, and to the end of what was running then:
-    remaining log events for deleted rows must precede the dump. Tables that the log does not carry
-    yet (`unprepared`) wait for `start_capturing`. `added`: tables that the log lacked until now.
-    `GapError`, and nothing is remembered, if log is lost and the configuration says to stop.
-    """
-    _quarantine_unfit(tables, catalog_snapshot)
-    seen = {
-        name: fingerprint
-        for name, fingerprint in catalog_snapshot.tables.items()
-        if name in tables.states and name not in catalog_snapshot.unprepared
-    }
-    found = _columns_back(tables, catalog_snapshot, seen) | _unlogged_changes(source, tables, seen, added)
-    lost = [f"{name}: {what.reason}" for name, what in found.items() if what.lost]
-    if lost and config.source.on_gap == "stop":
-        raise GapError(
-            f"changes of these tables are not in the log: {'; '.join(lost)}",
-            hint='set source.on_gap = "repair" to dump these tables again',
-        )
-    barrier = source.take_xid_barrier() if found else None  # may fail: before anything is remembered
-    for name, fingerprint in seen.items():
-        _remember(source, tables, catalog_snapshot, name, fingerprint)
-    for name, what in found.items():
-        tables.notice(name, "gap", f"{what.reason}: dumping it again")
-        _queue_repair(dumps, name, next_number, catalog_snapshot.position, barrier)
-    dumps.start_unblocked(source.position_past_barrier)
-
-
-def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int, barrier: int | None) -> None:
-    """Queue a full dump that sees every commit before `floor`; it replaces all active dumps except repairs.
-
-    A repair that has begun continues, and the next one waits for its end; otherwise no repair would ever end
-    when changes come more often than a dump takes. One that has not begun is postponed instead.
-    """
-    active = [state for state in dumps.active_of(table) if state.kind == "full"]
-    for state in active:
-        if state.reason != "repair":
-            dumps.end(state, "cancelled", "replaced by a later dump of the table")
-    if not dumps.postpone(table, floor, barrier):
-        dumps.add(table, manifest=manifest, reason="repair", floor=floor, xid_barrier=barrier)
-
-
-def _quarantine_unfit(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
-    for name, unfit in catalog_snapshot.unfit.items():
-        tables.quarantine_unfit(TableError(name, unfit.reason, hint=unfit.hint), catalog_snapshot.position)
-        tables.update(name, fingerprint=None)
-
-
-def _quarantine_busy(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
-    """Quarantine again what was released but is now locked: a dump without a fingerprint is not safe."""
-    for name in catalog_snapshot.busy & tables.states.keys():
-        state = tables.states[name]
-        if state.state == "captured" and state.fingerprint is None:
-            tables.quarantine_unfit(
-                TableError(name, "other sessions keep it locked", hint=HINT), catalog_snapshot.position
-            )
-
-
-def _unlogged_changes(
-    source: Source, tables: Tables, seen: Mapping[TableName, str], added: Collection[TableName]
-) -> dict[TableName, UnloggedChange]:
-    found = {}
-    for name, now in seen.items():
-        state = tables.states[name]
-        if state.state != "captured":
-            continue  # a dump follows on release
-        before = state.fingerprint
-        what = source.unlogged(before, now) if before not in (None, now) else None
-        if name in added:
-            what = UnloggedChange("it was missing from the publication for a time", lost=True)
-        if what is not None:
-            found[name] = what
-    return found
-
-
-def _remember(
-    source: Source, tables: Tables, catalog_snapshot: CatalogSnapshot, name: TableName, fingerprint: str
-) -> None:
-    state = tables.states[name]
-    if state.state != "captured":
-        tables.update(name, fingerprint=None)
-        return
-    tables.update(name, fingerprint=source.remember(state.fingerprint, fingerprint))
-    if name in catalog_snapshot.columns:
-        tables.note_columns(name, catalog_snapshot.columns[name])
-
-
-def _columns_back(
-    tables: Tables, catalog_snapshot: CatalogSnapshot, seen: Collection[TableName]
-) -> dict[TableName, UnloggedChange]:
-    landing = [name for name in tables.captured() if name in seen and name in catalog_snapshot.columns]
-    back = [name for name in landing if tables.readds_dropped_column(name, catalog_snapshot.columns[name])]
-    return {name: UnloggedChange("a column was added under the name of a dropped one") for name in back}
 
 
 def ensure_log_continues(

@@ -1,43 +1,22 @@
-"""The start of capture, and the start over after a gap."""
+"""Capture started, resumed, and restarted after a gap or a failover."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
 from connector.capture.dump_queue import DumpQueue
-from connector.capture.lander import Lander
-from connector.capture.manifest_history import ManifestLog
-from connector.capture.startup import ensure_log_continues, open_history, repair_unlogged, start_capturing
+from connector.capture.startup import ensure_log_continues
 from connector.capture.tables import Repair, Tables
-from connector.config import Config
 from connector.errors import FencedError, GapError, SourceMismatchError, TransientError
-from connector.landing.manifest import Manifest
 from connector.schema import Column, TableName, TableSchema
 from connector.source import Failover, ResumePoint
 from connector.testing.memory_database import MemoryDatabase
-from connector.testing.memory_source import MemorySource
 from connector.testing.memory_store import MemoryStore
 from tests.support.agents import config_of, shop
 from tests.support.cuts import manifests_in
+from tests.support.starts import Start
 
-
-class Start:
-    """One start of an agent, up to the moment at which it would open the log."""
-
-    def __init__(self, database: MemoryDatabase, store: MemoryStore, config: Config | None = None) -> None:
-        self.config = config or config_of()
-        self.source = MemorySource(database, self.config.source)
-        self.manifest_log = ManifestLog(store, 1)
-        self.lander = Lander(store)
-
-    def open(self) -> tuple[Tables, DumpQueue]:
-        return open_history(self.source, self.manifest_log, self.lander, self.config)
-
-    @property
-    def newest(self) -> Manifest:
-        return self.manifest_log.newest
+ITEMS = TableName.parse("public.items")
 
 
 @pytest.fixture
@@ -306,119 +285,3 @@ def test_a_source_that_fails_in_the_middle_of_a_repair_is_repaired_the_next_time
     start.open()
     assert start.newest.epoch == 2
     assert start.newest.exact is False
-
-
-ITEMS = TableName.parse("public.items")
-
-
-def test_what_a_check_found_is_found_again_after_the_source_fails_before_its_dump_is_queued(
-    database: MemoryDatabase, store: MemoryStore
-) -> None:
-    start = Start(database, store)
-    tables, dumps = start.open()
-    database.unlogged[ITEMS] = 1
-    tables.note_columns(ITEMS, {"id"})
-    before = tables.snapshot(2)
-    start.source.fail("take_xid_barrier")
-    with pytest.raises(TransientError):
-        repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
-    assert tables.snapshot(2) == before
-    repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
-    assert [d.reason for d in dumps.active_of(ITEMS)] == ["repair"]
-
-
-@pytest.mark.parametrize("column", ["b", "B"])
-def test_a_check_that_shows_a_dropped_column_again_leads_to_a_dump_whatever_its_case(
-    database: MemoryDatabase, store: MemoryStore, column: str
-) -> None:
-    start = Start(database, store)
-    tables, dumps = start.open()
-    dumps.states.clear()
-    tables.note_columns(ITEMS, {"id"})
-    snapshot = replace(start.source.check_catalog(), columns={ITEMS: frozenset({"id", column})})
-    repair_unlogged(start.source, tables, dumps, snapshot, 2, start.config)
-    assert [(d.kind, d.reason) for d in dumps.active_of(ITEMS)] == [("full", "repair")]
-
-
-def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_attempt_to_take_it_up_fails(
-    database: MemoryDatabase, store: MemoryStore
-) -> None:
-    start = Start(database, store)
-    tables, dumps = start.open()
-    tables.update(ITEMS, fingerprint=None)
-    dumps.add(ITEMS, manifest=2, floor=1)
-    start.source.fail("check_catalog")
-    arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
-    with pytest.raises(TransientError):
-        start_capturing(*arguments)
-    database.idle()
-    checked_at = start_capturing(*arguments)
-    assert dumps.active_of(ITEMS)[-1].floor == checked_at > 1
-
-
-def test_a_table_that_others_keep_locked_keeps_no_other_from_being_captured_and_is_taken_up_later(
-    database: MemoryDatabase, store: MemoryStore
-) -> None:
-    database.busy = {ITEMS}
-    start = Start(database, store)
-    tables, dumps = start.open()
-    assert list(map(str, tables.states)) == ["public.parts"]
-    arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, {ITEMS}
-    start_capturing(*arguments)
-    assert ITEMS not in tables.states
-    database.busy = set()
-    start_capturing(*arguments)
-    assert [(d.reason, d.kind) for d in dumps.active_of(ITEMS)] == [("initial", "full")]
-    database.busy = {ITEMS}
-    assert ITEMS in Start(database, store).open()[0].states
-
-
-def test_a_table_that_is_locked_right_after_its_release_is_quarantined_again(
-    database: MemoryDatabase, store: MemoryStore
-) -> None:
-    """Its dump would rest on no fingerprint: what changes unlogged before the first one would go unseen."""
-    start = Start(database, store)
-    tables, dumps = start.open()
-    tables.update(ITEMS, fingerprint=None)
-    database.busy = {ITEMS}
-    arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
-    start_capturing(*arguments)
-    assert (tables.states[ITEMS].state, tables.states[ITEMS].reason) == (
-        "quarantined",
-        "other sessions keep it locked",
-    )
-
-
-def test_a_repair_that_has_begun_goes_on_when_more_changes_unlogged_and_one_more_follows_it(
-    database: MemoryDatabase, store: MemoryStore
-) -> None:
-    start = Start(database, store)
-    tables, dumps = start.open()
-    for change in range(1, 5):
-        database.unlogged[ITEMS] = change
-        database.idle()
-        snapshot = start.source.check_catalog()
-        repair_unlogged(start.source, tables, dumps, snapshot, 2, start.config)
-        while dumps.next_task(0) is not None:  # workers take what they may
-            pass
-    running, waiting = dumps.active_of(ITEMS)
-    assert (running.state, running.reason, waiting.state) == ("running", "repair", "waiting")
-    assert waiting.floor == snapshot.position
-
-
-def test_the_first_dump_of_a_table_begins_behind_what_was_running_at_the_catalog_check(
-    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its log may be older than the check in effect: of a transaction from before a label was renamed."""
-    barriers, ends = iter((7, 8)), {7: 10_000, 8: None}
-    monkeypatch.setattr(MemorySource, "take_xid_barrier", lambda _self: next(barriers))
-    monkeypatch.setattr(MemorySource, "position_past_barrier", lambda _self, barrier: ends[barrier])
-    start = Start(database, store, config_of(tables=["public.items"]))
-    start.open()
-    assert [(d.floor, d.xid_barrier) for d in start.newest.dumps] == [(10_000, None)]
-    database.idle(10_000)
-    again = Start(database, store, config_of(tables=["public.*"]))
-    _, dumps = again.open()
-    assert [d.xid_barrier for d in again.newest.dumps] == [None, 8]
-    dumps.start_unblocked({8: 20_000}.get)
-    assert [d.floor for d in dumps.states] == [10_000, 20_000]

@@ -1,0 +1,131 @@
+"""What a check of the catalog leads to: tables captured, dumped again, or quarantined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from connector.capture.catalog_changes import repair_unlogged, start_capturing
+from connector.errors import TransientError
+from connector.schema import TableName
+from connector.testing.memory_database import MemoryDatabase
+from connector.testing.memory_source import MemorySource
+from connector.testing.memory_store import MemoryStore
+from tests.support.agents import config_of
+from tests.support.starts import Start
+
+ITEMS = TableName.parse("public.items")
+
+
+def test_what_a_check_found_is_found_again_after_the_source_fails_before_its_dump_is_queued(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    database.unlogged[ITEMS] = 1
+    tables.note_columns(ITEMS, {"id"})
+    before = tables.snapshot()
+    start.source.fail("take_xid_barrier")
+    with pytest.raises(TransientError):
+        repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
+    assert tables.snapshot() == before
+    repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
+    assert [d.reason for d in dumps.active_of(ITEMS)] == ["repair"]
+
+
+@pytest.mark.parametrize("column", ["b", "B"])
+def test_a_check_that_shows_a_dropped_column_again_leads_to_a_dump_whatever_its_case(
+    database: MemoryDatabase, store: MemoryStore, column: str
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    dumps.states.clear()
+    tables.note_columns(ITEMS, {"id"})
+    snapshot = replace(start.source.check_catalog(), columns={ITEMS: frozenset({"id", column})})
+    repair_unlogged(start.source, tables, dumps, snapshot, 2, start.config)
+    assert [(d.kind, d.reason) for d in dumps.active_of(ITEMS)] == [("full", "repair")]
+
+
+def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_attempt_to_take_it_up_fails(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    tables.states[ITEMS].fingerprint = None
+    dumps.add(ITEMS, manifest=2, floor=1)
+    start.source.fail("check_catalog")
+    arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
+    with pytest.raises(TransientError):
+        start_capturing(*arguments)
+    database.idle()
+    checked_at = start_capturing(*arguments)
+    assert dumps.active_of(ITEMS)[-1].floor == checked_at > 1
+
+
+def test_a_table_that_others_keep_locked_keeps_no_other_from_being_captured_and_is_taken_up_later(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    database.busy = {ITEMS}
+    start = Start(database, store)
+    tables, dumps = start.open()
+    assert list(map(str, tables.states)) == ["public.parts"]
+    arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, {ITEMS}
+    start_capturing(*arguments)
+    assert ITEMS not in tables.states
+    database.busy = set()
+    start_capturing(*arguments)
+    assert [(d.reason, d.kind) for d in dumps.active_of(ITEMS)] == [("initial", "full")]
+    database.busy = {ITEMS}
+    assert ITEMS in Start(database, store).open()[0].states
+
+
+def test_a_table_that_is_locked_right_after_its_release_is_quarantined_again(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """Its dump would rest on no fingerprint: what changes unlogged before the first one would go unseen."""
+    start = Start(database, store)
+    tables, dumps = start.open()
+    tables.states[ITEMS].fingerprint = None
+    database.busy = {ITEMS}
+    arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
+    start_capturing(*arguments)
+    assert (tables.states[ITEMS].state, tables.states[ITEMS].reason) == (
+        "quarantined",
+        "other sessions keep it locked",
+    )
+
+
+def test_a_repair_that_has_begun_goes_on_when_more_changes_unlogged_and_one_more_follows_it(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    for change in range(1, 5):
+        database.unlogged[ITEMS] = change
+        database.idle()
+        snapshot = start.source.check_catalog()
+        repair_unlogged(start.source, tables, dumps, snapshot, 2, start.config)
+        while dumps.next_task(0) is not None:  # workers take what they may
+            pass
+    running, waiting = dumps.active_of(ITEMS)
+    assert (running.state, running.reason, waiting.state) == ("running", "repair", "waiting")
+    assert waiting.floor == snapshot.position
+
+
+def test_the_first_dump_of_a_table_begins_behind_what_was_running_at_the_catalog_check(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log may be older than the check in effect: of a transaction from before a label was renamed."""
+    barriers, ends = iter((7, 8)), {7: 10_000, 8: None}
+    monkeypatch.setattr(MemorySource, "take_xid_barrier", lambda _self: next(barriers))
+    monkeypatch.setattr(MemorySource, "position_past_barrier", lambda _self, barrier: ends[barrier])
+    start = Start(database, store, config_of(tables=["public.items"]))
+    start.open()
+    assert [(d.floor, d.xid_barrier) for d in start.newest.dumps] == [(10_000, None)]
+    database.idle(10_000)
+    again = Start(database, store, config_of(tables=["public.*"]))
+    _, dumps = again.open()
+    assert [d.xid_barrier for d in again.newest.dumps] == [None, 8]
+    dumps.start_unblocked({8: 20_000}.get)
+    assert [d.floor for d in dumps.states] == [10_000, 20_000]
