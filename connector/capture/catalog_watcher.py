@@ -73,7 +73,7 @@ class CatalogWatcher:
         self._checked_at = time.monotonic()
 
     def raise_if_blind(self) -> None:
-        """Raise `TransientError` if no check has succeeded for so long that no cut can be called exact."""
+        """Raise `TransientError` if no check has succeeded for `BLIND_SECONDS`."""
         if time.monotonic() - self._checked_at >= BLIND_SECONDS:
             why = self._last_error or "a check of the catalog takes too long"
             raise TransientError(f"changes without row events can't be seen: {why}") from self._last_error

@@ -381,7 +381,7 @@ class DumpQueue:
             self._paused = False
             self._lock.notify_all()
 
-    def begin_epoch(self, epoch: int) -> None:
+    def restart_in_epoch(self, epoch: int) -> None:
         """Start over in a new epoch, paused: uncommitted chunks are read again once its log is open.
 
         Full dumps of the old epoch are cancelled; the caller queues repair dumps of all tables instead,

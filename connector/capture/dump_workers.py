@@ -156,8 +156,8 @@ class DumpWorkers:
             with tables.open_chunk(table, KeyRange()) as chunk:
                 key = self._key_of(table)
                 return key_changed(table, key, chunk.schema.key) if chunk.schema.key != key else None
-        except TableError as of_layout:
-            return of_layout
+        except TableError as layout_error:
+            return layout_error
         except (TransientError, RequestError, NotYetError):
             return None
 

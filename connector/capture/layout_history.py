@@ -45,7 +45,7 @@ def layout_history(store: Store, newest: Manifest, table: TableName) -> list[Lay
     """Return a captured table's layouts, newest first.
 
     The history ends where the table was not captured, or where manifests have been removed; it is empty if
-    the table never had a layout that can be captured.
+    the table has never had a layout that could be captured.
     Raises `PreconditionError` if a schema object is missing.
     """
     found = list(_layouts(store, newest, table))

@@ -184,7 +184,7 @@ def ensure_log_continues(
     log.error("gap: the log after %s is lost: %s; dumping all tables again", newest.position_text, reason)
     resume_point = source.begin_log(fresh=True)
     epoch = newest.epoch + 1
-    dumps.begin_epoch(epoch)
+    dumps.restart_in_epoch(epoch)
     for name in tables.captured():
         dumps.add(name, manifest=manifest_log.next_number, reason="repair")
     gap = Gap(

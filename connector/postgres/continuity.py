@@ -52,10 +52,10 @@ def end_of_timeline(replication: Connection, ours: str, theirs: str) -> int | No
     with replication.cursor() as cursor:
         cursor.execute(f"TIMELINE_HISTORY {int(theirs)}")
         row = cursor.fetchone()
-    return parse_history(_text(row[1])).get(ours) if row else None
+    return parse_timeline_history(_text(row[1])).get(ours) if row else None
 
 
-def parse_history(text: str) -> dict[str, int]:
+def parse_timeline_history(text: str) -> dict[str, int]:
     """Parse a timeline's history file: the position where each earlier timeline ended."""
     lines = (line.split() for line in text.splitlines() if line.strip() and not line.startswith("#"))
     return {words[0]: parse_lsn(words[1]) for words in lines}

@@ -150,7 +150,7 @@ def test_a_chunk_of_an_epoch_that_ended_is_dropped_and_read_again(dumps: DumpQue
     old = take(dumps)
     plan(dumps, None)
     dumps.finished(read(take(dumps)))
-    dumps.begin_epoch(2)
+    dumps.restart_in_epoch(2)
     dumps.finished(read(old))
     assert dumps.take_committable(1 << 60, manifest=2) == []
     dumps.resume()
@@ -161,7 +161,7 @@ def test_a_chunk_of_an_epoch_that_ended_is_dropped_and_read_again(dumps: DumpQue
 def test_full_dumps_end_with_their_epoch(dumps: DumpQueue) -> None:
     full = dumps.add(TableName.parse("public.items"), manifest=1)
     where = dumps.add(TableName.parse("public.items"), manifest=1, kind="where", where="a = 1")
-    dumps.begin_epoch(2)
+    dumps.restart_in_epoch(2)
     assert (full.state, where.state, where.epoch) == ("cancelled", "waiting", 2)
 
 
@@ -194,7 +194,7 @@ def test_dumps_go_on_in_the_log_of_another_server_and_full_ones_begin_again(dump
 
 
 def test_nothing_is_handed_out_until_the_log_of_the_new_epoch_is_open(dumps: DumpQueue) -> None:
-    dumps.begin_epoch(2)
+    dumps.restart_in_epoch(2)
     dumps.add(TableName.parse("public.items"), manifest=1)
     assert dumps.next_task(0) is None
     dumps.resume()
