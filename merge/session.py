@@ -91,10 +91,6 @@ Requests that Hadoop knows to be long (uploads of parts) have their own timeout.
 JAVA = "-XX:+UseParallelGC"
 """Both of Java's compilers, for merges of many rows or over days; throughput counts, not pauses."""
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a process that lives for minutes and merges few rows, such as a test: it never recoups the cost of the
-second compiler. With many rows, it takes several times as long."""
-
 HEAP_MIB = 2048
 """At most; a quarter of the machine's memory if that is less, but at least Spark's own default of 1 GiB."""
 

@@ -48,6 +48,8 @@ _numbers = itertools.count(1)
 
 # Committed data survives a kill of the server, as it must wherever the log is to be trusted.
 DURABLE_SETTINGS = {"innodb-flush-log-at-trx-commit": "2"}
+# Tests merge few rows and never recoup the cost of the second compiler.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FURTHER_RELEASES = ("mariadb-11.4", "mysql-8.0")
 
 
@@ -203,7 +205,7 @@ def s3(s3_server: S3Server) -> S3:
 def spark(s3_server: S3Server) -> Iterator[SparkSession]:
     """Start one local session; s3a paths go to the S3 server."""
     pytest.importorskip("pyspark")
-    from merge.session import QUICK_JAVA, local_session
+    from merge.session import local_session
 
     session = local_session("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)
     yield session

@@ -174,7 +174,7 @@ def ensure_log_continues(
     manifest_log.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
     check_identity(newest.source, source.identity(newest))  # the address may now lead to another database
     if isinstance(reason, Failover):
-        _resume_after_failover(source, manifest_log, tables, dumps, reason)
+        _resume_after_failover(manifest_log, tables, dumps, reason)
         return True
     if config.source.on_gap == "stop":
         raise GapError(
@@ -200,7 +200,7 @@ def ensure_log_continues(
 
 
 def _resume_after_failover(
-    source: Source, manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, failover: Failover
+    manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, failover: Failover
 ) -> None:
     """Begin the epoch of another server's log, in which nothing is missing, or stay in the old epoch."""
     log.warning("failover: %s", failover.reason)

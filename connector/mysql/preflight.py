@@ -260,7 +260,7 @@ def _check_rights(context: CheckContext) -> Iterator[Finding]:
     try:
         with refusals() as denied:
             end_of_log(context.connection, context.server)
-            files = log_files(context.connection, context.server)
+            files = log_files(context.connection)
     except LogOffError:
         return
     if not denied and is_replica(context.connection) is None:

@@ -42,7 +42,6 @@ class Server:
     server_id: int
     uuid: str
     lower_case: bool
-    uppercase_variables: frozenset[str] = frozenset()
 
     @property
     def kind(self) -> str:
@@ -130,7 +129,7 @@ def _log_off() -> LogOffError:
     return LogOffError(hint="set log_bin = ON, make sure that it can write its log, and restart it")
 
 
-def log_files(connection: Connection[Any], server: Server) -> dict[int, LogFile]:
+def log_files(connection: Connection[Any]) -> dict[int, LogFile]:
     """List the files that the server still has, by number; `LogOffError` without a binary log."""
     try:
         listed = rows(connection, "SHOW BINARY LOGS")

@@ -204,7 +204,7 @@ class MysqlSource:
         connection = self._connected()
         here = self._server_of(connection)
         with driver_errors("reading the list of binlog files"):
-            files = log_files(connection, here)
+            files = log_files(connection)
             recorded_file = self._begun or self._state_tables.recorded_file(connection)
         before = resume_point.server or (recorded_file.server if recorded_file else here.uuid)
         if before != here.uuid:
@@ -299,7 +299,7 @@ class MysqlSource:
             raise TransientError(f"source.url leads to server {server.uuid} now, not to {self._trusted}")
         number, offset = unpack_position(resume_point.position)
         with driver_errors("reading the list of binlog files"):
-            files = log_files(connection, server)
+            files = log_files(connection)
             self._state_tables.create(connection)
             writable = self._state_tables.is_writable(connection)
         if number not in files:

@@ -40,7 +40,6 @@ class Publication:
     """
 
     name: str
-    all_tables: bool
     operations: bool
     via_root: bool
     owned: bool
@@ -100,7 +99,7 @@ def find_publication(connection: Connection, name: str) -> Publication | None:
     """Look up the publication."""
     row = one_row(
         connection,
-        "SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,"
+        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,"
         " pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s",
         (name,),
     )
@@ -111,10 +110,9 @@ def find_publication(connection: Connection, name: str) -> Publication | None:
     roots = {TableName(*row[:2]): TableName(*row[2:4]) for row in rows}
     split = frozenset(TableName(*row[:2]) for row in rows if row[4])
     narrowed = all_rows(connection, _NARROWED, (name,)) if later else []
-    all_tables, operations, via_root, owned = row
+    operations, via_root, owned = row
     return Publication(
         name,
-        all_tables,
         operations,
         via_root,
         owned,

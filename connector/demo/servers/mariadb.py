@@ -194,7 +194,7 @@ class MariadbServer:
     def _try_port(self, program: str) -> None:
         port = self.port or _free_port()
         self._spawn(program, port)
-        if self._answers_in_time(port):
+        if self._answers_in_time():
             self.port = port
             return
         self.stop(crash=True)
@@ -220,7 +220,7 @@ class MariadbServer:
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def _answers_in_time(self, port: int) -> bool:
+    def _answers_in_time(self) -> bool:
         limit = time.monotonic() + START_SECONDS
         while self.running and time.monotonic() < limit:
             try:

@@ -85,7 +85,7 @@ class EventGroups:
         assert self.open is not None
         begin, transactions = self.open.begins[0], Transactions()
         transactions.add(0, self.open.lsn, begin.micros, begin.txid)
-        self.open.start, self.open.carried = 0, True
+        self.open.start = 0
         return transactions
 
     @property

@@ -46,7 +46,7 @@ THREAD_SPECIFIC = 0x04
 ARTIFICIAL = 0x20
 """Flag of events that are in no file."""
 
-_STANDALONE, _COMMIT_ID, _PREPARED_XA, _COMPLETED_XA = 1, 2, 64, 128
+_STANDALONE = 1
 _CHECKSUM_CRC32 = 1
 
 

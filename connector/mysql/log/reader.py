@@ -201,6 +201,6 @@ class MysqlLogReader:
             return 0
         if position_of(name, 0) >> 32 == number:
             return offset - ours
-        files = log_files(self._side, self._server)
+        files = log_files(self._side)
         between = sum(f.size for f in files.values() if number <= f.number < position_of(name, 0) >> 32)
         return max(0, between - ours + offset)

@@ -15,7 +15,7 @@ from connector.schema import TableName
 
 @dataclass
 class OpenTransaction:
-    """Its events begin at `start`; `carried` were taken before.
+    """Its events begin at `start`.
 
     `begins`: its begin; several in a file beyond 4 GiB. `landed`: landed before a failover, or cut off by a
     crash, so it is skipped. `ended`: its end has arrived, but its position is unknown until the next file
@@ -28,7 +28,6 @@ class OpenTransaction:
     start: int
     is_ours: bool | None = None
     landed: bool = False
-    carried: bool = False
     begun: bool = False
     ended: bool = False
     mapped: bool = False

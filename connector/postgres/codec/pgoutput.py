@@ -60,26 +60,11 @@ class Relation(NamedTuple):
     columns: tuple[RelationColumn, ...]
 
 
-class Type(NamedTuple):
-    """A type that is not built in, announced before the relation that uses it."""
-
-    oid: int
-    namespace: str
-    name: str
-
-
 class Truncate(NamedTuple):
     """The tables of one TRUNCATE; options: 1 cascade, 2 restart identity."""
 
     relids: tuple[int, ...]
     options: int
-
-
-class Origin(NamedTuple):
-    """Where a replicated transaction came from."""
-
-    commit_lsn: int
-    name: str
 
 
 def to_datetime(micros: int) -> datetime:
@@ -125,20 +110,6 @@ def parse_relation(payload: bytes, base: int = 0) -> Relation:
         raise BugError(f"a relation message of {namespace}.{name} has bytes left over")
     # An empty namespace means pg_catalog.
     return Relation(relid, namespace or "pg_catalog", name, identity, tuple(columns))
-
-
-def parse_type(payload: bytes, base: int = 0) -> Type:
-    """Parse a 'Y' message."""
-    (oid,) = _unpack(">I", payload, base, b"Y")
-    namespace, offset = _text(payload, base + 5)
-    name, _ = _text(payload, offset)
-    return Type(oid, namespace or "pg_catalog", name)
-
-
-def parse_origin(payload: bytes, base: int = 0) -> Origin:
-    """Parse an 'O' message."""
-    (lsn,) = _unpack(">Q", payload, base, b"O")
-    return Origin(lsn, _text(payload, base + 9)[0])
 
 
 def _unpack(layout: str, payload: bytes, base: int, kind: bytes) -> tuple[int, ...]:
