@@ -12,9 +12,10 @@ from pymysql.connections import Connection
 
 from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.mysql import dump
-from connector.mysql.dump import MysqlTables
 from connector.schema import TableName
 from connector.source import KeyRange
+from tests.support import dump_scenarios
+from tests.support.dump_scenarios import batch_sizes, every_row_once, rows_of_keys
 from tests.support.mysql_source import read_all, reader_of, source_of
 from tests.support.reading import Row, chunk_rows, events, following, read_rows, read_to
 from tests.support.servers.mysql_database import MysqlDatabase
@@ -280,52 +281,24 @@ def test_chunks_by_any_key_hold_every_row_once(name: str, mariadb: MysqlDatabase
     with following(source):
         tables = source.open_tables()
         (schema,) = source.tables().schemas
-        after, found, sizes = None, [], []
-        while True:
-            upto = tables.next_boundary(of(mariadb), schema.key, after, 7, None)
-            rows = chunk_rows(tables, str(of(mariadb)), KeyRange(after, upto))
-            if upto is not None:
-                with tables.open_keys(of(mariadb), [upto]) as chunk:  # a boundary is a key
-                    (some,) = chunk.rows()
-                assert some.absent.to_pylist() == [False]
-                picked = {
-                    c.name: v[0].as_py() for c, v in zip(chunk.schema.columns, some.columns, strict=True)
-                }
-                assert picked in rows
-            found += rows
-            sizes.append(len(rows))
-            if upto is None:
-                break
-            after = upto
+
+        def is_a_key(boundary: tuple[str, ...], rows: list[Row]) -> None:
+            (row,) = rows_of_keys(tables, of(mariadb), [boundary])
+            *values, absent = row
+            assert not absent
+            assert dict(zip((c.name for c in schema.columns), values, strict=True)) in rows
+
+        every_row_once(tables, of(mariadb), schema.key, is_a_key)
         tables.close()
-    assert sorted(row["n"] for row in found) == list(range(1, 61))
-    assert sizes == [7] * 8 + [4]
 
 
 def test_a_predicate_limits_boundaries_and_rows(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT seq FROM seq_1_to_100")
-    source, name = source_of(mariadb), str(of(mariadb))
+    source = source_of(mariadb)
     with following(source):
         tables = source.open_tables()
-        where = "id % 10 = 0 OR id = 1 -- the ends"
-        assert tables.next_boundary(of(mariadb), ["id"], None, 3, where) == ("20",)
-        rows = chunk_rows(tables, name, KeyRange(("20",), ("40",)), where)
-        assert [r["id"] for r in rows] == [30, 40]
-        with pytest.raises(RequestError, match="nope"):
-            chunk_rows(tables, name, where="nope = 1")
-        with pytest.raises(RequestError, match="syntax"):
-            tables.next_boundary(of(mariadb), ["id"], None, 3, "id = ")
-        assert len(chunk_rows(tables, name)) == 100  # and the reader goes on
+        dump_scenarios.predicate(tables, of(mariadb), unknown="nope", syntax="syntax")
         tables.close()
-
-
-def keyed(tables: MysqlTables, table: TableName, keys: list[list[str]]) -> list[tuple[object, ...]]:
-    with tables.open_keys(table, keys) as chunk:
-        return [
-            row
-            for some in chunk.rows()
-            for row in zip(*(c.to_pylist() for c in (*some.columns, some.absent)), strict=True)
-        ]
 
 
 def test_keys_without_a_row_come_back_as_absent_in_the_columns_text(mariadb: MysqlDatabase) -> None:
@@ -336,13 +309,13 @@ def test_keys_without_a_row_come_back_as_absent_in_the_columns_text(mariadb: Mys
     source = source_of(mariadb)
     with following(source):
         tables, table = source.open_tables(), of(mariadb)
-        found = keyed(
+        found = rows_of_keys(
             tables, table, [["1.5", "X", "2020-01-02", "0x00FF"], ["2.5", "y", "2020-01-03", "0x0001"]]
         )
         with pytest.raises(RequestError, match="is not a key"):
-            keyed(tables, table, [["1"]])
+            rows_of_keys(tables, table, [["1"]])
         with pytest.raises(RequestError, match="not a number"):
-            keyed(tables, table, [["1; DROP TABLE t", "x", "2020-01-02", "0x00"]])
+            rows_of_keys(tables, table, [["1; DROP TABLE t", "x", "2020-01-02", "0x00"]])
         assert len(chunk_rows(tables, str(table))) == 1
         tables.close()
     assert [tuple(map(str, row)) for row in found] == [
@@ -364,9 +337,9 @@ def test_many_keys_are_looked_up_together_and_each_is_found_or_absent(mariadb: M
         sent: list[object] = []
         send = tables._connection._execute_command
         tables._connection._execute_command = lambda *a: (sent.append(a[1]), send(*a))[1]  # type: ignore[method-assign]
-        found = keyed(tables, table, wanted)
-        assert keyed(tables, table, []) == []
-        assert keyed(tables, table, [["0", "none"]]) == [(0, "none", None, True)]
+        found = rows_of_keys(tables, table, wanted)
+        assert rows_of_keys(tables, table, []) == []
+        assert rows_of_keys(tables, table, [["0", "none"]]) == [(0, "none", None, True)]
         tables.close()
     assert len(sent) < 150
     rows = [row for row in found if not row[3]]
@@ -423,8 +396,7 @@ def test_rows_are_read_within_bounded_batches(mariadb: MysqlDatabase) -> None:
     source = source_of(mariadb)
     with following(source):
         tables = source.open_tables()
-        with tables.open_chunk(of(mariadb), KeyRange()) as chunk:
-            sizes = [len(some.columns[0]) for some in chunk.rows()]
+        sizes = batch_sizes(tables, of(mariadb))
         assert sum(sizes) == 45000
         assert max(sizes) * 400 < dump.BATCH_BYTES + dump.RECEIVE_BYTES
         tables.close()

@@ -77,6 +77,35 @@ def assert_failed_over(store: LocalStore, *, epoch: int = 2, asked: bool = False
     assert all(manifest.gtids for manifest in manifests)
 
 
+def land(database: MysqlDatabase, folder: Path) -> LocalStore:
+    """Run an agent until the log so far has landed, with all dumps; it has ended on return."""
+    with agent(database, folder) as store:
+        wait_caught_up(database, store)
+    return store
+
+
+def repaired_gap(database: MysqlDatabase, folder: Path) -> str:
+    """Run an agent that finds a gap, and check that its dumps repair the table; return the gap's reason."""
+    with agent(database, folder) as store:
+        wait_for_epoch(store, 2)
+        wait_caught_up(database, store)
+    assert_equal(database, store, "t")
+    (gap,) = newest_of(store).gaps
+    return gap.reason
+
+
+def purge_log(database: MysqlDatabase) -> None:
+    """Purge all log files but a new one; a file that is in use is waited for."""
+    database.execute("FLUSH LOCAL BINARY LOGS")
+
+    def purged() -> bool:
+        files = [row[0] for row in database.execute("SHOW BINARY LOGS")]
+        database.execute(f"PURGE BINARY LOGS TO '{files[-1]}'")
+        return len(database.execute("SHOW BINARY LOGS")) == 1
+
+    wait_until(purged, "its log is purged")
+
+
 class OtherDomain:
     """A second writer; in MariaDB in a domain of its own, which replicas may commit in any order."""
 
@@ -144,8 +173,7 @@ def test_an_agent_that_was_stopped_goes_on_at_the_replica_and_back(
 ) -> None:
     fill_both(servers)
     primary, replica = servers.primary, servers.replica
-    with agent(primary, tmp_path) as store:
-        wait_caught_up(primary, store)
+    land(primary, tmp_path)
     with Load(primary, 5), OtherDomain(primary):
         servers.wait_applied()
         with agent(primary, tmp_path) as store:
@@ -251,19 +279,13 @@ def test_a_foreign_write_among_own_ones_that_the_replica_never_got_is_a_gap(
             assert newest_of(store).gtids_needed is not None
     primary.server.stop(crash=True)
     write_as_much(replica)
-    with agent(replica, tmp_path) as store:
-        wait_for_epoch(store, 2)
-        wait_caught_up(replica, store)
-    (gap,) = newest_of(store).gaps
-    assert "never executed" in gap.reason
-    assert_equal(replica, store, "t")
+    assert "never executed" in repaired_gap(replica, tmp_path)
 
 
 def test_a_reset_server_that_gives_the_same_gtids_again_is_a_gap(servers: Replicated, tmp_path: Path) -> None:
     fill_both(servers)
     primary = servers.primary
-    with agent(primary, tmp_path) as store:
-        wait_caught_up(primary, store)
+    store = land(primary, tmp_path)
     servers.wait_applied()
     servers.stop()
     landed = newest_of(store).gtids or ""
@@ -273,12 +295,7 @@ def test_a_reset_server_that_gives_the_same_gtids_again_is_a_gap(servers: Replic
     primary.execute("RESET MASTER")
     for n in range(int(re.split("[-:]", landed)[-1]) + 5):
         primary.execute(f"UPDATE t SET n = {n} WHERE id <= {n}")
-    with agent(primary, tmp_path) as store:
-        wait_for_epoch(store, 2)
-        wait_caught_up(primary, store)
-    (gap,) = newest_of(store).gaps
-    assert "reset" in gap.reason
-    assert_equal(primary, store, "t")
+    assert "reset" in repaired_gap(primary, tmp_path)
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["purged", "reset"])
@@ -288,8 +305,7 @@ def test_a_purged_file_of_the_same_server_is_a_gap_though_its_gtids_are_those_th
     """The purge may follow a reset, after which other transactions got these very ids."""
     fill_both(servers)
     primary = servers.primary
-    with agent(primary, tmp_path) as store:
-        wait_caught_up(primary, store)
+    store = land(primary, tmp_path)
     servers.wait_applied()
     servers.stop()
     landed = newest_of(store).gtids or ""
@@ -298,23 +314,11 @@ def test_a_purged_file_of_the_same_server_is_a_gap_though_its_gtids_are_those_th
         primary.execute("RESET MASTER")
         for n in range(int(re.split("[-:]", landed)[-1])):
             primary.execute(f"UPDATE t SET n = -{n} WHERE id = {n}")
-    primary.execute("FLUSH LOCAL BINARY LOGS")
-    while reset and len(primary.execute("SHOW BINARY LOGS")) <= number:
+    while reset and len(primary.execute("SHOW BINARY LOGS")) < number:
         primary.execute("FLUSH LOCAL BINARY LOGS")
-
-    def purged() -> bool:
-        files = [row[0] for row in primary.execute("SHOW BINARY LOGS")]
-        primary.execute(f"PURGE BINARY LOGS TO '{files[-1]}'")
-        return len(primary.execute("SHOW BINARY LOGS")) == 1
-
-    wait_until(purged, "its log is purged")
+    purge_log(primary)
     primary.execute("DELETE FROM t WHERE id < 100")
-    with agent(primary, tmp_path) as store:
-        wait_for_epoch(store, 2)
-        wait_caught_up(primary, store)
-    (gap,) = newest_of(store).gaps
-    assert "gone" in gap.reason
-    assert_equal(primary, store, "t")
+    assert "gone" in repaired_gap(primary, tmp_path)
 
 
 def test_a_tail_that_the_replica_never_got_is_a_gap_and_repaired(servers: Replicated, tmp_path: Path) -> None:
@@ -327,35 +331,18 @@ def test_a_tail_that_the_replica_never_got_is_a_gap_and_repaired(servers: Replic
         primary.execute("UPDATE t SET v = 'lost' WHERE id < 100", "DELETE FROM t WHERE id > 900")
         wait_caught_up(primary, store)
     replica.execute("UPDATE t SET v = 'kept' WHERE id < 50", "INSERT INTO t VALUES (2000, 1, 'new')")
-    with agent(replica, tmp_path) as store:
-        wait_for_epoch(store, 2)
-        wait_caught_up(replica, store)
-    (gap,) = newest_of(store).gaps
-    assert "never executed" in gap.reason
-    assert_equal(replica, store, "t")
+    assert "never executed" in repaired_gap(replica, tmp_path)
 
 
 def test_a_replica_that_has_purged_what_follows_is_a_gap(servers: Replicated, tmp_path: Path) -> None:
     fill_both(servers)
     primary, replica = servers.primary, servers.replica
-    with agent(primary, tmp_path) as store:
-        wait_caught_up(primary, store)
+    land(primary, tmp_path)
     servers.wait_applied()
     servers.promote()
-
-    def purged() -> bool:
-        replica.execute("UPDATE t SET n = 5 WHERE id < 50", "FLUSH BINARY LOGS")
-        files = [row[0] for row in replica.execute("SHOW BINARY LOGS")]
-        replica.execute(f"PURGE BINARY LOGS TO '{files[-1]}'")
-        return len(replica.execute("SHOW BINARY LOGS")) == 1
-
-    wait_until(purged, "its log is purged")
-    with agent(replica, tmp_path) as store:
-        wait_for_epoch(store, 2)
-        wait_caught_up(replica, store)
-    (gap,) = newest_of(store).gaps
-    assert "purged" in gap.reason
-    assert_equal(replica, store, "t")
+    replica.execute("UPDATE t SET n = 5 WHERE id < 50")
+    purge_log(replica)
+    assert "purged" in repaired_gap(replica, tmp_path)
 
 
 def test_a_replica_that_is_still_applying_is_waited_for(
@@ -423,8 +410,7 @@ def test_the_replica_of_a_primary_that_was_restored_from_a_copy_is_a_gap(
     """It has all the GTIDs that landed, of other transactions."""
     primary, replica, copy = servers.primary, servers.replica, tmp_path / "copy"
     fill(primary)
-    with agent(primary, tmp_path) as store:
-        wait_caught_up(primary, store)
+    land(primary, tmp_path)
     servers.wait_applied()
     servers.stop()
     copy_disk(primary.server, primary.server.data_dir, copy)
@@ -438,12 +424,7 @@ def test_the_replica_of_a_primary_that_was_restored_from_a_copy_is_a_gap(
     servers.start()
     servers.wait_applied()
     servers.stop()
-    with agent(primary, tmp_path, url=replica.url) as store:
-        wait_for_epoch(store, 2)
-        wait_caught_up(replica, store)
-        assert_equal(replica, store, "t")
-    (gap,) = newest_of(store).gaps
-    assert "restored" in gap.reason
+    assert "restored" in repaired_gap(replica, tmp_path)
 
 
 @pytest.mark.parametrize("started", [True, False])
@@ -470,12 +451,8 @@ def test_a_replica_that_wrote_no_log_for_a_while_is_a_gap(
     replica.execute("UPDATE t SET v = 'unlogged' WHERE id < 100", "DELETE FROM t WHERE id > 900")
     replica.server.settings = kept
     replica.server.restart()
-    with agent(replica, tmp_path) as store:
-        wait_for_epoch(store, 2)
-        wait_caught_up(replica, store)
-        assert_equal(replica, store, "t")
-    (gap,) = newest_of(store).gaps
-    assert gap.reason.startswith("the server ") == started  # else by comparing the logs
+    reason = repaired_gap(replica, tmp_path)
+    assert reason.startswith("the server ") == started  # else by comparing the logs
 
 
 @contextlib.contextmanager
@@ -512,8 +489,7 @@ def test_a_replica_is_not_written(
         f"GRANT SELECT ON {NAME}.* TO least@'%'",
         "GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO least@'%'",
     )
-    with agent(primary, tmp_path / "primary") as store:
-        wait_caught_up(primary, store)  # so that the agent's tables are there too
+    land(primary, tmp_path / "primary")  # so that the agent's tables are there too
     servers.wait_applied()
     url = replica.url
     if how == "the agent may not ask":

@@ -13,6 +13,8 @@ from connector.errors import DeltatideError, PreconditionError, TransientError
 from connector.landing.event_batch import EventBatch
 from connector.schema import TableName
 from connector.source import Failover, ResumePoint, Segment
+from tests.support import log_scenarios
+from tests.support.log_scenarios import Logged
 from tests.support.mysql_source import read_all, source_of
 from tests.support.reading import Row, events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.servers.lossy_proxy import LossyProxy
@@ -20,24 +22,13 @@ from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 
 
+def logged(mariadb: MysqlDatabase) -> Logged:
+    return Logged(source_of(mariadb), mariadb.execute, lambda log, _: read_all(mariadb, log))
+
+
 @pytest.mark.every_release
 def test_every_operation_comes_in_order(mariadb: MysqlDatabase) -> None:
-    mariadb.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
-    with following(source_of(mariadb)) as log:
-        mariadb.execute(
-            "BEGIN", "INSERT INTO t VALUES (1, 'a'), (2, 'b')", "UPDATE t SET v = 'c' WHERE id = 1",
-            "UPDATE t SET id = 3 WHERE id = 2", "DELETE FROM t WHERE id = 1", "COMMIT", "TRUNCATE t",
-        )  # fmt: skip
-        found = read_all(mariadb, log)
-    assert ops(found, "id", "v") == [
-        ("insert", 1, "a"),
-        ("insert", 2, "b"),
-        ("update", 1, "c"),
-        ("delete", 2, None),
-        ("insert", 3, "b"),
-        ("delete", 1, None),
-        ("truncate", None, None),
-    ]
+    found = log_scenarios.every_operation(logged(mariadb))
     lsns = [row["_cdc"]["lsn"] for row in found]
     assert lsns[0] == lsns[5] < lsns[6]
     gtid = r"[0-9a-f-]{36}:\d+" if mariadb.is_mysql else r"0-1-\d+"
@@ -45,29 +36,11 @@ def test_every_operation_comes_in_order(mariadb: MysqlDatabase) -> None:
 
 
 def test_a_savepoint_that_was_rolled_back_leaves_nothing(mariadb: MysqlDatabase) -> None:
-    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    with following(source_of(mariadb)) as log:
-        mariadb.execute(
-            "BEGIN", "INSERT INTO t VALUES (1)", "SAVEPOINT s", "INSERT INTO t VALUES (2)",
-            "ROLLBACK TO s", "INSERT INTO t VALUES (3)", "COMMIT",
-        )  # fmt: skip
-        assert ops(read_all(mariadb, log), "id") == [("insert", 1), ("insert", 3)]
+    log_scenarios.savepoint_rolled_back(logged(mariadb))
 
 
 def test_keys_swapped_in_one_transaction_keep_their_rows(mariadb: MysqlDatabase) -> None:
-    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    with following(source_of(mariadb)) as log:
-        mariadb.execute(
-            "BEGIN", "UPDATE t SET id = 0 WHERE id = 1", "UPDATE t SET id = 1 WHERE id = 2",
-            "UPDATE t SET id = 2 WHERE id = 0", "COMMIT",
-        )  # fmt: skip
-        state: dict[int, str] = {1: "a", 2: "b"}
-        for op, key, value in ops(read_all(mariadb, log), "id", "v"):
-            if op == "delete":
-                del state[key]
-            else:
-                state[key] = value
-    assert state == {1: "b", 2: "a"}
+    log_scenarios.keys_swapped(logged(mariadb))
 
 
 @pytest.mark.every_release
@@ -147,43 +120,21 @@ def test_partitions_come_under_their_table(mariadb: MysqlDatabase) -> None:
 
 
 def test_reading_again_gives_the_same_events_and_none_twice(mariadb: MysqlDatabase) -> None:
-    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(mariadb)
-    with following(source) as log:
-        mariadb.execute("INSERT INTO t VALUES (1)")
-        first = read_rows(log, 1)
-        mariadb.execute("INSERT INTO t VALUES (2)")
-        lost = events(read_rows(log, 1))
-    with opened(source, ResumePoint(first.position, ())) as log:
-        mariadb.execute("INSERT INTO t VALUES (3)")
-        again = read_all(mariadb, log)
-    assert again[:1] == lost
-    assert ops(again, "id") == [("insert", 2), ("insert", 3)]
+    log_scenarios.read_again(logged(mariadb))
 
 
 @pytest.mark.every_release
 def test_a_huge_transaction_can_be_taken_in_parts(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    parts = []
     with following(source_of(mariadb)) as log:
         mariadb.execute("INSERT INTO t SELECT seq, repeat('x', 100) FROM seq_1_to_20000")
         end = mariadb.end_of_log()
-
-        def all_read() -> bool:
-            log.read(0.05, 50_000)
-            parts.append(log.take())
-            if part := log.take_open():
-                parts.append(part)
-            return log.position >= end
-
-        wait_until(all_read, "the transaction is read")
-        parts.append(log.take())
+        parts = log_scenarios.read_in_parts(log, lambda _: log.position >= end)
     found = [row for part in parts for row in events(part)]
     assert [row["id"] for row in found] == list(range(1, 20001))
     places = [(row["_cdc"]["lsn"], row["_cdc"]["seq"]) for row in found]
     assert places == sorted(set(places))
     assert len({lsn for lsn, _ in places}) == 1
-    assert sum(1 for part in parts if part.rows) > 5
     assert {part.position for part in parts[:3]} == {parts[0].position}
     assert parts[0].position < end
 
@@ -227,20 +178,13 @@ def test_an_idle_log_moves_with_what_is_not_captured(mariadb: MysqlDatabase) -> 
 
 
 def test_a_killed_dump_thread_is_transient_and_resumed_exactly(mariadb: MysqlDatabase) -> None:
-    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(mariadb)
-    with following(source) as log:
-        mariadb.execute("INSERT INTO t VALUES (1)")
-        first = read_rows(log, 1)
-        mariadb.execute("INSERT INTO t VALUES (2)")
+    def kill() -> None:
         for (thread,) in mariadb.execute(
             "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
         ):
             mariadb.execute(f"KILL {thread}")
-        with pytest.raises(TransientError):
-            wait_until(lambda: log.read(0.05, 1 << 20), "the connection is lost")
-    with opened(source, ResumePoint(first.position, ())) as log:
-        assert ops(read_all(mariadb, log), "id") == [("insert", 2)]
+
+    log_scenarios.sender_ended(logged(mariadb), kill)
 
 
 def test_cut_connections_neither_skip_nor_double(mariadb: MysqlDatabase) -> None:

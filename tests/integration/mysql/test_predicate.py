@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from connector.errors import RequestError
@@ -14,6 +12,7 @@ from connector.mysql.dump import MysqlTables
 from connector.schema import TableName
 from connector.source import KeyRange
 from tests.support.mysql_source import source_of
+from tests.support.predicate_attacks import attack, taken
 from tests.support.reading import chunk_rows, following
 from tests.support.servers.mysql_database import MysqlDatabase
 
@@ -85,14 +84,6 @@ def traces(mariadb: MysqlDatabase) -> list[object]:
     ]
 
 
-def refuses(use: Callable[[], object]) -> bool:
-    try:
-        use()
-    except RequestError:
-        return True
-    return False
-
-
 def ids(tables: MysqlTables, mariadb: MysqlDatabase, where: str) -> list[int]:
     rows = chunk_rows(tables, f"{mariadb.name}.t", KeyRange(("2",), ("9",)), where)
     assert all(row["v"] == f"v{row['id']}" for row in rows)
@@ -115,9 +106,8 @@ def test_a_condition_is_one_expression_and_leaves_no_trace(
 ) -> None:
     table, before = TableName(mariadb.name, "t"), traces(mariadb)
     texts = [*ESCAPES, *EFFECTS]
-    assert [where for where in texts if not refuses(lambda w=where: ids(tables, mariadb, w))] == []
-    boundary = tables.next_boundary
-    assert [w for w in texts if not refuses(lambda w=w: boundary(table, ["id"], None, 3, w))] == []
+    assert taken(texts, lambda where: ids(tables, mariadb, where)) == []
+    assert taken(texts, lambda where: tables.next_boundary(table, ["id"], None, 3, where)) == []
     assert traces(mariadb) == before
     assert ids(tables, mariadb, "id % 2 = 0 -- even") == [4, 6, 8]
 
@@ -134,26 +124,6 @@ def test_a_condition_is_one_expression_and_leaves_no_trace(
 
 @pytest.mark.parametrize("mariadb", ["mariadb", "mysql"], indirect=True)
 def test_no_text_leaves_a_trace_or_a_foreign_row(mariadb: MysqlDatabase, tables: MysqlTables) -> None:
-    table, before = TableName(mariadb.name, "t"), traces(mariadb)
-    reported = {"refused": 0, "taken": 0}
-
-    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-    @given(st.sampled_from(["", "id > 3 "]), st.lists(PIECES, min_size=1, max_size=7).map("".join))
-    def attack(begin: str, end: str) -> None:
-        try:
-            found = tables.next_boundary(table, ["id"], ("2",), 1, begin + end)
-            assert found is None or int(found[0]) in range(3, 11)
-            reported["taken"] += 1
-        except RequestError:
-            reported["refused"] += 1
-
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-    @given(st.lists(PIECES, min_size=1, max_size=5).map("".join))
-    def attack_by_key(key: str) -> None:
-        with suppress(RequestError), tables.open_keys(table, [[key], ["1"]]) as chunk:
-            assert sum(map(len, (some.absent for some in chunk.rows()))) <= 2
-
-    attack()
-    attack_by_key()
-    assert min(reported.values()) > 0, reported
+    before = traces(mariadb)
+    attack(tables, TableName(mariadb.name, "t"), PIECES)
     assert traces(mariadb) == before

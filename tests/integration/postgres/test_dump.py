@@ -18,6 +18,8 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.log.bulk import BacklogReader
 from connector.schema import TableName
 from connector.source import KeyRange, ResumePoint
+from tests.support import dump_scenarios
+from tests.support.dump_scenarios import batch_sizes, every_row_once, rows_of_keys
 from tests.support.postgres_source import both_ways, source_of
 from tests.support.reading import Row, chunk_rows, events, following, opened, ops, read_rows, read_to
 from tests.support.servers.postgres import Database
@@ -374,18 +376,8 @@ def test_chunks_by_any_key_hold_every_row_once(name: str, database: Database) ->
     with following(source):
         tables = source.open_tables()
         (schema,) = source.tables().schemas
-        after, found, sizes = None, [], []
-        while True:
-            upto = tables.next_boundary(T, schema.key, after, 7, None)
-            rows = chunk_rows(tables, "public.t", KeyRange(after, upto))
-            found += rows
-            sizes.append(len(rows))
-            if upto is None:
-                break
-            after = upto
+        every_row_once(tables, T, schema.key)
         tables.close()
-    assert sorted(row["n"] for row in found) == list(range(1, 61))
-    assert sizes == [7] * 8 + [4]
 
 
 @both_ways
@@ -394,32 +386,15 @@ def test_a_predicate_limits_boundaries_and_rows(database: Database) -> None:
     source = source_of(database)
     with following(source):
         tables = source.open_tables()
-        where = "id % 10 = 0 OR id = 1 -- the ends"
-        assert tables.next_boundary(T, ["id"], None, 3, where) == ("20",)
-        assert [r["id"] for r in chunk_rows(tables, "public.t", KeyRange(("20",), ("40",)), where)] == [
-            30,
-            40,
-        ]
-        with pytest.raises(RequestError, match='column "nope" does not exist'):
-            chunk_rows(tables, "public.t", where="nope = 1")
-        with pytest.raises(RequestError, match="syntax error"):
-            tables.next_boundary(T, ["id"], None, 3, "id = ")
         with pytest.raises(RequestError, match="division by zero"):
             chunk_rows(tables, "public.t", where="1 / (id - id) = 1")
-        assert len(chunk_rows(tables, "public.t")) == 100  # and the reader goes on
+        unknown = 'column "nope" does not exist'
+        dump_scenarios.predicate(tables, T, unknown=unknown, syntax="syntax error")
         tables.close()
 
 
 def keyed(tables: PostgresTables, keys: list[list[str]]) -> list[tuple[object, ...]]:
-    with tables.open_keys(T, keys) as chunk:
-        return sorted(
-            (
-                row
-                for some in chunk.rows()
-                for row in zip(*(c.to_pylist() for c in (*some.columns, some.absent)), strict=True)
-            ),
-            key=str,
-        )
+    return sorted(rows_of_keys(tables, T, keys), key=str)
 
 
 @both_ways
@@ -466,8 +441,7 @@ def test_rows_are_read_within_bounded_batches(database: Database) -> None:
     source = source_of(database)
     with following(source):
         tables = source.open_tables()
-        with tables.open_chunk(T, KeyRange()) as chunk:
-            sizes = [len(some.columns[0]) for some in chunk.rows()]
+        sizes = batch_sizes(tables, T)
         assert sum(sizes) == 45000
         assert max(sizes) * len("10000\t\n" + "x" * 90) <= BUFFER_BYTES * 9 // 8  # and a batch
         tables.close()

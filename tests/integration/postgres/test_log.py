@@ -16,60 +16,36 @@ from connector.postgres.log.reader import PostgresLogReader
 from connector.postgres.log.stream import StreamReader
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
-from connector.source import ResumePoint
+from connector.source import ResumePoint, Segment
+from tests.support import log_scenarios
+from tests.support.log_scenarios import Logged
 from tests.support.postgres_source import Pooled, both_ways, confirmed, source_of
 from tests.support.reading import events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.waiting import wait_until
 
 
+def logged(database: Database) -> Logged:
+    return Logged(
+        source_of(database),
+        lambda *statements: database.execute("; ".join(statements)),
+        lambda log, rows: events(read_rows(log, rows)),
+    )
+
+
 @pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
 @both_ways
 def test_every_operation_comes_in_order_on_every_version(database: Database) -> None:
-    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
-    with following(source_of(database)) as log:
-        database.execute(
-            "BEGIN; INSERT INTO t VALUES (1, 'a'), (2, 'b'); UPDATE t SET v = 'c' WHERE id = 1;"
-            " UPDATE t SET id = 3 WHERE id = 2; DELETE FROM t WHERE id = 1; COMMIT"
-        )
-        database.execute("TRUNCATE t")
-        found = events(read_rows(log, 6))
-    assert ops(found, "id", "v") == [
-        ("insert", 1, "a"),
-        ("insert", 2, "b"),
-        ("update", 1, "c"),
-        ("delete", 2, None),
-        ("insert", 3, "b"),
-        ("delete", 1, None),
-        ("truncate", None, None),
-    ]
+    found = log_scenarios.every_operation(logged(database))
     assert [row["_cdc"]["seq"] for row in found] == [0, 2, 4, 6, 7, 8, 0]
 
 
 def test_a_savepoint_that_was_rolled_back_leaves_nothing(database: Database) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    with following(source_of(database)) as log:
-        database.execute(
-            "BEGIN; INSERT INTO t VALUES (1); SAVEPOINT s; INSERT INTO t VALUES (2);"
-            " ROLLBACK TO s; INSERT INTO t VALUES (3); COMMIT"
-        )
-        assert ops(events(read_rows(log, 2)), "id") == [("insert", 1), ("insert", 3)]
+    log_scenarios.savepoint_rolled_back(logged(database))
 
 
 def test_keys_swapped_in_one_transaction_keep_their_rows(database: Database) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
-    with following(source_of(database)) as log:
-        database.execute(
-            "BEGIN; UPDATE t SET id = 0 WHERE id = 1; UPDATE t SET id = 1 WHERE id = 2;"
-            " UPDATE t SET id = 2 WHERE id = 0; COMMIT"
-        )
-        state: dict[int, str] = {1: "a", 2: "b"}
-        for op, key, value in ops(events(read_rows(log, 3)), "id", "v"):
-            if op == "delete":
-                del state[key]
-            else:
-                state[key] = value
-    assert state == {1: "b", 2: "a"}
+    log_scenarios.keys_swapped(logged(database))
 
 
 def test_unchanged_toast_is_marked(database: Database) -> None:
@@ -100,41 +76,23 @@ def test_partitions_come_under_their_root(database: Database) -> None:
 
 @both_ways
 def test_reading_again_gives_the_same_events_and_none_twice(database: Database) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(database)
-    with following(source) as log:
-        database.execute("INSERT INTO t VALUES (1)")
-        first = read_rows(log, 1)
-        log.confirm(first.position)
-        database.execute("INSERT INTO t VALUES (2)")
-        lost = events(read_rows(log, 1))
-    with opened(source, ResumePoint(first.position, ())) as log:
-        database.execute("INSERT INTO t VALUES (3)")
-        again = events(read_rows(log, 2))
-    assert again[:1] == lost
-    assert ops(again, "id") == [("insert", 2), ("insert", 3)]
+    log_scenarios.read_again(logged(database))
 
 
 @both_ways
 def test_a_huge_transaction_can_be_taken_in_parts(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    parts = []
+
+    def all_read(parts: list[Segment]) -> bool:
+        return sum(part.rows for part in parts) == 5000 and parts[-1].position > parts[0].position
+
     with following(source_of(database)) as log:
         database.execute("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 5000) i")
-
-        def all_read() -> bool:
-            log.read(0.05, 50_000)
-            parts.append(log.take())
-            if part := log.take_open():
-                parts.append(part)
-            return sum(p.rows for p in parts) == 5000 and parts[-1].position > parts[0].position
-
-        wait_until(all_read, "the transaction is read")
+        parts = log_scenarios.read_in_parts(log, all_read)
     found = [row for part in parts for row in events(part)]
     assert [row["id"] for row in found] == list(range(1, 5001))
     assert [row["_cdc"]["seq"] for row in found] == list(range(0, 10000, 2))
     assert len({row["_cdc"]["lsn"] for row in found}) == 1
-    assert sum(1 for part in parts if part.rows) > 5
 
 
 def reported(database: Database, log: PostgresLogReader, position: int) -> None:
@@ -248,20 +206,11 @@ def test_a_server_that_asks_for_an_answer_gets_one_while_nobody_reads(
 def test_a_walsender_that_somebody_ends_is_transient_and_resumed_exactly(
     database: Database, end: str
 ) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(database)
-    with following(source) as log:
-        database.execute("INSERT INTO t VALUES (1)")
-        first = read_rows(log, 1)
-        database.execute("INSERT INTO t VALUES (2)")
-        database.execute(
-            f"SELECT pg_{end}_backend(active_pid) FROM pg_replication_slots"
-            " WHERE database = current_database() AND active"
-        )
-        with pytest.raises(TransientError):
-            wait_until(lambda: log.read(0.05, 1 << 20), "the connection is lost")
-    with opened(source, ResumePoint(first.position, ())) as log:
-        assert ops(events(read_rows(log, 1)), "id") == [("insert", 2)]
+    walsender = (
+        f"SELECT pg_{end}_backend(active_pid) FROM pg_replication_slots"
+        " WHERE database = current_database() AND active"
+    )
+    log_scenarios.sender_ended(logged(database), lambda: database.execute(walsender))
 
 
 @both_ways
@@ -453,18 +402,21 @@ def test_a_slot_whose_name_begins_like_ours_is_not_ours(
             assert all(len(name) <= 63 for (name,) in names)
 
 
+def is_unbroken(source: PostgresSource, history: ResumePoint) -> bool:
+    """Open the log again, as after a lost connection."""
+    assert source.check_resumable(history) is None
+    with contextlib.closing(source.open_log(1, history)) as log:
+        return log.unbroken
+
+
 def test_a_log_is_unbroken_while_the_session_that_proved_it_lives(database: Database) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    source = source_of(database)
+    source, found = source_of(database), []
     source.prepare()
-    history, found = source.begin_log(fresh=False), []
+    history = source.begin_log(fresh=False)
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'deltatide it'"
     for statement in "SELECT 1", "SELECT 1", end, "SELECT 1":
         database.execute(statement)  # a crash ends all sessions
-        assert source.check_resumable(history) is None
-        log = source.open_log(1, history)
-        found.append(log.unbroken)
-        log.close()
+        found.append(is_unbroken(source, history))
     source.close()
     assert found == [False, True, False, True]
 
@@ -473,7 +425,6 @@ def test_a_log_is_broken_once_another_process_answers_on_the_session_that_proved
     database: Database,
 ) -> None:
     """A pooler's client outlives a crash of the server."""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source, found = source_of(database), []
     source.prepare()
     pooled = Pooled(source._session._connection)
@@ -483,10 +434,7 @@ def test_a_log_is_broken_once_another_process_answers_on_the_session_that_proved
         if change:
             pooled.connection.close()
             pooled.connection = database.connect()
-        assert source.check_resumable(history) is None
-        log = source.open_log(1, history)
-        found.append(log.unbroken)
-        log.close()
+        found.append(is_unbroken(source, history))
     source.close()
     assert found == [False, True, False, True]
 

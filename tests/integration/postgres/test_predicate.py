@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from connector.errors import RequestError
@@ -15,6 +13,7 @@ from connector.postgres.predicate import called_functions
 from connector.schema import TableName
 from connector.source import KeyRange
 from tests.support.postgres_source import both_ways, source_of
+from tests.support.predicate_attacks import attack, taken
 from tests.support.reading import chunk_rows, following
 from tests.support.servers.postgres import Database
 
@@ -105,23 +104,14 @@ def ids(tables: PostgresTables, where: str) -> list[int]:
     return sorted(row["id"] for row in rows)
 
 
-def refuses(use: Callable[[], object]) -> bool:
-    try:
-        use()
-    except RequestError:
-        return True
-    return False
-
-
 @both_ways
 def test_a_condition_that_is_more_than_one_expression_is_refused_whole(
     tables: PostgresTables, database: Database
 ) -> None:
     before = traces(database)
     texts = [*ESCAPES, *EFFECTS]
-    assert [w for w in texts if not refuses(lambda w=w: ids(tables, w))] == []
-    boundary = tables.next_boundary
-    assert [w for w in texts if not refuses(lambda w=w: boundary(T, ["id"], None, 3, w))] == []
+    assert taken(texts, lambda where: ids(tables, where)) == []
+    assert taken(texts, lambda where: tables.next_boundary(T, ["id"], None, 3, where)) == []
     assert traces(database) == before
     assert ids(tables, "id % 2 = 0 -- even") == [4, 6, 8]
 
@@ -157,27 +147,7 @@ PIECES = st.sampled_from([
 @both_ways
 def test_no_text_leaves_a_trace_or_a_foreign_row(database: Database, tables: PostgresTables) -> None:
     before = traces(database)
-    reported = {"refused": 0, "taken": 0}
-
-    @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-    @given(st.sampled_from(["", "id > 3 "]), st.lists(PIECES, min_size=1, max_size=7).map("".join))
-    def attack(begin: str, end: str) -> None:
-        try:
-            found = tables.next_boundary(T, ["id"], ("2",), 1, begin + end)
-            assert found is None or int(found[0]) in range(3, 11)
-            reported["taken"] += 1
-        except RequestError:
-            reported["refused"] += 1
-
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-    @given(st.lists(PIECES, min_size=1, max_size=5).map("".join))
-    def attack_by_key(key: str) -> None:
-        with suppress(RequestError), tables.open_keys(T, [[key], ["1"]]) as chunk:
-            assert sum(map(len, (some.absent for some in chunk.rows()))) <= 2
-
-    attack()
-    attack_by_key()
-    assert min(reported.values()) > 0, reported
+    attack(tables, T, PIECES)
     assert traces(database) == before
 
 
