@@ -22,10 +22,12 @@ import hypothesis
 import pytest
 
 from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
+from connector.demo.servers.mysql import MysqlServer
 from connector.demo.servers.postgres import PostgresServer
+from tests.support.servers import mysql_server as mysql_servers
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.mysql_database import fresh_database as fresh_mariadb
-from tests.support.servers.mysql_server import MysqlServer, find_root
+from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root
 from tests.support.servers.postgres import Database, PostgresServers, database_name, fresh_database
 from tests.support.servers.s3_server import S3, S3Server
 from tests.support.servers.server_programs import find_programs as find_server_programs
@@ -126,12 +128,12 @@ def mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
 
 
 @pytest.fixture(scope="session")
-def mysql_server() -> Iterator[MysqlServer]:
+def mysql_server(servers_folder: Path) -> Iterator[MariadbServer]:
     """Start one MySQL server shared by all tests."""
     root = find_root()
     if root is None:
         pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap")
-    with MysqlServer(root) as server:
+    with ChrootedMysqlServer.start(servers_folder / "mysql-server", base=root) as server:
         yield server
 
 
@@ -147,12 +149,13 @@ def newer_mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
 
 
 @pytest.fixture(scope="session", name="mysql-8.0_server")
-def older_mysql_server(servers_folder: Path) -> Iterator[MysqlServer]:
+def older_mysql_server(servers_folder: Path) -> Iterator[MariadbServer]:
     """Start one MySQL 8.0 server shared by all tests."""
-    server = MysqlServer.of_release("8.0", servers_folder)
-    if server is None:
+    base = find_server_programs("mysql-8.0", servers_folder)
+    if base is None:
         pytest.skip("MySQL 8.0 is not there: .ci/fetch-servers makes .cache/mysql-8.0")
-    with server:
+    folder = servers_folder / "older-mysql-server"
+    with MysqlServer.start(folder, settings=mysql_servers.SETTINGS, base=base) as server:
         yield server
 
 
@@ -174,12 +177,14 @@ def mariadb_database(
 
 
 @pytest.fixture
-def mysql_database(request: pytest.FixtureRequest, mysql_server: MysqlServer) -> Iterator[MysqlDatabase]:
+def mysql_database(
+    request: pytest.FixtureRequest, mysql_server: ChrootedMysqlServer
+) -> Iterator[MysqlDatabase]:
     """Yield a database named after the test on MySQL."""
     yield from _fresh(request, mysql_server)
 
 
-def _fresh(request: pytest.FixtureRequest, server: MariadbServer | MysqlServer) -> Iterator[MysqlDatabase]:
+def _fresh(request: pytest.FixtureRequest, server: MariadbServer) -> Iterator[MysqlDatabase]:
     if not server.running:
         server.restart()
     with fresh_mariadb(server, database_name(request.node.name, next(_numbers))) as fresh:

@@ -16,7 +16,7 @@ from connector.mysql.codec.segment import unpack_position
 from connector.mysql.connection import parse_url
 from connector.mysql.server import end_of_log, find_server, position_of
 from tests.bench.source import Database, Server, timed
-from tests.support.servers.mysql_server import MysqlServer, find_root
+from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root, is_mysql
 
 SETTINGS = {
     "innodb-buffer-pool-size": "512M",
@@ -41,9 +41,9 @@ class MysqlDatabase:
 
     reader = "mariadb -q -e 'SELECT *'"
 
-    def __init__(self, server: MariadbServer | MysqlServer, name: str) -> None:
+    def __init__(self, server: MariadbServer, name: str) -> None:
         self._server, self._name = server, name
-        self.kind = "mysql" if isinstance(server, MysqlServer) else "mariadb"
+        self.kind = "mysql" if is_mysql(server) else "mariadb"
         self.decoder = "mysqlbinlog -v" if self.kind == "mysql" else "mariadb-binlog -v"
         self.tables = f"{name}.*"
         self.urls: Mapping[str, str] = {"TCP": server.url(database=name)}
@@ -128,7 +128,7 @@ class MysqlDatabase:
 
     def _decoder(self, file: str) -> tuple[list[str], str]:
         """Return the decoder's command, and the log file's path as that command sees it."""
-        if isinstance(self._server, MysqlServer):
+        if isinstance(self._server, ChrootedMysqlServer):
             with self._session() as cursor:
                 cursor.execute("SELECT @@datadir")
                 data = cursor.fetchall()[0][0]
@@ -157,9 +157,9 @@ class MysqlDatabase:
 class MysqlBench:
     """A running MariaDB or MySQL server."""
 
-    def __init__(self, server: MariadbServer | MysqlServer) -> None:
+    def __init__(self, server: MariadbServer) -> None:
         self.targets: Mapping[str, float] = {"capture": 0.6, "dump": 0.4}
-        self.title = "MySQL" if isinstance(server, MysqlServer) else "MariaDB"
+        self.title = "MySQL" if is_mysql(server) else "MariaDB"
         self._server = server
         with closing(pymysql.connect(**parse_url(server.url()))) as connection, connection.cursor() as cursor:
             cursor.execute("SELECT version()")
@@ -197,7 +197,7 @@ def started_mysql(folder: Path) -> Iterator[Server]:
     root = find_root()
     if root is None:
         raise PreconditionError("MySQL is not there", hint=".ci/fetch-servers, as root on Debian")
-    with MysqlServer(root, MYSQL_SETTINGS) as server:
+    with ChrootedMysqlServer.start(folder / "mysql", settings=MYSQL_SETTINGS, base=root) as server:
         yield MysqlBench(server)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
 from tests.support.servers.mysql_database import MysqlDatabase
-from tests.support.servers.mysql_server import MysqlServer, find_root
+from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root
 from tests.support.waiting import wait_until
 
 MARIADB = {
@@ -92,13 +92,14 @@ def replicated(kind: str, folder: Path, name: str) -> Iterator[Replicated]:
         yield pair
 
 
-def own_server(kind: str, folder: Path, number: int) -> MysqlServer | MariadbServer:
+def own_server(kind: str, folder: Path, number: int) -> MariadbServer:
     """Start a server for one test, with GTIDs; skip the test if its programs are missing."""
     if kind == "mysql":
         root = find_root()
         if root is None:
             pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap")
-        return MysqlServer(root, {"server-id": str(number), **MYSQL})
+        settings = {"server-id": str(number), **MYSQL}
+        return ChrootedMysqlServer.start(folder / f"{kind}-{number}", settings=settings, base=root)
     if find_programs() is None:
         pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
     settings = {"server-id": str(number), **MARIADB}

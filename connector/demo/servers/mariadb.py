@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import pwd
 import secrets
 import shutil
 import signal
@@ -28,6 +27,7 @@ from urllib.parse import quote
 import pymysql
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
+from connector.demo.servers.server_user import ServerUser, UserArguments
 from connector.errors import OperatorError, PreconditionError
 
 USER = "deltatide"
@@ -46,8 +46,8 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "skip-name-resolve": "ON",
     "slave-net-timeout": "60",
 }
-START_SECONDS = 60.0
-STOP_SECONDS = 20.0
+START_SECONDS = 120.0
+STOP_SECONDS = 60.0
 PORT_TRIES = 5
 INSTALL_HINT = "Debian and Ubuntu: sudo apt-get install mariadb-server"
 
@@ -71,14 +71,18 @@ class MariadbServer:
 
     title = "MariaDB"
     defaults = DEFAULT_SETTINGS
+    homes: Path | None = None
+    """Where the folder of data and socket is created; None: the system's choice."""
+    changes_user = False
+    """Whether `_command` changes to the server's user itself."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str], base: Path | None = None) -> None:
         self.folder, self.settings = folder, {**self.defaults, **settings}
         self._base = base
         self.port = 0
         self.password = secrets.token_hex(16)
-        self._user = _server_user()
-        self._home = Path(tempfile.mkdtemp(prefix=f"deltatide-{self.title.lower()}-"))
+        self._user = ServerUser.choose("mysql")
+        self._home = Path(tempfile.mkdtemp(prefix=f"deltatide-{self.title.lower()}-", dir=self.homes))
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._log = folder / f"{self.title.lower()}.log"
@@ -166,17 +170,27 @@ class MariadbServer:
         """Return the arguments that create a data folder with a user root without a password."""
         return ["--skip-test-db", "--auth-root-authentication-method=normal"]
 
+    def _command(self, program: str) -> list[str]:
+        """Return the command that runs one of the programs, without its own arguments."""
+        return [program, "--no-defaults", *([f"--basedir={self._base}"] if self._base else [])]
+
+    def _inside(self, path: Path) -> str:
+        """Return a path as the server sees it."""
+        return str(path)
+
+    @property
+    def _socket(self) -> Path:
+        return self._home / "socket"
+
     def _initialize(self) -> None:
         """Create the data folder, next to the socket in a folder that the server's user can reach."""
         self._home.chmod(0o755)
         self.data_dir.mkdir()
-        if self._user:
-            for folder in (self._home, self.data_dir):
-                shutil.chown(folder, self._user)
+        for folder in (self._home, self.data_dir):
+            self._user.own(folder)
         _, install = self._programs()
-        command = [install, "--no-defaults", f"--datadir={self.data_dir}"]
-        command += [f"--basedir={self._base}"] if self._base else []
-        command += [f"--user={self._user}"] if self._user else []
+        command = [*self._command(install), f"--datadir={self._inside(self.data_dir)}"]
+        command += [f"--user={self._user.name}"] if self._user.differs else []
         done = subprocess.run([*command, *self._install_arguments()], capture_output=True, check=False)
         if done.returncode:
             text = (done.stderr or done.stdout).decode(errors="replace").strip()
@@ -202,29 +216,26 @@ class MariadbServer:
         raise OperatorError(f"{self.title} does not start:\n" + "\n".join(f"  {line}" for line in lines))
 
     def _spawn(self, program: str, port: int) -> None:
-        account = pwd.getpwnam(self._user) if self._user else None
-        uid, gid = (account.pw_uid, account.pw_gid) if account else (None, None)
         settings = [f"--{name}={value}" for name, value in self.settings.items()]
-        if self._base:
-            settings.insert(0, f"--basedir={self._base}")
+        data, home, socket_ = map(self._inside, (self.data_dir, self._home, self._socket))
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [program, "--no-defaults", f"--datadir={self.data_dir}", f"--port={port}",
-                 f"--socket={self._home / 'socket'}", f"--tmpdir={self._home}", *settings],
-                user=uid, group=gid, extra_groups=[] if account else None,
+                [*self._command(program), f"--datadir={data}", f"--port={port}", f"--socket={socket_}",
+                 f"--tmpdir={home}", *settings],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                **(UserArguments() if self.changes_user else self._user.arguments()),
             )  # fmt: skip
         self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._process.pid)],
-            user=uid, group=gid, extra_groups=[] if account else None, start_new_session=True,
+            ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._process.pid)], start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            **self._user.arguments(),
         )  # fmt: skip
 
     def _answers_in_time(self) -> bool:
         limit = time.monotonic() + START_SECONDS
         while self.running and time.monotonic() < limit:
             try:
-                pymysql.connect(unix_socket=str(self._home / "socket"), user="root").close()
+                pymysql.connect(unix_socket=str(self._socket), user="root").close()
             except pymysql.Error:
                 time.sleep(0.1)
             else:
@@ -232,22 +243,10 @@ class MariadbServer:
         return False
 
     def _create_user(self) -> None:
-        with pymysql.connect(unix_socket=str(self._home / "socket"), user="root", autocommit=True) as root:
+        with pymysql.connect(unix_socket=str(self._socket), user="root", autocommit=True) as root:
             cursor = root.cursor()
             cursor.execute(f"CREATE USER {USER} IDENTIFIED BY '{self.password}'")
             cursor.execute(f"GRANT ALL PRIVILEGES ON *.* TO {USER} WITH GRANT OPTION")
-
-
-def _server_user() -> str | None:
-    """Return the user to run the server as if we are root, which must not run it; None: ourselves."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("mysql", "nobody"):
-        try:
-            return pwd.getpwnam(name).pw_name
-        except KeyError:
-            continue
-    raise PreconditionError("a server must not run as root, and there is no user mysql or nobody")
 
 
 def _free_port() -> int:

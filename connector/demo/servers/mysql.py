@@ -7,7 +7,6 @@ where the checkout's ``.ci/fetch-servers`` put it.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import subprocess
@@ -16,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from connector.demo.servers.mariadb import MariadbServer
-from connector.demo.servers.postgres_binaries import ServerUser
 from connector.errors import PreconditionError
 
 INSTALL_HINT = "install mysql-server; or in a checkout, on Linux x86_64: make demo SOURCE=mysql"
@@ -78,10 +76,8 @@ class MysqlServer(MariadbServer):
     def _programs(self) -> tuple[str, str]:
         if self._program is None:
             raise PreconditionError("no MySQL server is installed", hint=INSTALL_HINT)
-        if self._base and self._user:
-            account = pwd.getpwnam(self._user)
-            if not ServerUser(account.pw_uid, account.pw_gid, self._user).reaches(self._base / "bin"):
-                self._copy_programs()
+        if self._base and not self._user.reaches(self._base / "bin"):
+            self._copy_programs()
         program = self._base / "bin" / "mysqld" if self._base else self._program
         return str(program), str(program)
 

@@ -30,13 +30,13 @@ from psycopg2 import sql
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from connector.demo.servers.postgres_binaries import (
-    ServerUser,
     default_bin_dir,
     find_bin_dirs,
     runnable_bin_dir,
     server_environment,
     version_text,
 )
+from connector.demo.servers.server_user import ServerUser
 from connector.errors import OperatorError
 
 __all__ = ["PostgresServer", "find_bin_dirs"]
@@ -116,7 +116,7 @@ class PostgresServer:
         PreconditionError if there are no programs, OperatorError with the end of the server's log if it does
         not start; no process is left then.
         """
-        user = ServerUser.choose()
+        user = ServerUser.choose("postgres")
         programs = (
             runnable_bin_dir(Path(bin_dir), user) if bin_dir else runnable_bin_dir(default_bin_dir(), user)
         )

@@ -33,12 +33,9 @@ from tests.support.cuts import manifests_in
 from tests.support.mysql_source import source_of
 from tests.support.replication import own_server
 from tests.support.servers.mysql_database import MysqlDatabase
-from tests.support.servers.mysql_server import MysqlServer
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
-
-Server = MariadbServer | MysqlServer
 
 
 @pytest.fixture(params=["mariadb", "mysql"])
@@ -50,14 +47,14 @@ def restored(request: pytest.FixtureRequest, servers_folder: Path, tmp_path: Pat
         yield database
 
 
-def copy_disk(server: Server, source: Path, target: Path) -> None:
+def copy_disk(server: MariadbServer, source: Path, target: Path) -> None:
     """Stop the server, copy its disk, and start it again."""
     server.stop()
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)
     server.restart()
 
 
-def put_back(server: Server, copy: Path) -> None:
+def put_back(server: MariadbServer, copy: Path) -> None:
     server.stop()
     subprocess.run(["rm", "-rf", str(server.data_dir)], check=True)
     subprocess.run(["cp", "-a", str(copy), str(server.data_dir)], check=True)

@@ -14,6 +14,7 @@ import pytest
 
 from connector.demo.servers import postgres_binaries
 from connector.demo.servers.postgres import PostgresServer, find_bin_dirs
+from connector.demo.servers.server_user import ServerUser
 from connector.errors import OperatorError, PreconditionError
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.waiting import wait_until
@@ -149,7 +150,7 @@ def test_programs_that_the_servers_user_cannot_reach_are_copied_once(folder: Pat
     for source in (package, package.with_name(package.name + ".libs")):
         subprocess.run(["cp", "-r", source, private], check=True)
     bins = private / package.name / "pginstall/bin"
-    user = postgres_binaries.ServerUser.choose()
+    user = ServerUser.choose("postgres")
     assert postgres_binaries.major_version(bins, user) is None
     with PostgresServer.start(folder, bin_dir=bins) as server:
         assert value(server.url(), "SELECT 1") == 1

@@ -14,9 +14,10 @@ from pymysql.connections import Connection
 from pymysql.constants import ER, FIELD_TYPE
 
 from connector.demo.servers.mariadb import MariadbServer
+from connector.demo.servers.mysql import MysqlServer
 from connector.mysql.connection import parse_url
 from connector.schema import TableName
-from tests.support.servers.mysql_server import MysqlServer
+from tests.support.servers.mysql_server import is_mysql
 from tests.support.waiting import wait_until
 
 # Tests are written in MariaDB's dialect; these patterns translate it for MySQL.
@@ -44,19 +45,19 @@ class MysqlDatabase:
     The members from `kind` on implement `tests.support.tested_database`.
     """
 
-    server: MariadbServer | MysqlServer
+    server: MariadbServer
     name: str
     lost = (pymysql.err.OperationalError, pymysql.err.InterfaceError)
 
     @property
     def is_mysql(self) -> bool:
         """Return whether the server is MySQL."""
-        return isinstance(self.server, MysqlServer)
+        return is_mysql(self.server)
 
     @property
     def is_old(self) -> bool:
         """Return whether the server is MySQL 8.0."""
-        return isinstance(self.server, MysqlServer) and self.server.release == "8.0"
+        return isinstance(self.server, MysqlServer)
 
     @property
     def url(self) -> str:
@@ -180,7 +181,7 @@ class MysqlDatabase:
 
 
 @contextlib.contextmanager
-def fresh_database(server: MariadbServer | MysqlServer, name: str) -> Iterator[MysqlDatabase]:
+def fresh_database(server: MariadbServer, name: str) -> Iterator[MysqlDatabase]:
     """Create a new database; drop it at the end."""
     database = MysqlDatabase(server, name)
     MysqlDatabase(server, "").execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")

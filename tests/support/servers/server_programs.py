@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from connector.demo.servers.postgres_binaries import ServerUser
+from connector.demo.servers.server_user import ServerUser
 
 CACHE = Path(__file__).resolve().parents[3] / ".cache"
 
@@ -19,6 +19,6 @@ def find_programs(name: str, scratch: Path) -> Path | None:
     folder = CACHE / name
     if not (folder / "bin").is_dir():
         return None
-    if ServerUser.choose().reaches(folder / "bin"):
+    if ServerUser.choose("mysql").reaches(folder / "bin"):
         return folder
     return Path(shutil.copytree(folder, scratch / name, symlinks=True, dirs_exist_ok=True))
