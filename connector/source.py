@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from connector.config import SourceConfig
 from connector.errors import TableError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
@@ -134,6 +135,21 @@ def unfit_tables(findings: Iterable[Finding]) -> list[TableError]:
     """Return the tables that a check has found unfit."""
     failed = (found for found in findings if found.state == "failed")
     return [TableError(f.table, f.detail, hint=f.fix) for f in failed if f.table is not None]
+
+
+def check_patterns(
+    config: SourceConfig, settings: Iterable[TableName], found: Collection[TableName], detail: str, fix: str
+) -> Iterator[Finding]:
+    """Report configured names and patterns that match no table, and settings of tables not captured.
+
+    `detail`, `fix`: what is wrong with a pattern that matches nothing, and what to do.
+    """
+    for pattern in config.tables:
+        one = config.model_copy(update={"tables": [pattern], "exclude": []})
+        if not any(one.captures(table) for table in found):
+            yield Finding(f"tables {pattern}", "failed", detail, fix, dropped=bool(found))
+    for name in sorted(set(settings) - set(found)):
+        yield Finding(f'[tables."{name}"]', "warning", "is not captured", "fix its name")
 
 
 def checked_tables(source: Source, among: Collection[TableName]) -> TableListing:

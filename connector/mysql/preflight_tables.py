@@ -32,7 +32,7 @@ from connector.mysql.log.schema_cache import captures
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
 from connector.schema import TableName
-from connector.source import Finding
+from connector.source import Finding, check_patterns
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,13 @@ class CheckContext:
 
 def check_tables(context: CheckContext) -> Iterator[Finding]:
     """Check the captured tables, and configured names without a table."""
-    yield from _check_patterns(context)
+    yield from check_patterns(
+        context.config,
+        context.tables,
+        [facts.table for facts in context.found],
+        f"no table that {context.user} may see matches",
+        "fix source.tables, create the table, or GRANT SELECT on it",
+    )
     yield from _check_views(context)
     for facts in context.found:
         checks = (
@@ -81,20 +87,6 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
         yield from (replace(problem, table=facts.table) for problem in problems)
         if not problems:
             yield Finding(f"table {facts.table}", "ok", "can be captured")
-
-
-def _check_patterns(context: CheckContext) -> Iterator[Finding]:
-    """Report names and patterns that match no table, and settings for tables that are not captured."""
-    for pattern in context.config.tables:
-        one = context.config.model_copy(update={"tables": [pattern], "exclude": []})
-        if not any(one.captures(facts.table) for facts in context.found):
-            yield Finding(
-                f"tables {pattern}", "failed", f"no table that {context.user} may see matches",
-                "fix source.tables, create the table, or GRANT SELECT on it", dropped=bool(context.found),
-            )  # fmt: skip
-    names = {facts.table for facts in context.found}
-    for name in sorted(context.tables.keys() - names):
-        yield Finding(f'[tables."{name}"]', "warning", "is not captured", "fix its name")
 
 
 def _check_views(context: CheckContext) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from connector.postgres.driver.choice import driver
 from connector.postgres.slot import copies, find_slot
 from connector.postgres.table_facts import TableFacts, find_tables, qualified
 from connector.schema import TableName
-from connector.source import Finding
+from connector.source import Finding, check_patterns
 
 LEAST_MINORS = {14: 18, 15: 13, 16: 9, 17: 5}
 """By major version. Earlier servers decode by an outdated publication what follows a transaction that was
@@ -215,7 +215,13 @@ def _check_slot(context: _CheckContext) -> Iterator[Finding]:
 
 
 def _check_tables(context: _CheckContext) -> Iterator[Finding]:
-    yield from _check_patterns(context)
+    yield from check_patterns(
+        context.config,
+        context.tables,
+        [facts.table for facts in context.found],
+        "no table matches",
+        "fix source.tables, or create the table",
+    )
     yield from _check_kinds(context)
     readable, naming = _unreadable(context), _naming(context)
     for table in context.found:
@@ -262,23 +268,6 @@ def _naming(context: _CheckContext) -> dict[int, str]:
     for oid, column, formatted in all_rows(context.connection, _NAMING, (oids, _NAMING_TYPES)):
         listed.setdefault(oid, []).append(f"{column} ({formatted})")
     return {oid: ", ".join(columns) for oid, columns in listed.items()}
-
-
-def _check_patterns(context: _CheckContext) -> Iterator[Finding]:
-    """Report names and patterns that match no table, and settings for tables that are not captured."""
-    for pattern in context.config.tables:
-        one = context.config.model_copy(update={"tables": [pattern], "exclude": []})
-        if not any(one.captures(table.table) for table in context.found):
-            yield Finding(
-                f"tables {pattern}",
-                "failed",
-                "no table matches",
-                "fix source.tables, or create the table",
-                dropped=bool(context.found),
-            )
-    names = {table.table for table in context.found}
-    for name in sorted(context.tables.keys() - names):
-        yield Finding(f'[tables."{name}"]', "warning", "is not captured", "fix its name")
 
 
 def _check_kinds(context: _CheckContext) -> Iterator[Finding]:

@@ -17,8 +17,9 @@ from connector.source import ResumePoint
 from connector.testing.memory_database import MemoryDatabase, RowLockedError
 from connector.testing.memory_log import MemoryLogReader
 from connector.testing.memory_source import MemorySource
+from tests.support.agent_thread import AgentThread
+from tests.support.background import Background
 from tests.support.cuts import manifests_in, read_events
-from tests.support.waiting import wait_until
 
 STORE_CALLS = "put put_file create read read_versioned replace list folders delete".split()
 
@@ -81,62 +82,24 @@ class CheckedSource(MemorySource):
         return reader
 
 
-class Agent:
+class Agent(AgentThread):
     """A capture loop in its own thread."""
+
+    patience_seconds = 15.0
+    pause_seconds = 0.005
 
     def __init__(self, database: MemoryDatabase, store: Any, **settings: Any) -> None:
         change_bytes = settings.pop("change_bytes", 100)
         self.config = config_of(**settings)
         self.store = MortalStore(store)
         self.source = CheckedSource(database, self.config.source, store, change_bytes=change_bytes)
-        self.capture = Capture(self.source, self.store, self.config)
-        self.error: BaseException | None = None
-        self._landed = store
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        super().__init__(Capture(self.source, self.store, self.config), store)
 
-    @property
-    def ended(self) -> bool:
-        """Return whether the thread has ended."""
-        return self._thread.ident is not None and not self._thread.is_alive()
-
-    def start(self) -> None:
-        """Start without `with`, for an agent that is expected to fail."""
-        self._thread.start()
-
-    def __enter__(self) -> Agent:
-        self.start()
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self.capture.stop()
-        self.join()
-        if kind is None and self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        try:
-            self.capture.run()
-        except BaseException as error:
-            self.error = error
-
-    def join(self, seconds: float = 10) -> None:
+    def join(self, seconds: float = 10) -> BaseException | None:
         """Wait until the thread ends; fail after `seconds`, or if a position was confirmed too soon."""
-        self._thread.join(seconds)
-        assert not self._thread.is_alive(), "capture did not end"
+        error = super().join(seconds)
         assert self.source.confirmed_too_soon == []
-
-    def wait(self, condition: Callable[[Manifest], Any], what: str, seconds: float = 15) -> Manifest:
-        """Wait for a manifest that meets a condition; fail at once if the agent fails."""
-
-        def found() -> Manifest | None:
-            manifest = newest_manifest(self._landed)
-            if manifest is not None and condition(manifest):
-                return manifest
-            if self.error is not None:
-                raise AssertionError(f"the agent ended while waiting until {what}") from self.error
-            return None
-
-        return wait_until(found, what, seconds=seconds, pause=0.005)
+        return error
 
     def wait_dumped(self) -> Manifest:
         """Wait until every table is dumped and no dump is active."""
@@ -165,25 +128,17 @@ def config_of(**settings: Any) -> Config:
     return Config.model_validate({"source": source, "landing": landing, "dump": dump})
 
 
-class Writer:
+class Writer(Background):
     """Writes randomly to `public.items` (id; a, b) and `public.parts` (area, number; note)."""
 
     def __init__(self, database: MemoryDatabase, seed: int = 0) -> None:
         self.database, self.random = database, random.Random(seed)
         self._count = 0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        super().__init__()
 
-    def __enter__(self) -> Writer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(0.001):
+    def work(self) -> None:
+        """Write again and again."""
+        while not self.stopping.wait(0.001):
             self.step()
 
     def step(self) -> None:

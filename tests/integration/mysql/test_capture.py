@@ -24,6 +24,7 @@ from connector.mysql.server import end_of_log
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
+from tests.support.background import Background
 from tests.support.captured import landed_tables
 from tests.support.cuts import Table, add_manifest, manifests_in
 from tests.support.mysql_source import reader_of
@@ -118,26 +119,17 @@ def assert_equal(mariadb: MysqlDatabase, store: LocalStore, name: str) -> None:
     assert found == expected
 
 
-class Load:
+class Load(Background):
     """A writer that inserts, updates, deletes, moves keys and truncates, in transactions."""
 
     def __init__(self, mariadb: MysqlDatabase, seed: int) -> None:
+        super().__init__()
         self._mariadb, self._random = mariadb, random.Random(seed)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def work(self) -> None:
         pick = self._random
         with self._mariadb.connect() as connection, connection.cursor() as cursor:
-            while not self._stopping.wait(0.001):
+            while not self.stopping.wait(0.001):
                 cursor.execute("BEGIN")
                 for _ in range(pick.randint(1, 4)):
                     key = pick.randint(0, 1200)

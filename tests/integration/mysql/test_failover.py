@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from tests.integration.mysql.test_capture import (
     wait_caught_up,
 )
 from tests.integration.mysql.test_continuity import copy_disk, put_back, restart_with
+from tests.support.background import Background
 from tests.support.cuts import manifests_in
 from tests.support.mysql_source import reader_of, source_of
 from tests.support.replication import Replicated, replicated
@@ -106,27 +106,18 @@ def purge_log(database: MysqlDatabase) -> None:
     wait_until(purged, "its log is purged")
 
 
-class OtherDomain:
+class OtherDomain(Background):
     """A second writer; in MariaDB in a domain of its own, which replicas may commit in any order."""
 
     def __init__(self, database: MysqlDatabase) -> None:
+        super().__init__()
         self._database = database
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> OtherDomain:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def work(self) -> None:
         with self._database.connect() as connection, connection.cursor() as cursor:
             if not self._database.is_mysql:
                 cursor.execute("SET SESSION gtid_domain_id = 7")
-            while not self._stopping.wait(0.001):
+            while not self.stopping.wait(0.001):
                 cursor.execute("UPDATE side SET n = n + 1 WHERE id <= 3")
                 cursor.execute("REPLACE INTO side VALUES (floor(10 + rand() * 30), floor(rand() * 1000))")
 

@@ -6,8 +6,7 @@ import contextlib
 import io
 import shutil
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ from connector.config import Config
 from connector.demo.servers.postgres import PostgresServer
 from connector.errors import GapError, TransientError
 from connector.landing.manifest import DumpState, InvisibleCommit, Manifest
-from connector.landing.manifest_store import commit_manifest, newest_manifest
+from connector.landing.manifest_store import commit_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.postgres.log.reader import PostgresLogReader
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import KeyRange
 from connector.testing.memory_store import MemoryStore
+from tests.support.agent_thread import AgentThread
 from tests.support.cuts import manifests_in
 from tests.support.waiting import wait_until
 
@@ -59,8 +59,8 @@ def execute(server: PostgresServer, *statements: str) -> Any:
         return cursor.fetchone()[0] if cursor.description else None
 
 
-class Agent:
-    """A capture of the server's table in a thread of its own; a context manager that ends it well."""
+class Agent(AgentThread):
+    """A capture of the server's table."""
 
     def __init__(
         self, server: PostgresServer, store: MemoryStore, on_gap: str = "repair", url: str | None = None
@@ -79,36 +79,9 @@ class Agent:
                 "landing": {"url": "/nowhere", "flush_seconds": 0.05, "heartbeat_seconds": 0.2},
             }
         )
-        self.store, self.error = store, None
-        self._source = PostgresSource(config.source, config.tables)
-        self.capture = Capture(self._source, store, config)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Agent:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self.capture.stop()
-        self._thread.join(30)
-        self._source.close()
-        if kind is None and self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        try:
-            self.capture.run()
-        except BaseException as error:
-            self.error: BaseException | None = error
-
-    def wait(self, condition: Callable[[Manifest], bool], what: str) -> Manifest:
-        def found() -> Manifest | None:
-            if self.error is not None:
-                raise self.error
-            manifest = newest_manifest(self.store)
-            return manifest if manifest is not None and condition(manifest) else None
-
-        return wait_until(found, what, seconds=60)
+        self.store = store
+        source = PostgresSource(config.source, config.tables)
+        super().__init__(Capture(source, store, config), store, source.close)
 
     def wait_landed(self, key: int) -> Manifest:
         return self.wait(lambda _: key in landed(self.store, "log"), f"row {key} has landed")
@@ -154,7 +127,7 @@ def test_a_disk_that_was_restored_is_a_gap_though_its_log_has_grown_past_ours(se
     while end_of_log(server) <= before.position:
         execute(server, "CREATE TABLE other (id int)", "DROP TABLE other")
     with pytest.raises(GapError, match="restored or replaced"), Agent(server, store, on_gap="stop") as agent:
-        agent.wait(lambda _: False, "it ends")
+        agent.join()
     with Agent(server, store) as agent:
         after = agent.wait(lambda m: m.epoch == 2 and m.exact, "all is dumped again")
     assert [gap.after for gap in after.gaps] == [before.position]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,13 +14,13 @@ from connector.capture.loop import Capture
 from connector.config import Config
 from connector.errors import GapError, TableError
 from connector.landing.manifest import Manifest
-from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.postgres import publication, source
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import KeyRange
 from connector.testing.memory_store import MemoryStore
+from tests.support.agent_thread import AgentThread
 from tests.support.cuts import Table, add_manifest, manifests_in
 from tests.support.servers.postgres import Database
 from tests.support.waiting import wait_until
@@ -35,8 +34,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
 
 
-class Agent:
-    """A capture of one database in a thread of its own, into a store that outlives it."""
+class Agent(AgentThread):
+    """A capture of one database."""
 
     def __init__(
         self, database: Database, store: MemoryStore, *, on_gap: str = "repair", **source: Any
@@ -45,45 +44,9 @@ class Agent:
         more = {"publication": "it", "tables": ["public.*"], "on_gap": on_gap}
         landing = {"url": "/nowhere", "flush_seconds": 0.05, "heartbeat_seconds": 0.1}
         config = Config.model_validate({"source": {**settings, **more, **source}, "landing": landing})
-        self.database, self.store, self.error = database, store, None
-        self._source = PostgresSource(config.source, config.tables)
-        self._capture = Capture(self._source, store, config)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Agent:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self._capture.stop()
-        self.join()
-        if kind is None and self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        try:
-            self._capture.run()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._source.close()
-
-    def join(self) -> BaseException | None:
-        """Wait for its end; the error it ended with."""
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "capture did not end"
-        return self.error
-
-    def wait(self, condition: Callable[[Manifest], Any], what: str) -> Manifest:
-        """Wait for a manifest; fails at once when the agent has ended."""
-
-        def found() -> Manifest | None:
-            if self.error is not None:
-                raise AssertionError(f"the agent ended while waiting until {what}") from self.error
-            manifest = newest_manifest(self.store)
-            return manifest if manifest is not None and condition(manifest) else None
-
-        return wait_until(found, what, seconds=40)
+        self.database, self.store = database, store
+        self.source = PostgresSource(config.source, config.tables)
+        super().__init__(Capture(self.source, store, config), store, self.source.close)
 
     def wait_exact(self) -> Manifest:
         """Wait until a cut is exact and at the end of the log as it is now."""
@@ -216,12 +179,12 @@ def test_lost_changes_stop_the_agent_where_that_is_configured_and_its_hint_leads
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
     agent = Agent(database, store, on_gap="stop")
-    agent.__enter__()
+    agent.start()
     agent.wait_exact()
     unseen(database)
     for stopped in (agent, Agent(database, store, on_gap="stop")):
         if stopped is not agent:
-            stopped.__enter__()
+            stopped.start()
         error = stopped.join()
         assert isinstance(error, GapError)
         assert "public.t: it, or part of it, was missing from the publication for a time" in str(error)
@@ -389,7 +352,7 @@ def test_a_key_that_is_renamed_or_replaced_quarantines_its_table_with_that_reaso
         ask(store, "u")
         agent.wait_equal("t", "u")
         database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, v)")
-        dump = agent._source.open_tables()
+        dump = agent.source.open_tables()
         try:
             with pytest.raises(TableError), dump.open_chunk(t, KeyRange(("1",), None)):
                 pass

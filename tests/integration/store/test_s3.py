@@ -25,6 +25,7 @@ from connector.store.factory import open_store
 from connector.store.probe import probe
 from connector.store.protocol import Store
 from tests.support.servers.s3_server import S3, S3Server, versitygw_path
+from tests.support.store_contract import replace_needs_the_version_that_is_there
 
 
 def opened(s3: S3, monkeypatch: pytest.MonkeyPatch, prefix: str = "/landing", **changes: Any) -> Store:
@@ -90,13 +91,7 @@ def test_of_many_creates_at_once_one_succeeds(store: Store) -> None:
 
 
 def test_a_replace_needs_the_version_that_is_there(store: Store) -> None:
-    assert store.replace("lease.json", b"x", '"0123456789abcdef0123456789abcdef"') is None
-    first = store.replace("lease.json", b"one", None)
-    assert first is not None
-    assert store.replace("lease.json", b"other", None) is None
-    second = store.replace("lease.json", b"two", first)
-    assert store.replace("lease.json", b"three", first) is None
-    assert store.read_versioned("lease.json") == (b"two", second)
+    replace_needs_the_version_that_is_there(store, '"0123456789abcdef0123456789abcdef"')
 
 
 @pytest.mark.parametrize("mib", [1, 40])

@@ -143,6 +143,14 @@ def is_quarantined(manifest: Manifest) -> bool:
     return manifest.tables[TableName.parse("public.items")].state == "quarantined"
 
 
+def quarantine_items(agent: Agent, database: MemoryDatabase) -> None:
+    """Quarantine a table by a change that can't be decoded; later ones can."""
+    agent.source.undecodable["public.items"] = "odd value"
+    insert(database, 1001)
+    agent.wait(is_quarantined, "it is quarantined")
+    agent.source.undecodable.clear()
+
+
 def test_a_changed_key_quarantines_the_table_and_a_full_dump_takes_it_up(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
@@ -231,10 +239,7 @@ def test_a_table_that_cannot_be_decoded_is_quarantined_while_the_others_go_on(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     with dumped(database, store) as agent:
-        agent.source.undecodable["public.items"] = "odd value"
-        insert(database, 1001)
-        agent.wait(is_quarantined, "it is quarantined")
-        agent.source.undecodable.clear()
+        quarantine_items(agent, database)
         insert(database, 1003)
         with database.transaction() as transaction:
             transaction.insert("public.parts", area="z9", number=999, note="n", c=None)
@@ -254,10 +259,7 @@ def test_a_released_table_waits_for_commits_that_did_not_land_and_are_not_visibl
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     with dumped(database, store) as agent:
-        agent.source.undecodable["public.items"] = "odd value"
-        insert(database, 1001)
-        agent.wait(is_quarantined, "it is quarantined")
-        agent.source.undecodable.clear()
+        quarantine_items(agent, database)
         insert(database, 1003, visible=False)  # never lands, and no chunk sees it yet
         agent.wait_caught_up()
         request = submit(store, DumpRequest(tables=["public.items"]))
@@ -277,9 +279,7 @@ def test_a_table_that_is_quarantined_stays_so_over_a_restart_and_a_gap(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     with dumped(database, store) as agent:
-        agent.source.undecodable["public.items"] = "odd value"
-        insert(database, 1001)
-        agent.wait(is_quarantined, "it is quarantined")
+        quarantine_items(agent, database)
     database.slots.clear()
     with Agent(database, store) as agent:
         manifest = agent.wait(

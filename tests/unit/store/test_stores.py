@@ -25,6 +25,7 @@ from connector.store.local import LocalStore
 from connector.store.probe import probe
 from connector.store.protocol import Store
 from connector.testing.memory_store import MemoryStore
+from tests.support.store_contract import replace_needs_the_version_that_is_there
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -98,13 +99,7 @@ def run_together(work: Callable[[int], None], times: int) -> None:
 
 
 def test_a_replace_needs_the_version_that_is_there(store: Store) -> None:
-    assert store.replace("lease.json", b"x", "no such version") is None
-    first = store.replace("lease.json", b"one", None)
-    assert first is not None
-    assert store.replace("lease.json", b"other", None) is None
-    second = store.replace("lease.json", b"two", first)
-    assert store.replace("lease.json", b"three", first) is None
-    assert store.read_versioned("lease.json") == (b"two", second)
+    replace_needs_the_version_that_is_there(store, "no such version")
 
 
 def test_a_list_is_in_order_and_goes_into_folders(store: Store) -> None:
