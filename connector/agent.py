@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from connector.capture.layout_history import LayoutVersion, layout_history
 from connector.capture.loop import Capture, Progress
-from connector.capture.manifest_history import ManifestLog, check_identity
+from connector.capture.manifest_history import ManifestHistory, check_identity
 from connector.capture.retry import retrying
 from connector.config import Config
 from connector.errors import (
@@ -183,9 +183,9 @@ def _record_log_off(config: Config, store: Store, source: Source) -> None:
         return
     lease = _acquire_lease(config, store)
     try:
-        manifest_log = ManifestLog(store, lease.term)
-        manifest_log.load(lambda landed: landed.source)
-        manifest_log.note_log_off(source.identity)
+        manifest_history = ManifestHistory(store, lease.term)
+        manifest_history.load(lambda landed: landed.source)
+        manifest_history.note_log_off(source.identity)
     finally:
         lease.release()
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.lander import Lander
-from connector.capture.manifest_history import ManifestLog
+from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import HINT, Tables
 from connector.config import Config
 from connector.errors import GapError, TableError
@@ -34,7 +34,7 @@ from connector.source import (
 
 def start_capturing(
     source: Source,
-    manifest_log: ManifestLog,
+    manifest_history: ManifestHistory,
     lander: Lander,
     tables: Tables,
     dumps: DumpQueue,
@@ -51,10 +51,10 @@ def start_capturing(
     for schema in listed.schemas:
         lander.ensure_schema(schema)
     catalog_snapshot = queue_initial_and_repair_dumps(
-        source, manifest_log, tables, dumps, listed, prepared, config
+        source, manifest_history, tables, dumps, listed, prepared, config
     )
     if tables.notices or dumps.news:
-        commit_queued(manifest_log, tables, dumps, prepared)
+        commit_queued(manifest_history, tables, dumps, prepared)
     return catalog_snapshot.position
 
 
@@ -68,7 +68,7 @@ def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName])
 
 def queue_initial_and_repair_dumps(
     source: Source,
-    manifest_log: ManifestLog,
+    manifest_history: ManifestHistory,
     tables: Tables,
     dumps: DumpQueue,
     listed: TableListing,
@@ -98,13 +98,17 @@ def queue_initial_and_repair_dumps(
     barrier = source.take_xid_barrier() if undumped or new else None
     postponed = {name for name in undumped if dumps.postpone(name, catalog_snapshot.position, barrier)}
     added = [name for name in prepared.added if name not in postponed]
-    repair_unlogged(source, tables, dumps, catalog_snapshot, manifest_log.next_number, config, added=added)
+    repair_unlogged(
+        source, tables, dumps, catalog_snapshot, manifest_history.next_number, config, added=added
+    )
     for schema in new:
         name, floor = schema.table, catalog_snapshot.position
         tables.add(schema)
         tables.states[name].fingerprint = catalog_snapshot.tables.get(name)
         tables.notice(name, "schema", "capture begins")
-        dumps.add(name, manifest=manifest_log.next_number, reason="initial", floor=floor, xid_barrier=barrier)
+        dumps.add(
+            name, manifest=manifest_history.next_number, reason="initial", floor=floor, xid_barrier=barrier
+        )
     dumps.start_unblocked(source.position_past_barrier)
     return catalog_snapshot
 
@@ -125,17 +129,17 @@ def _awaiting_publication(tables: Tables, prepared: PreparedSource) -> set[Table
 
 
 def commit_queued(
-    manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, prepared: PreparedSource
+    manifest_history: ManifestHistory, tables: Tables, dumps: DumpQueue, prepared: PreparedSource
 ) -> None:
     """Commit what was queued; durable on return. An xid barrier counts only if a dump was queued."""
-    began = any(dump.started_in == manifest_log.next_number for dump in dumps.states)
+    began = any(dump.started_in == manifest_history.next_number for dump in dumps.states)
     barrier = prepared.not_yet_visible if began else ()
-    manifest_log.commit(
+    manifest_history.commit(
         notices=tables.take_notices(),
         tables=tables.snapshot(),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
-        not_yet_visible=[*manifest_log.newest.not_yet_visible, *barrier],
+        not_yet_visible=[*manifest_history.newest.not_yet_visible, *barrier],
     )
 
 

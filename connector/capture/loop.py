@@ -30,7 +30,7 @@ from connector.capture.catalog_changes import repair_unlogged, start_capturing, 
 from connector.capture.catalog_watcher import CatalogWatcher
 from connector.capture.dump_workers import DumpWorkers
 from connector.capture.lander import LandedSegment, Lander, Landings
-from connector.capture.manifest_history import ManifestLog
+from connector.capture.manifest_history import ManifestHistory
 from connector.capture.request_intake import RequestIntake
 from connector.capture.startup import begin_or_resume, ensure_log_continues, resume_point_of
 from connector.capture.tables import Repair
@@ -87,7 +87,7 @@ class Capture:
         self._source, self._store, self._config = source, store, config
         self._stopping = threading.Event()
         self._unfit = unfit
-        self._manifest_log = ManifestLog(store, term, self._stopping)
+        self._manifest_history = ManifestHistory(store, term, self._stopping)
         self._lander = Lander(store)
         self._failure: BaseException | None = None
         self._last_commit = time.monotonic()
@@ -113,7 +113,7 @@ class Capture:
             if self._open():
                 self._capture()
         except LogOffError:
-            self._manifest_log.note_log_off(self._source.identity)
+            self._manifest_history.note_log_off(self._source.identity)
             raise
         finally:
             self._lander.close()
@@ -126,7 +126,7 @@ class Capture:
         while not self._stopping.is_set():
             try:
                 self._tables, self._dumps = begin_or_resume(
-                    self._source, self._manifest_log, self._lander, self._config, self._unfit
+                    self._source, self._manifest_history, self._lander, self._config, self._unfit
                 )
                 return True
             except TransientError as error:
@@ -161,14 +161,14 @@ class Capture:
     def _follow_until_stopped(self) -> None:
         attempt = 0
         while not self._stopping.is_set():
-            before = self._manifest_log.newest.number
+            before = self._manifest_history.newest.number
             try:
                 self._follow()
             except TransientError as error:
                 if self._stopping.is_set():
                     log.warning("%s; stopping without a last commit; nothing is lost", error)
                     break
-                attempt = 0 if self._manifest_log.newest.number > before else attempt + 1
+                attempt = 0 if self._manifest_history.newest.number > before else attempt + 1
                 self._wait_before_reconnecting(error, attempt)
 
     def _wait_before_reconnecting(self, error: TransientError, attempt: int) -> None:
@@ -180,9 +180,9 @@ class Capture:
     def _follow(self) -> None:
         """Follow the log over one connection, from the newest manifest's position."""
         self._source.ensure_logging()
-        ensure_log_continues(self._source, self._manifest_log, self._tables, self._dumps, self._config)
+        ensure_log_continues(self._source, self._manifest_history, self._tables, self._dumps, self._config)
         self._prepare_new_and_released()
-        newest = self._manifest_log.newest
+        newest = self._manifest_history.newest
         reader = self._source.open_log(newest.epoch, resume_point_of(newest))
         if not reader.unbroken:
             self._dumps.requeue_uncommitted()
@@ -203,7 +203,7 @@ class Capture:
         self._dumps.pause()
         self._checked_at = start_capturing(
             self._source,
-            self._manifest_log,
+            self._manifest_history,
             self._lander,
             self._tables,
             self._dumps,
@@ -222,7 +222,7 @@ class Capture:
         if batch_complete or self._flush_due(reader, landings, started):
             self._land(reader, landings)
         self._commit_landed(reader, landings)
-        self._intake.serve(self._manifest_log.next_number, self._manifest_log.newest.position)
+        self._intake.serve(self._manifest_history.next_number, self._manifest_history.newest.position)
         self._tables_to_start |= self._intake.take_released()
         self._apply_catalog_changes(self._watch.take())
         if time.monotonic() - self._unblocked_at >= UNBLOCK_SECONDS:
@@ -242,7 +242,7 @@ class Capture:
             self._tables,
             self._dumps,
             catalog_snapshot,
-            self._manifest_log.next_number,
+            self._manifest_history.next_number,
             self._config,
         )
         new = catalog_snapshot.tables.keys() - self._tables.states.keys()
@@ -254,7 +254,7 @@ class Capture:
 
     def _stop_capturing_dropped(self, catalog_snapshot: CatalogSnapshot) -> None:
         """Leave tables that two checks did not find (a RENAME may hide one), once their log has landed."""
-        landed = self._manifest_log.newest.position
+        landed = self._manifest_history.newest.position
         gone = self._tables.states.keys() - catalog_snapshot.existing
         stop_capturing(
             self._tables, self._dumps, {n for n in gone if self._dropped.get(n, landed + 1) <= landed}
@@ -292,7 +292,7 @@ class Capture:
         waited = time.monotonic() - self._last_commit
         high = self._dumps.lowest_high_watermark()
         chunk_ready = high is not None and high <= reader.position
-        moved_idly = reader.position > self._manifest_log.newest.position and not reader.buffered_rows
+        moved_idly = reader.position > self._manifest_history.newest.position and not reader.buffered_rows
         settings = self._config.landing
         return (
             ((chunk_ready or self._has_news()) and waited >= min(1.0, settings.flush_seconds))
@@ -324,11 +324,11 @@ class Capture:
         reader.confirm(landed.position)
 
     def _nothing_landed(self) -> LandedSegment:
-        newest = self._manifest_log.newest
+        newest = self._manifest_history.newest
         return LandedSegment(newest.position, gtids=newest.gtids, gtids_needed=newest.gtids_needed)
 
     def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
-        number = self._manifest_log.next_number
+        number = self._manifest_history.next_number
         not_yet_visible = reader.not_yet_visible(
             landed.position
         )  # may fail: before anything is counted as committed
@@ -339,18 +339,18 @@ class Capture:
         files = self._tables.landing(landed.files)
         files += self._claim_committable_chunks(landed.position, number)
         failpoint.reach("files-landed")
-        self._manifest_log.commit(
+        self._manifest_history.commit(
             position=landed.position,
             gtids=landed.gtids,
             gtids_needed=landed.gtids_needed,
-            source_committed_at=landed.committed_at or self._manifest_log.newest.source_committed_at,
+            source_committed_at=landed.committed_at or self._manifest_history.newest.source_committed_at,
             files=files,
             notices=self._tables.take_notices(),
             tables=self._tables.snapshot(number),
             dumps=self._dumps.snapshot(),
             last_dump_number=self._dumps.last_number,
             not_yet_visible=not_yet_visible,
-            last_commit=landed.last_commit or self._manifest_log.newest.last_commit,
+            last_commit=landed.last_commit or self._manifest_history.newest.last_commit,
         )
         failpoint.reach("manifest-committed")
         self._last_commit = time.monotonic()
@@ -403,11 +403,11 @@ class Capture:
         self._land(reader, landings)
         while landings.in_flight:
             self._commit_landed(reader, landings, wait=True)
-        newest = self._manifest_log.newest
+        newest = self._manifest_history.newest
         if self._has_news() or self._tables.notices or self._dumps.has_committable(newest.position):
             self._commit(self._nothing_landed(), reader)
         log.info(
             "stopped at %s, manifest %s",
-            self._manifest_log.newest.position_text,
-            self._manifest_log.newest.number,
+            self._manifest_history.newest.position_text,
+            self._manifest_history.newest.number,
         )

@@ -1,4 +1,4 @@
-"""The manifest log: the newest manifest, and the only way to write the next.
+"""The manifest history: the newest manifest, and the only way to write the next.
 
 Invariant: `commit` returns only when manifest N+1 is durable and is ours. A crash leaves manifest N or
 manifest N+1, and perhaps files that no manifest names. Within an epoch, positions never go back.
@@ -29,7 +29,7 @@ from connector.store.protocol import Store
 log = logging.getLogger(__name__)
 
 
-class ManifestLog:
+class ManifestHistory:
     """The linear history of one source, as its active agent writes it."""
 
     def __init__(self, store: Store, term: int, stop: threading.Event | None = None) -> None:

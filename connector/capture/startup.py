@@ -29,7 +29,7 @@ from connector.capture.catalog_changes import (
 )
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.lander import Lander
-from connector.capture.manifest_history import ManifestLog, check_identity
+from connector.capture.manifest_history import ManifestHistory, check_identity
 from connector.capture.tables import Tables
 from connector.config import Config
 from connector.errors import GapError, PreconditionError, TableError, TransientError
@@ -53,7 +53,7 @@ def resume_point_of(manifest: Manifest) -> ResumePoint:
 
 def begin_or_resume(
     source: Source,
-    manifest_log: ManifestLog,
+    manifest_history: ManifestHistory,
     lander: Lander,
     config: Config,
     unfit: Sequence[TableError] = (),
@@ -62,22 +62,22 @@ def begin_or_resume(
 
     The first or next manifest is durable on return. `SourceMismatchError` and `PreconditionError` write
     nothing, nor does `GapError` for a log that is lost (when configured to stop). After a `TransientError` it
-    can be called again. `LogOffError` is for the caller to record (`ManifestLog.note_log_off`).
+    can be called again. `LogOffError` is for the caller to record (`ManifestHistory.note_log_off`).
     """
-    newest = manifest_log.load(source.identity)
+    newest = manifest_history.load(source.identity)
     source.ensure_logging()
     listed = source.tables().without(unfit)
     _require_some(listed, newest, config)
     if newest is None:
-        return _begin(source, manifest_log, lander, listed)
-    tables, dumps = _resume(newest, lander, listed)
+        return _begin(source, manifest_history, lander, listed)
+    tables, dumps = _resume(newest, lander)
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
-    ensure_log_continues(source, manifest_log, tables, dumps, config)
+    ensure_log_continues(source, manifest_history, tables, dumps, config)
     prepared = source.prepare()
     for schema in listed.schemas:
         lander.ensure_schema(schema)
-    queue_initial_and_repair_dumps(source, manifest_log, tables, dumps, listed, prepared, config)
-    commit_queued(manifest_log, tables, dumps, prepared)
+    queue_initial_and_repair_dumps(source, manifest_history, tables, dumps, listed, prepared, config)
+    commit_queued(manifest_history, tables, dumps, prepared)
     log.info("resuming after manifest %s at %s", newest.number, newest.position_text)
     return tables, dumps
 
@@ -102,7 +102,7 @@ def _require_some(listed: TableListing, newest: Manifest | None, config: Config)
 
 
 def _begin(
-    source: Source, manifest_log: ManifestLog, lander: Lander, listed: TableListing
+    source: Source, manifest_history: ManifestHistory, lander: Lander, listed: TableListing
 ) -> tuple[Tables, DumpQueue]:
     source.prepare()
     resume_point = source.begin_log(fresh=False)
@@ -122,7 +122,7 @@ def _begin(
     for problem in listed.unfit:
         tables.quarantine_unfit(problem, resume_point.position)
     dumps.start_unblocked(source.position_past_barrier)
-    manifest_log.begin(
+    manifest_history.begin(
         source.identity().model_copy(update={"server": resume_point.server}),
         epoch=1,
         position=resume_point.position,
@@ -136,7 +136,7 @@ def _begin(
     )
     log.info(
         "beginning a new history at %s, %s tables to dump",
-        manifest_log.newest.position_text,
+        manifest_history.newest.position_text,
         len(listed.schemas),
     )
     return tables, dumps
@@ -159,7 +159,7 @@ def _resume(newest: Manifest, lander: Lander, listed: TableListing) -> tuple[Tab
 
 
 def ensure_log_continues(
-    source: Source, manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, config: Config
+    source: Source, manifest_history: ManifestHistory, tables: Tables, dumps: DumpQueue, config: Config
 ) -> bool:
     """Check whether the log after the newest manifest is whole; if not, begin a new epoch and return True.
 
@@ -167,14 +167,14 @@ def ensure_log_continues(
     after a failover, with the unfinished work going on instead.
     `FencedError` if the log is ahead because another agent has gone on.
     """
-    newest = manifest_log.newest
+    newest = manifest_history.newest
     reason = newest.pending_gap or source.check_resumable(resume_point_of(newest))
     if reason is None:
         return False
-    manifest_log.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
+    manifest_history.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
     check_identity(newest.source, source.identity(newest))  # the address may now lead to another database
     if isinstance(reason, Failover):
-        _resume_after_failover(manifest_log, tables, dumps, reason)
+        _resume_after_failover(manifest_history, tables, dumps, reason)
         return True
     if config.source.on_gap == "stop":
         raise GapError(
@@ -186,7 +186,7 @@ def ensure_log_continues(
     epoch = newest.epoch + 1
     dumps.restart_in_epoch(epoch)
     for name in tables.captured():
-        dumps.add(name, manifest=manifest_log.next_number, reason="repair")
+        dumps.add(name, manifest=manifest_history.next_number, reason="repair")
     gap = Gap(
         epoch=epoch,
         after=newest.position,
@@ -195,34 +195,38 @@ def ensure_log_continues(
         found_at=datetime.now(timezone.utc),
     )
     tables.notice(None, "gap", reason)
-    _commit_epoch(manifest_log, tables, dumps, resume_point, gaps=[*newest.gaps, gap], pending_gap=None)
+    _commit_epoch(manifest_history, tables, dumps, resume_point, gaps=[*newest.gaps, gap], pending_gap=None)
     return True
 
 
 def _resume_after_failover(
-    manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, failover: Failover
+    manifest_history: ManifestHistory, tables: Tables, dumps: DumpQueue, failover: Failover
 ) -> None:
     """Begin the epoch of another server's log, in which nothing is missing, or stay in the old epoch."""
     log.warning("failover: %s", failover.reason)
     if failover.same_positions:
         tables.notice(None, "failover", failover.reason)
-        manifest_log.commit(
+        manifest_history.commit(
             notices=tables.take_notices(),
-            source=manifest_log.newest.source.model_copy(update={"server": failover.resume_point.server}),
+            source=manifest_history.newest.source.model_copy(update={"server": failover.resume_point.server}),
         )
         return
-    dumps.continue_in_epoch(manifest_log.newest.epoch + 1, manifest=manifest_log.next_number)
+    dumps.continue_in_epoch(manifest_history.newest.epoch + 1, manifest=manifest_history.next_number)
     tables.notice(None, "failover", failover.reason)
-    _commit_epoch(manifest_log, tables, dumps, failover.resume_point)
+    _commit_epoch(manifest_history, tables, dumps, failover.resume_point)
 
 
 def _commit_epoch(
-    manifest_log: ManifestLog, tables: Tables, dumps: DumpQueue, resume_point: ResumePoint, **changes: Any
+    manifest_history: ManifestHistory,
+    tables: Tables,
+    dumps: DumpQueue,
+    resume_point: ResumePoint,
+    **changes: Any,
 ) -> None:
     tables.begin_epoch()
-    manifest_log.commit(
+    manifest_history.commit(
         notices=tables.take_notices(),
-        source=manifest_log.newest.source.model_copy(update={"server": resume_point.server}),
+        source=manifest_history.newest.source.model_copy(update={"server": resume_point.server}),
         epoch=dumps.epoch,
         position=resume_point.position,
         gtids=resume_point.gtids,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.lander import Lander
-from connector.capture.manifest_history import ManifestLog
+from connector.capture.manifest_history import ManifestHistory
 from connector.capture.startup import begin_or_resume
 from connector.capture.tables import Tables
 from connector.config import Config
@@ -21,12 +21,12 @@ class Start:
     def __init__(self, database: MemoryDatabase, store: MemoryStore, config: Config | None = None) -> None:
         self.config = config or config_of()
         self.source = MemorySource(database, self.config.source)
-        self.manifest_log = ManifestLog(store, 1)
+        self.manifest_history = ManifestHistory(store, 1)
         self.lander = Lander(store)
 
     def open(self) -> tuple[Tables, DumpQueue]:
-        return begin_or_resume(self.source, self.manifest_log, self.lander, self.config)
+        return begin_or_resume(self.source, self.manifest_history, self.lander, self.config)
 
     @property
     def newest(self) -> Manifest:
-        return self.manifest_log.newest
+        return self.manifest_history.newest

@@ -10,7 +10,7 @@ import pytest
 from connector import agent
 from connector.capture import retry
 from connector.capture.lander import Lander
-from connector.capture.manifest_history import ManifestLog
+from connector.capture.manifest_history import ManifestHistory
 from connector.capture.startup import begin_or_resume
 from connector.errors import DeltatideError, LogOffError, PreconditionError, TransientError
 from connector.landing.format import LEASE
@@ -102,7 +102,7 @@ def test_a_name_that_matches_nothing_ends_the_first_start_alone_later_the_table_
     with pytest.raises(PreconditionError, match=r"tables public\.gone: no table matches"):
         agent.run(config_of())
     config = config_of()
-    begin_or_resume(source, ManifestLog(store, 1), Lander(store), config)
+    begin_or_resume(source, ManifestHistory(store, 1), Lander(store), config)
     agent.run(config)
     assert "tables public.gone: no table matches" in caplog.text
 
@@ -119,7 +119,7 @@ def test_a_name_that_matches_nothing_ends_the_first_start_alone_later_the_table_
 def test_a_server_without_its_log_is_recorded_as_a_gap_whatever_else_ends_the_start(
     source: CheckedSource, store: MemoryStore, moment: str, error: DeltatideError | None
 ) -> None:
-    begin_or_resume(source, ManifestLog(store, 1), Lander(store), config_of())
+    begin_or_resume(source, ManifestHistory(store, 1), Lander(store), config_of())
     source.fail("ensure_logging", error=LogOffError(hint="set log_bin = ON"))
     if error is not None:
         source.fail(moment, error=error)
@@ -135,7 +135,7 @@ def test_a_server_without_its_log_is_recorded_as_a_gap_whatever_else_ends_the_st
 def test_a_server_that_logs_again_when_the_check_is_repeated_is_a_gap_too(
     source: CheckedSource, store: MemoryStore
 ) -> None:
-    begin_or_resume(source, ManifestLog(store, 1), Lander(store), config_of())
+    begin_or_resume(source, ManifestHistory(store, 1), Lander(store), config_of())
     source.fail("ensure_logging", error=LogOffError())
     source.fail("check", error=TransientError("it is restarted"))
     agent.run(config_of())
@@ -151,7 +151,7 @@ def test_a_server_without_its_log_is_no_gap_before_the_first_manifest_nor_of_ano
     with pytest.raises(PreconditionError, match="does not write its binary log"):
         agent.run(config_of())
     assert read_lease(store) is None
-    begin_or_resume(shop_source(store), ManifestLog(store, 1), Lander(store), config_of())
+    begin_or_resume(shop_source(store), ManifestHistory(store, 1), Lander(store), config_of())
     source.database.name = "another"
     with pytest.raises(PreconditionError, match="belongs to a server with database"):
         agent.run(config_of())

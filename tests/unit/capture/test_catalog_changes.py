@@ -55,7 +55,15 @@ def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_
     tables.states[ITEMS].fingerprint = None
     dumps.add(ITEMS, manifest=2, floor=1)
     start.source.fail("check_catalog")
-    arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
+    arguments = (
+        start.source,
+        start.manifest_history,
+        start.lander,
+        tables,
+        dumps,
+        start.config,
+        set[TableName](),
+    )
     with pytest.raises(TransientError):
         start_capturing(*arguments)
     database.idle()
@@ -70,7 +78,7 @@ def test_a_table_that_others_keep_locked_keeps_no_other_from_being_captured_and_
     start = Start(database, store)
     tables, dumps = start.open()
     assert list(map(str, tables.states)) == ["public.parts"]
-    arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, {ITEMS}
+    arguments = start.source, start.manifest_history, start.lander, tables, dumps, start.config, {ITEMS}
     start_capturing(*arguments)
     assert ITEMS not in tables.states
     database.busy = set()
@@ -88,7 +96,15 @@ def test_a_table_that_is_locked_right_after_its_release_is_quarantined_again(
     tables, dumps = start.open()
     tables.states[ITEMS].fingerprint = None
     database.busy = {ITEMS}
-    arguments = start.source, start.manifest_log, start.lander, tables, dumps, start.config, set[TableName]()
+    arguments = (
+        start.source,
+        start.manifest_history,
+        start.lander,
+        tables,
+        dumps,
+        start.config,
+        set[TableName](),
+    )
     start_capturing(*arguments)
     assert (tables.states[ITEMS].state, tables.states[ITEMS].reason) == (
         "quarantined",

@@ -4,8 +4,7 @@ import pytest
 
 from connector import agent
 from connector.capture.layout_history import layout_history
-from connector.capture.manifest_history import ManifestLog
-from connector.capture.tables import Tables
+from connector.capture.manifest_history import ManifestHistory
 from connector.errors import RequestError
 from connector.landing.format import schema_path
 from connector.landing.manifest import SourceIdentity, TableState
@@ -22,28 +21,25 @@ LAYOUTS = [
 ]
 
 
-def written(store: MemoryStore, layouts: list[TableSchema | None]) -> ManifestLog:
+def written(store: MemoryStore, layouts: list[TableSchema | None]) -> ManifestHistory:
     """A manifest for each layout (None: the table is not captured)."""
-    manifest_log = ManifestLog(store, term=1)
+    manifest_history = ManifestHistory(store, term=1)
     identity = SourceIdentity(name="shop", kind="postgres", system_id="1", database="shop")
-    manifest_log.begin(identity, epoch=1, position=0)
-    tables = Tables({}, {})
+    manifest_history.begin(identity, epoch=1, position=0)
     for number, schema in enumerate(layouts):
         if schema is None:
             tables.remove(ORDERS)
         else:
             store.put(schema_path(ORDERS, schema.id), schema.to_json())
-            tables.states.setdefault(ORDERS, TableState())
-            tables.update(ORDERS, schema_id=schema.id, key=list(schema.key))
-        states = tables.snapshot(manifest_log.next_number)
-        manifest_log.commit(tables=states, position=number)
-    return manifest_log
+            tables = {ORDERS: TableState(schema_id=schema.id, key=list(schema.key))}
+        manifest_history.commit(tables=tables, position=number)
+    return manifest_history
 
 
 def test_each_layout_is_listed_once_with_what_it_changed() -> None:
     store, (first, second, third) = MemoryStore(), LAYOUTS
-    manifest_log = written(store, [first, first, second, second, second, third, third])
-    newest, middle, oldest = layout_history(store, manifest_log.newest, ORDERS)
+    manifest_history = written(store, [first, first, second, second, second, third, third])
+    newest, middle, oldest = layout_history(store, manifest_history.newest, ORDERS)
     assert [v.manifest for v in (newest, middle, oldest)] == [7, 4, 2]
     assert oldest.is_first
     assert [c.name for c in middle.added] == ["n"]
@@ -54,23 +50,23 @@ def test_each_layout_is_listed_once_with_what_it_changed() -> None:
 
 def test_a_layout_that_comes_back_is_listed_again() -> None:
     store, (first, second, _) = MemoryStore(), LAYOUTS
-    manifest_log = written(store, [first, second, first])
-    assert [v.manifest for v in layout_history(store, manifest_log.newest, ORDERS)] == [4, 3, 2]
+    manifest_history = written(store, [first, second, first])
+    assert [v.manifest for v in layout_history(store, manifest_history.newest, ORDERS)] == [4, 3, 2]
 
 
 def test_the_history_begins_anew_where_the_table_was_not_captured() -> None:
     store, (first, second, _) = MemoryStore(), LAYOUTS
-    manifest_log = written(store, [first, None, first, second])
-    assert [v.manifest for v in layout_history(store, manifest_log.newest, ORDERS)] == [5, 4]
+    manifest_history = written(store, [first, None, first, second])
+    assert [v.manifest for v in layout_history(store, manifest_history.newest, ORDERS)] == [5, 4]
 
 
 def test_reading_the_history_costs_a_few_reads_for_each_layout_not_for_each_manifest() -> None:
     store, (first, second, _) = MemoryStore(), LAYOUTS
-    manifest_log = written(store, [first] * 50 + [second] * 50)
+    manifest_history = written(store, [first] * 50 + [second] * 50)
     reads: list[str] = []
     read = store.read
     store.read = lambda path: (reads.append(path), read(path))[1]  # type: ignore[method-assign]
-    assert len(layout_history(store, manifest_log.newest, ORDERS)) == 2
+    assert len(layout_history(store, manifest_history.newest, ORDERS)) == 2
     assert len(reads) <= 6
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connector.capture.dump_queue import DumpQueue
-from connector.capture.manifest_history import ManifestLog
+from connector.capture.manifest_history import ManifestHistory
 from connector.errors import (
     BugError,
     FencedError,
@@ -120,10 +120,10 @@ def dump_over_a_restart(database: MemoryDatabase, store: MemoryStore) -> None:
 def test_a_position_confirmed_before_its_manifest_is_found(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_commit = ManifestLog.commit
+    true_commit = ManifestHistory.commit
     agent = Agent(database, store)
 
-    def commit(self: ManifestLog, **changes: Any) -> Manifest:
+    def commit(self: ManifestHistory, **changes: Any) -> Manifest:
         if reader := readers[-1:]:
             reader[0].confirm(changes.get("position", self.newest.position))
         return true_commit(self, **changes)
@@ -131,7 +131,7 @@ def test_a_position_confirmed_before_its_manifest_is_found(
     readers: list[Any] = []
     true_open = agent.source.open_log
     agent.source.open_log = lambda *a: readers.append(true_open(*a)) or readers[-1]
-    monkeypatch.setattr(ManifestLog, "commit", commit)
+    monkeypatch.setattr(ManifestHistory, "commit", commit)
     agent.start()
     insert(database, 1001)
     agent.wait_caught_up()

@@ -1,4 +1,4 @@
-"""The manifest_log: one linear history, whatever the store answers and whoever else writes."""
+"""The manifest_history: one linear history, whatever the store answers and whoever else writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connector.capture.manifest_history import ManifestLog
+from connector.capture.manifest_history import ManifestHistory
 from connector.errors import BugError, FencedError, SourceMismatchError, TransientError
 from connector.landing.manifest import Notice, SourceIdentity
 from connector.landing.manifest_store import newest_manifest
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("short_waits")
 SHOP = SourceIdentity(name="shop", kind="postgres", system_id="7", database="shop")
 
 
-def begun(store: MemoryStore, term: int = 1, stop: threading.Event | None = None) -> ManifestLog:
-    manifest_log = ManifestLog(store, term, stop)
-    if manifest_log.load(lambda _: SHOP) is None:
-        manifest_log.begin(SHOP, epoch=1, position=100)
-    return manifest_log
+def begun(store: MemoryStore, term: int = 1, stop: threading.Event | None = None) -> ManifestHistory:
+    manifest_history = ManifestHistory(store, term, stop)
+    if manifest_history.load(lambda _: SHOP) is None:
+        manifest_history.begin(SHOP, epoch=1, position=100)
+    return manifest_history
 
 
 def notice(text: str) -> Notice:
@@ -32,45 +32,45 @@ def notice(text: str) -> Notice:
 
 
 def test_a_manifest_carries_the_state_of_the_one_before_but_for_files_and_notices(store: MemoryStore) -> None:
-    manifest_log = begun(store)
-    manifest_log.commit(position=200, last_dump_number=7, notices=[notice("told once")])
-    manifest_log.commit(position=300)
+    manifest_history = begun(store)
+    manifest_history.commit(position=200, last_dump_number=7, notices=[notice("told once")])
+    manifest_history.commit(position=300)
     first, second = manifests_in(store)[1:]
     assert (first.notices[0].text, first.notices[0].table, second.notices) == ("told once", None, [])
     assert (second.number, second.position, second.last_dump_number) == (3, 300, 7)
-    assert manifest_log.newest == newest_manifest(store)
-    assert manifest_log.next_number == 4
+    assert manifest_history.newest == newest_manifest(store)
+    assert manifest_history.next_number == 4
 
 
 def test_positions_never_go_back_within_an_epoch(store: MemoryStore) -> None:
-    manifest_log = begun(store)
+    manifest_history = begun(store)
     with pytest.raises(BugError, match="goes back"):
-        manifest_log.commit(position=99)
+        manifest_history.commit(position=99)
     assert len(manifests_in(store)) == 1
-    assert manifest_log.commit(epoch=2, position=50).position == 50
+    assert manifest_history.commit(epoch=2, position=50).position == 50
 
 
 def test_there_is_no_newest_manifest_before_the_first(store: MemoryStore) -> None:
-    manifest_log = ManifestLog(store, 1)
-    assert manifest_log.load(lambda _: SHOP) is None
-    assert manifest_log.next_number == 1
+    manifest_history = ManifestHistory(store, 1)
+    assert manifest_history.load(lambda _: SHOP) is None
+    assert manifest_history.next_number == 1
     with pytest.raises(LookupError):
-        _ = manifest_log.newest
+        _ = manifest_history.newest
 
 
 def test_a_lost_response_to_a_commit_is_no_conflict(store: MemoryStore) -> None:
-    manifest_log = begun(store)
+    manifest_history = begun(store)
     store.fail("create", "manifest/", when="after")
-    manifest_log.commit(position=200)
+    manifest_history.commit(position=200)
     assert [m.position for m in manifests_in(store)] == [100, 200]
 
 
 @pytest.mark.parametrize("operation", ["create", "read"])
 def test_a_store_that_does_not_answer_is_asked_until_it_does(operation: str, store: MemoryStore) -> None:
-    manifest_log = begun(store)
+    manifest_history = begun(store)
     store.fail("create", "manifest/", when="after")
     store.fail(operation, "manifest/", times=5)
-    manifest_log.commit(position=200)
+    manifest_history.commit(position=200)
     assert [m.position for m in manifests_in(store)] == [100, 200]
 
 
@@ -83,9 +83,9 @@ def test_of_two_who_commit_one_number_one_is_fenced(store: MemoryStore) -> None:
 
 
 def test_two_who_begin_a_landing_zone_at_once_do_not_both(store: MemoryStore) -> None:
-    ledgers = [ManifestLog(store, 1), ManifestLog(store, 1)]
-    for manifest_log in ledgers:
-        manifest_log.load(lambda _: SHOP)
+    ledgers = [ManifestHistory(store, 1), ManifestHistory(store, 1)]
+    for manifest_history in ledgers:
+        manifest_history.load(lambda _: SHOP)
     ledgers[0].begin(SHOP, epoch=1, position=100)
     with pytest.raises(FencedError):
         ledgers[1].begin(SHOP, epoch=1, position=100)
@@ -94,13 +94,13 @@ def test_two_who_begin_a_landing_zone_at_once_do_not_both(store: MemoryStore) ->
 def test_waiting_for_a_store_ends_with_stop(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connector.capture.retry.RETRY_SECONDS", 60)
     stop = threading.Event()
-    manifest_log = begun(store, stop=stop)
+    manifest_history = begun(store, stop=stop)
     store.fail("create", times=1_000_000)
     outcome: list[Any] = []
 
     def commit() -> None:
         try:
-            manifest_log.commit(position=200)
+            manifest_history.commit(position=200)
         except TransientError as error:
             outcome.append(error)
 
@@ -111,11 +111,11 @@ def test_waiting_for_a_store_ends_with_stop(store: MemoryStore, monkeypatch: pyt
     thread.join(5)
     assert outcome
     assert time.monotonic() - began < 5
-    assert manifest_log.newest.position == 100
+    assert manifest_history.newest.position == 100
 
 
 @pytest.mark.parametrize("field", ["system_id", "database"])
 def test_the_landing_zone_of_another_database_is_refused(field: str, store: MemoryStore) -> None:
     begun(store)
     with pytest.raises(SourceMismatchError, match=field):
-        ManifestLog(store, 1).load(lambda _: SHOP.model_copy(update={field: "another"}))
+        ManifestHistory(store, 1).load(lambda _: SHOP.model_copy(update={field: "another"}))

@@ -147,7 +147,7 @@ def test_a_crash_between_the_new_slot_and_its_manifest_is_a_gap_again(
     tables, dumps = _loaded(start)
     store.fail("create", "manifest/", error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        ensure_log_continues(start.source, start.manifest_log, tables, dumps, start.config)
+        ensure_log_continues(start.source, start.manifest_history, tables, dumps, start.config)
     assert database.slots
     start = Start(database, store)
     start.open()
@@ -188,7 +188,7 @@ def test_layouts_are_adopted_in_a_new_epoch_though_its_positions_are_lower(
     assert tables.adopt(some, 1 << 60) == Repair(name, ("b1",))
     found = "the log is lost" if gap else Failover(ResumePoint(3, ()), "the log is another server's")
     monkeypatch.setattr(start.source, "check_resumable", lambda *_: found)
-    assert ensure_log_continues(start.source, start.manifest_log, tables, dumps, start.config)
+    assert ensure_log_continues(start.source, start.manifest_history, tables, dumps, start.config)
     assert tables.adopt(more, 5) == Repair(name, ("b2",))
 
 
@@ -205,12 +205,12 @@ def test_a_failover_to_another_database_is_refused(
     monkeypatch.setattr(start.source, "check_resumable", lambda *_: Failover(ResumePoint(3, ()), "moved"))
     monkeypatch.setattr(start.source, "identity", lambda *_: other)
     with pytest.raises(SourceMismatchError):
-        ensure_log_continues(start.source, start.manifest_log, tables, dumps, start.config)
+        ensure_log_continues(start.source, start.manifest_history, tables, dumps, start.config)
     assert start.newest.epoch == 1
 
 
 def _loaded(start: Start) -> tuple[Tables, DumpQueue]:
-    newest = start.manifest_log.load(start.source.identity)
+    newest = start.manifest_history.load(start.source.identity)
     assert newest is not None
     schemas = {name: start.lander.load_schema(name, s.schema_id) for name, s in newest.tables.items()}
     return Tables(dict(newest.tables), schemas), DumpQueue(list(newest.dumps), epoch=1, last_number=2)
@@ -265,11 +265,11 @@ def test_the_progress_of_another_agent_is_not_taken_for_a_gap(
     tables, dumps = mine.open()
     other.open()
     database.idle()
-    other.manifest_log.commit(position=database.end)
+    other.manifest_history.commit(position=database.end)
     slot = next(iter(database.slots.values()))
     slot.confirmed = database.end
     with pytest.raises(FencedError):
-        ensure_log_continues(mine.source, mine.manifest_log, tables, dumps, mine.config)
+        ensure_log_continues(mine.source, mine.manifest_history, tables, dumps, mine.config)
     assert list(database.slots.values()) == [slot]
 
 
