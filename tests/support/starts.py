@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from connector.capture.catalog_changes import start_capturing
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory
@@ -9,6 +10,7 @@ from connector.capture.startup import begin_or_resume
 from connector.capture.tables import Tables
 from connector.config import Config
 from connector.landing.manifest import Manifest
+from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_source import MemorySource
 from connector.testing.memory_store import MemoryStore
@@ -26,6 +28,12 @@ class Start:
 
     def open(self) -> tuple[Tables, DumpQueue]:
         return begin_or_resume(self.source, self.manifest_history, self.lander, self.config)
+
+    def start_capturing(self, tables: Tables, dumps: DumpQueue, *names: TableName) -> int:
+        """Start capturing new tables, as the agent does each time before it opens the log."""
+        return start_capturing(
+            self.source, self.manifest_history, self.lander, tables, dumps, self.config, names
+        )
 
     @property
     def newest(self) -> Manifest:

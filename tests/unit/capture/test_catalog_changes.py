@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from connector.capture.catalog_changes import repair_unlogged, start_capturing
+from connector.capture.catalog_changes import repair_unlogged
 from connector.errors import TransientError
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
@@ -55,19 +55,10 @@ def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_
     tables.states[ITEMS].fingerprint = None
     dumps.add(ITEMS, manifest=2, floor=1)
     start.source.fail("check_catalog")
-    arguments = (
-        start.source,
-        start.manifest_history,
-        start.lander,
-        tables,
-        dumps,
-        start.config,
-        set[TableName](),
-    )
     with pytest.raises(TransientError):
-        start_capturing(*arguments)
+        start.start_capturing(tables, dumps)
     database.idle()
-    checked_at = start_capturing(*arguments)
+    checked_at = start.start_capturing(tables, dumps)
     assert dumps.active_of(ITEMS)[-1].floor == checked_at > 1
 
 
@@ -78,11 +69,10 @@ def test_a_table_that_others_keep_locked_keeps_no_other_from_being_captured_and_
     start = Start(database, store)
     tables, dumps = start.open()
     assert list(map(str, tables.states)) == ["public.parts"]
-    arguments = start.source, start.manifest_history, start.lander, tables, dumps, start.config, {ITEMS}
-    start_capturing(*arguments)
+    start.start_capturing(tables, dumps, ITEMS)
     assert ITEMS not in tables.states
     database.busy = set()
-    start_capturing(*arguments)
+    start.start_capturing(tables, dumps, ITEMS)
     assert [(d.reason, d.kind) for d in dumps.active_of(ITEMS)] == [("initial", "full")]
     database.busy = {ITEMS}
     assert ITEMS in Start(database, store).open()[0].states
@@ -96,16 +86,7 @@ def test_a_table_that_is_locked_right_after_its_release_is_quarantined_again(
     tables, dumps = start.open()
     tables.states[ITEMS].fingerprint = None
     database.busy = {ITEMS}
-    arguments = (
-        start.source,
-        start.manifest_history,
-        start.lander,
-        tables,
-        dumps,
-        start.config,
-        set[TableName](),
-    )
-    start_capturing(*arguments)
+    start.start_capturing(tables, dumps)
     assert (tables.states[ITEMS].state, tables.states[ITEMS].reason) == (
         "quarantined",
         "other sessions keep it locked",
