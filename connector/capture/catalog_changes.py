@@ -104,7 +104,7 @@ def queue_initial_and_repair_dumps(
     for schema in new:
         name, floor = schema.table, catalog_snapshot.position
         tables.add(schema)
-        tables.states[name].fingerprint = catalog_snapshot.tables.get(name)
+        tables.update(name, fingerprint=catalog_snapshot.tables.get(name))
         tables.notice(name, "schema", "capture begins")
         dumps.add(
             name, manifest=manifest_history.next_number, reason="initial", floor=floor, xid_barrier=barrier
@@ -136,7 +136,7 @@ def commit_queued(
     barrier = prepared.not_yet_visible if began else ()
     manifest_history.commit(
         notices=tables.take_notices(),
-        tables=tables.snapshot(),
+        tables=tables.snapshot(manifest_history.next_number),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
         not_yet_visible=[*manifest_history.newest.not_yet_visible, *barrier],
@@ -200,7 +200,7 @@ def quarantine_unfit(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
     """Quarantine the tables that can't be captured, and forget their fingerprints."""
     for name, unfit in catalog_snapshot.unfit.items():
         tables.quarantine_unfit(TableError(name, unfit.reason, hint=unfit.hint), catalog_snapshot.position)
-        tables.states[name].fingerprint = None
+        tables.update(name, fingerprint=None)
 
 
 def _quarantine_busy(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
@@ -243,8 +243,8 @@ def _remember(
 ) -> None:
     state = tables.states[name]
     if state.state != "captured":
-        state.fingerprint = None
+        tables.update(name, fingerprint=None)
         return
-    state.fingerprint = source.remember(state.fingerprint, fingerprint)
+    tables.update(name, fingerprint=source.remember(state.fingerprint, fingerprint))
     if name in catalog_snapshot.columns:
         tables.note_columns(name, catalog_snapshot.columns[name])

@@ -70,7 +70,7 @@ def begin_or_resume(
     _require_some(listed, newest, config)
     if newest is None:
         return _begin(source, manifest_history, lander, listed)
-    tables, dumps = _resume(newest, lander)
+    tables, dumps = _resume(newest, lander, listed)
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
     ensure_log_continues(source, manifest_history, tables, dumps, config)
     prepared = source.prepare()
@@ -231,7 +231,7 @@ def _commit_epoch(
         position=resume_point.position,
         gtids=resume_point.gtids,
         gtids_needed=resume_point.gtids_needed,
-        tables=tables.snapshot(manifest_log.next_number),
+        tables=tables.snapshot(manifest_history.next_number),
         dumps=dumps.snapshot(),
         last_dump_number=dumps.last_number,
         not_yet_visible=list(resume_point.not_yet_visible),

@@ -241,9 +241,11 @@ def print_status(status: Status) -> None:
         dumped = "yes" if t.dumped else "no"
         table.add_row(escape(name), t.state, dumped, str(t.active_dumps), escape(t.reason or ""))
     out.print(table)
-    for lake in status.lakes:
-        since = f"manifest {lake.manifest} at {when(lake.at)}"
-        out.print(f"lake {escape(lake.lake)}: all tables were merged up to {since}")
+    if status.lakes:
+        lakes = Table("lake", "merged up to", "recorded", box=None)
+        for lake in status.lakes:
+            lakes.add_row(escape(lake.lake), f"manifest {lake.manifest}", when(lake.at))
+        out.print(lakes)
     for name, t in status.tables.items():
         if t.hint:
             out.print(f"[bold]hint:[/] {escape(name)}: {escape(t.hint)}")

@@ -25,11 +25,11 @@ def test_what_a_check_found_is_found_again_after_the_source_fails_before_its_dum
     tables, dumps = start.open()
     database.unlogged[ITEMS] = 1
     tables.note_columns(ITEMS, {"id"})
-    before = tables.snapshot()
+    before = tables.snapshot(2)
     start.source.fail("take_xid_barrier")
     with pytest.raises(TransientError):
         repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
-    assert tables.snapshot() == before
+    assert tables.snapshot(2) == before
     repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
     assert [d.reason for d in dumps.active_of(ITEMS)] == ["repair"]
 
@@ -52,7 +52,7 @@ def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_
 ) -> None:
     start = Start(database, store)
     tables, dumps = start.open()
-    tables.states[ITEMS].fingerprint = None
+    tables.update(ITEMS, fingerprint=None)
     dumps.add(ITEMS, manifest=2, floor=1)
     start.source.fail("check_catalog")
     with pytest.raises(TransientError):
@@ -84,7 +84,7 @@ def test_a_table_that_is_locked_right_after_its_release_is_quarantined_again(
     """Its dump would rest on no fingerprint: what changes unlogged before the first one would go unseen."""
     start = Start(database, store)
     tables, dumps = start.open()
-    tables.states[ITEMS].fingerprint = None
+    tables.update(ITEMS, fingerprint=None)
     database.busy = {ITEMS}
     start.start_capturing(tables, dumps)
     assert (tables.states[ITEMS].state, tables.states[ITEMS].reason) == (

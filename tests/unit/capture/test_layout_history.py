@@ -5,6 +5,7 @@ import pytest
 from connector import agent
 from connector.capture.layout_history import layout_history
 from connector.capture.manifest_history import ManifestHistory
+from connector.capture.tables import Tables
 from connector.errors import RequestError
 from connector.landing.format import schema_path
 from connector.landing.manifest import SourceIdentity, TableState
@@ -26,13 +27,16 @@ def written(store: MemoryStore, layouts: list[TableSchema | None]) -> ManifestHi
     manifest_history = ManifestHistory(store, term=1)
     identity = SourceIdentity(name="shop", kind="postgres", system_id="1", database="shop")
     manifest_history.begin(identity, epoch=1, position=0)
+    tables = Tables({}, {})
     for number, schema in enumerate(layouts):
         if schema is None:
             tables.remove(ORDERS)
         else:
             store.put(schema_path(ORDERS, schema.id), schema.to_json())
-            tables = {ORDERS: TableState(schema_id=schema.id, key=list(schema.key))}
-        manifest_history.commit(tables=tables, position=number)
+            tables.states.setdefault(ORDERS, TableState())
+            tables.update(ORDERS, schema_id=schema.id, key=list(schema.key))
+        states = tables.snapshot(manifest_history.next_number)
+        manifest_history.commit(tables=states, position=number)
     return manifest_history
 
 
