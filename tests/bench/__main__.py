@@ -26,6 +26,7 @@ from tests.bench.mysql import started_mariadb, started_mysql
 from tests.bench.postgres import started_postgres
 from tests.bench.report import Measurement, show, write
 from tests.bench.source import Bench, Server
+from tests.bench.tables import tables
 
 SOURCES: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
     "postgres": started_postgres,
@@ -40,6 +41,7 @@ OTHERS: dict[str, Callable[[Bench], Iterator[Measurement]]] = {
     "dump": dump,
     "latency": latency,
     "memory": memory,
+    "tables": tables,
     "merge": merge,
 }
 OF_POSTGRES_ALONE = ("backlog", "merge")

@@ -84,6 +84,7 @@ class Agent:
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._number = 0
+        self._manifests = ManifestReader(LocalStore(self.zone))
 
     def __enter__(self) -> Agent:
         while self._file(self._number + 1).exists():
@@ -119,7 +120,7 @@ class Agent:
 
     def next(self, seconds: float = LIMIT_SECONDS) -> Moment:
         """Wait for the next manifest after the last one returned."""
-        path, manifests = self._file(self._number + 1), ManifestReader(LocalStore(self.zone))
+        path = self._file(self._number + 1)
         deadline = time.monotonic() + seconds
         while not path.exists():
             status = self._process.poll() if self._process else 0
@@ -129,7 +130,7 @@ class Agent:
                 raise OperatorError(f"no manifest within {seconds:g} s", hint=f"see {self._log}")
             time.sleep(POLL_SECONDS)
         self._number += 1
-        manifest = manifests.read(self._number)
+        manifest = self._manifests.read(self._number)
         assert manifest is not None
         return Moment(manifest, path.stat().st_ctime, self.cpu_seconds())
 
@@ -144,6 +145,10 @@ class Agent:
         """Return the process's user and system time so far; the resolution is a kernel clock tick, 10 ms."""
         fields = self._proc("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def size_of(self, manifest: int) -> int:
+        """Return the size of a manifest's object in bytes."""
+        return self._file(manifest).stat().st_size
 
     def peak_mb(self) -> float:
         """Return the peak resident memory in MB (10^6 bytes)."""
