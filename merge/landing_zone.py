@@ -341,7 +341,10 @@ def schema_ddl(columns: Columns) -> str:
 
 def is_missing(error: AnalysisException) -> bool:
     """Return whether Spark reports that a path or table does not exist."""
-    return (error.getCondition() or "") in (
+    condition = (
+        error.getCondition if hasattr(error, "getCondition") else error.getErrorClass
+    )  # before Spark 4
+    return (condition() or "") in (
         "PATH_NOT_FOUND",
         "TABLE_OR_VIEW_NOT_FOUND",
         "DELTA_MISSING_DELTA_TABLE",

@@ -209,7 +209,10 @@ def jar_settings(*, with_s3: bool) -> dict[str, str]:
     jars = Path(pyspark.__file__).parent / "jars"
     spark = ".".join(pyspark.__version__.split(".")[:2])
     scala = _jar_version(jars, r"spark-core_([\d.]+)-.*")
-    packages = [f"io.delta:delta-spark_{spark}_{scala}:{version('delta-spark')}"]
+    delta = version("delta-spark")
+    # Delta has had a jar for each Spark release since 4.1.
+    release = f"{spark}_" if tuple(map(int, delta.split(".")[:2])) >= (4, 1) else ""
+    packages = [f"io.delta:delta-spark_{release}{scala}:{delta}"]
     if with_s3:
         packages.append(f"org.apache.hadoop:hadoop-aws:{_jar_version(jars, r'hadoop-client-api-(.*)')}")
     excludes = [

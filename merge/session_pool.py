@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 NOT_COPIED = "spark.databricks.delta.lastCommitVersionInSession"
 
 
+REDACTED = "*********(redacted)"
+
+
 class SessionPool:
     """A merge's own sessions, with the same settings: one for each table that is merged at a time.
 
@@ -97,11 +100,19 @@ def _own_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 def _new_session(spark: SparkSession) -> SparkSession:
     own = spark.newSession()
-    known = own.conf.getAll
-    for name, value in spark.conf.getAll.items():
+    known = _all_settings(own)
+    for name, value in _all_settings(spark).items():
         if known.get(name) != value and name != NOT_COPIED:
             set_setting(own, name, value)
     catalog = spark.catalog.currentCatalog()
     if own.catalog.currentCatalog() != catalog:
         own.catalog.setCurrentCatalog(catalog)
     return own
+
+
+def _all_settings(spark: SparkSession) -> dict[str, str]:
+    """Return a session's settings; before Spark 4 those that are set, without secrets."""
+    if hasattr(spark.conf, "getAll"):
+        return dict(spark.conf.getAll)
+    settings = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    return {name: value for name, value in settings.items() if value != REDACTED}
