@@ -182,12 +182,14 @@ class LakeConfig(_Section):
     """``[lake]``: where the Delta tables live: under a url, or in a schema of a catalog.
 
     `single_driver`: nobody else ever writes to them, so any log store will do for a lake on S3.
+    `retention_days`: how long ``deltatide maintain`` keeps cuts readable.
     """
 
     url: Annotated[str, AfterValidator(_lake_url)] | None = None
     catalog: str | None = Field(default=None, min_length=1)
     schema_name: str | None = Field(default=None, min_length=1, alias="schema")
     single_driver: bool = False
+    retention_days: float = Field(default=7.0, ge=0, le=3650)
 
     @model_validator(mode="after")
     def _one_place(self) -> LakeConfig:
@@ -201,6 +203,12 @@ class MergeConfig(_Section):
     """``[merge]``: how a merge runs. `parallel`: tables at a time; None: twice the cores, at most 8."""
 
     parallel: int | None = Field(default=None, ge=1, le=64)
+
+
+class MaintainConfig(_Section):
+    """``[maintain]``: how often ``merge --every`` does upkeep between merges; `every_hours` None: never."""
+
+    every_hours: float | None = Field(default=None, ge=0.01, le=8760)
 
 
 class TableConfig(_Section):
@@ -222,6 +230,7 @@ class Config(_Section):
     dump: DumpConfig = DumpConfig()
     lake: LakeConfig | None = None
     merge: MergeConfig = MergeConfig()
+    maintain: MaintainConfig = MaintainConfig()
     tables: dict[TableName, TableConfig] = Field(default_factory=dict)
 
     def table(self, name: TableName) -> TableConfig:

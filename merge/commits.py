@@ -12,7 +12,7 @@ Invariants:
   a manifest no later than the frontier's: anything committed on top of a restored copy has a later one. The
   same test shows whether the version that an older cut names still is the cut's.
 - How far a table is, and its fences, follow from the commits that wrote rows: after one that only created or
-  altered the table, the merge may have crashed.
+  altered the table, the merge may have crashed; one of `merge.upkeep` rewrites files at any time.
 
 On a platform that keeps no user metadata, our commits can't be distinguished from other WRITEs and MERGEs.
 """
@@ -57,6 +57,9 @@ KEEPS_ROWS = frozenset(
 )
 """Delta's names for operations that keep a table's rows; any other may have changed them."""
 
+REWRITES_FILES = frozenset({"DROP FEATURE", "OPTIMIZE", "REORG"})
+"""Those of `KEEPS_ROWS` that replace data files: VACUUM then removes those of earlier versions."""
+
 MAY_BE_OURS = frozenset({"MERGE", "WRITE"})
 """Delta's names for the operations that a merge uses to write."""
 
@@ -74,7 +77,8 @@ COMMITS_READ = 10
 class Mark:
     """The user metadata of our commits: this commit brings the table to the state after `manifest`.
 
-    `layout`: it creates the table or alters its columns for the merge up to `manifest`, and writes no rows.
+    `layout`: it writes no rows: it creates the table or alters its columns for the merge up to `manifest`, or
+    it is upkeep of a table whose frontier is at `manifest`.
     `rebuilt`: how many times all rows were rewritten from the landing zone alone; 0: this was not a rebuild.
     `write_id`: the manifest's, since another landing zone has a manifest with the same number.
     """
@@ -137,10 +141,10 @@ def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool:
 class Commits:
     """A table's history since some version.
 
-    `version`: that of our newest commit that wrote rows; if none did, of our first; if none is ours, the
-    newest of all. `manifest`: the one that our newest commit that wrote rows names. `newest`: the table's
-    version. `why_broken`: why the table does not continue, or None. `last`: the greatest mark of those that
-    wrote rows, which the next commit has to exceed.
+    `version`: that of our newest commit that wrote rows, or the frontier's if that is newer (one of upkeep);
+    if none did, of our first; if none is ours, the newest of all. `manifest`: the one that our newest commit
+    that wrote rows names. `newest`: the table's version. `why_broken`: why the table does not continue, or
+    None. `last`: the greatest mark of those that wrote rows, which the next commit has to exceed.
     """
 
     version: int
@@ -152,7 +156,7 @@ class Commits:
 
 def read_commits(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> Commits:
     """Read a table's history from the version of its frontier on; all of it if that has none."""
-    return commits_of(_history(spark, target, frontier.version or 0), source, frontier)
+    return commits_of(read_history(spark, target, frontier.version or 0), source, frontier)
 
 
 def version_is_unchanged(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> bool:
@@ -172,7 +176,7 @@ def newest_unchanged(
     """
     if not frontiers:
         return None
-    rows = _history(spark, target, min(frontier.version or 0 for frontier in frontiers))
+    rows = read_history(spark, target, min(frontier.version or 0 for frontier in frontiers))
     marks, versions = _marks(rows, source), {row["version"] for row in rows}
     for frontier in frontiers:
         at = frontier.version
@@ -181,8 +185,8 @@ def newest_unchanged(
     return None
 
 
-def _history(spark: SparkSession, target: Target, since: int) -> list[Row]:
-    """Read the commits from version `since` on, and some before; newest first."""
+def read_history(spark: SparkSession, target: Target, since: int) -> list[Row]:
+    """Read the commits from version `since` on that the log still has, and some before; newest first."""
     count = COMMITS_READ
     while True:
         rows = _newest(spark, target, count)
@@ -195,7 +199,9 @@ def _history(spark: SparkSession, target: Target, since: int) -> list[Row]:
 def _newest(spark: SparkSession, target: Target, count: int) -> list[Row]:
     history = spark.sql(f"DESCRIBE HISTORY {target.name} LIMIT {count}")
     return (
-        history.select("version", "operation", "userMetadata").orderBy("version", ascending=False).collect()
+        history.select("version", "timestamp", "operation", "userMetadata")
+        .orderBy("version", ascending=False)
+        .collect()
     )
 
 
@@ -213,10 +219,35 @@ def commits_of(rows: Sequence[Row], source: str, frontier: Frontier) -> Commits:
     newest = rows[0]["version"]
     marks = _marks(rows, source)
     written = {version: mark for version, mark in marks.items() if not mark.layout}
-    version = max(written, default=min(marks, default=newest))
-    manifest = written[version].manifest if written else None
+    merged = [*written, *(at for at in marks if at == frontier.version)]
+    version = max(merged, default=min(marks, default=newest))
+    manifest = written[max(written)].manifest if written else None
     last = max(written.values(), key=lambda mark: mark.delta_txn_version, default=None)
     return Commits(version, manifest, newest, _breach(rows, marks, frontier), last)
+
+
+def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int | None:
+    """Return the version that later cuts should name instead of the frontier's; itself if that is to stay.
+
+    A version whose files were rewritten stays readable only for a time, but an unchanged table's cuts would
+    name it for ever. So they go on with a marked commit that holds the same rows. None: there is no such
+    commit yet. Without any marks (the platform keeps none), it is the newest one. Pure.
+    """
+    after = [row for row in rows if row["version"] > (frontier.version or 0)]
+    marks = _marks(rows, source)
+    if any(not _keeps_rows(row, marks) for row in after):
+        return frontier.version  # a merge is ahead of its cut, or has to rebuild
+    rewritten = max((row["version"] for row in after if row["operation"] in REWRITES_FILES), default=None)
+    if rewritten is None:
+        return frontier.version
+    if not marks:
+        return int(rows[0]["version"])
+    return max((version for version in marks if version >= rewritten), default=None)
+
+
+def _keeps_rows(row: Row, marks: Mapping[int, Mark]) -> bool:
+    mark = marks.get(row["version"])
+    return row["operation"] in KEEPS_ROWS if mark is None else mark.layout
 
 
 def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> str | None:

@@ -5,6 +5,9 @@ Invariants:
 - Rows are only appended. A row names all tables captured at its manifest, each with the manifest it is at and
   the Delta table's id and version of that state. A table that is no longer captured is left out of later
   rows.
+- Cuts that can't be read anymore are marked beside it (`merge.kept_versions`). Upkeep that rewrites files of
+  a table appends the newest cut again, with the version that holds the same rows (`renew_cut`): of the rows
+  of a manifest, the newest counts.
 - A row is written after the tables it names. A crash in between leaves tables ahead of their frontier; the
   next run applies the same events again, which changes nothing.
 """
@@ -22,6 +25,7 @@ from connector.config import Config
 from connector.errors import SourceMismatchError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
+from merge.kept_versions import with_gone
 from merge.landing_zone import is_missing
 from merge.plan import Manifests
 from merge.sql import text, timestamp
@@ -189,6 +193,43 @@ def append_cut(
     spark.sql(insert)
 
 
+def young_versions(spark: SparkSession, config: Config, since: datetime) -> dict[tuple[TableName, str], int]:
+    """Return the oldest version of each Delta table, by table and id, that cuts recorded since then name."""
+    found = spark.sql(
+        "SELECT name, at.id, min(at.version) AS oldest FROM"
+        f" (SELECT explode(tables) AS (name, at) FROM {cuts_table(config)}"
+        f" WHERE source = {text(config.source.name)} AND merged_at >= {timestamp(since)})"
+        " WHERE at.version IS NOT NULL GROUP BY name, at.id"
+    ).collect()
+    return {(TableName.parse(row["name"]), row["id"]): row["oldest"] for row in found}
+
+
+def renew_cut(
+    spark: SparkSession, config: Config, manifest: int, versions: Mapping[TableName, tuple[Frontier, int]]
+) -> None:
+    """Append the newest row of a manifest's cut again, with versions of some tables that hold the same rows.
+
+    `versions`: the frontier to replace, and its version now. An entry that another job has changed meanwhile
+    stays.
+    """
+    cases = " ".join(
+        f"WHEN name = {text(str(table))} AND at.id = {_string(old.id)} AND at.version = {old.version}"
+        f" THEN {version}L"
+        for table, (old, version) in sorted(versions.items())
+    )
+    tables = (
+        f"transform_values(tables, (name, at) -> named_struct('version', CASE {cases} ELSE at.version END,"
+        " 'manifest', at.manifest, 'id', at.id, 'missing', at.missing, 'error', at.error))"
+    )
+    values = {name: name for name in COLUMNS}
+    values |= {"merged_at": timestamp(datetime.now(timezone.utc)), "tables": tables}
+    spark.sql(
+        f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
+        f" FROM {cuts_table(config)} WHERE source = {text(config.source.name)} AND manifest = {manifest}"
+        " ORDER BY merged_at DESC LIMIT 1"
+    )
+
+
 def create_cuts(spark: SparkSession, config: Config) -> None:
     """Create the control table if it does not exist; Delta compacts its many small files automatically."""
     columns = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
@@ -199,7 +240,10 @@ def create_cuts(spark: SparkSession, config: Config) -> None:
 
 
 def cuts(spark: SparkSession, config: Config) -> DataFrame:
-    """Return all cuts of the configured source, newest first; columns as `COLUMNS`.
+    """Return all cuts of the configured source, newest first; columns as `COLUMNS`, and `gone`.
+
+    `gone` names the tables whose version in the cut ``deltatide maintain`` has given up: if it is not empty,
+    the cut can't be read anymore.
 
     A row with `exact` was the state of all tables at one position of the source when it was merged: each at
     version ``tables[name].version`` of the Delta table with id ``tables[name].id``. A Delta table that was
@@ -208,12 +252,12 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
     """
     try:
         frame = spark.table(cuts_table(config))
-        return frame.where(f"source = {text(config.source.name)}").orderBy(
-            "manifest", "merged_at", ascending=False
-        )
+        of_source = frame.where(f"source = {text(config.source.name)}")
+        return with_gone(spark, config, of_source).orderBy("manifest", "merged_at", ascending=False)
     except AnalysisException as error:
         if is_missing(error):
-            return spark.createDataFrame([], ", ".join(f"{n} {t}" for n, t in COLUMNS.items()))
+            columns = COLUMNS | {"gone": "array<string>"}
+            return spark.createDataFrame([], ", ".join(f"{n} {t}" for n, t in columns.items()))
         raise
 
 

@@ -341,9 +341,8 @@ def schema_ddl(columns: Columns) -> str:
 
 def is_missing(error: AnalysisException) -> bool:
     """Return whether Spark reports that a path or table does not exist."""
-    condition = (
-        error.getCondition if hasattr(error, "getCondition") else error.getErrorClass
-    )  # before Spark 4
+    before_spark_4 = not hasattr(error, "getCondition")
+    condition = error.getErrorClass if before_spark_4 else error.getCondition
     return (condition() or "") in (
         "PATH_NOT_FOUND",
         "TABLE_OR_VIEW_NOT_FOUND",

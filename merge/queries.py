@@ -25,7 +25,7 @@ from merge.landing_zone import Columns, LandingZone
 from merge.overlay import ALIVE, as_wide, overlay
 from merge.plan import TablePlan, plan_past_holes
 from merge.schema import check_layout, wanted_columns, wider
-from merge.session_settings import check_strict, plain_settings
+from merge.session_settings import ANY_VERSION, applied_settings, check_strict, plain_settings
 from merge.sql import quoted
 from merge.target import (
     Target,
@@ -164,10 +164,12 @@ def as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataF
     Soft-deleted rows are included. `ConfigurationError` if no cut of this manifest was recorded, if the
     session skips files that it can't read, or if one of the cut's Delta tables no longer has the cut's state:
     it was dropped or replaced since, its history was cleaned up, or its files were restored from an older
-    copy, so that the version that the cut names is missing or another state's.
+    copy, so that the version that the cut names is missing or another state's; or ``deltatide maintain`` gave
+    it up, as it is older than ``lake.retention_days``.
     """
     check_strict(spark)
-    with plain_settings(spark):
+    # An unchanged table's version may be of any age.
+    with plain_settings(spark), applied_settings(spark, ANY_VERSION):
         return _as_of(spark, config, manifest)
 
 
@@ -176,6 +178,12 @@ def _as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, Data
     if row is None:
         raise ConfigurationError(
             f"no cut of manifest {manifest} was recorded", hint="list the cuts: deltatide cuts"
+        )
+    if row["gone"]:
+        raise ConfigurationError(
+            f"the cut of manifest {manifest} is gone: deltatide maintain removed its versions of"
+            f" {', '.join(row['gone'])}",
+            hint="choose a newer cut: deltatide cuts; lake.retention_days sets how long they stay",
         )
     frontiers = {
         TableName.parse(table): Frontier(**frontier.asDict()) for table, frontier in row["tables"].items()

@@ -1,18 +1,20 @@
-"""Merges repeatedly, through outages of the store, until stopped."""
+"""Merges repeatedly, with upkeep in between, through outages of the store, until stopped."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from connector.config import Config
 from connector.errors import TransientError
 from merge.job import merge_in, merging_sessions
+from merge.kept_versions import read_kept
 from merge.landing_zone import LandingZone
 from merge.report import MergeReport, Progress
+from merge.upkeep import Finding, upkeep_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,10 +38,11 @@ def merge_every(
 
     Then finish the tables under way, and record the cut with the tables merged so far. If the store can't be
     reached, retry with growing pauses, and log the error when it changes. A table's failure is in the report;
-    other errors that affect all tables are raised.
+    other errors that affect all tables are raised. Upkeep runs every ``maintain.every_hours``, if set, and
+    logs what it does.
     """
     stop = stop or threading.Event()
-    outage, since = _Outage(seconds), 0
+    outage, due, since = _Outage(seconds), UpkeepTimer(config), 0
     with merging_sessions(spark, config) as sessions:
         landing = LandingZone(sessions.first, config.landing.url, config.source.name)
         while not stop.is_set():
@@ -48,14 +51,46 @@ def merge_every(
                 done = merge_in(
                     sessions, config, landing, tables=tables, progress=progress, stop=stop, since=since
                 )
+                since = done.manifest
+                if report is not None:
+                    report(done)
+                if not stop.is_set() and due.now(sessions.first):
+                    _log_upkeep(upkeep_in(sessions.first, config, stop=stop))
             except TransientError as error:
                 stop.wait(outage.pause_after(error))
                 continue
             outage.end()
-            since = done.manifest
-            if report is not None:
-                report(done)
             stop.wait(max(0.0, seconds - (time.monotonic() - begun)))
+
+
+class UpkeepTimer:
+    """Tells when upkeep is due: `maintain.every_hours` after the last one began, whoever ran it.
+
+    That is recorded in the lake, so a restart makes none due. It is read only when upkeep would be due.
+    """
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
+        self._config, self._clock = config, clock
+        self._next = 0.0
+
+    def now(self, spark: SparkSession) -> bool:
+        """Return whether upkeep is due."""
+        hours = self._config.maintain.every_hours
+        if hours is None or self._clock() < self._next:
+            return False
+        began_at = read_kept(spark, self._config).began_at
+        due = began_at is None or self._clock() >= began_at.timestamp() + 3600 * hours
+        self._next = 3600 * hours + (self._clock() if due or began_at is None else began_at.timestamp())
+        return due
+
+
+def _log_upkeep(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        level = logging.WARNING if finding.status == "failed" else logging.INFO
+        hint = f" ({finding.hint})" if finding.hint else ""
+        log.log(
+            level, "%s: %s %s: %s%s", finding.subject, finding.action, finding.status, finding.reason, hint
+        )
 
 
 class _Outage:

@@ -78,15 +78,16 @@ SETTINGS = {
 S3A = "spark.hadoop.fs.s3a."
 
 S3A_PATIENCE = {
-    f"{S3A}connection.establish.timeout": "5s",
-    f"{S3A}connection.timeout": "20s",
-    f"{S3A}connection.request.timeout": "30s",
+    f"{S3A}connection.establish.timeout": "5000",
+    f"{S3A}connection.timeout": "20000",
+    f"{S3A}connection.request.timeout": "30000",
     f"{S3A}attempts.maximum": "3",
     f"{S3A}retry.limit": "1",
     f"{S3A}retry.interval": "500ms",
 }
-"""A store that is gone or hangs is an error after a minute or two, not after ten: merges are repeated anyway.
-Requests that Hadoop knows to be long (uploads of parts) have their own timeout."""
+"""Times without a unit are milliseconds, which Hadoop before 3.4 requires there. A store that is gone or
+hangs is an error after a minute or two, not after ten: merges are repeated anyway. Requests that Hadoop knows
+to be long (uploads of parts) have their own timeout."""
 
 JAVA = "-XX:+UseParallelGC"
 """Both of Java's compilers, for merges of many rows or over days; throughput counts, not pauses."""

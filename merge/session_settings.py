@@ -45,6 +45,10 @@ source into the driver's secret, in the lake, and other such texts into empty on
 a timestamp, is deprecated: other readers take it for nanoseconds, which overflow before 1677 and after 2262.
 """
 
+ANY_VERSION = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false"}
+"""Delta refuses versions older than a week, whose files VACUUM might have removed, even if the table has not
+changed since; who reads them finds out."""
+
 UNMARKED: Mapping[str, str | None] = {
     "spark.databricks.delta.write.txnAppId": None,
     "spark.databricks.delta.write.txnVersion": None,

@@ -24,7 +24,7 @@ from merge.overlay import as_wide, overlay
 from merge.plan import TablePlan
 from merge.report import TableReport
 from merge.schema import create_or_evolve_target
-from merge.session_settings import COMPILED, applied_settings
+from merge.session_settings import ANY_VERSION, COMPILED, applied_settings
 from merge.target import DROP, Target, TargetState
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 20_000
 """With up to this many events, on a small table, queries are interpreted."""
-
-ANY_VERSION = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false"}
-"""Delta refuses versions whose files VACUUM might have removed (after a week); a rebuild finds out."""
 
 
 @dataclass(frozen=True)

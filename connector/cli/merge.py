@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, NoReturn
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from connector.cli.lake import Stopping, lake_config, open_spark, stopping
 from connector.cli.printing import ConfigOption, JsonOption, err, escape, log_to_stderr, out, when
-from connector.config import Config, load
-from connector.errors import ConfigurationError, PreconditionError, TransientError
+from connector.errors import ConfigurationError
 from connector.landing.format import CDC
-from connector.landing.manifest_store import newest_manifest
 from connector.position import format_position
 from connector.schema import TableName
-from connector.signals import STOPPING, stopped_by_signals
-from connector.store.factory import open_store
 
 merge_commands = typer.Typer()
 
@@ -57,48 +48,26 @@ def merge(
         raise ConfigurationError(
             "--every can't be combined with --once or --until", hint="deltatide merge --help"
         )
-    settings = _lake_config(config)
+    settings = lake_config(config)
     names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
     log_to_stderr(verbose=False)
-    stop = threading.Event()  # ends after the tables under way
-    signals: list[int] = []
-
-    def end(number: int) -> None:
-        signals.append(number)
-        stop.set()
-        for each in STOPPING:
-            signal.signal(each, _abandon)
-
+    stop = Stopping(repeats=every is not None)
     code = 0
     with (
-        stopped_by_signals(lambda number: sys.exit(_interrupted(number, every))),  # while Spark starts
-        _spark(settings, waits=every is not None) as spark,
-        stopped_by_signals(end),
+        stopping(settings, stop, waits=every is not None) as spark,
         _shown(as_json) as (progress, report),
     ):
         from merge import merge_every, merge_once
 
         if every is None:
-            done = merge_once(spark, settings, tables=names, until=until, progress=progress, stop=stop)
+            done = merge_once(spark, settings, tables=names, until=until, progress=progress, stop=stop.event)
             report(done)
-            code = _interrupted(signals[0], every) if done.stopped else done.exit_code
+            code = stop.exit_code if done.stopped else done.exit_code
         else:
-            merge_every(spark, settings, every, tables=names, progress=progress, report=report, stop=stop)
+            merge_every(
+                spark, settings, every, tables=names, progress=progress, report=report, stop=stop.event
+            )
     raise typer.Exit(code)
-
-
-def _abandon(number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit at once on the second signal; Spark is not asked anything more, as it may be in a long call."""
-    from merge.gateway import kill_java
-
-    err.print("interrupted: the tables under way are abandoned; the next merge repeats them")
-    kill_java()
-    os._exit(128 + number)
-
-
-def _interrupted(number: int, every: float | None) -> int:
-    """Return the exit status after a signal: 0 if nothing else would end it, else what shells expect."""
-    return 0 if every is not None else 128 + number
 
 
 @contextmanager
@@ -168,8 +137,8 @@ def live(
     as_json: JsonOption = False,
 ) -> None:
     """Show a table as of the newest manifest, without waiting for a merge."""
-    settings = _lake_config(config)
-    with _spark(settings) as spark:
+    settings = lake_config(config)
+    with open_spark(settings) as spark:
         from merge.queries import live as live_frame
         from merge.unreachable import check_endpoint
 
@@ -193,8 +162,8 @@ def cuts(
     as_json: JsonOption = False,
 ) -> None:
     """List the cuts, each the state of all tables at one position of the source."""
-    settings = _lake_config(config)
-    with _spark(settings, reads_landing=False) as spark:
+    settings = lake_config(config)
+    with open_spark(settings, reads_landing=False) as spark:
         from merge.control_table import cuts as cut_frame
         from merge.unreachable import check_endpoint
 
@@ -204,16 +173,32 @@ def cuts(
             _print_json(frame)
             return
         shown = Table(
-            "manifest", "epoch", "position", "source time", "merged", "exact", "Delta versions", box=None
+            "manifest",
+            "epoch",
+            "position",
+            "source time",
+            "merged",
+            "exact",
+            "kept",
+            "Delta versions",
+            box=None,
         )
         for row in frame.collect():
             versions = [_table_shown(name, row.tables[name]) for name in sorted(row.tables)]
             position = format_position(row.position, settings.source.kind)
             shown.add_row(
                 str(row.manifest), str(row.epoch), position, when(row.source_committed_at),
-                when(row.merged_at), "yes" if row.exact else "no", escape(", ".join(versions)),
+                when(row.merged_at), "yes" if row.exact else "no", escape(_kept(row.gone)),
+                escape(", ".join(versions)),
             )  # fmt: skip
         out.print(shown)
+
+
+def _kept(gone: list[str]) -> str:
+    """Return whether a cut can still be read."""
+    if not gone:
+        return "yes"
+    return f"gone ({gone[0]}{f' and {len(gone) - 1} more' if gone[1:] else ''})"
 
 
 def _table_shown(name: str, frontier: Any) -> str:
@@ -231,57 +216,3 @@ def _print_json(frame: Any) -> None:
 
 def _formatted(value: Any) -> str:
     return "NULL" if value is None else str(value)
-
-
-def _lake_config(path: Path) -> Config:
-    config = load(path)
-    if config.lake is None:
-        raise ConfigurationError(
-            f"{path}: [lake] is missing", hint="add [lake] with url, or with catalog and schema"
-        )
-    return config
-
-
-@contextmanager
-def _spark(config: Config, *, waits: bool = False, reads_landing: bool = True) -> Iterator[Any]:
-    """Yield a session. Errors that would end the command are detected before a session starts here.
-
-    `waits`: wait for a store that does not answer. `reads_landing`: the landing zone too, not just the lake.
-    """
-    try:
-        from merge.session import open_session
-    except ModuleNotFoundError as error:
-        raise PreconditionError(
-            f"this command needs Spark: {error.name} is not installed", hint='pip install "deltatide[spark]"'
-        ) from error
-    from merge.unreachable import legible
-
-    if not os.environ.get("SPARK_REMOTE"):
-        _look_ahead(config, waits=waits, reads_landing=reads_landing)
-    if sys.stderr.isatty():
-        err.print("starting Spark", end="\r")
-    session = open_session(config)
-    try:
-        with legible(config):
-            yield session
-    except KeyboardInterrupt:  # mid-work: Java ends with us; ask it nothing more
-        raise
-    except BaseException:
-        with suppress(Exception):
-            session.stop()
-        raise
-    session.stop()
-
-
-def _look_ahead(config: Config, *, waits: bool, reads_landing: bool) -> None:
-    """Raise an error of ours if an endpoint does not answer, or if manifests are too new.
-
-    Spark may have the rights to read what can't be read from here.
-    """
-    from merge.unreachable import check_configured_endpoint
-
-    if not waits:
-        check_configured_endpoint(config)
-    if reads_landing:
-        with suppress(TransientError, PreconditionError):
-            newest_manifest(open_store(config.landing, config.source.name, patient=False))

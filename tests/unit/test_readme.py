@@ -69,7 +69,7 @@ def test_options_named_in_the_table_of_commands_exist() -> None:
     rows = re.findall(r"^\| `deltatide (\w+)[^|]*\|(.*)\|$", README, re.MULTILINE)
     assert rows
     for name, text in rows:
-        for option in re.findall(r"`(--\w+)", text):
+        for option in re.findall(r"`(--[\w-]+)", text):
             assert problem_of([name, option]) is None
 
 

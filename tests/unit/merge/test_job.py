@@ -146,7 +146,7 @@ def test_requests_are_looked_for_without_being_opened() -> None:
 def test_what_would_end_a_merge_is_found_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from connector.cli.merge import _spark
+    from connector.cli.lake import open_spark
     from merge import session
     from merge.unreachable import StoreError
 
@@ -162,16 +162,16 @@ def test_what_would_end_a_merge_is_found_before_spark_starts(
     landed.table(A)
     landed.commit(10, [])
     good = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
-    with pytest.raises(StartedError), _spark(good):
+    with pytest.raises(StartedError), open_spark(good):
         pass
     newest = tmp_path / "landing/shop" / manifest_path(1)
     newest.write_text(newest.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(FormatError, match="format 2"), _spark(good):
+    with pytest.raises(FormatError, match="format 2"), open_spark(good):
         pass
     dead = config_of("s3://bucket/landing", "s3://bucket/lake")
     dead = dead.model_copy(
         update={"landing": dead.landing.model_copy(update={"endpoint": "http://127.0.0.1:9"})}
     )
     for reads_landing in (True, False):
-        with pytest.raises(StoreError, match="refused"), _spark(dead, reads_landing=reads_landing):
+        with pytest.raises(StoreError, match="refused"), open_spark(dead, reads_landing=reads_landing):
             pass

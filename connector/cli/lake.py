@@ -1,0 +1,126 @@
+"""What the lake's commands share: the configuration, a Spark session, graceful stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from connector.cli.printing import err
+from connector.config import Config, load
+from connector.errors import ConfigurationError, PreconditionError, TransientError
+from connector.landing.manifest_store import newest_manifest
+from connector.signals import STOPPING, stopped_by_signals
+from connector.store.factory import open_store
+
+
+def lake_config(path: Path) -> Config:
+    """Load a configuration that has a lake."""
+    config = load(path)
+    if config.lake is None:
+        raise ConfigurationError(
+            f"{path}: [lake] is missing", hint="add [lake] with url, or with catalog and schema"
+        )
+    return config
+
+
+@contextmanager
+def open_spark(config: Config, *, waits: bool = False, reads_landing: bool = True) -> Iterator[Any]:
+    """Yield a session. Errors that would end the command are detected before a session starts here.
+
+    `waits`: wait for a store that does not answer. `reads_landing`: the landing zone too, not just the lake.
+    """
+    try:
+        from merge.session import open_session
+    except ModuleNotFoundError as error:
+        raise PreconditionError(
+            f"this command needs Spark: {error.name} is not installed", hint='pip install "deltatide[spark]"'
+        ) from error
+    from merge.unreachable import legible
+
+    if not os.environ.get("SPARK_REMOTE"):
+        _look_ahead(config, waits=waits, reads_landing=reads_landing)
+    if sys.stderr.isatty():
+        err.print("starting Spark", end="\r")
+    session = open_session(config)
+    try:
+        with legible(config):
+            yield session
+    except KeyboardInterrupt:  # mid-work: Java ends with us; ask it nothing more
+        raise
+    except BaseException:
+        with suppress(Exception):
+            session.stop()
+        raise
+    session.stop()
+
+
+def _look_ahead(config: Config, *, waits: bool, reads_landing: bool) -> None:
+    """Raise an error of ours if an endpoint does not answer, or if manifests are too new.
+
+    Spark may have the rights to read what can't be read from here.
+    """
+    from merge.unreachable import check_configured_endpoint
+
+    if not waits:
+        check_configured_endpoint(config)
+    if reads_landing:
+        with suppress(TransientError, PreconditionError):
+            newest_manifest(open_store(config.landing, config.source.name, patient=False))
+
+
+class Stopping:
+    """Ends a command gracefully: the first signal sets `event`, the second one exits at once.
+
+    `repeats`: the command runs until it is stopped, so a signal is no failure.
+    """
+
+    def __init__(self, *, repeats: bool = False) -> None:
+        self.event = threading.Event()
+        self.number = 0
+        self._repeats = repeats
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit status after a signal: 0 if nothing else would end it, else what shells expect."""
+        return 0 if self._repeats else 128 + self.number
+
+    def end(self, number: int) -> None:
+        """Ask the command to end after the table under way."""
+        self.number = number
+        self.event.set()
+        for each in STOPPING:
+            signal.signal(each, _abandon)
+
+    def exit(self, number: int) -> NoReturn:
+        """Exit now, as nothing is under way yet."""
+        self.number = number
+        sys.exit(self.exit_code)
+
+
+@contextmanager
+def stopping(
+    config: Config, stop: Stopping, *, waits: bool = False, reads_landing: bool = True
+) -> Iterator[Any]:
+    """Yield a session like `open_spark`; from then on, signals are graceful."""
+    with (
+        stopped_by_signals(stop.exit),  # while Spark starts
+        open_spark(config, waits=waits, reads_landing=reads_landing) as spark,
+        stopped_by_signals(stop.end),
+    ):
+        yield spark
+
+
+def _abandon(number: int, _frame: FrameType | None) -> NoReturn:
+    """Exit at once on the second signal; Spark is not asked anything more, as it may be in a long call."""
+    from merge.gateway import kill_java
+
+    err.print("interrupted: the tables under way are abandoned; the next run repeats them")
+    kill_java()
+    os._exit(128 + number)

@@ -1,0 +1,128 @@
+"""Records which versions of the targets upkeep keeps: cuts that name older ones are gone.
+
+Invariants:
+
+- A row is written before VACUUM removes anything, so a cut is marked before it can't be read. If upkeep is
+  killed in between, some marked cuts still could be: they are older than ``lake.retention_days`` anyway.
+- Cuts are only appended (`merge.control_table`), so what is gone is recorded here: each Delta table's id and
+  oldest version kept. It can't be computed from the history: that doesn't say what VACUUM removed, and on
+  S3 Delta doesn't even log that it ran.
+- The newest row of a source holds all of its tables, and when upkeep began last.
+
+VACUUM by others is not recorded here: `merge.as_of` then fails when the files are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from connector.config import Config
+from connector.schema import TableName
+from merge.landing_zone import is_missing
+from merge.sql import text, timestamp
+from merge.target import lake_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = {
+    "source": "string",
+    "began_at": "timestamp",
+    "recorded_at": "timestamp",
+    "tables": "map<string, struct<id: string, oldest: bigint, vacuumed: bigint>>",
+}
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    """The oldest version kept of the Delta table `id`; files of versions before `vacuumed` were removed."""
+
+    id: str
+    oldest: int
+    vacuumed: int = 0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """When upkeep of a source began last, in UTC (None: never), and what it kept."""
+
+    began_at: datetime | None = None
+    tables: Mapping[TableName, KeptTable] = field(default_factory=dict)
+
+    def of(self, table: TableName, id_: str) -> KeptTable:
+        """Return what is kept of a Delta table: everything, if upkeep has not seen it yet."""
+        known = self.tables.get(table)
+        return known if known is not None and known.id == id_ else KeptTable(id_, 0)
+
+
+def kept_table(config: Config) -> str:
+    """Format the table in SQL."""
+    return lake_table(config, "_deltatide/upkeep", "_deltatide_upkeep")
+
+
+def read_kept(spark: SparkSession, config: Config) -> Kept:
+    """Read the newest row of the configured source."""
+    frame = _rows(spark, config)
+    rows = [] if frame is None else frame.orderBy("recorded_at", ascending=False).limit(1).collect()
+    if not rows:
+        return Kept()
+    tables = {TableName.parse(name): KeptTable(**at.asDict()) for name, at in rows[0]["tables"].items()}
+    return Kept(datetime.fromtimestamp(rows[0]["micros"] / 1e6, timezone.utc), tables)
+
+
+def append_kept(
+    spark: SparkSession, config: Config, tables: Mapping[TableName, KeptTable], began_at: datetime
+) -> None:
+    """Record when upkeep began and what it keeps; durable on return."""
+    columns = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {kept_table(config)} ({columns}) USING DELTA "
+        "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
+    )
+    entries = ", ".join(
+        f"{text(str(table))}, named_struct('id', {text(at.id)}, 'oldest', {at.oldest}L, "
+        f"'vacuumed', {at.vacuumed}L)"
+        for table, at in sorted(tables.items())
+    )
+    values = ", ".join([text(config.source.name), timestamp(began_at), timestamp(datetime.now(timezone.utc))])
+    spark.sql(
+        f"INSERT INTO {kept_table(config)} ({', '.join(COLUMNS)})"
+        f" SELECT {values}, CAST(map({entries}) AS {COLUMNS['tables']})"
+    )
+
+
+def with_gone(spark: SparkSession, config: Config, cuts: DataFrame) -> DataFrame:
+    """Add to cuts the column `gone`: the names of tables whose version in the cut upkeep has given up.
+
+    ::
+
+        manifest   tables                        gone
+        7          {a: version 9, b: version 4}  []
+        3          {a: version 5, b: version 4}  [a]       a is kept from version 8 on
+    """
+    frame = _rows(spark, config)
+    if frame is None:
+        return cuts.withColumn("gone", F.expr("CAST(array() AS array<string>)"))
+    kept = frame.agg(F.max_by("tables", "recorded_at").alias("kept"))
+    gone = """array_sort(map_keys(map_filter(tables, (name, at) ->
+        coalesce(kept[name].id = at.id AND at.version < kept[name].oldest, false))))"""
+    return cuts.crossJoin(F.broadcast(kept)).withColumn("gone", F.expr(gone)).drop("kept")
+
+
+def _rows(spark: SparkSession, config: Config) -> DataFrame | None:
+    """Return the rows of the configured source; None if there is no table yet."""
+    try:
+        frame = spark.table(kept_table(config))
+        frame.schema  # noqa: B018 - Spark Connect looks for the table only now
+    except AnalysisException as error:
+        if is_missing(error):
+            return None
+        raise
+    of_source = frame.where(f"source = {text(config.source.name)}")
+    return of_source.withColumn("micros", F.unix_micros("began_at"))
