@@ -33,13 +33,14 @@ def merge_every(
     progress: Progress | None = None,
     report: Callable[[MergeReport], None] | None = None,
     stop: threading.Event | None = None,
+    more_upkeep: Callable[[], Iterable[Finding]] | None = None,
 ) -> None:
     """Merge repeatedly, starting at most every `seconds`, until `stop` is set.
 
     Then finish the tables under way, and record the cut with the tables merged so far. If the store can't be
     reached, retry with growing pauses, and log the error when it changes. A table's failure is in the report;
     other errors that affect all tables are raised. Upkeep runs every ``maintain.every_hours``, if set, and
-    logs what it does.
+    logs what it does; `more_upkeep` is done with it.
     """
     stop = stop or threading.Event()
     outage, due, since = _Outage(seconds), UpkeepTimer(config), 0
@@ -56,6 +57,7 @@ def merge_every(
                     report(done)
                 if not stop.is_set() and due.now(sessions.first):
                     _log_upkeep(upkeep_in(sessions.first, config, stop=stop))
+                    _log_upkeep(more_upkeep() if more_upkeep else ())
             except TransientError as error:
                 stop.wait(outage.pause_after(error))
                 continue

@@ -355,7 +355,7 @@ class _Upkeep:
     def _failed(self, finding: Finding, error: Exception) -> Finding:
         """Return the finding of an error that concerns one table; raise one that concerns the store."""
         store = explain(error, self.config)
-        if store is not None and store.whole:
+        if store is not None and store.affects_all:
             raise store from error
         error = store or error
         log.debug("upkeep of %s failed", finding.subject, exc_info=error)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,23 +15,61 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from connector.cli.lake import Stopping, lake_config, stopping
 from connector.cli.printing import ConfigOption, err, escape, log_to_stderr, out
+from connector.config import Config
+from connector.errors import ConfigurationError, DeltatideError, TransientError
+from connector.maintenance.landing_zone import care_for_landing_zone
 
 maintain_commands = typer.Typer()
 
 Shown = Callable[[int, int, str], None]
 
 
-def _lake_tables(spark: Any, config: Any, dry_run: bool, progress: Shown, stop: Any) -> Iterator[Any]:
+def landing_zone_findings(
+    config: Config,
+    *,
+    dry_run: bool = False,
+    forget: str | None = None,
+    progress: Shown = lambda *_: None,
+    stop: threading.Event | None = None,
+) -> Iterator[Any]:
+    """Remove what no lake needs of the landing zone, and yield it as a finding, as `merge.upkeep` does.
+
+    An unknown lake (`forget`) is raised; other errors are findings: the lake's tables need nothing of this.
+    """
+    from merge.upkeep import Finding
+
+    begun, status = time.monotonic(), "planned" if dry_run else "done"
+    try:
+        care = care_for_landing_zone(
+            config, dry_run=dry_run, forget_lake=forget, stop=stop,
+            progress=lambda done, of: progress(done.manifests, of, "landing zone"),
+        )  # fmt: skip
+    except ConfigurationError:
+        raise
+    except DeltatideError as error:
+        status = "deferred" if isinstance(error, TransientError) else "failed"
+        yield Finding("landing zone", "remove old manifests", str(error), status, hint=error.hint)
+        return
+    for consumer in care.forgotten:
+        yield Finding(consumer.lake, "forget", "its next merge requests full dumps of what is gone", status)
+    if care.needed is None or not care.removal.objects:
+        return
+    removal, first = care.removal, care.needed.needs[0]
+    others = removal.orphans + removal.states + removal.schemas
+    what = (
+        f"remove {removal.manifests:,} manifests, {removal.files:,} landing files "
+        f"({removal.bytes / 2**20:,.1f} MiB), {others:,} other objects"
+    )
+    reason = f"the first manifest still needed is {care.needed.first}: {first.who}"
+    yield Finding("landing zone", what, reason, status, time.monotonic() - begun)
+
+
+def _lake_findings(
+    spark: Any, config: Config, *, dry_run: bool, progress: Shown, stop: threading.Event
+) -> Iterator[Any]:
     from merge.upkeep import upkeep
 
     return upkeep(spark, config, dry_run=dry_run, progress=progress, stop=stop)
-
-
-STEPS: tuple[tuple[str, Callable[..., Iterator[Any]]], ...] = (("lake tables", _lake_tables),)
-"""Name and function of each step, in order.
-
-A finding has `subject`, `action`, `reason`, `seconds`, `hint` and
-`status`: planned, done, deferred, failed."""
 
 
 @maintain_commands.command(epilog="Example: deltatide maintain -c shop.toml --dry-run")
@@ -38,19 +78,30 @@ def maintain(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done and why; change nothing.")
     ] = False,
+    forget: Annotated[
+        str | None,
+        typer.Option(metavar="LAKE", help="A lake that merges no more, which then holds no landing files."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per finding, each on its own line.")
     ] = False,
 ) -> None:
-    """Compact and vacuum the lake's tables where they need it; cuts younger than lake.retention_days stay."""
+    """Remove what no lake needs of the landing zone; compact and vacuum the lake's tables where they need it.
+
+    Manifests younger than landing.retention_days stay, and cuts younger than lake.retention_days.
+    """
     settings = lake_config(config)
     log_to_stderr(verbose=False)
     stop, statuses = Stopping(), []
     with stopping(settings, stop, reads_landing=False) as spark, _bar(shown=not as_json) as progress:
-        for name, step in STEPS:
+        shared: Any = {"dry_run": dry_run, "progress": progress, "stop": stop.event}
+        for name, findings in (
+            ("landing zone", landing_zone_findings(settings, forget=forget, **shared)),
+            ("lake tables", _lake_findings(spark, settings, **shared)),
+        ):
             if stop.event.is_set():
                 break
-            for finding in step(spark, settings, dry_run, progress, stop.event):
+            for finding in findings:
                 statuses.append(finding.status)
                 _print_json(name, finding) if as_json else _print(finding)
     if not as_json and not stop.event.is_set() and not statuses:

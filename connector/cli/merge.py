@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from connector.cli.lake import Stopping, lake_config, open_spark, stopping
+from connector.cli.maintain import landing_zone_findings
 from connector.cli.printing import ConfigOption, JsonOption, err, escape, log_to_stderr, out, when
 from connector.errors import ConfigurationError
 from connector.landing.format import CDC
@@ -65,8 +66,9 @@ def merge(
             code = stop.exit_code if done.stopped else done.exit_code
         else:
             merge_every(
-                spark, settings, every, tables=names, progress=progress, report=report, stop=stop.event
-            )
+                spark, settings, every, tables=names, progress=progress, report=report, stop=stop.event,
+                more_upkeep=lambda: landing_zone_findings(settings, stop=stop.event),
+            )  # fmt: skip
     raise typer.Exit(code)
 
 

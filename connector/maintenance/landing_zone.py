@@ -29,12 +29,13 @@ def care_for_landing_zone(
     *,
     dry_run: bool = False,
     forget_lake: str | None = None,
-    progress: Callable[[Removal], None] = lambda _: None,
+    progress: Callable[[Removal, int], None] = lambda *_: None,
     stop: threading.Event | None = None,
 ) -> LandingCare:
     """Remove what nobody needs. `forget_lake`: a lake's url, schema or id, which then holds nothing any more.
 
     A lake that is forgotten and merges again needs a full dump, which it requests by itself.
+    `progress` is called with what was removed so far, and how many manifests there are to remove.
     `ConfigurationError` for an unknown lake; what the store raises.
     """
     store = open_store(config.landing, config.source.name, patient=False)
@@ -47,7 +48,10 @@ def care_for_landing_zone(
             forget(store, consumer)
     retention = timedelta(days=config.landing.retention_days)
     needed = horizon(history, retention, datetime.now(timezone.utc), forgotten)
-    removal = remove_unneeded(history, needed, dry_run=dry_run, progress=progress, stop=stop)
+    count = needed.first - needed.oldest
+    removal = remove_unneeded(
+        history, needed, dry_run=dry_run, progress=lambda done: progress(done, count), stop=stop
+    )
     return LandingCare(forgotten, needed, removal)
 
 

@@ -83,6 +83,11 @@ class Removal:
     schemas: int = 0
     stopped: bool = False
 
+    @property
+    def objects(self) -> int:
+        """Count all objects."""
+        return self.manifests + self.files + self.orphans + self.states + self.schemas
+
 
 @dataclass
 class History:
