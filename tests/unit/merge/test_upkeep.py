@@ -7,15 +7,17 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from connector.errors import ConfigurationError
 from merge import schedule
 from merge.commits import Mark, commits_of, renewed_version
-from merge.control_table import Frontier
+from merge.control_table import Frontier, Frontiers
 from merge.file_statistics import SMALL_BYTES, FileStatistics, statistics_of
 from merge.kept_versions import Kept
 from merge.retention import FILES, LOG, SET_BY_US, needed_properties
 from merge.schedule import UpkeepTimer
+from merge.upkeep import Finding, _Upkeep
 from tests.support.landed import config_of
 from tests.unit.merge.test_commits import created, history, ours
 
@@ -127,3 +129,20 @@ def test_upkeep_is_due_by_its_record_not_by_the_start(monkeypatch: pytest.Monkey
     assert not UpkeepTimer(config, lambda: now[0]).now(spark), "a restart"
     never = UpkeepTimer(config_of("/landing", "/lake"), lambda: now[0])
     assert not never.now(spark)
+
+
+def test_a_statement_that_lost_to_a_merge_waits_with_all_that_follow() -> None:
+    """VACUUM relies on the properties that were to be set before it."""
+
+    class Busy:
+        def sql(self, statement: str) -> Any:
+            asked.append(statement)
+            raise PySparkException("[DELTA_CONCURRENT_DELETE_READ] a file was removed")
+
+    asked: list[str] = []
+    spark: Any = Busy()
+    now = datetime.now(timezone.utc)
+    run = _Upkeep(spark, config_of("/landing", "/lake"), 7, Frontiers(), Kept(), {}, now, lambda *_: None)
+    first, second = Finding("a", "SET TBLPROPERTIES", "short"), Finding("a", "VACUUM", "old")
+    (found,) = run._done([(first, "ALTER"), (second, "VACUUM")])
+    assert (found.action, found.status, asked) == ("SET TBLPROPERTIES", "deferred", ["ALTER"])
