@@ -220,12 +220,11 @@ class _Upkeep:
         self._check_owner(target, detail)
         known = self.kept.of(target.table, detail["id"])
         needed = min(self.young.get((target.table, detail["id"]), frontier.version), frontier.version)
-        kept = replace(known, oldest=max(known.oldest, needed))
         properties = dict(detail["properties"])
         checkpoint = needed - needed % int(properties.get(*CHECKPOINT_INTERVAL))
         history = read_history(self.spark, target, checkpoint)
         log_hours = max(self._age_hours(row["timestamp"]) for row in history if row["version"] >= checkpoint)
-        plan = _Plan(target, frontier, kept)
+        plan = _Plan(target, frontier, known)
         actions = [
             *self._property_actions(target, properties, log_hours),
             *self._rewrites(target, detail, history[0]["version"]),
@@ -258,13 +257,15 @@ class _Upkeep:
             yield Finding(str(target.table), "OPTIMIZE", why), f"OPTIMIZE {target.name}"
 
     def _with_vacuum(self, plan: _Plan, history: Sequence[Row], needed: int, age_hours: float) -> _Plan:
-        """Add VACUUM if versions were given up since the last one, or why that waits."""
-        hours = file_hours(self.retention_days)
-        if plan.kept.oldest <= plan.kept.vacuumed or age_hours <= hours:
-            return plan
-        finding = Finding(
-            str(plan.target.table), "VACUUM", f"no cut to be kept names a version before {plan.kept.oldest}"
+        """Add VACUUM if cuts have become too old since the last one, or why that waits."""
+        hours, kept = (
+            file_hours(self.retention_days),
+            replace(plan.kept, oldest=max(plan.kept.oldest, needed)),
         )
+        if kept.oldest <= kept.vacuumed or age_hours <= hours:
+            return plan
+        reason = f"no cut to be kept names a version before {kept.oldest}"
+        finding = Finding(str(plan.target.table), "VACUUM", reason)
         replaced = [
             row
             for row in history
@@ -279,7 +280,8 @@ class _Upkeep:
                 f" ({first['operation']}) replaced long ago"
             )
             return replace(plan, deferred=[replace(finding, reason=reason, status="deferred")])
-        return replace(plan, actions=[*plan.actions, (finding, f"VACUUM {plan.target.name}")], vacuums=True)
+        actions = [*plan.actions, (finding, f"VACUUM {plan.target.name}")]
+        return replace(plan, actions=actions, kept=kept, vacuums=True)
 
     def _maintain(self, plan: _Plan) -> Iterator[Finding]:
         """Do what a table needs, and find the version that cuts should name then."""

@@ -1,4 +1,4 @@
-"""The merge is killed, run twice at once, and run for some tables only: the lake is right in the end."""
+"""Merge and upkeep are killed, run twice at once, and for some tables only: the lake is right in the end."""
 
 from __future__ import annotations
 
@@ -88,6 +88,24 @@ def test_a_store_that_hangs_ends_a_merge_with_a_message(place: Installation) -> 
         place.configure(landing=landing, lake={"url": "s3a://bucket/lake"})
         done = place.run("merge", seconds=120)
     assert_message(done, f"{endpoint}: does not answer within 10 s", "landing.endpoint is right")
+
+
+def test_upkeep_says_what_it_would_do_does_it_once_and_leaves_the_rest_to_the_next_after_a_kill(
+    shop: Installation, spark: Any
+) -> None:
+    capture(shop, seed=46)
+    assert shop.run("merge", seconds=180).returncode in (0, 1)
+    table = "public.items: SET TBLPROPERTIES (delta.deletedFileRetentionDuration from its default"
+    planned = shop.run("maintain", "--dry-run", seconds=120)
+    assert (planned.returncode, f"would do: {table}" in planned.stdout) == (0, True), planned
+    with shop.start("maintain", kill_at="upkeep-done") as killed:
+        assert killed.wait(120) == -9, killed.output
+    done = shop.run("maintain", "--json", seconds=120)
+    findings = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, {finding["status"] for finding in findings}) == (0, {"done"}), done
+    assert len(findings) == len(TABLES) - 1, "the killed one did one table"
+    assert shop.run("maintain", seconds=120).stdout == "nothing to do\n"
+    finish(shop, spark)
 
 
 @pytest.mark.soak
