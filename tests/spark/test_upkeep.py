@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from connector.errors import ConfigurationError
-from merge import as_of, cuts, file_statistics, table
+from merge import as_of, cuts, file_statistics, merge_every, table
 from merge.kept_versions import read_kept
 from merge.upkeep import upkeep
 from tests.support.waiting import wait_until
@@ -179,3 +180,25 @@ def test_a_merge_during_which_two_upkeeps_rewrite_its_files_is_done_again(
     assert zone.rows("id") == [(2,), (3,)]
     assert [row["operation"] for row in zone.history()].count("WRITE") == 1, "it was not rebuilt"
     assert zone.ids(2) == [1, 2]
+
+
+def test_repeated_merges_do_upkeep_when_it_is_due_not_at_every_start(zone: OldZone) -> None:
+    maintained = zone.config.maintain.model_copy(update={"every_hours": 1.0})
+    zone.config = zone.config.model_copy(update={"maintain": maintained})
+    zone.log(10, insert(5, 1))
+
+    def merge_twice() -> None:
+        stop, reports = threading.Event(), list[Any]()
+
+        def report(done: Any) -> None:
+            reports.append(done)
+            if len(reports) == 2:
+                stop.set()
+
+        merge_every(zone.spark, zone.config, 0.1, report=report, stop=stop)
+
+    merge_twice()
+    began_at = read_kept(zone.spark, zone.config).began_at
+    assert began_at is not None
+    merge_twice()
+    assert read_kept(zone.spark, zone.config).began_at == began_at
