@@ -78,7 +78,10 @@ KEPT_MANIFESTS = 1000
 MOST_PARALLEL = 8
 """Most tables merged at a time, unless configured: more gain little, and each needs memory in the driver."""
 
-TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, FencedError, GapError, *SPARK_ERRORS)
+UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError)
+"""Python's errors about a value that our code can't handle: a bug, but only that table's values meet it."""
+
+TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, FencedError, GapError, *SPARK_ERRORS, *UNEXPECTED)
 """Errors that stop the merge of one table and let the others go on.
 
 `GapError`: a manifest is gone that only this table needs again; new ones are checked before any table.
@@ -269,7 +272,8 @@ class _MergeRun:
 
     def _failed(self, target: Target, error: Exception) -> TableReport:
         hint = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
-        log.debug("merge of %s failed", target.table, exc_info=error)
+        level = logging.ERROR if isinstance(error, UNEXPECTED) else logging.DEBUG
+        log.log(level, "merge of %s failed", target.table, exc_info=error)
         lost = isinstance(error, GapError)
         at = self.frontiers.of(target.table)
         return self._report(target, at, error=first_line(error), hint=hint, lacks_history=lost)

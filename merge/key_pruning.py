@@ -1,6 +1,7 @@
 """Restricts what a MERGE reads of a large target to where the changed keys can be.
 
-Conditions on the target alone, all implied by the equality of keys, so they never change the result:
+Conditions on the target alone, all implied by the equality of keys, so they never change the result. Which
+ones there are depends on the key's types, not on its values: only keys of types with literals are fetched.
 
 - Few keys are *listed*: Delta skips files and Parquet skips pages that can't hold any of them.
 - Of many keys there are *ranges*, by which Delta skips files and Parquet skips row groups: one per column,
@@ -73,12 +74,14 @@ def key_conditions(spark: SparkSession, source: DataFrame, layout: Layout, rows:
 
 def key_lists(source: DataFrame, layout: Layout) -> str:
     """List the values of each key column; empty if one has no literals, or if the list gets too long."""
+    if not all(_has_literals(layout.columns[name]) for name in layout.key):
+        return ""
     keys = source.select(*[F.col(quoted(name)) for name in layout.key]).distinct().collect()
     conditions = ""
     for n, name in enumerate(layout.key):
         values = {key[n] for key in keys}
         literals = [literal(value) for value in values - {None}]
-        if not literals or None in literals:
+        if not literals:
             return ""
         within = [f"target.{quoted(name)} IN ({', '.join(sorted(map(str, literals)))})"]
         if None in values:
@@ -89,16 +92,20 @@ def key_lists(source: DataFrame, layout: Layout) -> str:
 
 def key_ranges(source: DataFrame, layout: Layout, *, split: bool = True) -> str:
     """Build the ranges of the changes' keys, from their smallest and greatest values."""
+    key = [name for name in layout.key if _has_literals(layout.columns[name])]
+    if not key:
+        return ""
     ends: list[Any] = []
-    for name in layout.key:
+    for name in key:
         ends += [F.min(quoted(name)), F.max(quoted(name)), F.max(F.col(quoted(name)).isNull())]
     found = source.agg(*ends).collect()[0]
     conditions = ""
-    for n, name in enumerate(layout.key):
+    for n, name in enumerate(key):
         low, high, nulls = found[3 * n : 3 * n + 3]
-        if literal(low) is None or literal(high) is None:
+        if low is None:
             continue
-        gaps = _gaps(source, name) if split and n == 0 and _has_distance(layout.columns[name]) else []
+        splits = split and name == layout.key[0] and _has_distance(layout.columns[name])
+        gaps = _gaps(source, name) if splits else []
         lows, highs = [low, *(after for _, after in gaps)], [*(before for before, _ in gaps), high]
         within = [
             f"target.{quoted(name)} BETWEEN {literal(a)} AND {literal(b)}"
@@ -108,6 +115,15 @@ def key_ranges(source: DataFrame, layout: Layout, *, split: bool = True) -> str:
             within.append(f"target.{quoted(name)} IS NULL")
         conditions += f" AND ({' OR '.join(within)})"
     return conditions
+
+
+def _has_literals(type_: str) -> bool:
+    """Return whether values of a type are fetched to be written as literals.
+
+    Others are not fetched at all: Python may have no such value (an instant at either end of time, east or
+    west of UTC), or one that can't be compared (an array).
+    """
+    return type_ == "string" or _has_distance(type_)
 
 
 def _has_distance(type_: str) -> bool:

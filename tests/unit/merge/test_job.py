@@ -38,6 +38,9 @@ class Zone(Landed):
             raise GapError(f"manifest {number} is missing")
         return super().get(number)
 
+    def hint_for(self, _: Exception) -> None:
+        """Return that the error is not about a landing file."""
+
 
 def zone_of(manifests: int) -> Zone:
     zone = Zone()
@@ -110,6 +113,18 @@ def test_what_failed_for_its_layout_is_reported_before_what_it_has_to_catch_up_w
     zone.schemas = lambda wanted: {id_: B for _, id_ in wanted}  # type: ignore[attr-defined]
     report = run.merge(targets_of(run.config, [B.table])[B.table])
     assert (report.manifest, report.error, zone.asked) == (1, "public.b: still", [])
+
+
+def test_a_value_that_the_merge_of_one_table_cannot_handle_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def planned(*_: Any) -> Any:
+        return {[1]: 2}
+
+    monkeypatch.setattr(job, "plan_past_holes", planned)
+    run = run_of(zone_of(2), frontiers_at(1, a=Frontier(1, 5, "id", 0)))
+    report = run.merge(targets_of(run.config, [A.table])[A.table])
+    assert (report.manifest, report.error) == (1, "unhashable type: 'list'")
 
 
 @pytest.mark.parametrize("state", ["captured", "quarantined"])
