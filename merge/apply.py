@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING
 
 from connector.landing.format import CDC
 from merge.commits import USER_METADATA, Mark
-from merge.key_pruning import key_conditions
+from merge.key_pruning import WIDENED, key_conditions
 from merge.keys import Layout, keys_equal
 from merge.reconcile import TARGET_FIELDS
 from merge.session_settings import applied_settings
@@ -118,8 +118,9 @@ def apply(
     # Where deletes were computed from the target's rows, the MERGE may find rows that were not there before.
     pruned = state.bytes > LARGE_BYTES and not (rules.touches_any_row or rules.replaces_all)
     restricted = key_conditions(spark, source, layout, rows) if pruned else nullcontext("")
+    settings = commit_settings(target, mark) | (WIDENED if state.widened else {})
     try:
-        with restricted as conditions, applied_settings(spark, commit_settings(target, mark)):
+        with restricted as conditions, applied_settings(spark, settings):
             if rules.replaces_all:
                 statement = overwrite_sql(target, view, layout, rules)
             else:

@@ -49,6 +49,10 @@ GAPS = 15
 GAP_SHARE = 1 / 64
 """Ranges are split at up to this many gaps, each of at least this share of all that the keys span."""
 
+WIDENED = {"spark.sql.parquet.filterPushdown.decimal": "false"}
+"""For a table with a widened column: Spark fails to hand a decimal to Parquet that is longer than the type
+with which an older file was written. Delta still skips files."""
+
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _HASHED = (*_INTEGERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
 """Types of which equal values have equal hashes; not floats, nor strings with a collation."""

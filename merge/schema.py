@@ -28,6 +28,7 @@ from merge.target import (
     KEY_PROPERTY,
     SOURCE_PROPERTY,
     TABLE_PROPERTY,
+    WIDENING_PROPERTY,
     Target,
     TargetState,
     check_owner,
@@ -186,8 +187,8 @@ def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) 
     properties: dict[str, str] = {}
     if any(NEEDS_MAPPING.search(c.name) for c in added) and not MAPPING.items() <= state.properties.items():
         properties |= MAPPING
-    if widened and state.properties.get("delta.enableTypeWidening") != "true":
-        properties["delta.enableTypeWidening"] = "true"
+    if widened and not state.widened:
+        properties[WIDENING_PROPERTY] = "true"
     alter = f"ALTER TABLE {target.name}"
     statements = [f"{alter} SET TBLPROPERTIES ({properties_sql(properties)})"] if properties else []
     if added:

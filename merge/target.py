@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 KEY_PROPERTY = "deltatide.key"
 SOURCE_PROPERTY = "deltatide.source"
 TABLE_PROPERTY = "deltatide.table"
+WIDENING_PROPERTY = "delta.enableTypeWidening"
 DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
 
 
@@ -58,6 +59,11 @@ class TargetState:
     def empty(self) -> bool:
         """Return whether it has no files."""
         return self.files == 0
+
+    @property
+    def widened(self) -> bool:
+        """Return whether a column may have been widened: older files then have its former type."""
+        return self.properties.get(WIDENING_PROPERTY) == "true"
 
     @property
     def key(self) -> list[str]:

@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from merge import apply as applying
 from merge.key_pruning import LONGEST_LIST, key_conditions, key_filter, key_lists, key_ranges
 from merge.keys import Layout
+from tests.support.landed import Event, schema_of
+from tests.support.zone import Zone
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 AMONG = 2000
@@ -105,3 +110,26 @@ def test_keys_that_python_cannot_hold_or_compare_are_not_fetched(spark: SparkSes
         assert conditions == " AND (target.`n` BETWEEN 3L AND 3L)"
     only = Layout({"z": "timestamp"}, ("z",), ("z",))
     assert key_ranges(source, only) == key_lists(source, only) == ""
+
+
+@pytest.mark.parametrize("few", [256, 0])
+def test_keys_too_long_for_the_type_of_older_files_are_merged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(applying, "LARGE_BYTES", -1)
+    monkeypatch.setattr("merge.key_pruning.FEW_KEYS", few)
+    zone = Zone(spark, tmp_path)
+    narrow, wide = (schema_of("public.d", ("k",), k=f"decimal({p},0)", v="int") for p in (20, 38))
+    zone.landed.table(narrow)
+    zone.landed.commit(10, [zone.landed.log(narrow, [inserted(5, k, k) for k in range(3)])])
+    zone.merge()
+    zone.landed.table(wide)
+    longer = [inserted(15, 1, 9), inserted(15, 10**30, 7), inserted(15, -(10**30), 8)]
+    zone.landed.commit(20, [zone.landed.log(wide, longer)])
+    assert not zone.merge().failed
+    expected = [(-(10**30), 8), (0, 0), (1, 9), (2, 2), (10**30, 7)]
+    assert zone.rows("k, v", "public/d") == expected
+
+
+def inserted(lsn: int, key: int, value: int) -> Event:
+    return Event("insert", lsn, 2 * value, {"k": Decimal(key), "v": value})
