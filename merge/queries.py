@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -57,6 +58,15 @@ def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     check_strict(spark)
     with plain_settings(spark):
         return _live(spark, config, table)
+
+
+def as_printed(frame: DataFrame) -> DataFrame:
+    """Return a frame with its instants as text, in the session's time zone.
+
+    Python has none at either end of time, unless the driver is in UTC.
+    """
+    types = {f.name: re.sub(r"\btimestamp\b", "string", f.dataType.simpleString()) for f in frame.schema}
+    return frame.select(*(F.col(quoted(name)).cast(type_).alias(name) for name, type_ in types.items()))
 
 
 def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:

@@ -141,11 +141,12 @@ def live(
     """Show a table as of the newest manifest, without waiting for a merge."""
     settings = lake_config(config)
     with open_spark(settings) as spark:
+        from merge.queries import as_printed
         from merge.queries import live as live_frame
         from merge.unreachable import check_endpoint
 
         check_endpoint(spark, settings)
-        frame = live_frame(spark, settings, table).limit(limit)
+        frame = as_printed(live_frame(spark, settings, table).limit(limit))
         if as_json:
             _print_json(frame)
             return

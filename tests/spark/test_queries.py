@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from connector.config import Config
 from connector.errors import TableError
 from connector.landing.format import manifest_path
 from merge import live, merge_once
+from merge.queries import as_printed
+from tests.support.clocks import driver_in
 from tests.support.landed import Chunk, Event, Landed, config_of, schema_of
 from tests.support.zone import ORDERS, T, Zone, insert, row
 
@@ -90,3 +93,16 @@ def test_a_delta_table_whose_types_can_not_become_todays_is_ignored(zone: Zone) 
     assert zone.live() == [(1, 1, 7), (2, 2, 8), (3, 3, 9)]
     (failed,) = zone.merge().failed
     assert "Delta can't change that in place" in str(failed.error)
+
+
+def test_instants_at_either_end_of_time_are_printed(zone: Zone) -> None:
+    """In Tokyo, the last of them is in the year 10000."""
+    prices = schema_of("public.prices", id="int", valid_to="timestamp", all="array<timestamp>")
+    end = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
+    zone.landed.table(prices)
+    price = Event("insert", 5, 0, {"id": 1, "valid_to": end, "all": [end]})
+    zone.landed.commit(10, [zone.landed.log(prices, [price])])
+    with driver_in("Asia/Tokyo"):
+        (found,) = as_printed(live(zone.spark, zone.config, "public.prices")).collect()
+    assert (found["valid_to"], found["all"]) == ("9999-12-31 23:59:59", ["9999-12-31 23:59:59"])
+    assert isinstance(found["_cdc"]["committed_at"], str)
