@@ -55,7 +55,7 @@ from merge.retry import SPARK_ERRORS, first_line, is_lost_file, with_retries
 from merge.schema import check_layout
 from merge.session_pool import SessionPool, own_session_pool
 from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
-from merge.table import Merged, TableJob, check_origin
+from merge.table import Merged, TableJob, check_origin, is_lost
 from merge.target import (
     Target,
     TargetState,
@@ -352,13 +352,15 @@ class _MergeRun:
         """Rewrite all rows of a Delta table; `last`: its greatest mark.
 
         With hard deletes, from the landing zone alone. With soft deletes, the landing zone alone may lack a
-        deleted row's last values, so start from the newest version that a cut recorded, if it is readable.
+        deleted row's last values, so start from the newest version that a cut recorded, unless that version
+        itself is found to be gone: what a rewrite can't read may be another file, or come back.
         """
-        if (base := self._base(target, frontier)) is not None:
+        base = self._base(target, frontier)
+        if base is not None and base.version is not None:
             try:
                 return self._rewrite(target, base, last)
             except SPARK_ERRORS as error:
-                if not is_lost_file(error):
+                if not (is_lost_file(error) and is_lost(self.spark, target, base.version)):
                     raise
                 log.warning(
                     "%s: files of its version %s are gone; rows deleted before the last full dump are lost",

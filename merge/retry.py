@@ -36,6 +36,9 @@ LOST = re.compile(
     "|DELTA_NO_RECREATABLE_HISTORY_FOUND|TIME_TRAVEL_BEYOND"
 )
 
+NOT_LOST = re.compile(r"Too many open files|Permission denied|\bblockmgr-")
+"""Java says FileNotFoundException also of a file that it can't open now, and of Spark's own shuffle files."""
+
 
 def is_conflict(error: BaseException) -> bool:
     """Return whether Delta refused a commit because another one came first."""
@@ -44,7 +47,8 @@ def is_conflict(error: BaseException) -> bool:
 
 def is_lost_file(error: Exception) -> bool:
     """Return whether Spark could not read a version or a file, since it is gone."""
-    return isinstance(error, SPARK_ERRORS) and LOST.search(str(error)) is not None
+    found = str(error) if isinstance(error, SPARK_ERRORS) else ""
+    return LOST.search(found) is not None and NOT_LOST.search(found) is None
 
 
 def first_line(error: Exception) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from connector.config import Config
 from connector.errors import TableError
+from connector.landing.format import CDC
 from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
 from merge.backfill import MissingRows, count_incomplete, request_missing, request_missing_again
@@ -23,6 +24,7 @@ from merge.landing_zone import LandingZone
 from merge.overlay import as_wide, overlay
 from merge.plan import TablePlan
 from merge.report import TableReport
+from merge.retry import SPARK_ERRORS, is_lost_file
 from merge.schema import create_or_evolve_target
 from merge.session_settings import ANY_VERSION, COMPILED, applied_settings
 from merge.target import DROP, Target, TargetState
@@ -55,6 +57,16 @@ def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> Non
             f" or that manifest is missing in {landing.root}",
             hint=DROP,
         )
+
+
+def is_lost(spark: SparkSession, target: Target, version: int) -> bool:
+    """Return whether rows of a version are gone, after reading all of its files."""
+    try:
+        with applied_settings(spark, ANY_VERSION):
+            target.at(spark, version).select(CDC).write.format("noop").mode("overwrite").save()
+    except SPARK_ERRORS as error:
+        return is_lost_file(error)
+    return False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from connector.errors import ConfigurationError
@@ -271,6 +272,32 @@ def test_what_somebody_else_wrote_does_not_survive_in_rows_that_are_deleted(
     gone = [(1, None, None, "delete"), (2, 2, "x", "dump")]
     kept = [(1, 1, "x", "delete"), (2, 2, "x", "dump"), (3, 3, "x", "delete")]
     assert zone.rows("id, a, b, _cdc.op") == (gone if since == "vacuumed" else kept)
+
+
+def test_a_file_missing_for_an_instant_does_not_cost_a_rebuild_the_deleted_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, insert(5, 1), insert(5, 2), delete(6, 1))
+    zone.merge()
+    spark.sql(f"UPDATE {name(zone)} SET b = 'mine' WHERE id = 2")
+    zone.landed.full_dump(T, 1, 18, started_in=2)
+    zone.chunk(20, Chunk(18, 19, [row(2, 2)]))
+    apply = table.apply
+
+    def interrupted(*arguments: Any) -> Any:
+        monkeypatch.setattr(table, "apply", rebuilt)
+        return apply(*arguments)
+
+    def rebuilt(*_: Any) -> Any:
+        monkeypatch.setattr(table, "apply", apply)
+        raise PySparkException("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file")
+
+    monkeypatch.setattr(table, "apply", interrupted)
+    (failed,) = zone.merge().failed
+    assert "FILE_NOT_EXIST" in str(failed.error)
+    assert zone.merge().exact
+    assert zone.rows("id, a, b, _cdc.op") == [(1, 1, "x", "delete"), (2, 2, "x", "dump")]
 
 
 @pytest.mark.parametrize("how", ["RESTORE", "restored"])

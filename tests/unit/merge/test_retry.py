@@ -9,7 +9,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 from connector.errors import FencedError
-from merge.retry import ATTEMPTS, with_retries
+from merge.retry import ATTEMPTS, is_lost_file, with_retries
 
 CONFLICT = PySparkException("[DELTA_CONCURRENT_APPEND] another one came first")
 
@@ -46,3 +46,19 @@ def test_other_errors_are_not_repeated(error: Exception) -> None:
     with pytest.raises(type(error)) as raised:
         with_retries(commit, "public.t")
     assert (commit.calls, raised.value) == (1, error)
+
+
+@pytest.mark.parametrize(
+    ("cause", "lost"),
+    [
+        ("/lake/t/part-0.parquet (No such file or directory)", True),
+        ("/lake/t/part-0.parquet (Too many open files)", False),
+        ("/lake/t/part-0.parquet (Permission denied)", False),
+        ("/tmp/blockmgr-1/0c/shuffle_0_0_0.index (No such file or directory)", False),
+    ],
+)
+def test_a_file_that_cannot_be_opened_now_is_not_lost(cause: str, lost: bool) -> None:
+    spark = "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file"
+    assert (
+        is_lost_file(PySparkException(f"{spark}\nCaused by: java.io.FileNotFoundException: {cause}")) == lost
+    )
