@@ -170,7 +170,7 @@ def missing(connection: Connection[Any], server: Server, gtids: str) -> str:
     """Return the part of a set that the server has not executed; if empty, all of it is visible."""
     if not server.mariadb:
         found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)")
-        return str(found[0]) if found else gtids
+        return str(MysqlGtids.parse(str(found[0]))) if found else gtids
     state = _state(connection)
     ours = MariadbGtids.parse(gtids).last.values()
     lacking = [gtid for gtid in ours if state.get((gtid.origin, gtid.server), 0) < gtid.number]
@@ -302,7 +302,8 @@ def shares_history(connection: Connection[Any], server: Server, gtids: str) -> b
     """
     if server.mariadb:
         return False
-    return missing(connection, server, gtids) != str(MysqlGtids.parse(gtids))
+    lacking = MysqlGtids.parse(missing(connection, server, gtids))
+    return not lacking.contains(MysqlGtids.parse(gtids))
 
 
 def gtids_at(

@@ -1,0 +1,24 @@
+"""Which servers a landing zone may belong to."""
+
+from __future__ import annotations
+
+import pytest
+
+from connector.mysql.failover import missing, shares_history
+from connector.mysql.server import find_server
+from tests.support.servers.mysql_database import MysqlDatabase
+
+FOREIGN = "aaaaaaaa-0000-11ef-8000-000000000001:1-9", "bbbbbbbb-0000-11ef-8000-000000000002:1-3:tag:5"
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_gtids_of_other_servers_prove_no_shared_history(mysql_database: MysqlDatabase, size: int) -> None:
+    """However many servers they come from: after a failover, they come from two."""
+    others = ",".join(FOREIGN[:size])
+    executed = str(mysql_database.execute("SELECT @@global.gtid_executed")[0][0])
+    with mysql_database.connect() as connection:
+        server = find_server(connection)
+        assert missing(connection, server, others) == others
+        assert not shares_history(connection, server, others)
+        assert shares_history(connection, server, f"{others},{executed}")
+        assert not shares_history(connection, server, "")
