@@ -35,7 +35,7 @@ def record_progress(
     frontiers: Mapping[TableName, Frontier],
 ) -> None:
     """Record up to which manifest all tables are merged, unless the last cut was shortly before."""
-    slot = slot_due(before.merged_at, datetime.now(timezone.utc))
+    slot = slot_due(before.merged_at, datetime.now(timezone.utc) + before.ahead)
     landed = [frontiers[table].manifest for table, state in manifest.tables.items() if state.schema_id]
     if slot is not None:
         _write(landing, config, slot, min(landed, default=manifest.number))

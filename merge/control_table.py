@@ -5,6 +5,11 @@ Invariants:
 - Rows are only appended. A row names all tables captured at its manifest, each with the manifest it is at and
   the Delta table's id and version of that state. A table that is no longer captured is left out of later
   rows.
+- The rows appended last (`merged_at`) are enough: a job names for each table the greatest manifest that it
+  has read or merged. The rows of the greatest manifests are not: a slow job's row may have a manifest that
+  other jobs left behind long ago. A driver whose clock is behind the last row's sets it forward.
+- A table that these rows don't name is new, or was not captured for a while. Then older rows name it, with
+  the id of its Delta table.
 - Cuts that can't be read anymore are marked beside it (`merge.kept_versions`). Upkeep that rewrites files of
   a table appends the newest cut again, with the version that holds the same rows (`renew_cut`): of the rows
   of a manifest, the newest counts.
@@ -16,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -46,8 +51,13 @@ COLUMNS = {
     "struct<version: bigint, manifest: bigint, id: string, missing: bigint, error: string>>",
 }
 
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
 ROWS_READ = 20
-"""Every row names all tables, so one would suffice, but concurrent jobs may each be one cut ahead."""
+"""Every row names all tables, so one would suffice, but no job has read what others append meanwhile."""
+
+ROWS_READ_AGAIN = 5
+"""Appending takes a while, so a row may come a few places later than its time says."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +77,12 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Frontiers:
-    """The frontiers of a source's tables, and its newest cut, `merged_at` a time of the driver's clock.
+    """The frontiers of a source's tables, and the cut with the greatest manifest, `newest`.
 
-    A table that no row names was created after manifest `newest`, so its frontier is there.
+    A table that they don't name was not captured at manifest `newest`: what has landed of it before, if
+    anything, is followed by a full dump. So its frontier is there, unless an older cut names its Delta table
+    (`recorded_frontiers`). `merged_at`: by its driver's clock. `ahead`: how far the clock of the row appended
+    last is ahead of this driver's.
     """
 
     newest: int = 0
@@ -78,6 +91,7 @@ class Frontiers:
     exact: bool = True
     merged_at: datetime | None = None
     by_table: Mapping[TableName, Frontier] = field(default_factory=dict)
+    ahead: timedelta = timedelta()
 
     def of(self, table: TableName) -> Frontier:
         """Return a table's frontier."""
@@ -102,32 +116,47 @@ def cuts_table(config: Config) -> str:
     return lake_table(config, "_deltatide/cuts", "_deltatide_cuts")
 
 
-def read_frontiers(spark: SparkSession, config: Config, since: int = 0) -> Frontiers:
-    """Read the frontiers of the configured source; `since`: the number of a cut that it is known to have."""
-    try:
-        return _read_frontiers(spark, config, since) or _read_frontiers(spark, config, 0) or Frontiers()
-    except AnalysisException as error:
-        if is_missing(error):
-            return Frontiers()
-        raise
+def read_frontiers(spark: SparkSession, config: Config) -> Frontiers:
+    """Read the frontiers of the configured source."""
+    return FrontierReader(config).read(spark)
 
 
-def _read_frontiers(spark: SparkSession, config: Config, since: int) -> Frontiers | None:
-    """Read the newest cuts from number `since` on (0: not known); None if there are none."""
-    of_source = f"FROM {cuts_table(config)} WHERE source = {text(config.source.name)}"
-    if not since:
-        # First only the numbers: Delta then opens no more than the files of the newest cuts.
-        numbers = spark.sql(f"SELECT manifest {of_source} ORDER BY manifest DESC LIMIT {ROWS_READ}").collect()
-        since = min((row["manifest"] for row in numbers), default=0)
-    rows = spark.sql(
-        f"SELECT * {of_source} AND manifest >= {since} "
-        f"ORDER BY manifest DESC, merged_at DESC LIMIT {ROWS_READ}"
-    ).collect()
-    return frontiers_of(rows) if rows else None
+class FrontierReader:
+    """Reads the frontiers of a source repeatedly: first the newest rows, then those appended since."""
+
+    def __init__(self, config: Config) -> None:
+        self._of_source = f"FROM {cuts_table(config)} WHERE source = {text(config.source.name)}"
+        self._since: int | None = None
+
+    def read(self, spark: SparkSession) -> Frontiers:
+        """Read the frontiers as of now."""
+        try:
+            rows = self._newest(spark, self._since)
+            if not rows and self._since is not None:  # the control table was replaced
+                rows = self._newest(spark, None)
+        except AnalysisException as error:
+            if not is_missing(error):
+                raise
+            rows = []
+        self._since = rows[:ROWS_READ_AGAIN][-1]["at"] if rows else None
+        return frontiers_of(rows)
+
+    def _newest(self, spark: SparkSession, since: int | None) -> list[Row]:
+        """Read the rows appended last, the last one first; `since`: from this time on, in microseconds."""
+        if since is None:
+            # First only the times: Delta then opens no more than the files of the newest rows.
+            select = f"SELECT unix_micros(merged_at) AS at {self._of_source}"
+            times = spark.sql(f"{select} ORDER BY merged_at DESC LIMIT {ROWS_READ}").collect()
+            since = min((row["at"] for row in times), default=0)
+        return spark.sql(
+            f"SELECT *, unix_micros(merged_at) AS at {self._of_source}"
+            f" AND merged_at >= timestamp_micros({since}L)"
+            f" ORDER BY merged_at DESC, manifest DESC LIMIT {ROWS_READ}"
+        ).collect()
 
 
 def frontiers_of(rows: list[Row]) -> Frontiers:
-    """Combine rows, newest manifest first: each table gets the greatest manifest of the rows that name it."""
+    """Combine rows, the last one first: each table gets the greatest manifest of the rows that name it."""
     if not rows:
         return Frontiers()
     by_table: dict[TableName, Frontier] = {}
@@ -137,7 +166,8 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
             known = by_table.get(table)
             if known is None or frontier["manifest"] > known.manifest:
                 by_table[table] = Frontier(**frontier.asDict())
-    newest = rows[0]
+    newest = max(rows, key=lambda row: row["manifest"])
+    ahead = timedelta(microseconds=rows[0]["at"]) - (_now() - EPOCH)
     return Frontiers(
         newest["manifest"],
         newest["epoch"],
@@ -145,23 +175,24 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
         newest["exact"],
         newest["merged_at"],
         by_table,
+        max(ahead, timedelta()),
     )
 
 
 def recorded_frontiers(
-    spark: SparkSession, config: Config, table: TableName, last: Frontier
+    spark: SparkSession, config: Config, table: TableName, id_: str, upto: int
 ) -> list[Frontier]:
-    """Return the frontiers that cuts up to `last`'s recorded in its Delta table, the newest version first."""
-    if last.id is None:
+    """Return the frontiers up to a manifest that any cuts recorded in a Delta table, newest version first."""
+    if not upto:
         return []
     found = spark.sql(
         f"SELECT at.version, max(at.manifest) AS manifest FROM"
         f" (SELECT tables[{text(str(table))}] AS at FROM {cuts_table(config)}"
         f" WHERE source = {text(config.source.name)})"
-        f" WHERE at.id = {text(last.id)} AND at.manifest <= {last.manifest} AND at.version IS NOT NULL"
+        f" WHERE at.id = {text(id_)} AND at.manifest <= {upto} AND at.version IS NOT NULL"
         " GROUP BY at.version ORDER BY at.version DESC"
     ).collect()
-    return [Frontier(row["manifest"], row["version"], last.id) for row in found]
+    return [Frontier(row["manifest"], row["version"], id_) for row in found]
 
 
 def append_cut(
@@ -171,8 +202,12 @@ def append_cut(
     frontiers: Mapping[TableName, Frontier],
     *,
     exact: bool,
+    ahead: timedelta = timedelta(),
 ) -> None:
-    """Record a cut in the control table, which must exist; durable on return."""
+    """Record a cut in the control table, which must exist; durable on return.
+
+    `ahead`: how far its time is ahead of this driver's clock.
+    """
     entries = ", ".join(
         f"{text(str(table))}, named_struct('version', {_bigint(at.version)}, "
         f"'manifest', {_bigint(at.manifest)}, 'id', {_string(at.id)}, "
@@ -185,7 +220,7 @@ def append_cut(
         "epoch": str(manifest.epoch),
         "position": f"{manifest.position}L",
         "source_committed_at": timestamp(manifest.source_committed_at),
-        "merged_at": timestamp(datetime.now(timezone.utc)),
+        "merged_at": timestamp(_now() + ahead),
         "exact": str(exact).lower(),
         "tables": f"CAST(map({entries}) AS {COLUMNS['tables']})",
     }
@@ -259,6 +294,10 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
             columns = COLUMNS | {"gone": "array<string>"}
             return spark.createDataFrame([], ", ".join(f"{n} {t}" for n, t in columns.items()))
         raise
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
 
 
 def _bigint(number: int | None) -> str:

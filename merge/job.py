@@ -35,10 +35,11 @@ from connector.errors import DeltatideError, FencedError, GapError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.backfill import has_pending_request, write_request
-from merge.commits import Mark, newest_unchanged, read_commits
+from merge.commits import Mark, newest_unchanged
 from merge.consumer import record_progress, register
 from merge.control_table import (
     Frontier,
+    FrontierReader,
     Frontiers,
     append_cut,
     create_cuts,
@@ -55,7 +56,7 @@ from merge.retry import SPARK_ERRORS, first_line, is_lost_file, with_retries
 from merge.schema import check_layout
 from merge.session_pool import SessionPool, own_session_pool
 from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
-from merge.table import Merged, TableJob, check_origin, is_lost
+from merge.table import Merged, TableJob, is_lost, last_recorded
 from merge.target import (
     Target,
     TargetState,
@@ -127,11 +128,11 @@ def merge_in(
     until: int | None = None,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
-    since: int = 0,
+    reader: FrontierReader | None = None,
 ) -> MergeReport:
     """Merge like `merge_once`, in sessions that nobody else uses; `landing` is read by the first.
 
-    `since`: the manifest of the last cut, if it is known.
+    `reader`: the one that read the frontiers for the merge before, if there was one.
     """
     check_endpoint(sessions.first, config)
     with explained(config):
@@ -143,7 +144,7 @@ def merge_in(
             until,
             progress or (lambda _: None),
             stop or threading.Event(),
-            since,
+            reader or FrontierReader(config),
         )
 
 
@@ -155,10 +156,10 @@ def _merge_all(
     until: int | None,
     progress: Progress,
     stop: threading.Event,
-    since: int,
+    reader: FrontierReader,
 ) -> MergeReport:
     begun, spark = time.monotonic(), sessions.first
-    frontiers = read_frontiers(spark, config, since)
+    frontiers = reader.read(spark)
     # Checked before the manifests: what the agent picks up meanwhile is then in one of those.
     waits = any(frontier.missing for frontier in frontiers.by_table.values()) and has_pending_request(landing)
     manifest = _newest(landing, frontiers, until)
@@ -322,7 +323,9 @@ class _MergeRun:
             )
             return self._merge_from(target, Frontier(0))
         if frontier.version is None and state is not None:
-            self._check_origin(target)
+            recorded = last_recorded(self.spark, self.config, self.landing, target, state.id, frontier)
+            if recorded is not None:
+                return self._merge_from(target, recorded)
         job = self._table_job(target, plan, state)
         idle = plan.is_empty and frontier.version is not None
         merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
@@ -338,15 +341,10 @@ class _MergeRun:
         if state is None:
             return
         if frontier.version is None:
-            self._check_origin(target)
+            last_recorded(self.spark, self.config, self.landing, target, state.id, frontier)
         if schema_id is not None:
             newest = self.landing.schemas([(target.table, schema_id)])[schema_id]
             check_layout(target, state, self.config.source.name, newest)
-
-    def _check_origin(self, target: Target) -> None:
-        """Refuse a Delta table that no cut knows and that was merged from another landing zone."""
-        commits = read_commits(self.spark, target, self.config.source.name, Frontier(0))
-        check_origin(self.landing, target, commits.last)
 
     def _rebuild(self, target: Target, frontier: Frontier, last: Mark | None) -> TableReport:
         """Rewrite all rows of a Delta table; `last`: its greatest mark.
@@ -371,9 +369,9 @@ class _MergeRun:
 
     def _base(self, target: Target, frontier: Frontier) -> Frontier | None:
         """Return the newest frontier from which soft deletes continue; None if there is none."""
-        if self.config.table(target.table).deletes != "soft":
+        if self.config.table(target.table).deletes != "soft" or frontier.id is None:
             return None
-        known = recorded_frontiers(self.spark, self.config, target.table, frontier)
+        known = recorded_frontiers(self.spark, self.config, target.table, frontier.id, frontier.manifest)
         source = self.config.source.name
         # Usually the newest one, whose history is short.
         return newest_unchanged(self.spark, target, source, known[:1]) or newest_unchanged(
@@ -439,4 +437,5 @@ class _MergeRun:
     def _append_cut(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:
         if not self.frontiers.newest:
             create_cuts(self.spark, self.config)
-        append_cut(self.spark, self.config, self.manifest, frontiers, exact=exact)
+        ahead = self.frontiers.ahead
+        append_cut(self.spark, self.config, self.manifest, frontiers, exact=exact, ahead=ahead)

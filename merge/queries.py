@@ -20,7 +20,7 @@ from connector.schema import TableName, TableSchema, fold
 from merge.apply import KEPT, Rules, fresh_cdc
 from merge.change_set import changes
 from merge.commits import is_from_landing_zone, read_commits, version_is_unchanged
-from merge.control_table import Frontier, cuts, read_frontiers
+from merge.control_table import Frontier, cuts, read_frontiers, recorded_frontiers
 from merge.keys import Layout
 from merge.landing_zone import Columns, LandingZone
 from merge.overlay import ALIVE, as_wide, overlay
@@ -80,6 +80,9 @@ def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     target = targets_of(config, known.tables)[name]
     check_rival(spark, target)
     state = read_state(spark, target)
+    if frontier.version is None and state is not None:
+        recorded = recorded_frontiers(spark, config, name, state.id, frontier.manifest)
+        frontier = recorded[0] if recorded else frontier
     frame = None if state is None else _continuing(spark, config, landing, target, state.id, frontier)
     newest = _captured(landing, name, known.number)
     source, key = config.source.name, newest.tables[name].key

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from connector.config import Config
 from connector.errors import TransientError
+from merge.control_table import FrontierReader
 from merge.job import merge_in, merging_sessions
 from merge.kept_versions import read_kept
 from merge.landing_zone import LandingZone
@@ -43,16 +44,15 @@ def merge_every(
     logs what it does; `more_upkeep` is done with it.
     """
     stop = stop or threading.Event()
-    outage, due, since = _Outage(seconds), UpkeepTimer(config), 0
+    outage, due, reader = _Outage(seconds), UpkeepTimer(config), FrontierReader(config)
     with merging_sessions(spark, config) as sessions:
         landing = LandingZone(sessions.first, config.landing.url, config.source.name)
         while not stop.is_set():
             begun = time.monotonic()
             try:
                 done = merge_in(
-                    sessions, config, landing, tables=tables, progress=progress, stop=stop, since=since
+                    sessions, config, landing, tables=tables, progress=progress, stop=stop, reader=reader
                 )
-                since = done.manifest
                 if report is not None:
                     report(done)
                 if not stop.is_set() and due.now(sessions.first):

@@ -18,7 +18,7 @@ from merge.apply import LARGE_BYTES, Rules, Written, apply
 from merge.backfill import MissingRows, count_incomplete, request_missing, request_missing_again
 from merge.change_set import changes, first_changes
 from merge.commits import Commits, Mark, is_from_landing_zone, read_commits
-from merge.control_table import Frontier
+from merge.control_table import Frontier, recorded_frontiers
 from merge.keys import Layout
 from merge.landing_zone import LandingZone
 from merge.overlay import as_wide, overlay
@@ -57,6 +57,20 @@ def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> Non
             f" or that manifest is missing in {landing.root}",
             hint=DROP,
         )
+
+
+def last_recorded(
+    spark: SparkSession, config: Config, landing: LandingZone, target: Target, id_: str, frontier: Frontier
+) -> Frontier | None:
+    """Return the last frontier that a cut up to `frontier`'s recorded in the Delta table `id_`; None: no cut.
+
+    Refuse a table that no cut knows and that was merged from another landing zone.
+    """
+    found = recorded_frontiers(spark, config, target.table, id_, frontier.manifest)
+    if not found:
+        commits = read_commits(spark, target, config.source.name, Frontier(0))
+        check_origin(landing, target, commits.last)
+    return found[0] if found else None
 
 
 def is_lost(spark: SparkSession, target: Target, version: int) -> bool:

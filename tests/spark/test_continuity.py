@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from connector.errors import ConfigurationError
 from merge import apply as applying
-from merge import as_of, cuts, live, table
+from merge import as_of, control_table, cuts, live, table
 from merge.commits import Mark
 from tests.support.landed import Chunk, Event, Landed, schema_of
 from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
@@ -298,6 +298,30 @@ def test_a_file_missing_for_an_instant_does_not_cost_a_rebuild_the_deleted_rows(
     assert "FILE_NOT_EXIST" in str(failed.error)
     assert zone.merge().exact
     assert zone.rows("id, a, b, _cdc.op") == [(1, 1, "x", "delete"), (2, 2, "x", "dump")]
+
+
+def test_a_table_captured_again_goes_on_from_the_last_version_that_a_cut_recorded(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest cuts don't name it, its history's beginning is gone; only its last version has row 1."""
+    monkeypatch.setattr(control_table, "ROWS_READ", 1)
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, insert(5, 1), insert(5, 2), delete(6, 1))
+    zone.merge()
+    zone.landed.tables.pop(ORDERS.table)
+    zone.landed.table(schema_of("public.other", id="int"))
+    zone.log(20)
+    zone.merge()
+    spark.sql(f"ALTER TABLE {name(zone)} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    (zone.folder / f"lake/public/orders/_delta_log/{0:020}.json").unlink()
+    zone.landed.table(ORDERS)
+    zone.landed.full_dump(T, 1, 28, started_in=3)
+    zone.chunk(30, Chunk(28, 29, [row(2, 2)]))
+    assert not zone.merge().failed
+    assert zone.rows("id, a, b, _cdc.op") == [(1, 1, "x", "delete"), (2, 2, "x", "dump")]
+    mark = Mark.parse(zone.history()[-1].userMetadata, "shop")
+    assert mark is not None
+    assert not mark.rebuilt
 
 
 @pytest.mark.parametrize("how", ["RESTORE", "restored"])
