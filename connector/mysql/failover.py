@@ -1,7 +1,7 @@
 """Decide whether a server's log continues another's, and find where in it what we lack begins.
 
 This distinguishes a failover from a gap: another server's log continues ours if the server has executed all
-that has landed, and still has the log of everything else. Nothing here keeps state.
+that has landed, and still has the log of everything else, which it executed later. Nothing here keeps state.
 
 Our own writes at the end of what has landed (`connector.mysql.gtid`) are not required: a replica usually
 lacks some when its primary dies during a dump, and they change nothing that is captured. Those it has are
@@ -16,10 +16,10 @@ And it must be in that server's log: a replica that wrote no log for a while has
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from typing import Any, TypeVar
 
 from pymysql.connections import Connection
 
@@ -29,12 +29,16 @@ from connector.mysql import continuity
 from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import literal, query, row, rows
 from connector.mysql.continuity import to_datetime
-from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
-from connector.mysql.log import events
-from connector.mysql.log.packet import BASE, BODY, FILE_START, FLAGS, TYPE, header_of, size_of
-from connector.mysql.log.stream import BinlogStream, LogEndedError
+from connector.mysql.gtid import Gtids, MariadbGtids, MysqlGtids
+from connector.mysql.log.events import Begin
+from connector.mysql.log.packet import FILE_START
+from connector.mysql.log.scan import begins, transactions
+from connector.mysql.log.stream import BinlogStream
 from connector.mysql.server import LogFile, Server, end_of_log, position_of
+from connector.schema import TableName
 from connector.source import ResumePoint
+
+AnyGtids = TypeVar("AnyGtids", MysqlGtids, MariadbGtids)
 
 
 def continuation(
@@ -45,12 +49,13 @@ def continuation(
     *,
     missing_gtids: Callable[[str], str],
     open_file: Callable[[LogFile], BinlogStream],
+    captured: Callable[[TableName], bool],
 ) -> tuple[LogFile, ResumePoint] | str:
     """Return where this server's log continues another's after `known`, or why it does not.
 
     The file to begin with, preceded only by transactions that have landed, and the point at its start.
-    `missing_gtids` returns what the server has not executed of a set, empty if nothing; `open_file` opens a
-    file of its log.
+    `missing_gtids` returns what the server has not executed of a set, empty if nothing; `open_file` opens its
+    log from a file on; `captured` tells which tables are to land.
     """
     gtids, needed = known.gtids, known.gtids_needed
     if gtids is None or not has_gtids(connection, server):
@@ -61,11 +66,52 @@ def continuation(
     if unproven := why_unproven(connection, server, files, known.last_commit, open_file):
         return unproven
     if must != gtids:
-        gtids = executed_of(connection, server, gtids, must)
+        gtids = executed_of(connection, server, gtids)
     file = first_file_after(connection, server, files, gtids)
     if file is None:
         return f"its log of what follows {gtids} is purged"
+    parse, before = _kind_of(server).parse, _executed_before(connection, server, file)
+    open_log = partial(open_file, file)
+    if diverged := why_diverged(parse(before), parse(gtids), parse(must), open_log, captured):
+        return diverged
     return file, ResumePoint(pack_position(file.number, 4), (), gtids, server.uuid, needed)
+
+
+def why_diverged(
+    before: AnyGtids,
+    landed: AnyGtids,
+    needed: AnyGtids,
+    open_log: Callable[[], BinlogStream],
+    captured: Callable[[TableName], bool],
+) -> str | None:
+    """Return why landing what a server executed besides `landed` would not give its rows; None if it would.
+
+    Somebody wrote on a replica, or a former primary kept what no replica got. Of rows that such a transaction
+    and a later one changed, the server has the later one's values; but if that one has landed, it will not
+    land again. So what has not landed must follow all that has, unless it can't matter to captured tables, or
+    the server merely reordered what is independent.
+
+    `before`: all that precedes the log to be opened, at most what has landed; changed here. `needed`: the
+    part of `landed` that may be anybody's but ours. Reads the log up to the last of that.
+    """
+    unread: dict[tuple[str, int | None] | None, Begin] = {}
+    if before.contains(needed):
+        return None
+    is_unread = lambda begin: begin.gtid is None or not landed.includes(begin.gtid)  # noqa: E731
+    with closing(transactions(open_log(), captured, is_unread)) as found:
+        for begin, matters in found:
+            gtid = begin.gtid
+            if gtid is None or not landed.includes(gtid):
+                if matters:
+                    unread.setdefault(gtid and (gtid.origin, gtid.server), begin)
+            elif needed.includes(gtid):
+                for other in unread.values():
+                    if other.gtid is None or not other.gtid.may_be_reordered_with(gtid):
+                        return f"it executed {other.txid or 'a change'}, which was never read, before {gtid}"
+                before.add(gtid)
+                if before.contains(needed):
+                    return None
+    return f"its log lacks some of {needed}"
 
 
 def has_gtids(connection: Connection[Any], server: Server) -> bool:
@@ -81,50 +127,21 @@ def executed_at(
 ) -> str | None:
     """Return the transactions in the log up to an offset; None if some have no GTID.
 
-    `stream`: a connection of its own, which is closed. MySQL has no function for this, and its
-    `gtid_executed` is not read atomically with the end of the log, so the file is read up to the offset.
+    `stream`: a connection of its own, which is closed. No function of the server returns this, and neither
+    its `gtid_executed` nor its `gtid_binlog_state` is read atomically with the end of the log, so the file
+    is read up to the offset.
     """
-    if server.mariadb:
-        stream._force_close()
-        found = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
-        return None if found is None or found[0] is None else str(found[0])
-    gtids = MysqlGtids.parse(_gtids_before(connection, file))
-    for begin in _begins(BinlogStream(stream, server, file, FILE_START, 0), offset):
+    gtids: Gtids = _kind_of(server).parse(_gtids_before(connection, file))
+    for begin in begins(BinlogStream(stream, server, file, FILE_START, 0), offset):
         if begin.gtid is None:
             return None
         gtids.add(begin.gtid)
     return str(gtids)
 
 
-def _begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[events.Begin]:
-    """Read the begins of transactions, from a file's start up to an offset in it, or to the end of the log.
-
-    No time limit: the stream detects a silent server, and a large row is slow to arrive.
-    """
-    at, tail = FILE_START, 0
-    left = 0  # of a compressed transaction that arrives in pieces
-    try:
-        while at < upto:
-            for packet in stream.fetch(1.0):
-                if left:
-                    at, left = at + len(packet), left - len(packet)
-                    continue
-                if packet[TYPE] == events.FORMAT:
-                    tail = events.checksum_bytes(packet)
-                if packet[FLAGS] & events.ARTIFICIAL or at >= upto:
-                    continue
-                at += len(packet) - BASE
-                left = size_of(packet) - (len(packet) - BASE)
-                if packet[TYPE] in events.BEGINS:
-                    seconds, kind, server_id, *_ = header_of(packet)
-                    body = packet[BODY : len(packet) - tail]
-                    yield events.parse_begin(kind, seconds, server_id, body)
-    except LogEndedError:
-        pass
-    finally:
-        stream.close()
-    if at < upto < math.inf:
-        raise TransientError(f"the log ended at {at}, before {upto}")
+def _kind_of(server: Server) -> Any:
+    """Return the class of a server's sets of GTIDs."""
+    return MariadbGtids if server.mariadb else MysqlGtids
 
 
 def why_unproven(
@@ -145,7 +162,7 @@ def why_unproven(
     for number in sorted(files, reverse=True):
         if _is_before_file(server, last.txid, _gtids_before(connection, files[number].name)):
             continue
-        found = next((b for b in _begins(open_file(files[number])) if b.txid == last.txid), None)
+        found = next((b for b in begins(open_file(files[number])) if b.txid == last.txid), None)
         if found is None:
             return f"it executed {last.txid} without logging it"
         if to_datetime(found.original or found.micros) <= last.committed_at:
@@ -160,57 +177,38 @@ def why_unproven(
 
 def _is_before_file(server: Server, txid: str, before: str) -> bool:
     """Return whether a transaction is among those before a file."""
-    if not server.mariadb:
-        return MysqlGtids.parse(before).contains(MysqlGtids.parse(txid))
-    (gtid,) = _parse_gtid_list(txid)
-    return _newest(_parse_gtid_list(before)).get((gtid.origin, gtid.server), 0) >= gtid.number
+    kind = _kind_of(server)
+    return bool(kind.parse(before).contains(kind.parse(txid)))
 
 
 def missing(connection: Connection[Any], server: Server, gtids: str) -> str:
-    """Return the part of a set that the server has not executed; if empty, all of it is visible."""
+    """Return the part of a set that the server has not executed; if empty, all of it is visible.
+
+    In MariaDB only the last transaction of each writer. A server that was set up from a copy, without the
+    binlog state of the one that was copied, lacks those that no longer write.
+    """
     if not server.mariadb:
         found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)")
         return str(MysqlGtids.parse(str(found[0]))) if found else gtids
-    state = _state(connection)
-    ours = MariadbGtids.parse(gtids).last.values()
-    lacking = [gtid for gtid in ours if state.get((gtid.origin, gtid.server), 0) < gtid.number]
+    lacking = MariadbGtids.parse(gtids).without(_state(connection))
     if not lacking:
         _see_all(connection, server)
     return ",".join(map(str, lacking))
 
 
-def executed_of(connection: Connection[Any], server: Server, gtids: str, needed: str) -> str:
-    """Return the part of a set that a server has executed; it has all that is needed.
-
-    In MariaDB everything between the needed one and the last one is ours. If one server assigned both, so are
-    all its numbers between them; otherwise the needed one is returned: less is also correct.
-    """
-    if not server.mariadb:
-        lacking = f"GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)"
-        found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, {lacking})")
-        return needed if found is None else str(MysqlGtids.parse(str(found[0])))
-    state, before = _state(connection), MariadbGtids.parse(needed).last
-    last = MariadbGtids.parse(gtids).last
-    reached = {domain: _executed_own_writes(state, gtid, before.get(domain)) for domain, gtid in last.items()}
-    return str(MariadbGtids({domain: gtid for domain, gtid in reached.items() if gtid is not None}))
+def executed_of(connection: Connection[Any], server: Server, gtids: str) -> str:
+    """Return the part of a set that a server has executed."""
+    if server.mariadb:
+        return str(MariadbGtids.parse(gtids).common(_state(connection)))
+    lacking = f"GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)"
+    found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, {lacking})")
+    return str(MysqlGtids.parse(str(found[0]) if found else ""))
 
 
-def _executed_own_writes(
-    state: Mapping[tuple[str, int | None], int], last: Gtid, before: Gtid | None
-) -> Gtid | None:
-    """Return how far a server has executed our own writes of a domain, after `before` up to `last`."""
-    number = min(state.get((last.origin, last.server), 0), last.number)
-    if number == last.number:
-        return last
-    if before is None:
-        return last._replace(number=number) if number else None
-    return last._replace(number=max(number, before.number)) if before.server == last.server else before
-
-
-def _state(connection: Connection[Any]) -> dict[tuple[str, int | None], int]:
-    """Return the newest number that each server assigned in each domain."""
+def _state(connection: Connection[Any]) -> MariadbGtids:
+    """Return all that a MariaDB server has executed."""
     found = row(connection, "SELECT @@global.gtid_binlog_state")
-    return _newest(_parse_gtid_list(str(found[0]) if found else ""))
+    return MariadbGtids.parse(str(found[0]) if found else "")
 
 
 def _see_all(connection: Connection[Any], server: Server) -> None:
@@ -230,32 +228,24 @@ def first_file_after(
     connection: Connection[Any], server: Server, files: Mapping[int, LogFile], gtids: str
 ) -> LogFile | None:
     """Return the newest file preceded only by transactions in a set; None if that log is purged."""
-    if not server.mariadb:
-        purged = row(connection, "SELECT @@global.gtid_purged")  # with what a replica applied and did not log
-        if purged is None or not MysqlGtids.parse(gtids).contains(MysqlGtids.parse(str(purged[0]))):
-            return None
+    kind = _kind_of(server)
+    landed = kind.parse(gtids)
+    if not landed.contains(kind.parse(_purged(connection, server))):
+        return None
     for number in sorted(files, reverse=True):
-        before = _gtids_before(connection, files[number].name)
-        if server.mariadb:
-            within = _lies_within(MariadbGtids.parse(gtids), _parse_gtid_list(before))
-        else:
-            within = MysqlGtids.parse(gtids).contains(MysqlGtids.parse(before))
-        if within:
+        if landed.contains(kind.parse(_gtids_before(connection, files[number].name))):
             return files[number]
     return None
 
 
-def _lies_within(gtids: MariadbGtids, before: list[Gtid]) -> bool:
-    """Return whether each domain's last GTID is the last one before a file, or is in the file or after it.
+def _executed_before(connection: Connection[Any], server: Server, file: LogFile) -> str:
+    return f"{_purged(connection, server)},{_gtids_before(connection, file.name)}"
 
-    Numbers are compared only within one server: those grow. `before` lists a domain's last GTID after others.
-    """
-    last, newest = {gtid.origin: gtid for gtid in before}, _newest(before)
-    for domain, gtid in last.items():
-        ours = gtids.last.get(domain)
-        if ours is None or (ours != gtid and newest.get((domain, ours.server), 0) >= ours.number):
-            return False
-    return True
+
+def _purged(connection: Connection[Any], server: Server) -> str:
+    """Return what a MySQL server executed and has no log of: it purged that, or did not log it."""
+    found = None if server.mariadb else row(connection, "SELECT @@global.gtid_purged")
+    return str(found[0]) if found else ""
 
 
 def _gtids_before(connection: Connection[Any], file: str) -> str:
@@ -269,18 +259,6 @@ def _gtids_before(connection: Connection[Any], file: str) -> str:
 def _quote_file(file: str) -> str:
     """Quote a file's name (from the server) where SQL allows no character set introducer."""
     return "'" + file.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def _parse_gtid_list(text: str) -> list[Gtid]:
-    return [Gtid(d, int(n), int(s)) for d, s, n in re.findall(r"(\d+)-(\d+)-(\d+)", text)]
-
-
-def _newest(gtids: list[Gtid]) -> dict[tuple[str, int | None], int]:
-    newest: dict[tuple[str, int | None], int] = {}
-    for gtid in gtids:
-        of = gtid.origin, gtid.server
-        newest[of] = max(gtid.number, newest.get(of, 0))
-    return newest
 
 
 def is_known(connection: Connection[Any], server: Server, landed: Manifest, shared: str | None) -> bool:
@@ -307,21 +285,31 @@ def shares_history(connection: Connection[Any], server: Server, gtids: str) -> b
 
 
 def gtids_at(
-    connection: Connection[Any], server: Server, resume_point: ResumePoint, file: str, *, may_be_ahead: bool
+    connection: Connection[Any],
+    server: Server,
+    resume_point: ResumePoint,
+    file: str,
+    *,
+    may_be_ahead: bool,
+    executed: Callable[[], str | None],
 ) -> Gtids | None:
     """Return a resume point's set, if it has one, for the log reader that begins there.
 
-    `may_be_ahead`: the position may be before some of the set. In MariaDB the server reports which.
+    `may_be_ahead`: the position may be before some of the set. In MariaDB, where a number
+    may be given twice, the log up to there decides: `executed`, which reads the file, returns what it has.
     """
     gtids, needed = resume_point.gtids, resume_point.gtids_needed
     if gtids is None:
         return None
     if not server.mariadb:
         return MysqlGtids.parse(gtids, needed)
+    landed = MariadbGtids.parse(gtids, needed=needed)
     if not may_be_ahead:
-        return MariadbGtids.parse(gtids, needed=needed)
+        return landed
     offset = unpack_position(resume_point.position)[1]
     here = row(connection, f"SELECT BINLOG_GTID_POS({literal(file)}, {offset})")
     if here is None or here[0] is None:
         raise TransientError(f"the server can't resolve the GTIDs at {file} {offset}")
-    return MariadbGtids.parse(gtids, str(here[0]), needed)
+    if MariadbGtids.parse(str(here[0])).ends == landed.ends:
+        return landed
+    return MariadbGtids.parse(gtids, executed(), needed)

@@ -3,15 +3,16 @@
 MySQL: ``uuid:5`` or ``uuid:tag:5``, and a set is ``uuid:1-100:105:tag:1-3,uuid2:...``. Each transaction has
 its own id, so a set shows exactly which are in it.
 
-MariaDB: ``domain-server-sequence``, and a GTID position is ``0-1-100,7-3-20``: the last transaction of each
-domain. Within a domain all servers have the same order; numbers need not grow. So log order, never a
-comparison of numbers, decides what a GTID position includes.
+MariaDB: ``domain-server-sequence``. A GTID position is ``0-1-100,7-3-20``, the last transaction of each
+domain, and proves nothing: a server may have executed more before it, or less. So a set is what the server
+calls its binlog state, ``0-2-90,0-1-100,7-3-20``: the last transaction of each server in each domain. Only
+the numbers that one server gives in one domain are compared: those grow.
 
 Our own writes (`connector.mysql.state_tables`) are transactions too, and a server that takes over may lack
-them. So both classes remember, for each uuid or domain that ends in such writes, the state before them: that
-is what a server is `needed` to have, since whether it has executed the rest makes no difference to any
-captured table. The next transaction of anybody else under that uuid or in that domain ends this: the tail is
-short, and never a hole.
+them. So both classes remember, for each uuid, or server in a domain, that ends in such writes, the state
+before them: that is what a server is `needed` to have, since whether it has executed the rest makes no
+difference to any captured table. The next transaction of anybody else there ends this: the tail is short, and
+never a hole.
 """
 
 from __future__ import annotations
@@ -38,6 +39,16 @@ class Gtid(NamedTuple):
         if self.server is None:
             return f"{self.origin}:{self.number}"
         return f"{self.origin}-{self.server}-{self.number}"
+
+    def may_be_reordered_with(self, other: Gtid) -> bool:
+        """Return whether another order in another log proves that they are independent.
+
+        Both were executed first on one server, in MariaDB in different domains: then a replica that commits
+        in parallel has reordered them.
+        """
+        if self.server is None:
+            return self.origin.partition(":")[0] == other.origin.partition(":")[0]
+        return self.server == other.server and self.origin != other.origin
 
 
 class MysqlGtids:
@@ -78,13 +89,17 @@ class MysqlGtids:
         """Return the set without our own writes at its end; None if there are none."""
         return _format({**self._intervals, **self._before_ours}) if self._before_ours else None
 
-    def holds(self, gtid: Gtid) -> bool:
+    def includes(self, gtid: Gtid) -> bool:
         """Return whether a transaction is in the set."""
         intervals = self._intervals.get(gtid.origin)
         if not intervals or gtid.number > intervals[-1][1]:
             return False
         index = bisect_right(intervals, gtid.number, key=_first) - 1
         return index >= 0 and gtid.number <= intervals[index][1]
+
+    def holds(self, gtid: Gtid) -> bool:
+        """Return whether the next transaction in the log is already held."""
+        return self.includes(gtid)
 
     def add(self, gtid: Gtid, *, ours: bool = False) -> None:
         """Add a transaction to the set; `ours`: nobody needs it."""
@@ -127,67 +142,118 @@ class MysqlGtids:
         intervals[start:end] = [[first, last]]
 
 
-class MariadbGtids:
-    """The last executed transaction of each domain.
+Writer = tuple[str, int]
+"""In MariaDB: a domain, and a server that gives numbers in it."""
 
-    `here`: the same at the position the log is read from, if that may be earlier: in a domain where the two
-    differ, everything read up to and including its last one is already held.
+
+class MariadbGtids:
+    """The last number that each server gave in each domain: the numbers of one `Writer` grow.
+
+    `here`: the same at the position the log is read from, if that may be earlier: what a writer gave after
+    that, up to its last number in this set, is already held when it is read.
     """
 
     def __init__(
-        self, last: Mapping[str, Gtid], here: MariadbGtids | None = None, needed: MariadbGtids | None = None
+        self,
+        last: Mapping[Writer, int],
+        here: MariadbGtids | None = None,
+        needed: MariadbGtids | None = None,
     ) -> None:
-        self.last = dict(last)
-        before = self.last if needed is None else needed.last
-        self._before_ours = {d: before.get(d) for d, gtid in self.last.items() if before.get(d) != gtid}
-        known = self.last if here is None else here.last
-        self._ahead = {d: gtid for d, gtid in self.last.items() if known.get(d) != gtid}
-        for domain, gtid in self._ahead.items():
-            begin = known.get(domain)
-            if begin is not None and begin.server == gtid.server and begin.number > gtid.number:
-                raise BugError(f"the log begins at {begin}, after {gtid}, which has landed")
+        self._last = dict(last)  # of each domain, the writer of its last transaction comes last
+        before = self._last if needed is None else needed._last
+        self._before_ours = {w: before.get(w, 0) for w, n in self._last.items() if before.get(w) != n}
+        known = self._last if here is None else here._last
+        self._ahead = {w: n for w, n in self._last.items() if known.get(w) != n}
+        for writer, number in self._ahead.items():
+            if known.get(writer, 0) > number:
+                begin, landed = _of(writer, known[writer]), _of(writer, number)
+                raise BugError(f"the log begins at {begin}, after {landed}, which has landed")
 
     @classmethod
     def parse(cls, text: str, here: str | None = None, needed: str | None = None) -> MariadbGtids:
         """Parse the server's format, and what is needed of it; `BugError` for anything else."""
-        last = {}
+        last: dict[Writer, int] = {}
         for part in "".join(text.split()).split(","):
             found = _MARIADB.fullmatch(part)
             if part and not found:
                 raise BugError(f"{text[:200]!r} is not a GTID list")
             if found:
-                last[found[1]] = Gtid(found[1], int(found[3]), int(found[2]))
+                last[found[1], int(found[2])] = int(found[3])
         sets = [None if part is None else cls.parse(part) for part in (here, needed)]
         return cls(last, *sets)
 
     def __str__(self) -> str:
-        return ",".join(str(self.last[domain]) for domain in sorted(self.last, key=int))
+        """Format it as the server does in `gtid_binlog_state`: in each domain, the last one last."""
+        return ",".join(str(_of(w, n)) for w, n in sorted(self._last.items(), key=_domain))
+
+    @property
+    def ends(self) -> dict[str, Gtid]:
+        """Return each domain's last transaction."""
+        return {writer[0]: _of(writer, number) for writer, number in self._last.items()}
 
     @property
     def needed(self) -> str | None:
-        """Return the GTID position before our own writes at its end; None if there are none."""
+        """Return the set without our own writes at its end; None if there are none."""
         if not self._before_ours:
             return None
-        last = {**self.last, **self._before_ours}
-        return str(MariadbGtids({domain: gtid for domain, gtid in last.items() if gtid is not None}))
+        return str(MariadbGtids({w: n for w, n in {**self._last, **self._before_ours}.items() if n}))
+
+    def includes(self, gtid: Gtid) -> bool:
+        """Return whether a transaction is in the set."""
+        return gtid.number <= self._last.get(_writer_of(gtid), 0)
+
+    def contains(self, other: MariadbGtids) -> bool:
+        """Return whether another set is a subset of this one."""
+        return not other.without(self)
+
+    def without(self, other: MariadbGtids) -> list[Gtid]:
+        """Return the last transactions of this set that are not in another."""
+        return [_of(writer, n) for writer, n in self._last.items() if other._last.get(writer, 0) < n]
+
+    def common(self, other: MariadbGtids) -> MariadbGtids:
+        """Return what is in both sets."""
+        both = {writer: min(n, other._last.get(writer, 0)) for writer, n in self._last.items()}
+        return MariadbGtids({writer: n for writer, n in both.items() if n})
 
     def holds(self, gtid: Gtid) -> bool:
         """Return whether the next transaction in the log is already held."""
-        return gtid.origin in self._ahead
+        return gtid.number <= self._ahead.get(_writer_of(gtid), 0)
 
     def add(self, gtid: Gtid, *, ours: bool = False) -> None:
         """Advance past the next transaction in the log; `ours`: nobody needs it."""
-        ahead = self._ahead.get(gtid.origin)
+        writer = _writer_of(gtid)
+        ahead = self._ahead.get(writer)
         if ahead is None:
+            before = self._last.pop(writer, 0)
             if not ours:
-                self._before_ours.pop(gtid.origin, None)
-            elif gtid.origin not in self._before_ours:
-                self._before_ours[gtid.origin] = self.last.get(gtid.origin)
-            self.last[gtid.origin] = gtid
-        elif ahead == gtid:
-            del self._ahead[gtid.origin]
-        elif ahead.server == gtid.server and gtid.number > ahead.number:
-            raise BugError(f"the log has {gtid} but lacks {ahead}, which has landed")
+                self._before_ours.pop(writer, None)
+            else:
+                self._before_ours.setdefault(writer, before)
+            self._last[writer] = gtid.number
+        elif ahead == gtid.number:
+            del self._ahead[writer]
+        elif gtid.number > ahead:
+            raise BugError(f"the log has {gtid} but lacks {_of(writer, ahead)}, which has landed")
+
+    def begin_file(self, listed: MariadbGtids) -> None:
+        """Take over the list at the start of a log file, except for what the log is still to reach.
+
+        A domain that the server has deleted is no longer listed: its numbers start anew.
+        """
+        self._last = listed._last | {writer: self._last[writer] for writer in self._ahead}
+        self._before_ours = {w: n for w, n in self._before_ours.items() if w in self._last}
+
+
+def _of(writer: Writer, number: int) -> Gtid:
+    return Gtid(writer[0], number, writer[1])
+
+
+def _writer_of(gtid: Gtid) -> Writer:
+    return gtid.origin, gtid.server or 0
+
+
+def _domain(item: tuple[Writer, int]) -> int:
+    return int(item[0][0])
 
 
 Gtids = MysqlGtids | MariadbGtids

@@ -32,7 +32,7 @@ from connector.mysql.connection import close, connect, driver_errors, parse_url,
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.reader import MysqlLogReader, ReaderProgress
-from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout
+from connector.mysql.log.schema_cache import CapturedSchemas, NotedColumn, ResolvedLayout, captures
 from connector.mysql.log.stream import BinlogStream, created_at, replica_id
 from connector.mysql.server import (
     LogFile,
@@ -269,6 +269,7 @@ class MysqlSource:
             known,
             missing_gtids=lambda gtids: self._missing_gtids(connection, here, gtids),
             open_file=lambda file: self._stream_of(here, files, pack_position(file.number, 4)),
+            captured=partial(captures, self._config),
         )
         if isinstance(found, str):
             return f"{reason}, and {found}"
@@ -328,7 +329,10 @@ class MysqlSource:
             offset = unpack_position(resume_point.position)[1]
             with driver_errors("reading GTIDs"):
                 # Only a failover begins an epoch at a position before the end of its set.
-                kept = failover.gtids_at(side, server, resume_point, file, may_be_ahead=epoch > 1)
+                executed = partial(self._executed_at, side, server, file, offset)
+                kept = failover.gtids_at(
+                    side, server, resume_point, file, may_be_ahead=epoch > 1, executed=executed
+                )
             with driver_errors("checking the durability settings"):
                 survives = self._was_durable and preflight.survives_crashes(side, server)
             stream = BinlogStream(

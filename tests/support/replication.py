@@ -54,6 +54,32 @@ class Replicated:
         """Start or resume replication."""
         self.replica.execute(*(["START REPLICA"] if self.primary.is_mysql else ["START SLAVE"]))
 
+    def turn_around(self) -> Replicated:
+        """Make the former primary a replica of the promoted one, from where they parted; return the pair."""
+        turned = Replicated(self.replica, self.primary)
+        if not self.primary.is_mysql:
+            parted = self.replica.execute("SELECT @@global.gtid_slave_pos")[0][0]
+            turned.replica.execute(f"SET GLOBAL gtid_slave_pos = '{parted}'")
+        turned.replica.execute(_follow(turned.primary))
+        turned.start()
+        return turned
+
+
+def _follow(primary: MysqlDatabase) -> str:
+    """Build the statement that makes a server a replica."""
+    port, password = primary.server.port, primary.server.password
+    if primary.is_mysql:
+        return (
+            "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_AUTO_POSITION = 1,"
+            f" SOURCE_PORT = {port}, SOURCE_USER = 'deltatide', SOURCE_PASSWORD = '{password}',"
+            " SOURCE_CONNECT_RETRY = 1, GET_SOURCE_PUBLIC_KEY = 1"
+        )
+    return (
+        "CHANGE MASTER TO master_host = '127.0.0.1', master_use_gtid = slave_pos,"
+        f" master_port = {port}, master_user = 'deltatide', master_password = '{password}',"
+        " master_connect_retry = 1"
+    )
+
 
 @contextlib.contextmanager
 def replicated(kind: str, folder: Path, name: str) -> Iterator[Replicated]:
@@ -61,24 +87,15 @@ def replicated(kind: str, folder: Path, name: str) -> Iterator[Replicated]:
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(own_server(kind, folder, number)) for number in (1, 2)]
         primary, replica = (MysqlDatabase(server, "") for server in servers)
-        password, port = servers[0].password, servers[0].port
+        password = servers[0].password
         replica.execute("SET sql_log_bin = 0", f"ALTER USER deltatide IDENTIFIED BY '{password}'")
         servers[1].password = password
         for database in (primary, replica):
             database.execute("RESET MASTER")
         if primary.is_mysql:
-            replica.execute(
-                "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_AUTO_POSITION = 1,"
-                f" SOURCE_PORT = {port}, SOURCE_USER = 'deltatide', SOURCE_PASSWORD = '{password}',"
-                " SOURCE_CONNECT_RETRY = 1, GET_SOURCE_PUBLIC_KEY = 1"
-            )
+            replica.execute(_follow(primary))
         else:
-            replica.execute(
-                "SET GLOBAL gtid_slave_pos = ''",
-                "CHANGE MASTER TO master_host = '127.0.0.1', master_use_gtid = slave_pos,"
-                f" master_port = {port}, master_user = 'deltatide', master_password = '{password}',"
-                " master_connect_retry = 1",
-            )
+            replica.execute("SET GLOBAL gtid_slave_pos = ''", _follow(primary))
         pair = Replicated(MysqlDatabase(servers[0], name), MysqlDatabase(servers[1], name))
         Replicated(primary, replica).start()
         primary.execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from connector.errors import BugError, PreconditionError, TransientError
 from connector.mysql.codec.segment import Transactions
-from connector.mysql.gtid import Gtids
+from connector.mysql.gtid import Gtids, MariadbGtids
 from connector.mysql.log import events
 from connector.mysql.log.ddl_effects import DdlEffects
 from connector.mysql.log.events import Begin
@@ -117,6 +117,8 @@ class EventGroups:
             self._prepare(body, seconds, end)
         elif kind == events.INCIDENT:
             self._handle_incident(seconds, end)
+        elif kind == events.GTID_LIST and isinstance(self.gtids, MariadbGtids):
+            self.gtids.begin_file(events.parse_gtid_list(body))
         elif kind not in events.NOTHING and not flags & events.IGNORABLE:
             self._quarantine_unknown(kind)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from connector.errors import BugError
 from connector.mysql.codec.charsets import BINARY, charset_of, decode_bytes, decoder_known
-from connector.mysql.gtid import Gtid
+from connector.mysql.gtid import Gtid, MariadbGtids
 from connector.mysql.log.packet import BODY
 
 QUERY, STOP, ROTATE, FORMAT, XID, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 26, 27
@@ -21,7 +21,7 @@ EXECUTE_LOAD_QUERY = 18
 """LOAD DATA in the statement format, logged as a statement."""
 
 GTID, ANONYMOUS_GTID, XA_PREPARE, TRANSACTION_PAYLOAD, HEARTBEAT_2, TAGGED_GTID = 33, 34, 38, 40, 41, 42
-MARIADB_GTID, START_ENCRYPTION, COMPRESSED_QUERY = 162, 164, 165
+MARIADB_GTID, GTID_LIST, START_ENCRYPTION, COMPRESSED_QUERY = 162, 163, 164, 165
 
 FRAMES = frozenset((ROTATE, FORMAT, HEARTBEAT, HEARTBEAT_2, START_ENCRYPTION))
 BEGINS = frozenset((GTID, ANONYMOUS_GTID, TAGGED_GTID, MARIADB_GTID))
@@ -32,7 +32,7 @@ NOTHING = frozenset(
         *(5, 13, 14, 28, 29),  # INTVAR, RAND, USER_VAR, IGNORABLE, ROWS_QUERY
         *(9, 11, 17),  # APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD_QUERY
         *(35, 36, 37),  # PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE
-        *(160, 161, 163),  # MariaDB: ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST
+        *(160, 161, GTID_LIST),  # MariaDB: ANNOTATE_ROWS, BINLOG_CHECKPOINT
     )
 )
 """Events that by themselves affect no table; 5 to 17 prepare a statement, which is handled itself."""
@@ -84,6 +84,9 @@ class Query(NamedTuple):
 _SEQUENCE, _DOMAIN, _MARIADB_FLAGS = slice(0, 8), slice(8, 12), 12
 """MariaDB's GTID."""
 
+_COUNT, _LISTED = (1 << 28) - 1, struct.Struct("<IIQ")
+"""MariaDB's list of GTIDs: the bits of its first four bytes that count them; domain, server and number."""
+
 _UUID, _NUMBER, _CLOCK_TYPE = slice(1, 17), slice(17, 25), 25
 _COMMITTED, _ORIGINAL = slice(42, 49), slice(49, 56)
 """MySQL's GTID; the times, in microseconds since 1970, only if the logical clock of type 2 is before them."""
@@ -108,6 +111,13 @@ def parse_begin(kind: int, header_seconds: int, server_id: int, body: bytes) -> 
     if kind == ANONYMOUS_GTID:
         return Begin(None, micros, False)
     return Begin(Gtid(_uuid(body[_UUID]), int.from_bytes(body[_NUMBER], "little")), micros, False, original)
+
+
+def parse_gtid_list(body: bytes) -> MariadbGtids:
+    """Parse the event at the start of MariaDB's files that lists what was executed before."""
+    count = int.from_bytes(body[:4], "little") & _COUNT
+    listed = _LISTED.iter_unpack(body[4 : 4 + count * _LISTED.size])
+    return MariadbGtids({(str(domain), server): number for domain, server, number in listed})
 
 
 @lru_cache(maxsize=100)  # a log has few

@@ -9,7 +9,6 @@ from pymysqlreplication.gtid import Gtid as TheirGtid
 from pymysqlreplication.gtid import GtidSet
 
 from connector.errors import BugError
-from connector.mysql import failover
 from connector.mysql.gtid import Gtid, MariadbGtids, MysqlGtids
 
 U1, U2 = "00010203-0405-0607-0809-0a0b0c0d0e0f", "f0010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -28,7 +27,7 @@ def set_of(ids: list[Gtid]) -> MysqlGtids:
 @given(st.lists(mysql_ids), mysql_ids)
 def test_a_mysql_set_is_a_set(ids: list[Gtid], one: Gtid) -> None:
     gtids = set_of(ids)
-    assert gtids.holds(one) == (one in set(ids))
+    assert gtids.includes(one) == gtids.holds(one) == (one in set(ids))
     assert str(gtids) == str(set_of(sorted(set(ids)))) == str(MysqlGtids.parse(str(gtids)))
     assert all(MysqlGtids.parse(str(gtids)).holds(gtid) for gtid in ids)
 
@@ -83,6 +82,13 @@ def test_what_is_no_mariadb_gtid_list_is_refused(text: str) -> None:
 domains = st.dictionaries(st.sampled_from(["0", "7", "11"]), st.integers(1, 6), min_size=1)
 
 
+def state_of(ids: list[Gtid]) -> MariadbGtids:
+    gtids = MariadbGtids({})
+    for gtid in ids:
+        gtids.add(gtid)
+    return gtids
+
+
 @given(st.data(), domains)
 def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
     data: st.DataObject, lengths: dict[str, int]
@@ -102,10 +108,14 @@ def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
     begun = {domain: data.draw(st.integers(0, n)) for domain, n in landed.items()}
 
     def place(upto: dict[str, int]) -> str:
-        return ",".join(str(sequences[d][n - 1]) for d, n in upto.items() if n)
+        return str(state_of([gtid for d, n in upto.items() for gtid in sequences[d][:n]]))
 
     left = {domain: sequences[domain][n:] for domain, n in begun.items()}
     gtids = MariadbGtids.parse(place(landed), place(begun))
+    for domain, sequence in sequences.items():
+        assert [gtids.includes(gtid) for gtid in sequence] == [
+            i < landed[domain] for i in range(len(sequence))
+        ]
     taken: dict[str, list[Gtid]] = {domain: [] for domain in lengths}
     while any(left.values()):
         domain = data.draw(st.sampled_from(sorted(d for d, ids in left.items() if ids)))
@@ -114,7 +124,10 @@ def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
             taken[domain].append(gtid)
         gtids.add(gtid)
     assert taken == {domain: sequences[domain][n:] for domain, n in landed.items()}
-    assert MariadbGtids.parse(place(lengths)).last == gtids.last
+    whole = MariadbGtids.parse(place(lengths))
+    assert gtids.contains(whole)
+    assert whole.contains(gtids)
+    assert whole.ends == {domain: sequences[domain][n - 1] for domain, n in lengths.items()}
 
 
 @given(st.lists(st.tuples(mysql_ids, st.booleans())), st.data())
@@ -138,21 +151,26 @@ def test_a_mysql_set_needs_all_but_our_writes_at_the_end_of_each_origin(
 
 
 @given(st.data(), domains)
-def test_a_mariadb_place_needs_what_was_before_our_writes_at_the_end_of_each_domain(
+def test_a_mariadb_place_needs_what_was_before_our_writes_at_the_end_of_each_writer(
     data: st.DataObject, lengths: dict[str, int]
 ) -> None:
     order = data.draw(st.permutations([d for d, n in lengths.items() for _ in range(n)]))
     restart = data.draw(st.integers(0, len(order)))
     gtids, needed = MariadbGtids({}), {}
+    last: dict[tuple[str, int], int] = {}
     for i, domain in enumerate(order):
         if i == restart:
             gtids = MariadbGtids.parse(str(gtids), needed=gtids.needed)
         gtid, ours = Gtid(domain, i + 1, data.draw(st.integers(1, 2))), data.draw(st.booleans())
         gtids.add(gtid, ours=ours)
+        last[domain, gtid.server or 0] = gtid.number
         if not ours:
-            needed[domain] = gtid
-    everything = needed == gtids.last
-    assert gtids.needed == (None if everything else str(MariadbGtids(needed)))
+            needed[domain, gtid.server or 0] = gtid.number
+    assert set(str(gtids).split(",")) == set(str(MariadbGtids(last)).split(","))
+    if needed == last:
+        assert gtids.needed is None
+    else:
+        assert set((gtids.needed or "").split(",")) == set(str(MariadbGtids(needed)).split(","))
 
 
 def test_our_writes_that_are_passed_over_change_nothing_of_what_is_needed() -> None:
@@ -162,36 +180,64 @@ def test_our_writes_that_are_passed_over_change_nothing_of_what_is_needed() -> N
         gtids.add(Gtid("0", number, 1), ours=ours)
         assert (str(gtids), gtids.needed) == ("0-1-7", "0-1-5")
     gtids.add(Gtid("0", 7, 2), ours=True)
-    assert (str(gtids), gtids.needed) == ("0-2-7", "0-1-5")
-    gtids.add(Gtid("0", 8, 2))
-    assert (str(gtids), gtids.needed) == ("0-2-8", None)
+    assert (str(gtids), gtids.needed) == ("0-1-7,0-2-7", "0-1-5")
+    gtids.add(Gtid("0", 8, 1))
+    assert (str(gtids), gtids.needed) == ("0-2-7,0-1-8", "0-1-8")
+    gtids.add(Gtid("0", 9, 2))
+    assert (str(gtids), gtids.needed) == ("0-1-8,0-2-9", None)
 
 
 @pytest.mark.parametrize(
-    ("state", "last", "before", "reached"),
+    ("landed", "state", "lacking", "common"),
     [
-        ({1: 716}, (716, 1), (710, 1), (716, 1)),
-        ({1: 730, 2: 800}, (716, 1), (710, 1), (716, 1)),
-        ({1: 713, 2: 716}, (716, 1), (710, 1), (713, 1)),
-        ({1: 710, 2: 716}, (716, 1), (710, 1), (710, 1)),
-        ({2: 720}, (716, 1), (710, 2), (710, 2)),
-        ({1: 713, 2: 720}, (716, 1), (710, 2), (710, 2)),
-        ({1: 3}, (5, 1), None, (3, 1)),
-        ({2: 5}, (5, 1), None, None),
+        ("0-1-716", "0-1-716", "", "0-1-716"),
+        ("0-1-716", "0-1-730,0-2-800", "", "0-1-716"),
+        ("0-1-716", "0-1-713,0-2-716", "0-1-716", "0-1-713"),
+        ("0-1-716", "0-2-720", "0-1-716", ""),
+        ("0-1-5,0-2-9", "0-1-4,0-2-9", "0-1-5", "0-1-4,0-2-9"),  # the last one is there, one before it is not
+        ("0-1-5,7-1-9", "0-1-5", "7-1-9", "0-1-5"),
     ],
 )
-def test_a_mariadb_server_has_reached_the_last_of_our_writes_that_is_surely_ours(
-    state: dict[int, int],
-    last: tuple[int, int],
-    before: tuple[int, int] | None,
-    reached: tuple[int, int] | None,
+def test_what_a_mariadb_server_lacks_is_compared_for_each_writer(
+    landed: str, state: str, lacking: str, common: str
 ) -> None:
-    found = failover._executed_own_writes(
-        {("0", server): number for server, number in state.items()},
-        Gtid("0", *last),
-        None if before is None else Gtid("0", *before),
-    )
-    assert found == (None if reached is None else Gtid("0", *reached))
+    ours, theirs = MariadbGtids.parse(landed), MariadbGtids.parse(state)
+    assert ",".join(map(str, ours.without(theirs))) == lacking
+    assert theirs.contains(ours) == (not lacking)
+    assert str(ours.common(theirs)) == common
+
+
+def test_a_domain_that_a_new_file_no_longer_lists_counts_anew() -> None:
+    """MariaDB deletes it by request, and numbers its next transactions from 1."""
+    gtids = MariadbGtids({})
+    for gtid in (Gtid("0", 5, 1), Gtid("7", 6, 1)):
+        gtids.add(gtid, ours=True)
+    gtids.begin_file(MariadbGtids.parse("0-1-5"))
+    assert (str(gtids), gtids.needed) == ("0-1-5", "")
+    gtids.add(Gtid("7", 1, 1))
+    assert (str(gtids), gtids.needed) == ("0-1-5,7-1-1", "7-1-1")
+
+
+def test_what_the_log_is_still_to_reach_stays_when_a_file_begins() -> None:
+    gtids = MariadbGtids.parse("0-1-5,7-1-6", "0-1-5,7-1-2")
+    gtids.begin_file(MariadbGtids.parse("0-2-3,0-1-5,7-1-4"))
+    assert str(gtids) == "0-2-3,0-1-5,7-1-6"
+    assert gtids.holds(Gtid("7", 6, 1))
+    assert not gtids.holds(Gtid("0", 3, 2))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "reordered"),
+    [
+        (Gtid(U1, 1), Gtid(f"{U1}:tag", 2), True),
+        (Gtid(U1, 1), Gtid(U2, 1), False),
+        (Gtid("0", 1, 1), Gtid("7", 1, 1), True),
+        (Gtid("0", 2, 1), Gtid("0", 1, 1), False),
+        (Gtid("0", 1, 1), Gtid("7", 1, 2), False),
+    ],
+)
+def test_replicas_reorder_only_what_one_server_executed(one: Gtid, other: Gtid, reordered: bool) -> None:
+    assert one.may_be_reordered_with(other) == other.may_be_reordered_with(one) == reordered
 
 
 def test_a_mariadb_log_that_lacks_what_has_landed_is_refused() -> None:

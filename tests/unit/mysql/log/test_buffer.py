@@ -743,6 +743,13 @@ def test_mariadbs_domains_are_passed_over_each_up_to_its_last_one() -> None:
     assert segment.gtids == "0-9-2,7-9-21"
 
 
+def test_the_list_at_the_start_of_mariadbs_files_is_what_was_executed() -> None:
+    """Of a domain that is no longer listed, the server has forgotten all numbers."""
+    log = Log(gtids=MariadbGtids.parse("0-9-3,7-9-20"))
+    log.write(events.GTID_LIST, struct.pack("<IIIQIIQ", 2, 0, 8, 2, 0, 9, 3))
+    assert log.buffer.take().gtids == "0-8-2,0-9-3"
+
+
 def own_write(log: Log, number: int, **other: str) -> None:
     log.gtid(number)
     log.query("BEGIN")
@@ -804,7 +811,7 @@ def test_our_own_writes_of_mariadb_are_not_needed_in_their_domain() -> None:
     for domain, number, table in ((0, 5, "watermark"), (0, 6, "watermark"), (7, 4, "other")):
         transaction(domain, number, f"deltatide.{table}")
     segment = log.buffer.take()
-    assert (segment.gtids, segment.gtids_needed) == ("0-9-6,7-9-4", "0-8-4,7-9-4")
+    assert (segment.gtids, segment.gtids_needed) == ("0-8-4,0-9-6,7-9-4", "0-8-4,7-9-4")
     transaction(0, 7, "d.t")
     assert log.buffer.take().gtids_needed is None
 

@@ -1,0 +1,112 @@
+"""Scan the log for its transactions: in which order they are, and whether they may matter to captured tables.
+
+Nothing is decoded but what begins a transaction and, where that is asked, the names of its tables. In doubt
+a transaction matters: any statement may do anything. No time limit: the stream detects a silent server, and a
+large row is slow to arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator
+
+from connector.errors import TransientError
+from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP
+from connector.mysql.codec.table_map import table_name_of
+from connector.mysql.log import events
+from connector.mysql.log.events import Begin
+from connector.mysql.log.packet import (
+    BASE,
+    BODY,
+    FILE_START,
+    FLAGS,
+    TYPE,
+    TYPE_IN_EVENT,
+    header_of,
+    size_of,
+)
+from connector.mysql.log.stream import BinlogStream, LogEndedError
+from connector.mysql.log.transaction_payload import Payload
+from connector.schema import TableName
+
+_HARMLESS = ROWS_EVENTS | events.NOTHING | {events.XID, events.STOP}
+"""Rows events follow the names of their tables."""
+
+
+def begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[Begin]:
+    """Yield the begins of transactions, from a file's start up to an offset in it, or to the end of the log.
+
+    Closes the stream. `TransientError` if the log ends before `upto`.
+    """
+    for kind, packet, tail in _events(stream, upto):
+        if kind in events.BEGINS:
+            yield _begin_of(kind, packet, tail)
+
+
+def transactions(
+    stream: BinlogStream, captured: Callable[[TableName], bool], examined: Callable[[Begin], bool]
+) -> Generator[tuple[Begin, bool]]:
+    """Yield each transaction's begin, from a file's start to the end of the log, and whether it matters.
+
+    It does if it may change `captured` tables; those that are not `examined` do. Closes the stream.
+    """
+    begin: Begin | None = None
+    matters = True
+    for kind, packet, tail in _events(stream):
+        if kind in events.BEGINS:
+            if begin is not None:
+                yield begin, matters
+            begin = _begin_of(kind, packet, tail)
+            matters = not examined(begin)
+        elif not matters and not packet[FLAGS] & events.IGNORABLE:
+            matters = _matters(kind, packet, tail, captured)
+    if begin is not None:
+        yield begin, matters
+
+
+def _begin_of(kind: int, packet: bytes, tail: int) -> Begin:
+    seconds, _, server_id, *_ = header_of(packet)
+    return events.parse_begin(kind, seconds, server_id, packet[BODY : len(packet) - tail])
+
+
+def _matters(kind: int, packet: bytes, tail: int, captured: Callable[[TableName], bool]) -> bool:
+    """Return whether an event may change captured tables, other than by the rows events that follow it."""
+    if kind in _HARMLESS:
+        return False
+    body = packet[BODY : len(packet) - tail]
+    if kind == TABLE_MAP:
+        return captured(table_name_of(body))
+    if kind == events.TRANSACTION_PAYLOAD:
+        payload = Payload(packet, 0)
+        return not payload.is_small or any(
+            _matters(event[TYPE_IN_EVENT], bytes(BASE) + event, 0, captured) for event in payload.events()
+        )
+    if kind in events.STATEMENTS:
+        return (events.parse_query(kind, body).statement or "").strip().upper() not in ("BEGIN", "COMMIT")
+    return True
+
+
+def _events(stream: BinlogStream, upto: float = math.inf) -> Iterator[tuple[int, bytes, int]]:
+    """Yield each event but those that frame files: its type, its packet, and its checksum's bytes."""
+    at, tail = FILE_START, 0
+    left = 0  # of a compressed transaction that arrives in pieces
+    try:
+        while at < upto:
+            for packet in stream.fetch(1.0):
+                if left:
+                    at, left = at + len(packet), left - len(packet)
+                    continue
+                if packet[TYPE] == events.FORMAT:
+                    tail = events.checksum_bytes(packet)
+                if packet[FLAGS] & events.ARTIFICIAL or at >= upto:
+                    continue
+                at += len(packet) - BASE
+                left = size_of(packet) - (len(packet) - BASE)
+                if packet[TYPE] not in events.FRAMES:
+                    yield packet[TYPE], packet, tail
+    except LogEndedError:
+        pass
+    finally:
+        stream.close()
+    if at < upto < math.inf:
+        raise TransientError(f"the log ended at {at}, before {upto}")

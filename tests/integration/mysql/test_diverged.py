@@ -1,0 +1,132 @@
+"""Servers that executed other transactions than landed, or in another order: only dumps give their rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.mysql.test_capture import agent, assert_equal, fill, short_waits, wait_caught_up
+from tests.integration.mysql.test_failover import (
+    assert_failed_over,
+    have_agent_write,
+    little_patience,
+    newest_of,
+    purge_log,
+    repaired_gap,
+    servers,
+    wait_for_epoch,
+)
+from tests.support.replication import Replicated, own_server
+from tests.support.servers.mysql_database import MysqlDatabase
+
+__all__ = ["little_patience", "servers", "short_waits"]
+
+
+@pytest.mark.parametrize("rotated", [False, True], ids=["in_the_same_file", "in_an_earlier_file"])
+def test_a_replica_that_somebody_wrote_on_is_a_gap(
+    servers: Replicated, tmp_path: Path, rotated: bool
+) -> None:
+    """It has everything that landed; but its own write was before that, and would land after it, or never."""
+    primary, replica = servers.primary, servers.replica
+    fill(primary)
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+        servers.wait_applied()
+        replica.execute(
+            "UPDATE t SET v = 'written there' WHERE id = 5", "INSERT INTO t VALUES (3000, 1, 'there')"
+        )
+        if rotated:
+            replica.execute("FLUSH LOCAL BINARY LOGS")
+        primary.execute("UPDATE t SET v = 'right' WHERE id = 5")
+        wait_caught_up(primary, store)
+        servers.wait_applied()
+    servers.promote()
+    primary.server.stop(crash=True)
+    assert "never read" in repaired_gap(replica, tmp_path)
+
+
+def test_a_replica_that_somebody_wrote_other_tables_on_is_no_gap(servers: Replicated, tmp_path: Path) -> None:
+    primary, replica = servers.primary, servers.replica
+    fill(primary)
+    primary.execute("CREATE DATABASE monitoring", "CREATE TABLE monitoring.beat (id int PRIMARY KEY)")
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+        servers.wait_applied()
+        replica.execute("INSERT INTO monitoring.beat VALUES (1)")
+        primary.execute("UPDATE t SET v = 'right' WHERE id = 5")
+        wait_caught_up(primary, store)
+        servers.wait_applied()
+    servers.promote()
+    with agent(replica, tmp_path, url=replica.url) as store:
+        wait_for_epoch(store, 2)
+        replica.execute("UPDATE t SET v = 'later' WHERE id = 6")
+        wait_caught_up(replica, store)
+    assert_failed_over(store)
+    assert_equal(replica, store, "t")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["own_writes", "a_lost_tail"])
+def test_a_former_primary_that_comes_back_is_a_gap_if_it_kept_what_no_replica_got(
+    servers: Replicated, tmp_path: Path, lost: bool
+) -> None:
+    """The agent's own last writes are no loss, read or not."""
+    primary, replica = servers.primary, servers.replica
+    fill(primary)
+    with agent(primary, tmp_path) as store:
+        wait_caught_up(primary, store)
+        servers.wait_applied()
+        servers.promote()
+        have_agent_write(primary, store)
+    if lost:
+        primary.execute("UPDATE t SET v = 'lost' WHERE id = 5")
+    with agent(replica, tmp_path, url=replica.url) as store:
+        wait_for_epoch(store, 2)
+        replica.execute("UPDATE t SET v = 'right' WHERE id = 5")
+        wait_caught_up(replica, store)
+    turned = servers.turn_around()
+    turned.wait_applied()
+    turned.promote()
+    assert primary.execute("SELECT v FROM t WHERE id = 5") == [("right",)]
+    primary.execute("DELETE FROM t WHERE id = 6")
+    with agent(primary, tmp_path, url=primary.url) as store:
+        wait_for_epoch(store, 3)
+        wait_caught_up(primary, store)
+    assert_equal(primary, store, "t")
+    if lost:
+        (gap,) = newest_of(store).gaps
+        assert "never read" in gap.reason
+    else:
+        assert_failed_over(store, epoch=3, asked=True)
+
+
+def test_a_domain_that_is_deleted_and_used_again_lands_again(servers_folder: Path, tmp_path: Path) -> None:
+    """MariaDB then numbers its transactions from 1 again."""
+    with own_server("mariadb", servers_folder / tmp_path.name, 1) as server:
+        MysqlDatabase(server, "").execute("CREATE DATABASE domains")
+        database = MysqlDatabase(server, "domains")
+
+        def in_domain(*ids: int) -> None:
+            with database.connect() as connection, connection.cursor() as cursor:
+                cursor.execute("SET SESSION gtid_domain_id = 7")
+                for n in ids:
+                    cursor.execute(f"INSERT INTO t VALUES ({n})")
+
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        with agent(database, tmp_path) as store:
+            wait_caught_up(database, store)
+        database.execute("RESET MASTER")
+        with agent(database, tmp_path) as store:
+            wait_for_epoch(store, 2)  # as after any failover
+            in_domain(*range(10, 16))
+            wait_caught_up(database, store)
+            database.execute("FLUSH BINARY LOGS")
+            wait_caught_up(database, store)
+            purge_log(database)
+            database.execute("FLUSH BINARY LOGS DELETE_DOMAIN_ID = (7)")
+            wait_caught_up(database, store)
+        in_domain(*range(20, 28))
+        with agent(database, tmp_path) as store:
+            wait_caught_up(database, store)
+        assert_equal(database, store, "t")
+        assert (newest_of(store).epoch, newest_of(store).exact) == (2, True)

@@ -1,0 +1,145 @@
+"""Which transactions of a log may matter to captured tables, and whether they precede what has landed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from connector.mysql.failover import why_diverged
+from connector.mysql.gtid import MysqlGtids
+from connector.mysql.log import events
+from connector.mysql.log.scan import transactions
+from connector.mysql.log.stream import BinlogStream, LogEndedError
+from connector.schema import TableName
+from tests.unit.mysql.log.test_buffer import Log, payload
+
+PRIMARY, REPLICA = (f"{digit * 8}-0000-11ef-8000-000000000001" for digit in "ab")
+
+
+class Scanned(Log):
+    """A log file that is only scanned; as a stream it ends when all has been fetched."""
+
+    def __init__(self) -> None:
+        self.packets: list[bytes] = []
+        super().__init__(offset=4)
+
+    def frame(self, kind: int, body: bytes, tail: int = -1) -> None:
+        self.packets.append(b"\0" + self.event(kind, body, flags=events.ARTIFICIAL, end=0, tail=tail))
+
+    def write(self, kind: int, body: bytes = b"", flags: int = 0) -> None:
+        self.packets.append(b"\0" + self.event(kind, body, flags=flags))
+
+    def begin(self, uuid: str, number: int) -> None:
+        self.write(events.GTID, b"\0" + bytes.fromhex(uuid.replace("-", "")) + number.to_bytes(8, "little"))
+
+    def stream(self) -> BinlogStream:
+        return cast(BinlogStream, self)
+
+    def fetch(self, _seconds: float) -> list[bytes]:
+        if not self.packets:
+            raise LogEndedError
+        fetched, self.packets = self.packets, []
+        return fetched
+
+    def close(self) -> None:
+        pass
+
+
+def captured(table: TableName) -> bool:
+    return table.namespace == "d"
+
+
+CHANGES: dict[str, tuple[Callable[[Log], object], bool]] = {
+    "nothing": (lambda log: log.query("BEGIN"), False),
+    "a captured table": (lambda log: log.rows(1), True),
+    "another table": (lambda log: log.rows(1, table="other.t"), False),
+    "our own table": (lambda log: log.rows(1, table="deltatide.watermark"), False),
+    "another and a captured one": (lambda log: [log.rows(1, table="other.t"), log.rows(1)], True),
+    "a statement": (lambda log: log.query("TRUNCATE t"), True),
+    "an XA transaction": (lambda log: log.query("XA START X'00',X'',1"), True),
+    "an incident": (lambda log: log.write(events.INCIDENT, bytes(3)), True),
+    "an unknown event": (lambda log: log.write(99), True),
+    "an unknown event to be ignored": (lambda log: log.write(99, flags=events.IGNORABLE), False),
+    "a compressed transaction": (lambda log: log.write(events.TRANSACTION_PAYLOAD, payload(1)), True),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_matters_may_change_captured_tables(what: str) -> None:
+    change, matters = CHANGES[what]
+    log = Scanned()
+    for number in (1, 2):
+        log.begin(PRIMARY, number)
+        change(log)
+        log.write(events.XID, bytes(8))
+    log.write(events.STOP)
+    found = transactions(log.stream(), captured, lambda begin: begin.gtid is None or begin.gtid.number == 2)
+    assert [(begin.txid, it) for begin, it in found] == [(f"{PRIMARY}:1", True), (f"{PRIMARY}:2", matters)]
+
+
+def test_a_compressed_transaction_of_other_tables_does_not_matter() -> None:
+    log = Scanned()
+    log.begin(PRIMARY, 1)
+    log.write(events.TRANSACTION_PAYLOAD, payload(1))
+    ((_, matters),) = transactions(log.stream(), lambda table: table.name != "t", lambda _: True)
+    assert not matters
+
+
+def divergence(log: str, landed: str, needed: str | None = None, before: str = "") -> str | None:
+    """Compare a log with what has landed. ``p5``: the fifth transaction of the primary, ``r5``: a replica's.
+
+    ``r5w``: one that writes only our own table.
+    """
+
+    def set_of(names: str) -> MysqlGtids:
+        gtids = [f"{PRIMARY if name[0] == 'p' else REPLICA}:{name[1:]}" for name in names.split()]
+        return MysqlGtids.parse(",".join(gtids))
+
+    scanned = Scanned()
+    for name in log.split():
+        scanned.begin(PRIMARY if name[0] == "p" else REPLICA, int(name[1:].rstrip("w")))
+        scanned.rows(1, table="deltatide.watermark" if name.endswith("w") else "d.t")
+    everything = landed if needed is None else needed
+    return why_diverged(set_of(before), set_of(landed), set_of(everything), scanned.stream, captured)
+
+
+@pytest.mark.parametrize(
+    ("log", "landed", "needed", "before"),
+    [
+        ("p1 p2 r1 p3", "p1 p2", None, ""),
+        ("r1 p3", "p1 p2", None, "p1-2"),
+        ("p1 r1 p2", "p1 p2", "p1", ""),  # p2 is ours, and at the end
+        ("p1 r1w p2", "p1 p2", None, ""),  # r1 is ours, and was never read
+        ("p1 p3 p2", "p1 p2", None, ""),  # a replica that commits in parallel
+        ("p1 p3 p2 r1", "p1 p2 r1", "p1 p2", ""),
+    ],
+)
+def test_what_follows_all_that_has_landed_or_does_not_matter_may_land(
+    log: str, landed: str, needed: str | None, before: str
+) -> None:
+    assert divergence(log, landed, needed, before) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "landed", "needed"),
+    [
+        ("p1 r1 p2", "p1 p2", None),
+        ("p1 p2 r1", "p1 r1", None),  # the former primary's last one, which no replica got
+        ("p1 r1 p2w p3", "p1 p2 p3", None),
+        ("p1 r1 p2 p3w", "p1 p2 p3", "p1 p2"),
+    ],
+)
+def test_what_precedes_something_that_has_landed_would_win_over_it(
+    log: str, landed: str, needed: str | None
+) -> None:
+    found = divergence(log, landed, needed)
+    assert found is not None
+    assert "never read" in found
+
+
+def test_a_log_without_what_has_landed_proves_nothing() -> None:
+    found = divergence("p1 p3", "p1 p2")
+    assert found is not None
+    assert "lacks" in found
