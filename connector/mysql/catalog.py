@@ -156,31 +156,64 @@ def _with_members(
 ) -> ColumnType:
     """Return an enum or set with its members in full: the catalog's utf8mb3 has ``?`` for some characters.
 
-    The server converts their numbers, as values of such a column in a temporary result; it reads no row.
-    Without the right to read the table, they stay as they are.
+    The server converts their values to text, without reading a row. Without the right to read the table, they
+    stay as they are. `ValueError` for a member that it does not return.
     """
     hidden = [index for index, member in enumerate(type_.values) if "?" in member]
     if not hidden:
         return type_
-    numbers = [1 << index if type_.code == SET else index + 1 for index in hidden]
-    listed = " UNION ALL ".join(f"SELECT {number} AS number" for number in numbers)
+    is_set = type_.code == SET
+    convert = _by_variables if is_set and "MariaDB" in connection.get_server_info() else _by_union
+    numbers = [1 << index if is_set else index + 1 for index in hidden]
     try:
-        found = rows(
-            connection,
-            f"WITH RECURSIVE made (number, member) AS (SELECT 0, t.{quote(column)} FROM (SELECT 1) one"
-            f" LEFT JOIN {qualified(table)} t ON FALSE UNION ALL SELECT hidden.number, hidden.number"
-            f" FROM made JOIN ({listed}) hidden WHERE made.number = 0)"
-            " SELECT number, CONVERT(member USING utf8mb4) FROM made WHERE number > 0",
-        )
+        found = convert(connection, table, column, numbers)
     except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
         if is_transient(code_of(error)):
             raise
         return type_
-    members = {int(number): str(member) for number, member in found}
     values = list(type_.values)
-    for index, number in zip(hidden, numbers, strict=True):
-        values[index] = members[number]
+    for i, index in enumerate(hidden):
+        values[index] = _revealed(values[index], found.get(i), is_set=is_set)
     return replace(type_, values=tuple(values))
+
+
+def _by_union(
+    connection: Connection[Any], table: TableName, column: str, numbers: Sequence[int]
+) -> dict[int, str | None]:
+    """Convert numbers as values of the column in a temporary result; return the texts by their index.
+
+    MariaDB keeps only the first eight members of a set there.
+    """
+    listed = " UNION ALL ".join(f"SELECT {i} i, CAST({n} AS UNSIGNED) number" for i, n in enumerate(numbers))
+    return dict(
+        rows(
+            connection,
+            f"WITH RECURSIVE made (i, member) AS (SELECT -1, t.{quote(column)} FROM (SELECT 1) one"
+            f" LEFT JOIN {qualified(table)} t ON FALSE UNION ALL SELECT hidden.i, hidden.number"
+            f" FROM made JOIN ({listed}) hidden WHERE made.i < 0)"
+            " SELECT i, CONVERT(member USING utf8mb4) FROM made WHERE i >= 0",
+        )
+    )
+
+
+def _by_variables(
+    connection: Connection[Any], table: TableName, column: str, numbers: Sequence[int]
+) -> dict[int, str | None]:
+    """Convert numbers as values of variables of the column's type (MariaDB only); slow for many."""
+    type_of = f"TYPE OF {qualified(table)}.{quote(column)}"
+    declared = " ".join(f"DECLARE m{i} {type_of} DEFAULT {number};" for i, number in enumerate(numbers))
+    texts = ", ".join(f"CONVERT(m{i} USING utf8mb4)" for i in range(len(numbers)))
+    (found,) = rows(connection, f"BEGIN NOT ATOMIC {declared} SELECT {texts}; END")
+    return dict(enumerate(found))
+
+
+def _revealed(shown: str, member: str | None, *, is_set: bool) -> str:
+    """Return a member in full, of which the catalog shows some characters as ``?``."""
+    hidden = "[^,]+" if is_set else ".+"
+    pattern = hidden.join(map(re.escape, re.split(r"\?+", shown)))
+    if member is None or not re.fullmatch(pattern, member, re.DOTALL):
+        raise ValueError(f"the server does not return its member {shown!r} in full")
+    return member
 
 
 def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...]:

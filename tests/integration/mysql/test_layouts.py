@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from connector.mysql import catalog
 from connector.mysql.dump import MysqlTables
 from connector.schema import TableName, TableSchema
 from connector.source import KeyRange, ResumePoint
@@ -87,6 +88,34 @@ def test_members_that_the_catalog_escapes_are_as_the_log_has_them(mariadb: Mysql
     rows = ", ".join(f"({n}, {1 << n if kind == 'set' else n + 1}, 1)" for n in range(11))
     mariadb.execute(f"CREATE TABLE t ({columns})")
     assert_same_from_log_and_dump(mariadb, {"t": [f"INSERT INTO t VALUES {rows}"]})
+
+
+@pytest.mark.parametrize("mark", ["?", "\U0001f600"])
+def test_a_set_may_have_a_question_mark_in_any_of_its_64_members(mariadb: MysqlDatabase, mark: str) -> None:
+    """The catalog shows one for other characters too."""
+    marked = {8, 9, 31, 32, 33, 63, 64}
+    members = [f"m{n}{mark}" if n in marked else f"m{n}" for n in range(1, 65)]
+    listed = ", ".join(f"'{name}'" for name in members)
+    mariadb.execute(f"CREATE TABLE t (id int PRIMARY KEY, s set({listed}) CHARACTER SET utf8mb4)")
+    rows = ", ".join(f"({n}, {1 << n - 1})" for n in range(1, 65))
+    assert_same_from_log_and_dump(mariadb, {"t": [f"INSERT INTO t VALUES {rows}"]})
+
+
+def test_a_member_that_the_server_does_not_return_is_the_problem_of_its_table(
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, e enum('a', 'b?'))", "CREATE TABLE u (id int PRIMARY KEY)"
+    )
+    source = source_of(mariadb)
+    for answer in ({}, {0: None}, {0: ""}, {0: "a"}):
+        monkeypatch.setattr(catalog, "_by_union", lambda *_, answer=answer: answer)
+        listing = source.tables()
+        assert [schema.table.name for schema in listing.schemas] == ["u"]
+        assert [(problem.table.name, problem.reason) for problem in listing.unfit] == [
+            ("t", "column e: the server does not return its member 'b?' in full")
+        ]
+    source.close()
 
 
 # By table: how it is made, and how it changes. What the server keeps for itself must not land.
