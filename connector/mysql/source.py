@@ -146,14 +146,14 @@ class MysqlSource:
             self._watching = None
         self._watching = connection = self._watching or self._connect()
         with driver_errors("reading the catalog"):
-            if self._trusted not in (None, find_server(connection).uuid):
+            server = find_server(connection)
+            if self._trusted not in (None, server.uuid):
                 close(connection)
                 raise TransientError("the catalog is another server's than the log")
             self._was_durable = self._was_durable and preflight.is_durable(connection)
             noted = self._state_tables.unlogged(connection)
             busy: set[TableName] = set()  # locked by others for long: left to a later check
             found = catalog.find_tables(connection, self._config, busy)
-            server = self._server_of(connection)
             layouts = catalog.layouts_of(connection, server, found, self._tables, busy)
             before = {
                 x.table: Fingerprint.parse(known[x.table]) if x.table in known else Fingerprint()
@@ -407,7 +407,7 @@ class MysqlSource:
         return created
 
     def _server_of(self, connection: Connection[Any]) -> Server:
-        """Identify the server once, and again after a lost session, since it may be another one then."""
+        """Identify the server of the session once, and again when that is reopened, maybe to another one."""
         found = self._found
         if found is None:
             with driver_errors("reading the version"):

@@ -6,9 +6,22 @@ import pytest
 
 from connector.mysql.failover import missing, shares_history
 from connector.mysql.server import find_server
+from tests.support.mysql_source import source_of
 from tests.support.servers.mysql_database import MysqlDatabase
 
 FOREIGN = "aaaaaaaa-0000-11ef-8000-000000000001:1-9", "bbbbbbbb-0000-11ef-8000-000000000002:1-3:tag:5"
+
+
+def test_the_server_of_the_watching_session_is_not_taken_for_the_others(mariadb: MysqlDatabase) -> None:
+    """It may be the former server, still running, when the other session has just moved to the new one."""
+    source = source_of(mariadb)
+    known = source.identity()
+    source.check_catalog()
+    source._found = None  # as the session is opened anew, in another thread
+    source.check_catalog()
+    assert source._found is None
+    assert source.identity() == known
+    source.close()
 
 
 @pytest.mark.parametrize("size", [1, 2])
