@@ -21,8 +21,8 @@ from connector.postgres.connection import close, driver_errors, one_row
 
 log = logging.getLogger(__name__)
 
-Process = tuple[int, str]
-"""A process of the server: its id, and when it began."""
+Process = tuple[int, str | None]
+"""A process of the server: its id, and when it began; None if hidden, as from a role that acts as another."""
 
 
 def connect_to_primary(connect: Callable[[], Connection]) -> tuple[Connection, str]:
@@ -94,3 +94,8 @@ def process_of(connection: Connection) -> Process | None:
     except Exception:
         return None
     return (row[0], row[1]) if row is not None else None
+
+
+def is_same(process: Process | None, before: Process | None) -> bool:
+    """Return whether these are provably one process: an id alone may be given again after a crash."""
+    return process is not None and process == before and process[1] is not None
