@@ -106,7 +106,7 @@ class MysqlSource:
         with driver_errors("reading the identity"):
             shared = self._state_tables.identity(connection)
             if landed is not None and failover.is_known(connection, server, landed, shared):
-                shared = landed.source.system_id
+                shared = self._state_tables.landed_id = landed.source.system_id
         return SourceIdentity(
             name=self._config.name,
             kind="mariadb" if server.mariadb else "mysql",

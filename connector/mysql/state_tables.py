@@ -76,12 +76,16 @@ class RecordedFile:
 
 
 class StateTables:
-    """The two tables for one source name; every method takes the connection to use."""
+    """The two tables for one source name; every method takes the connection to use.
+
+    `landed_id`: the id that the landing zone has from before there were tables, if it is this database's.
+    """
 
     def __init__(self, source: str) -> None:
         self._is_ours = f"source = {literal(source)}"
         self._source = literal(source)
         self._noted: dict[TableName, tuple[int, int, str]] = {}
+        self.landed_id: str | None = None
 
     def create(self, connection: Connection[Any]) -> bool:
         """Create what is missing; return False if not allowed (a replica, or missing rights)."""
@@ -92,10 +96,8 @@ class StateTables:
                 for statement in _CREATE:
                     query(connection, statement)
             if self.identity(connection) is None:
-                query(
-                    connection,
-                    f"INSERT INTO {_WATERMARK} (source, id) VALUES ({self._source}, '{uuid.uuid4()}')",
-                )
+                new = literal(self.landed_id or str(uuid.uuid4()))
+                query(connection, f"INSERT INTO {_WATERMARK} (source, id) VALUES ({self._source}, {new})")
         except pymysql.Error as error:
             if is_transient(code_of(error)) and code_of(error) not in READ_ONLY:
                 raise

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from connector.landing.manifest import Manifest, SourceIdentity
 from connector.mysql.failover import missing, shares_history
 from connector.mysql.server import find_server
+from connector.mysql.state_tables import StateTables
 from tests.support.mysql_source import source_of
 from tests.support.servers.mysql_database import MysqlDatabase
 
@@ -22,6 +27,21 @@ def test_the_server_of_the_watching_session_is_not_taken_for_the_others(mariadb:
     assert source._found is None
     assert source.identity() == known
     source.close()
+
+
+def test_tables_that_are_made_later_have_the_landing_zones_id(mariadb: MysqlDatabase) -> None:
+    """The agent had no right to write before. Replicas get the id with the tables, and are known by it."""
+    source, later = source_of(mariadb), source_of(mariadb)
+    with mariadb.connect() as connection:
+        server = find_server(connection)
+    identity = SourceIdentity(name="t", kind=source.identity().kind, system_id=server.uuid, database="")
+    landed = cast(Manifest, SimpleNamespace(source=identity, gtids=None))
+    assert source.identity(landed).system_id == server.uuid
+    source.prepare()
+    assert StateTables(source._config.name).identity(later._connected()) == server.uuid
+    assert later.identity().system_id == server.uuid
+    source.close()
+    later.close()
 
 
 @pytest.mark.parametrize("size", [1, 2])
