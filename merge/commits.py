@@ -242,7 +242,9 @@ def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int
         return frontier.version
     if not marks:
         return int(rows[0]["version"])
-    return max((version for version in marks if version >= rewritten), default=None)
+    # `_was_replaced`: a commit of a later manifest does not count as the frontier's.
+    ours = (version for version, mark in marks.items() if mark.manifest <= frontier.manifest)
+    return max((version for version in ours if version >= rewritten), default=None)
 
 
 def _keeps_rows(row: Row, marks: Mapping[int, Mark]) -> bool:

@@ -36,7 +36,15 @@ from connector import failpoint
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.schema import TableName
-from merge.commits import KEEPS_ROWS, REWRITES_FILES, USER_METADATA, Mark, read_history, renewed_version
+from merge.commits import (
+    KEEPS_ROWS,
+    REWRITES_FILES,
+    USER_METADATA,
+    Mark,
+    commits_of,
+    read_history,
+    renewed_version,
+)
 from merge.control_table import Frontier, Frontiers, cuts_table, read_frontiers, renew_cut, young_versions
 from merge.file_statistics import SMALL_BYTES, TARGET_BYTES, read_statistics
 from merge.job import TABLE_ERRORS, merging_sessions
@@ -213,7 +221,10 @@ class _Upkeep:
         with_retries(lambda: append_kept(self.spark, self.config, kept, self.now), kept_table(self.config))
 
     def _plan(self, target: Target, frontier: Frontier) -> _Plan | None:
-        """Return what a table needs; None if it is gone or replaced, which the next merge repairs."""
+        """Return what a table needs; None if it does not continue, which the next merge repairs.
+
+        Our commits on top of a restored copy would vouch for it: they carry the frontier's manifest.
+        """
         detail = self._detail(target.name)
         if detail is None or detail["id"] != frontier.id or frontier.version is None:
             return None
@@ -223,6 +234,8 @@ class _Upkeep:
         properties = dict(detail["properties"])
         checkpoint = needed - needed % int(properties.get(*CHECKPOINT_INTERVAL))
         history = read_history(self.spark, target, checkpoint)
+        if commits_of(history, self.config.source.name, frontier).why_broken is not None:
+            return None
         log_hours = max(self._age_hours(row["timestamp"]) for row in history if row["version"] >= checkpoint)
         plan = _Plan(target, frontier, known)
         actions = [
