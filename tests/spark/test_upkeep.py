@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -202,3 +203,23 @@ def test_repeated_merges_do_upkeep_when_it_is_due_not_at_every_start(zone: OldZo
     assert began_at is not None
     merge_twice()
     assert read_kept(zone.spark, zone.config).began_at == began_at
+
+
+def test_a_table_restored_from_an_older_copy_is_left_to_the_merge_that_rebuilds_it(zone: OldZone) -> None:
+    for number in (1, 2):
+        zone.log(10 * number, insert(10 * number - 5, number))
+        zone.merge()
+    lake = zone.folder / "lake/public/orders"
+    shutil.copytree(lake, zone.folder / "copy")
+    zone.log(30, insert(25, 3))
+    zone.merge()
+    shutil.rmtree(lake)
+    shutil.copytree(zone.folder / "copy", lake)
+    java: Any = zone.spark._jvm
+    java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert not {action for subject, action in zone.maintain() if subject == T}
+    with pytest.raises(ConfigurationError, match="restored from an older copy"):
+        zone.ids(3)
+    zone.log(40, insert(35, 4))
+    assert zone.merge().exact
+    assert zone.rows("id") == [(1,), (2,), (3,), (4,)]

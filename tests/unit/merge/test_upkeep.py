@@ -40,6 +40,13 @@ def test_cuts_go_on_with_the_version_after_files_were_rewritten() -> None:
     assert renewed("CREATE TABLE", "WRITE", "OPTIMIZE", at=1) == 2, "the platform keeps no marks"
 
 
+def test_a_cut_is_not_renewed_to_a_commit_of_a_later_manifest() -> None:
+    """A merge of manifest 2 was killed between its ALTER and its MERGE, after somebody's OPTIMIZE."""
+    altered = ("ADD COLUMNS", Mark("shop", 2, layout=True))
+    assert renewed(created(), ours(1), "OPTIMIZE", altered) is None
+    assert renewed(created(), ours(1), "OPTIMIZE", altered, UPKEPT) == 4
+
+
 def test_a_merge_from_a_version_of_upkeep_never_goes_back_to_one_before_it() -> None:
     """It wrote nothing, so the newest commit that wrote rows is one whose files may be gone."""
     rows = history(created(), ours(1), UPKEPT, VACUUMED)
