@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from connector.landing.format import CDC, CDC_FIELDS, DELETE, TRUNCATE
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
-from connector.schema import TableSchema, decimal_of
+from connector.schema import TableSchema
 from merge.keys import Layout, raw_of_key, same_keys, same_rows, with_raw
 from merge.landing_zone import LandingZone
 from merge.plan import Sweep, TablePlan
@@ -38,8 +38,8 @@ MOST_OTHERS = 500_000
 MOST_OTHER_BYTES = 64 << 20
 """With more events besides a dump's than this, their keys are not sent to every task."""
 
-FAST_ORDER = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz")
-"""Types (decimals too) whose least and greatest value Spark finds without sorting."""
+FAST_ORDER = ("tinyint", "smallint", "int", "bigint")
+"""Types whose least and greatest value Spark finds without sorting, and Python holds."""
 
 PARTITION_BYTES = 64 << 20
 MOST_PARTITIONS = 64
@@ -141,8 +141,7 @@ def _disjoint(events: DataFrame, layout: Layout, chunks: int) -> bool:
     it is not so, or if finding out would take as long as comparing the keys.
     """
     first = layout.key[0]
-    type_ = layout.columns[first]
-    if first in layout.raw_keys or not (type_ in FAST_ORDER or decimal_of(type_)):
+    if layout.columns[first] not in FAST_ORDER:
         return False
     column = F.col(quoted(first))
     ends = events.groupBy(F.col(CDC)["chunk"]).agg(F.min(column), F.max(column), F.max(column.isNull()))

@@ -9,25 +9,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from connector.config import Config
 from connector.landing.consumers import Consumer, record_path, slot_due
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.control_table import Frontier, Frontiers
+from merge.control_table import Frontier, Frontiers, cuts_table
 from merge.landing_zone import LandingZone
 from merge.retry import SPARK_ERRORS, first_line
 from merge.target import lake_name
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 log = logging.getLogger(__name__)
 
 
-def register(landing: LandingZone, config: Config) -> None:
-    """Register this lake as a consumer that has read nothing yet."""
-    _write(landing, config, "lake", 0)
+def register(spark: SparkSession, landing: LandingZone, config: Config) -> None:
+    """Register this lake, which has a table of cuts, as a consumer that has read nothing yet."""
+    if not _write(spark, landing, config, "lake", 0):
+        log.warning("so what it has yet to read may be removed; it then requests full dumps")
 
 
 def record_progress(
+    spark: SparkSession,
     landing: LandingZone,
     config: Config,
     manifest: Manifest,
@@ -35,20 +41,21 @@ def record_progress(
     frontiers: Mapping[TableName, Frontier],
 ) -> None:
     """Record up to which manifest all tables are merged, unless the last cut was shortly before."""
-    slot = slot_due(before.merged_at, datetime.now(timezone.utc) + before.ahead)
+    last = (before.merged_at, before.newest) if before.merged_at is not None else None
+    slot = slot_due(last, (datetime.now(timezone.utc) + before.ahead, manifest.number))
     landed = [frontiers[table].manifest for table, state in manifest.tables.items() if state.schema_id]
     if slot is not None:
-        _write(landing, config, slot, min(landed, default=manifest.number))
+        _write(spark, landing, config, slot, min(landed, default=manifest.number))
 
 
-def _write(landing: LandingZone, config: Config, slot: str, manifest: int) -> None:
-    lake = lake_name(config)
-    consumer = Consumer(lake=lake, manifest=manifest, at=datetime.now(timezone.utc))
+def _write(spark: SparkSession, landing: LandingZone, config: Config, slot: str, manifest: int) -> bool:
+    """Write a record; return whether that worked."""
+    lake, now = lake_name(config), datetime.now(timezone.utc)
     try:
-        landing.write(record_path(lake, slot), consumer.model_dump_json(), overwrite=True)
+        (cuts,) = spark.sql(f"DESCRIBE DETAIL {cuts_table(config)}").collect()
+        consumer = Consumer(id=cuts["id"], lake=lake, manifest=manifest, at=now)
+        landing.write(record_path(consumer.id, slot), consumer.model_dump_json(), overwrite=True)
     except SPARK_ERRORS as error:
-        log.warning(
-            "how far %s is was not recorded in the landing zone, which keeps more for it: %s",
-            lake,
-            first_line(error),
-        )
+        log.warning("how far %s is was not recorded in the landing zone: %s", lake, first_line(error))
+        return False
+    return True

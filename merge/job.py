@@ -170,9 +170,11 @@ def _merge_all(
     targets = targets_of(config, manifest.tables)
     if not frontiers.newest:
         check_schema(spark, config)
-        register(landing, config)
+    if not frontiers.newest or landing.is_known_removed(frontiers.newest):
+        create_cuts(spark, config)
+        register(spark, landing, config)
     run = _MergeRun(spark, config, landing, frontiers, manifest, progress, asks=until is None and not waits)
-    landing.compare_new_sizes()
+    landing.compare_new_sizes(frontiers.newest)
     reports = run.merge_in_parallel([targets[table] for table in chosen], sessions, stop)
     reports = run.request_lost(reports)
     exact, recorded = run.record_cut(reports)
@@ -201,7 +203,8 @@ def _newest(landing: LandingZone, frontiers: Frontiers, until: int | None) -> Ma
     if until is not None and until < frontiers.newest:
         return landing.get(until)
     number = landing.newest(frontiers.newest, until)
-    frontiers.check(landing)
+    if not landing.is_known_removed(frontiers.newest):
+        frontiers.check(landing)
     return landing.get(number) if number else None
 
 
@@ -412,11 +415,13 @@ class _MergeRun:
         dumping = {dump.table for dump in self.manifest.dumps if dump.active and dump.kind == "full"}
         lost = [report.table for report in reports if report.lacks_history]
         lost = [t for t in lost if t not in dumping and self.manifest.tables[t].state == "captured"]
-        if lost and self.asks and not has_pending_request(self.landing):
-            write_request(self.landing, lost)
-            log.warning("what these tables need is gone, dumping them in full: %s", ", ".join(map(str, lost)))
-        hint = "a full dump was requested; the merge after it builds the table from it" if self.asks else None
-        return [replace(r, hint=hint or r.hint) if r.lacks_history else r for r in reports]
+        if lost and self.asks:
+            if not has_pending_request(self.landing):
+                write_request(self.landing, lost)
+                log.warning("what these tables need is gone; requested dumps: %s", ", ".join(map(str, lost)))
+            dumping.update(lost)
+        hint = "a full dump was requested; the merge after it builds the table from it"
+        return [replace(r, hint=hint) if r.lacks_history and r.table in dumping else r for r in reports]
 
     def record_cut(self, reports: Iterable[TableReport]) -> tuple[bool, bool]:
         """Record the cut if anything changed; return whether it is exact, and whether it was recorded."""
@@ -431,7 +436,7 @@ class _MergeRun:
         if recorded:
             failpoint.reach("cut-missing")
             with_retries(lambda: self._append_cut(frontiers, exact), cuts_table(self.config))
-            record_progress(self.landing, self.config, self.manifest, self.frontiers, frontiers)
+            record_progress(self.spark, self.landing, self.config, self.manifest, self.frontiers, frontiers)
         return exact, recorded
 
     def _append_cut(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:

@@ -29,13 +29,14 @@ from connector.landing.format import (
     DATA,
     MANIFESTS,
     MANIFESTS_PER_FOLDER,
+    RETENTION,
     manifest_folder,
     manifest_path,
     schema_path,
     state_path,
 )
 from connector.landing.manifest import LandedFile, Manifest
-from connector.landing.manifest_object import EMPTY, LandingState, StoredManifest, missing_state
+from connector.landing.manifest_object import EMPTY, LandingState, Retained, StoredManifest, missing_state
 from connector.schema import TableName, TableSchema, fold
 from merge.sql import data_type, quoted
 
@@ -84,6 +85,7 @@ class LandingZone:
         self._manifests: dict[int, Manifest] = {}
         self._states: dict[str, LandingState] = {}
         self._intact: set[str] = set()
+        self._first_kept = 0
         self._schemas: dict[str, TableSchema] = {}
         self._reading = threading.RLock()
 
@@ -99,12 +101,15 @@ class LandingZone:
         Returns `after` if there is none. `GapError` if one is missing, `FormatError` for a newer format. From
         0, those before the last hole are not read.
         """
-        first = after or self._begin_of_last_run(until)
+        first = after or max(self._begin_of_last_run(until), self._read_first_kept())
         found = self._read(first, until)
-        if _first_missing(found, first):
+        if _first_missing(found, first, after):
             # Listing a local folder while two manifests are added may show only the later one.
             found = self._read(first, until)
-        if (hole := _first_missing(found, first)) is not None:
+        if (hole := _first_missing(found, first, after)) is not None and hole < self._read_first_kept():
+            found = self._read(self._first_kept, until)  # `merge.plan` begins with the last full dump
+            hole = _first_missing(found, self._first_kept, self._first_kept)
+        if hole is not None:
             raise GapError(
                 f"manifest {hole} is missing in {self.root}",
                 hint="restore it: without it, the files it lists are unknown,"
@@ -112,6 +117,20 @@ class LandingZone:
             )
         self._manifests.update(found)
         return max(found, default=after)
+
+    def is_removed(self, number: int) -> bool:
+        """Return whether a manifest is from before those that are kept; asks if it doesn't know."""
+        return number < (self._first_kept or self._read_first_kept())
+
+    def is_known_removed(self, number: int) -> bool:
+        """Return the same, if a manifest was found missing; else False, without asking."""
+        return number < self._first_kept
+
+    def _read_first_kept(self) -> int:
+        """Read from which manifest on all are there."""
+        for file, text in self._texts([f"{self.root}/{RETENTION}"]):
+            self._first_kept = Retained.from_json(text, file).first
+        return self._first_kept
 
     def _begin_of_last_run(self, until: int | None) -> int:
         """Return the first manifest after the last hole up to `until`; 1 if there is none."""
@@ -172,6 +191,7 @@ class LandingZone:
         path = f"{self.root}/{manifest_folder(folder * MANIFESTS_PER_FOLDER)}"
         texts = self._texts([path], wanted)
         read = [StoredManifest.from_json(text, f"manifest {file}") for file, text in texts]
+        read = [manifest for manifest in read if not manifest.removed]
         states = self._states_of(read)
         return {m.number: m.whole(states[m.state.path] if m.state else EMPTY) for m in read}
 
@@ -261,9 +281,9 @@ class LandingZone:
             joined = joined.unionByName(frame)
         return joined
 
-    def compare_new_sizes(self) -> None:
-        """Ask for the sizes of all files of the manifests just read at once; `events` asks for those left."""
-        files = [file for manifest in self._manifests.values() for file in manifest.files]
+    def compare_new_sizes(self, after: int) -> None:
+        """Ask for the sizes of all files of the manifests after `after`; `events` asks for those left."""
+        files = [file for m in self._manifests.values() if m.number > after for file in m.files]
         if len(files) <= COMPARED_AT_ONCE:
             with suppress(AnalysisException):
                 self._intact.update(self._of_known_size(files))
@@ -356,5 +376,6 @@ def _file_name(number: int) -> str:
     return manifest_path(number).rpartition("/")[2]
 
 
-def _first_missing(found: Mapping[int, object], first: int) -> int | None:
-    return next((n for n in range(first, max(found, default=first - 1) + 1) if n not in found), None)
+def _first_missing(found: Mapping[int, object], first: int, known: int = 0) -> int | None:
+    """Return the first missing number from `first` on; `known`: one that must be there, 0 for none."""
+    return next((n for n in range(first, max([known, *found]) + 1) if n not in found), None)

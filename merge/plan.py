@@ -30,6 +30,9 @@ class Manifests(Protocol):
     def get(self, number: int) -> Manifest:
         """Return a manifest that was committed."""
 
+    def is_removed(self, number: int) -> bool:
+        """Return whether a manifest is from before those that are kept."""
+
 
 @dataclass(frozen=True)
 class Sweep:

@@ -14,7 +14,7 @@ from datetime import datetime
 from connector.errors import PreconditionError
 from connector.landing.format import schema_path
 from connector.landing.manifest import Manifest
-from connector.landing.manifest_store import read_manifest
+from connector.landing.manifest_store import read_manifest, read_retained
 from connector.schema import Column, TableName, TableSchema
 from connector.store.protocol import Store
 
@@ -61,9 +61,15 @@ def _layouts(store: Store, newest: Manifest, table: TableName) -> Iterator[tuple
     while manifest is not None and (state := manifest.tables.get(table)) is not None:
         if state.schema_id is None:
             return
-        since = read_manifest(store, state.schema_since)
+        since = read_manifest(store, state.schema_since) or _oldest(store)
         yield _schema(store, table, state.schema_id), since or manifest
         manifest = read_manifest(store, state.schema_since - 1)
+
+
+def _oldest(store: Store) -> Manifest | None:
+    """Return the first manifest that is kept: a layout from before it is at least that old."""
+    retained = read_retained(store)
+    return read_manifest(store, retained.first) if retained else None
 
 
 def _schema(store: Store, table: TableName, schema_id: str) -> TableSchema:

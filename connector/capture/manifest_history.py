@@ -23,7 +23,7 @@ from connector.errors import (
     TransientError,
 )
 from connector.landing.manifest import Manifest, Notice, SourceIdentity
-from connector.landing.manifest_store import ManifestReader, ManifestWriter, read_manifest
+from connector.landing.manifest_store import ManifestReader, ManifestWriter, newest_manifest
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ class ManifestHistory:
 
     def verify(self) -> None:
         """Check that nobody has committed after our newest manifest; `FencedError` if somebody has."""
-        later = retrying(self._stop)(read_manifest, self._store, self.next_number)
-        if later is not None:
+        later = retrying(self._stop)(newest_manifest, self._store)
+        if later is not None and later.number >= self.next_number:
             raise FencedError(
                 f"manifest {later.number} was committed by another agent (its term is {later.term},"
                 f" ours {self._term})",

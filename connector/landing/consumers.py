@@ -15,7 +15,6 @@ The newest of them counts. A record is old rather than wrong: it only ever holds
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -23,45 +22,44 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from connector.errors import FormatError
-from connector.landing.format import CONSUMERS, FORMAT
+from connector.landing.format import CONSUMERS, FORMAT, encode
 
 if TYPE_CHECKING:
     from connector.store.protocol import Store
 
 RECORD_SECONDS: float = 600
-"""How often a consumer that merges records how far it is."""
+RECORD_MANIFESTS = 100
+"""How often a consumer that merges records how far it is: whichever comes first."""
 
 
 class Consumer(BaseModel):
-    """A lake by its url or schema, and the manifest up to which all of its tables are merged; `at` in UTC."""
+    """A lake: the id of its table of cuts, its url or schema, and the manifest up to which all is merged.
+
+    Lakes of several machines or workspaces may have the same url or schema. `at` is in UTC.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
     format: int = FORMAT
+    id: str
     lake: str
     manifest: int
     at: datetime
 
-    @property
-    def id(self) -> str:
-        """Return the name of the consumer's folder."""
-        return consumer_id(self.lake)
 
-
-def consumer_id(lake: str) -> str:
-    """Return a short name for a lake's url or schema, the same at each merge."""
-    return hashlib.sha256(lake.encode()).hexdigest()[:16]
-
-
-def record_path(lake: str, slot: str) -> str:
+def record_path(id_: str, slot: str) -> str:
     """Return the path of one of a consumer's records; `slot`: ``lake``, ``0`` or ``1``."""
-    return f"{CONSUMERS}/{consumer_id(lake)}/{slot}.json"
+    return f"{CONSUMERS}/{encode(id_)}/{slot}.json"
 
 
-def slot_due(before: datetime | None, now: datetime) -> str | None:
-    """Return which record is due now, if the last cut was recorded at `before`; None if none is."""
-    turn, last = (None if at is None else int(at.timestamp()) // RECORD_SECONDS for at in (now, before))
-    return None if turn == last else str((turn or 0) % 2)
+def slot_due(before: tuple[datetime, int] | None, now: tuple[datetime, int]) -> str | None:
+    """Return which record is due now; None if none is. `before`: time and manifest of the last cut."""
+    turn, last = _turn(*now), _turn(*before) if before else None
+    return None if turn == last else str(turn[0] % 2)
+
+
+def _turn(at: datetime, manifest: int) -> tuple[int, int]:
+    return int(at.timestamp() // RECORD_SECONDS), manifest // RECORD_MANIFESTS
 
 
 def read_consumers(store: Store) -> list[Consumer]:
@@ -76,7 +74,7 @@ def read_consumers(store: Store) -> list[Consumer]:
 
 def forget(store: Store, consumer: Consumer) -> None:
     """Remove a consumer's records; what only it held can then be removed."""
-    for path in list(store.list(f"{CONSUMERS}/{consumer.id}/")):
+    for path in list(store.list(f"{CONSUMERS}/{encode(consumer.id)}/")):
         store.delete(path)
 
 

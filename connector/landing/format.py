@@ -9,6 +9,7 @@
       schema/<namespace>.<table>/<id>.json
       requests/<id>.json
       consumers/<id>/
+      retention.json
       lease.json
 
 All paths here are relative to ``<landing>/<source>/``. Characters with a special meaning in a file system, a
@@ -51,10 +52,12 @@ REQUESTS = "requests"
 CONSUMERS = "consumers"
 MANIFESTS = "manifest"
 MANIFESTS_PER_FOLDER = 1000
+RETENTION = "retention.json"
 STATES = "state"
 SCHEMAS = "schema"
 DATA = "data"
 
+_MANIFEST = re.compile(r"(?:.*/)?(\d{15})\.json")
 _SAFE = re.compile(r"[A-Za-z0-9_.-]")
 
 
@@ -83,9 +86,14 @@ def manifest_path(number: int) -> str:
     return f"{manifest_folder(number)}/{number:015d}.json"
 
 
+def is_manifest(path: str) -> bool:
+    """Return whether a path is a manifest's; anything else among them is passed over."""
+    return _MANIFEST.fullmatch(path) is not None
+
+
 def manifest_number(path: str) -> int:
     """Parse a manifest's number from its path or file name; ``ValueError`` if it is not one."""
-    match = re.fullmatch(r"(?:.*/)?(\d{15})\.json", path)
+    match = _MANIFEST.fullmatch(path)
     if match is None:
         raise ValueError(f"{path!r} is not a manifest's name")
     return int(match[1])

@@ -23,6 +23,7 @@ import hashlib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -83,16 +84,38 @@ class Base:
 EMPTY = LandingState()
 
 
+class Retained(_Part):
+    """Recorded before manifests are removed: those from number `first` on are all there, `at` in UTC.
+
+    Manifests before it may be gone, or only stubs.
+    """
+
+    format: int = FORMAT
+    first: int
+    at: datetime
+
+    def to_json(self) -> bytes:
+        """Serialize for the landing zone."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_json(cls, data: bytes | str, name: str) -> Retained:
+        """Parse the object; `FormatError` for a newer format, or if it is not one."""
+        return _parsed(cls, data, name, "record of what was removed")
+
+
 class StoredManifest(ManifestHeader):
     """A manifest as it is stored: `tables` and `dumps` that differ from those of the object `state` names.
 
     Without `state` they are all there are. An unfinished dump of keys that lists none has those of its state
     object: they don't change, and there may be many.
+    `removed`: only the number is still taken (`stub`); readers count it as missing.
     """
 
     tables: dict[TableName, TableState] = Field(default_factory=dict)
     dumps: list[DumpState] = Field(default_factory=list)
     state: StateReference | None = None
+    removed: bool = False
     removed_tables: list[TableName] = Field(default_factory=list)
     removed_dumps: list[str] = Field(default_factory=list)
 
@@ -117,6 +140,11 @@ class StoredManifest(ManifestHeader):
             written = base.reference.written + stored.differences
             stored.state = base.reference.model_copy(update={"written": written})
         return stored
+
+    def stub(self) -> StoredManifest:
+        """Return what stays of a removed manifest, so that no other is committed under its number."""
+        known = {name: getattr(self, name) for name in ("number", "term", "write_id", "source", "epoch")}
+        return StoredManifest(**known, position=self.position, committed_at=self.committed_at, removed=True)
 
     @property
     def differences(self) -> int:
@@ -205,7 +233,7 @@ class _Version(BaseModel):
     format: int
 
 
-Stored = TypeVar("Stored", StoredManifest, LandingState)
+Stored = TypeVar("Stored", StoredManifest, LandingState, Retained)
 
 
 def _parsed(kind: type[Stored], data: bytes | str, name: str, what: str) -> Stored:

@@ -8,6 +8,7 @@ from connector.landing.manifest import Manifest
 from connector.landing.manifest_object import (
     Base,
     LandingState,
+    Retained,
     StateReference,
     StoredManifest,
     missing_state,
@@ -29,7 +30,7 @@ class ManifestReader:
         Lists the folders of 1,000 manifests, then the last of them: four requests on S3 for a million.
         """
         for folder in reversed(self._store.folders(format.MANIFESTS)):
-            paths = [p for p in self._store.list(f"{format.MANIFESTS}/{folder}/") if _is_manifest(p)]
+            paths = [p for p in self._store.list(f"{format.MANIFESTS}/{folder}/") if format.is_manifest(p)]
             if paths:
                 return self._read(max(map(format.manifest_number, paths)))
         return None
@@ -39,17 +40,21 @@ class ManifestReader:
         found = self._read(number)
         return found[0] if found else None
 
+    def stored(self, number: int) -> StoredManifest | None:
+        """Return a manifest's own object, which may be a removed one's; None if it does not exist."""
+        path = format.manifest_path(number)
+        data = self._store.read(path)
+        return None if data is None else StoredManifest.from_json(data, f"{self._store.url}/{path}")
+
     def base_of(self, number: int) -> Base | None:
         """Return the state object that a manifest names, if it names one."""
         found = self._read(number)
         return found[1] if found else None
 
     def _read(self, number: int) -> tuple[Manifest, Base | None] | None:
-        path = format.manifest_path(number)
-        data = self._store.read(path)
-        if data is None:
+        stored = self.stored(number)
+        if stored is None or stored.removed:
             return None
-        stored = StoredManifest.from_json(data, f"{self._store.url}/{path}")
         if stored.state is None:
             return stored.whole(), None
         base = Base(stored.state, self._state(stored.state))
@@ -119,14 +124,12 @@ def read_manifest(store: Store, number: int) -> Manifest | None:
     return ManifestReader(store).read(number)
 
 
+def read_retained(store: Store) -> Retained | None:
+    """Return from which manifest on all are there; None if none was ever removed."""
+    data = store.read(format.RETENTION)
+    return None if data is None else Retained.from_json(data, f"{store.url}/{format.RETENTION}")
+
+
 def commit_manifest(store: Store, manifest: Manifest) -> None:
     """Commit one manifest with all of its state (`ManifestWriter.commit`)."""
     ManifestWriter(store).commit(manifest)
-
-
-def _is_manifest(path: str) -> bool:
-    try:
-        format.manifest_number(path)
-    except ValueError:
-        return False
-    return True

@@ -46,19 +46,22 @@ def care_for_landing_zone(
     if not dry_run:
         for consumer in forgotten:
             forget(store, consumer)
-    retention = timedelta(days=config.landing.retention_days)
-    needed = horizon(history, retention, datetime.now(timezone.utc), forgotten)
+    retention, now = timedelta(days=config.landing.retention_days), datetime.now(timezone.utc)
+    needed = horizon(history, retention, now, forgotten)
     count = needed.first - needed.oldest
     removal = remove_unneeded(
-        history, needed, dry_run=dry_run, progress=lambda done: progress(done, count), stop=stop
+        history, needed, now=now, dry_run=dry_run, progress=lambda done: progress(done, count), stop=stop
     )
     return LandingCare(forgotten, needed, removal)
 
 
 def _named(store: Store, name: str) -> Consumer:
     consumers = read_consumers(store)
-    for consumer in consumers:
-        if name.rstrip("/") in (consumer.lake, consumer.id):
-            return consumer
+    found = [consumer for consumer in consumers if name.rstrip("/") in (consumer.lake, consumer.id)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(f"{c.id} (manifest {c.manifest}, {c.at:%Y-%m-%d %H:%M}Z)" for c in found)
+        raise ConfigurationError(f"several lakes are called {name}", hint=f"name one by its id: {ids}")
     known = ", ".join(consumer.lake for consumer in consumers) or "none"
     raise ConfigurationError(f"no lake {name} merges from this landing zone", hint=f"lakes that do: {known}")

@@ -12,16 +12,19 @@ the chunk was opened after manifest ``started_in - 1``, call it B, and its low w
 position, or that of the oldest commit that was not visible yet at B. The merge reads manifests backward to
 the first one that is not after it. A full dump's sweep reads its chunks: manifests from `started_in` on.
 
-**Order.** Manifests are removed oldest first, before the files that they name. So at any moment the manifests
-that are left are a chain without holes, and all that they name is there. A crash leaves files that no
-manifest names; the next run finds them by the day in their path. Nothing here writes, so two runs at once do
-no harm.
+**Order.** First it is recorded from which manifest on all are kept; that number never goes back. Then
+manifests are removed, then the files that they name. So from the recorded number on, all manifests are there,
+and all that they name is. A crash leaves manifests before that number, and files that no manifest names: the
+next run removes both, the files by the day in their path. Two runs at once do no harm.
+
+**The fence.** Of each term, the number of the first manifest stays taken, by a stub. It is the number that an
+agent of an earlier term, cut off for however long, would commit next.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
@@ -30,14 +33,18 @@ from connector.landing.consumers import Consumer, read_consumers
 from connector.landing.format import (
     DATA,
     MANIFESTS,
+    RETENTION,
     STATES,
+    is_manifest,
+    manifest_folder,
     manifest_number,
     manifest_path,
     schema_path,
     state_path,
 )
 from connector.landing.manifest import Manifest
-from connector.landing.manifest_store import ManifestReader
+from connector.landing.manifest_object import Retained, StoredManifest
+from connector.landing.manifest_store import ManifestReader, read_retained
 from connector.schema import TableName
 from connector.store.protocol import Store
 
@@ -91,12 +98,13 @@ class Removal:
 
 @dataclass
 class History:
-    """The manifests of a landing zone that has one, from `oldest` to the newest."""
+    """The manifests of a landing zone that has one: all from `oldest` on. `left`: the others, in order."""
 
     store: Store
     reader: ManifestReader
     newest: Manifest
     oldest: int
+    left: list[int] = field(default_factory=list)
     _read: dict[int, Manifest] = field(default_factory=dict)
 
     @classmethod
@@ -106,11 +114,9 @@ class History:
         found = reader.newest()
         if found is None:
             return None
-        for folder in store.folders(MANIFESTS):
-            numbers = [manifest_number(path) for path in store.list(f"{MANIFESTS}/{folder}/")]
-            if numbers:
-                return cls(store, reader, found[0], min(numbers))
-        return None
+        retained = read_retained(store)
+        oldest = retained.first if retained else 1
+        return cls(store, reader, found[0], oldest, list(_before(store, oldest)))
 
     def get(self, number: int) -> Manifest:
         """Read a manifest from `oldest` on; `FormatError` if it is missing."""
@@ -119,10 +125,16 @@ class History:
             if manifest is None:
                 raise FormatError(
                     f"{self.store.url}/{manifest_path(number)} is missing",
-                    hint="restore it, or remove all manifests before it",
+                    hint="restore it from a copy; never delete objects of the landing zone by hand",
                 )
             self._read[number] = manifest
         return self._read[number]
+
+    def kept(self, first: int) -> Iterator[StoredManifest]:
+        """Read the objects of all manifests from `first` on, without keeping them."""
+        for number in range(first, self.newest.number + 1):
+            if stored := self.reader.stored(number):
+                yield stored
 
     def first_where(self, holds: Callable[[Manifest], bool], last: int) -> int:
         """Return the first manifest up to `last` for which `holds`, as it does for all later ones.
@@ -137,6 +149,25 @@ class History:
             else:
                 low = middle + 1
         return low
+
+
+def _record(store: Store, first: int, now: datetime) -> None:
+    """Record that manifests before `first` may be gone, unless that is recorded of a later one."""
+    while True:
+        data, version = store.read_versioned(RETENTION) or (None, None)
+        if data is not None and Retained.from_json(data, RETENTION).first >= first:
+            return
+        if store.replace(RETENTION, Retained(first=first, at=now).to_json(), version) is not None:
+            return
+
+
+def _before(store: Store, oldest: int) -> Iterator[int]:
+    """List the numbers of the manifests that are there before `oldest`."""
+    for folder in store.folders(MANIFESTS):
+        if folder > manifest_folder(oldest).rpartition("/")[2]:
+            return
+        paths = filter(is_manifest, store.list(f"{MANIFESTS}/{folder}/"))
+        yield from (number for number in map(manifest_number, paths) if number < oldest)
 
 
 def horizon(
@@ -177,6 +208,7 @@ def remove_unneeded(
     history: History,
     needed: Horizon,
     *,
+    now: datetime,
     dry_run: bool,
     progress: Callable[[Removal], None] = lambda _: None,
     stop: threading.Event | None = None,
@@ -184,19 +216,31 @@ def remove_unneeded(
     """Remove what is not needed; with `dry_run` only count it. Once `stop` is set, end at a safe point."""
     removal, store = Removal(), history.store
     layouts: dict[TableName, set[str]] = {}
-    for first in range(needed.oldest, needed.first, BATCH):
+    terms: set[int] = set()
+    if not dry_run and needed.first > needed.oldest:
+        _record(store, needed.first, now)
+    # What an interrupted run left counts as needed by a consumer that is as far behind.
+    left = [number for number in history.left if number < needed.needs[0].first]
+    for some in _batches([*left, *range(needed.oldest, needed.first)]):
         if stop is not None and stop.is_set():
             removal.stopped = True
             return removal
-        numbers = range(first, min(first + BATCH, needed.first))
-        # A run beside this one may be ahead.
-        files = [file for number in numbers if (m := history.reader.read(number)) for file in m.files]
+        # Another run may be ahead of this one.
+        manifests = [manifest for number in some if (manifest := history.reader.stored(number))]
+        first_of_term = {manifest.term: manifest for manifest in reversed(manifests)}
+        stubs = [manifest for term, manifest in first_of_term.items() if term not in terms]
+        terms.update(first_of_term)
+        gone = [manifest for manifest in manifests if manifest not in stubs]
+        files = [file for manifest in manifests for file in manifest.files]
         if not dry_run:
-            store.delete_all(manifest_path(number) for number in numbers)
+            for manifest in stubs:
+                if not manifest.removed:
+                    store.put(manifest_path(manifest.number), manifest.stub().to_json())
+            store.delete_all(manifest_path(manifest.number) for manifest in gone)
             store.delete_all(file.path for file in files)
         for file in files:
             layouts.setdefault(file.table, set()).add(file.schema_id)
-        removal.manifests += len(numbers)
+        removal.manifests += sum(not manifest.removed for manifest in manifests)
         removal.files += len(files)
         removal.bytes += sum(file.bytes for file in files)
         progress(removal)
@@ -214,6 +258,10 @@ def remove_unneeded(
     return removal
 
 
+def _batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (numbers[first : first + BATCH] for first in range(0, len(numbers), BATCH))
+
+
 def orphans(history: History, first: int) -> list[str]:
     """List landing files of days before manifest `first` that no manifest from it on names."""
     store, limit = history.store, (history.get(first).committed_at - MARGIN).date()
@@ -225,9 +273,8 @@ def orphans(history: History, first: int) -> list[str]:
         for path in store.list(f"{DATA}/{table}/{day}/")
     }
     if old:  # rare, so it may cost a read of each manifest
-        for number in range(first, history.newest.number + 1):
-            old.difference_update(file.path for file in history.get(number).files)
-            history._read.pop(number)
+        for manifest in history.kept(first):
+            old.difference_update(file.path for file in manifest.files)
     return sorted(old)
 
 
@@ -253,11 +300,14 @@ def unneeded_schemas(history: History, first: int, candidates: Mapping[TableName
     written again by the agent, so the manifests are asked as late as possible.
     """
     dumping = {dump.table for dump in history.get(first).dumps if dump.active}
-    found = []
+    found: set[str] = set()
     for table in candidates.keys() - dumping:
         if since := _layouts_since(history, table, first):
-            found += [schema_path(table, id_) for id_ in sorted(candidates[table] - since)]
-    return found
+            found |= {schema_path(table, id_) for id_ in candidates[table] - since}
+    if found:  # a layout may have come and gone within one manifest, so it may cost a read of each
+        for manifest in history.kept(first):
+            found.difference_update(schema_path(file.table, file.schema_id) for file in manifest.files)
+    return sorted(found)
 
 
 def _layouts_since(history: History, table: TableName, first: int) -> set[str]:

@@ -129,6 +129,10 @@ class Landed:
         """Return a manifest by number, as `merge.plan` requests it."""
         return self.manifests[number - 1]
 
+    def is_removed(self, number: int) -> bool:
+        """Return whether a manifest was removed: none ever is."""
+        return False
+
     def _put(self, path: str, data: bytes) -> None:
         if self.put is not None:
             self.put(path, data)

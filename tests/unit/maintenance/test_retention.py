@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from connector.errors import TransientError
+from connector.capture.layout_history import layout_history
+from connector.capture.manifest_history import ManifestHistory
+from connector.capture.tables import Tables
+from connector.errors import FencedError, TransientError
 from connector.landing.consumers import Consumer, forget, read_consumers, record_path, slot_due
-from connector.landing.format import data_path, schema_path
+from connector.landing.format import data_path, manifest_path, schema_path
 from connector.landing.manifest import (
     DumpState,
     InvisibleCommit,
@@ -20,6 +23,7 @@ from connector.landing.manifest import (
     SourceIdentity,
     TableState,
 )
+from connector.landing.manifest_object import StoredManifest
 from connector.landing.manifest_store import ManifestReader, ManifestWriter
 from connector.maintenance import retention
 from connector.maintenance.retention import History, describe, horizon, read_again_after, remove_unneeded
@@ -158,18 +162,20 @@ def history_of(store: MemoryStore) -> History:
 
 def consumer(store: MemoryStore, lake: str, manifest: int, slot: str = "0", at: datetime = NOW) -> None:
     """Record how far a lake is, as a Spark job does."""
-    record = Consumer(lake=lake, manifest=manifest, at=at)
-    store.put(f"{record_path(lake, slot)}/part-00000-1.txt", record.model_dump_json().encode() + b"\n")
-    store.put(f"{record_path(lake, slot)}/_SUCCESS", b"")
+    record = Consumer(id=lake[-1:], lake=lake, manifest=manifest, at=at)
+    store.put(f"{record_path(record.id, slot)}/part-00000-1.txt", record.model_dump_json().encode() + b"\n")
+    store.put(f"{record_path(record.id, slot)}/_SUCCESS", b"")
 
 
 def removed(store: MemoryStore, **more: Any) -> retention.Removal:
     history = history_of(store)
-    return remove_unneeded(history, horizon(history, 7 * DAY, NOW), **{"dry_run": False, **more})
+    return remove_unneeded(history, horizon(history, 7 * DAY, NOW), **{"now": NOW, "dry_run": False, **more})
 
 
-def numbers(store: MemoryStore) -> list[int]:
-    return [int(path[-20:-5]) for path in store.list("manifest/")]
+def numbers(store: MemoryStore, *, stubs: bool = False) -> list[int]:
+    """List the manifests that are there, or the stubs of those that were removed."""
+    found = [StoredManifest.from_json(store.read(path) or b"") for path in store.list("manifest/")]
+    return [manifest.number for manifest in found if manifest.removed == stubs]
 
 
 def test_what_is_older_than_the_retention_time_is_removed_with_its_files() -> None:
@@ -313,14 +319,90 @@ def test_a_run_that_is_stopped_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_merge_of_each_ten_minutes_records_how_far_it_is() -> None:
     at = BEGIN
-    assert slot_due(None, at) == "0"
-    assert slot_due(at, at + timedelta(minutes=9)) is None
-    assert slot_due(at, at + timedelta(minutes=10)) == "1"
-    assert slot_due(at + timedelta(minutes=10), at + timedelta(minutes=20)) == "0"
+    assert slot_due(None, (at, 1)) == "0"
+    assert slot_due((at, 1), (at + timedelta(minutes=9), 99)) is None
+    assert slot_due((at, 1), (at + timedelta(minutes=9), 100)) == "0"
+    assert slot_due((at, 1), (at + timedelta(minutes=10), 2)) == "1"
+    assert slot_due((at + timedelta(minutes=10), 2), (at + timedelta(minutes=20), 3)) == "0"
 
 
 def test_an_unfinished_record_counts_as_the_one_before() -> None:
     store = MemoryStore()
     consumer(store, "lake", 5, "0", NOW - HOUR)
-    store.put(f"{record_path('lake', '1')}/_temporary/0/part-1.txt", b"{")
+    store.put(f"{record_path('e', '1')}/_temporary/0/part-1.txt", b"{")
     assert [c.manifest for c in read_consumers(store)] == [5]
+
+
+def test_a_layout_that_came_and_went_within_one_manifest_keeps_its_schema() -> None:
+    """Each night: ADD COLUMN, UPDATE, DROP COLUMN. A lake merges later."""
+    plain, wide = schema_of("public.t", a="int"), schema_of("public.t", a="int", b="int")
+    store, tables = MemoryStore(), Tables({}, {})
+    for layout in (plain, wide):
+        store.put(schema_path(T, layout.id), layout.to_json())
+    tables.add(plain)
+    writer = ManifestWriter(store)
+    for number in range(1, 121):
+        at, files = Position(1, number * 10, 0), []
+        for layout in (plain, wide, plain)[: 1 if number % 4 else 3]:
+            tables.adopt(layout, at.lsn)
+            file = file_of(number, "log", at, at, BEGIN + number * DAY / 4)
+            files.append(
+                file.model_copy(update={"schema_id": layout.id, "path": f"{file.path}-{len(files)}"})
+            )
+        writer.commit(
+            Manifest(
+                number=number, term=1, write_id=str(number), source=SHOP, epoch=1, position=number * 10,
+                committed_at=BEGIN + number * DAY / 4, files=files, tables=tables.snapshot(number),
+            )
+        )  # fmt: skip
+    assert removed(store).manifests
+    assert set(store.list("schema/")) == {schema_path(T, layout.id) for layout in (plain, wide)}
+
+
+def test_an_agent_cut_off_for_longer_than_the_retention_time_is_fenced() -> None:
+    store, _ = landing_zone(days=2)
+    stalled, active = ManifestHistory(store, term=1), ManifestHistory(store, term=2)
+    for agent in (stalled, active):
+        agent.load(lambda _newest: SHOP)
+    for number in range(9, 20):
+        active.commit(position=number * 10)
+    for _ in range(2):
+        history, now = history_of(store), datetime.now(timezone.utc) + DAY
+        remove_unneeded(history, horizon(history, 0 * DAY, now), now=now, dry_run=False)
+    assert numbers(store, stubs=True) == [1, 9]
+    with pytest.raises(FencedError):
+        stalled.verify()
+    with pytest.raises(FencedError):
+        stalled.commit(position=85)
+    assert numbers(store, stubs=True) == [1, 9]
+
+
+def test_what_a_store_refused_to_remove_goes_with_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, files = landing_zone()
+    delete = store.delete
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", lambda path: None if path == manifest_path(30) else delete(path))
+        removed(store)
+    assert numbers(store) == [30, *range(92, 121)]
+    store.put("manifest/000000000000/000000000000003.json.bak", b"somebody's")
+    assert removed(store).manifests == 1
+    assert [*store.list("manifest/")][1].endswith(".bak")
+    assert list(store.list("data/")) == files[91:]
+    assert removed(store).objects == 0
+
+
+def test_a_layout_from_before_what_is_kept_is_at_least_that_old() -> None:
+    store, _ = landing_zone()
+    store.put(schema_path(T, "s"), schema_of("public.t", a="int").to_json())
+    removed(store)
+    (version,) = layout_history(store, history_of(store).newest, T)
+    assert version.manifest == 92
+
+
+def test_lakes_of_one_name_each_hold_what_they_need() -> None:
+    store, _ = landing_zone()
+    for id_, manifest in (("a", 40), ("b", 118)):
+        record = Consumer(id=id_, lake="main.shop", manifest=manifest, at=NOW)
+        store.put(record_path(id_, "0"), record.model_dump_json().encode())
+    removed(store)
+    assert numbers(store)[0] == 39

@@ -22,6 +22,9 @@ class Counting(LandingZone):
     def _numbers(self) -> set[int]:
         return {number for number in range(1, 1051) if not self._lost(number)}
 
+    def _read_first_kept(self) -> int:
+        return 0
+
     def _read_folder(self, folder: int, first: int, last: int | None) -> dict[int, Any]:
         self.reads += 1
         upto = min(last or 1050, 1050, 1000 * folder + 999)
