@@ -10,13 +10,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from connector.landing import consumers
-from connector.landing.consumers import read_consumers
+from connector.landing.consumers import forget, read_consumers
 from connector.maintenance.retention import History, horizon, remove_unneeded
 from connector.store.local import LocalStore
 from merge import merge_once
 from merge.landing_zone import LandingZone
-from tests.support.landed import Chunk, config_of
-from tests.support.zone import T, Zone, insert, row, update_of_a
+from tests.support.landed import Chunk, config_of, schema_of
+from tests.support.zone import ORDERS, T, Zone, insert, row, update_of_a
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def remove_old(store: LocalStore) -> None:
     history = History.of(store)
     assert history is not None
     now = datetime.now(timezone.utc)
-    remove_unneeded(history, horizon(history, timedelta(0), now), dry_run=False)
+    remove_unneeded(history, horizon(history, timedelta(0), now), now=now, dry_run=False)
 
 
 def test_a_lake_holds_what_it_has_yet_to_merge_and_no_more(
@@ -73,8 +73,8 @@ def test_a_new_lake_asks_for_a_dump_of_what_is_gone_and_begins_with_it(
         assert "full dump was requested" in (failed.hint or "")
     (request,) = {path.split("/")[1] for path in store.list("requests/")}
     assert request.startswith("missing-")
-    zone.landed.full_dump(T, 1, low=45, started_in=6)
     zone.log(45)
+    zone.landed.full_dump(T, 1, low=45, started_in=6)
     zone.chunk(50, Chunk(45, 48, [row(n, n) for n in (1, 2, 3, 4)], dump=1))
     assert merge_once(zone.spark, lake).exact
     table = zone.spark.table(f"delta.`{tmp_path}/new/public/orders`")
@@ -92,3 +92,42 @@ def test_a_record_that_can_t_be_written_stops_no_merge(
     assert zone.merge().exact
     assert "was not recorded in the landing zone" in caplog.text
     assert read_consumers(store) == []
+
+
+def test_a_lake_that_was_forgotten_asks_for_a_dump_and_goes_on_from_it(zone: Zone, store: LocalStore) -> None:
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    for n in range(2, 7):
+        zone.log(10 * n, insert(10 * n - 5, n))
+    for consumer in read_consumers(store):
+        forget(store, consumer)
+    remove_old(store)
+    (failed,) = zone.merge().failed
+    assert "full dump was requested" in (failed.hint or "")
+    assert [request["tables"] for request in zone.requests()] == [[T]]
+    assert [consumer.manifest for consumer in read_consumers(store)] == [0]  # registered again
+    zone.log(65)
+    zone.landed.full_dump(T, 1, low=65, started_in=8)
+    zone.chunk(70, Chunk(65, 68, [row(n, n) for n in range(2, 7)], dump=1))
+    assert zone.merge().exact
+    assert zone.rows("id") == [(n,) for n in range(2, 7)]
+
+
+def test_a_table_that_returns_after_the_retention_time_begins_with_its_dump(
+    zone: Zone, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "RECORD_SECONDS", 10**-6)
+    zone.landed.table(schema_of("public.other", id="int"))
+    zone.log(10, insert(5, 1), insert(5, 9))
+    zone.merge()
+    state = zone.landed.tables.pop(ORDERS.table)
+    for n in (2, 3, 4):
+        zone.log(10 * n)
+    zone.merge()
+    remove_old(store)
+    zone.landed.tables[ORDERS.table] = state
+    zone.log(45)
+    zone.landed.full_dump(T, 1, low=45, started_in=6)
+    zone.chunk(50, Chunk(45, 48, [row(1, 1), row(2, 2)], dump=1))
+    assert zone.merge().exact
+    assert zone.rows("id") == [(1,), (2,)]
