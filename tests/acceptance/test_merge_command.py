@@ -50,7 +50,7 @@ def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: An
     with shop.start(
         "merge", "--tables", "public.items,public.small", "--until", str(until), "--json"
     ) as first:
-        assert first.wait(120) == 0, first.output
+        assert first.wait(240) == 0, first.output
     report = json.loads(first.output.splitlines()[-1])
     assert sorted(table["table"] for table in report["tables"]) == ["public.items", "public.small"]
     assert report["manifest"] == until
@@ -58,7 +58,7 @@ def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: An
     capture(shop, seed=44)
     with shop.start("merge", "--json") as one, shop.start("merge", "--json") as other:
         for merge in (one, other):
-            assert merge.wait(180) in (0, 1), merge.output
+            assert merge.wait(300) in (0, 1), merge.output
             assert "Traceback" not in merge.output, merge.output[-4000:]
             assert merge.process.returncode == 0 or "hint" in merge.output, merge.output
         assert 0 in (one.process.returncode, other.process.returncode)
