@@ -41,7 +41,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class KeptTable:
-    """The oldest version kept of the Delta table `id`; files of versions before `vacuumed` were removed."""
+    """The oldest version kept of the Delta table `id`; what those up to `vacuumed` replaced was removed."""
 
     id: str
     oldest: int

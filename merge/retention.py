@@ -30,6 +30,9 @@ SET_BY_US = "deltatide.retention"
 """The property that holds, as JSON, the values of the others that upkeep has set."""
 
 MARGIN_HOURS = 24.0
+VACUUM_MARGIN_HOURS = 6.0
+"""Delta dates a removal from within its statement, hours before the commit if that ran long."""
+
 LOG_MARGIN_HOURS = 7 * 24.0
 """Until the next upkeep, the log that is needed gets older."""
 
@@ -39,6 +42,11 @@ _HOURS = {"week": 168.0, "day": 24.0, "hour": 1.0, "minute": 1 / 60, "second": 1
 def file_hours(retention_days: float) -> float:
     """Return how long files stay after they were replaced."""
     return 24 * retention_days + MARGIN_HOURS
+
+
+def replaced_file_hours(properties: Mapping[str, str]) -> float:
+    """Return how long a table's VACUUM keeps files after they were replaced: a longer property may be set."""
+    return _hours(properties, FILES)
 
 
 def needed_properties(

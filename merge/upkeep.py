@@ -23,6 +23,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +52,13 @@ from merge.job import TABLE_ERRORS, merging_sessions
 from merge.kept_versions import Kept, KeptTable, append_kept, kept_table, read_kept
 from merge.landing_zone import is_missing
 from merge.log_store import check_log_store
-from merge.retention import SET_BY_US, file_hours, needed_properties
+from merge.retention import (
+    SET_BY_US,
+    VACUUM_MARGIN_HOURS,
+    file_hours,
+    needed_properties,
+    replaced_file_hours,
+)
 from merge.retry import first_line, is_conflict, with_retries
 from merge.session_settings import COMPILED, applied_settings
 from merge.target import SOURCE_PROPERTY, TABLE_PROPERTY, Target, properties_sql, targets_of
@@ -94,14 +101,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What one table needs: statements with their findings, in order; what is kept; whether VACUUM is due."""
+    """What one table needs: statements with their findings, in order; and what is kept."""
 
     target: Target
     frontier: Frontier
     kept: KeptTable
     actions: Sequence[tuple[Finding, str]] = ()
     deferred: Sequence[Finding] = ()
-    vacuums: bool = False
+    vacuumed: int = 0
+    """VACUUM, if it is among the statements, removes all that versions up to this one replaced."""
+    vacuum_until: float = math.inf
+    """When VACUUM may begin to remove files that cuts to be kept need, in seconds since 1970."""
     outdated: bool = False
     """Whether files of the newest cut's version were rewritten already, or will be."""
 
@@ -144,8 +154,8 @@ def upkeep_in(
         young = young_versions(spark, config, now - timedelta(days=days))
         shown = progress or (lambda *_: None)
         run = _Upkeep(spark, config, days, frontiers, kept, young, now, shown, stop)
-        plans, failed = run.look()
-        yield from failed
+        plans, findings = run.look()
+        yield from findings
         yield from run.planned(plans) if dry_run else run.act(plans)
 
 
@@ -169,9 +179,9 @@ class _Upkeep:
         return self.stop is not None and self.stop.is_set()
 
     def look(self) -> tuple[list[_Plan], list[Finding]]:
-        """Return what the tables need, and those that could not be looked at."""
+        """Return what the tables need, and why some are left alone."""
         plans: list[_Plan] = []
-        failed: list[Finding] = []
+        findings: list[Finding] = []
         merged = {t: f for t, f in self.frontiers.by_table.items() if f.version is not None}
         targets = targets_of(self.config, self.frontiers.by_table)
         for number, (table, frontier) in enumerate(sorted(merged.items())):
@@ -179,12 +189,14 @@ class _Upkeep:
                 break
             self.progress(number, 2 * len(merged), f"{table}: reading metadata")
             try:
-                plan = self._plan(targets[table], frontier)
+                found = self._plan(targets[table], frontier)
             except UPKEEP_ERRORS as error:
-                failed.append(self._failed(Finding(str(table), "look", "what it needs"), error))
+                found = self._failed(Finding(str(table), "look", "what it needs"), error)
+            if isinstance(found, _Plan):
+                plans.append(found)
             else:
-                plans += [] if plan is None else [plan]
-        return plans, failed
+                findings.append(found)
+        return plans, findings
 
     def planned(self, plans: Sequence[_Plan]) -> Iterator[Finding]:
         """Yield what would be done."""
@@ -209,8 +221,8 @@ class _Upkeep:
             self.progress(len(plans) + number, 2 * len(plans), str(plan.target.table))
             findings = list(self._maintain(plan))
             yield from findings
-            if plan.vacuums and any((f.action, f.status) == ("VACUUM", "done") for f in findings):
-                kept[plan.target.table] = replace(plan.kept, vacuumed=plan.kept.oldest)
+            if any((f.action, f.status) == ("VACUUM", "done") for f in findings):
+                kept[plan.target.table] = replace(plan.kept, vacuumed=plan.vacuumed)
         yield from self._renew_cut()
         if not self.is_stopped():
             yield from self._maintain_control_tables()
@@ -220,37 +232,40 @@ class _Upkeep:
     def _record(self, kept: Mapping[TableName, KeptTable]) -> None:
         with_retries(lambda: append_kept(self.spark, self.config, kept, self.now), kept_table(self.config))
 
-    def _plan(self, target: Target, frontier: Frontier) -> _Plan | None:
-        """Return what a table needs; None if it does not continue, which the next merge repairs.
+    def _plan(self, target: Target, frontier: Frontier) -> _Plan | Finding:
+        """Return what a table needs, or why it is left to the next merge: it does not continue.
 
         Our commits on top of a restored copy would vouch for it: they carry the frontier's manifest.
         """
         detail = self._detail(target.name)
         if detail is None or detail["id"] != frontier.id or frontier.version is None:
-            return None
+            return _left_to_merge(target, "it was dropped or replaced")
         self._check_owner(target, detail)
         known = self.kept.of(target.table, detail["id"])
         needed = min(self.young.get((target.table, detail["id"]), frontier.version), frontier.version)
         properties = dict(detail["properties"])
         checkpoint = needed - needed % int(properties.get(*CHECKPOINT_INTERVAL))
         history = read_history(self.spark, target, checkpoint)
-        if commits_of(history, self.config.source.name, frontier).why_broken is not None:
-            return None
+        why_broken = commits_of(history, self.config.source.name, frontier).why_broken
+        if why_broken is not None:
+            return _left_to_merge(target, f"it was restored or written to: {why_broken}")
         log_hours = max(self._age_hours(row["timestamp"]) for row in history if row["version"] >= checkpoint)
+        changes = needed_properties(properties, self.retention_days, log_hours)
         plan = _Plan(target, frontier, known)
         actions = [
-            *self._property_actions(target, properties, log_hours),
+            *self._property_actions(target, properties, changes),
             *self._rewrites(target, detail, history[0]["version"]),
         ]
         outdated = renewed_version(history, self.config.source.name, frontier) != frontier.version
         outdated |= any(finding.action in REWRITES_FILES for finding, _ in actions)
         plan = replace(plan, actions=actions, outdated=outdated)
-        return self._with_vacuum(plan, history, needed, self._age_hours(detail["createdAt"]))
+        hours = replaced_file_hours(properties | changes)
+        is_new = self._age_hours(detail["createdAt"]) <= hours
+        return plan if is_new else self._with_vacuum(plan, history, needed, hours)
 
     def _property_actions(
-        self, target: Target, properties: Mapping[str, str], log_hours: float
+        self, target: Target, properties: Mapping[str, str], changes: dict[str, str]
     ) -> Iterator[tuple[Finding, str]]:
-        changes = needed_properties(properties, self.retention_days, log_hours)
         if not changes:
             return
         shown = ", ".join(
@@ -269,38 +284,38 @@ class _Upkeep:
         if (why := statistics.why_optimize()) is not None:
             yield Finding(str(target.table), "OPTIMIZE", why), f"OPTIMIZE {target.name}"
 
-    def _with_vacuum(self, plan: _Plan, history: Sequence[Row], needed: int, age_hours: float) -> _Plan:
-        """Add VACUUM if cuts have become too old since the last one, or why that waits."""
-        hours, kept = (
-            file_hours(self.retention_days),
-            replace(plan.kept, oldest=max(plan.kept.oldest, needed)),
-        )
-        if kept.oldest <= kept.vacuumed or age_hours <= hours:
+    def _with_vacuum(self, plan: _Plan, history: Sequence[Row], needed: int, hours: float) -> _Plan:
+        """Add VACUUM, which removes what was replaced `hours` ago, or why that waits; neither if not due.
+
+        It is due until all that was replaced up to the oldest version kept is gone. Cuts get old before
+        files do, so of a table that changes no more, one VACUUM may leave files to the next.
+        """
+        kept = replace(plan.kept, oldest=max(plan.kept.oldest, needed))
+        if kept.oldest <= kept.vacuumed:
             return plan
         reason = f"no cut to be kept names a version before {kept.oldest}"
         finding = Finding(str(plan.target.table), "VACUUM", reason)
-        replaced = [
-            row
-            for row in history
-            if row["version"] > needed
-            and self._age_hours(row["timestamp"]) > hours
-            and row["operation"] not in KEEPS_ROWS - REWRITES_FILES
-        ]
-        if replaced:
-            first = replaced[-1]
+        keeps_files = KEEPS_ROWS - REWRITES_FILES
+        replacing = (row for row in reversed(history) if row["operation"] not in keeps_files)
+        first = next((row for row in replacing if row["version"] > needed), None)
+        until = _until(first, hours)
+        if first is not None and until <= self.now.timestamp():
             reason = (
                 f"cuts to be kept name version {needed}, whose files version {first['version']}"
                 f" ({first['operation']}) replaced long ago"
             )
             return replace(plan, deferred=[replace(finding, reason=reason, status="deferred")])
         actions = [*plan.actions, (finding, f"VACUUM {plan.target.name}")]
-        return replace(plan, actions=actions, kept=kept, vacuums=True)
+        old = (row for row in history if self._age_hours(row["timestamp"]) > hours)
+        vacuumed = (row["version"] for row in old if row["version"] <= kept.oldest)
+        upto = max(vacuumed, default=kept.vacuumed)
+        return replace(plan, actions=actions, kept=kept, vacuumed=upto, vacuum_until=until)
 
     def _maintain(self, plan: _Plan) -> Iterator[Finding]:
         """Do what a table needs, and find the version that cuts should name then."""
         mark = Mark(self.config.source.name, plan.frontier.manifest, layout=True)
         with applied_settings(self.spark, {USER_METADATA: mark.to_json()}):
-            yield from self._done(plan.actions)
+            yield from self._done(plan.actions, plan.vacuum_until)
             yield from plan.deferred
             if not plan.outdated:
                 return
@@ -350,9 +365,18 @@ class _Upkeep:
             actions.append((finding, f"VACUUM {name}"))
         return actions
 
-    def _done(self, actions: Sequence[tuple[Finding, str]]) -> Iterator[Finding]:
-        """Run statements up to the first that doesn't succeed: VACUUM relies on the properties."""
+    def _done(
+        self, actions: Sequence[tuple[Finding, str]], vacuum_until: float = math.inf
+    ) -> Iterator[Finding]:
+        """Run statements up to the first that doesn't succeed: VACUUM relies on the properties.
+
+        What came before a VACUUM may have taken hours, so it is judged again by the time.
+        """
         for finding, statement in actions:
+            if finding.action == "VACUUM" and time.time() >= vacuum_until:
+                late = "but upkeep took so long that it would remove files that cuts to be kept need"
+                yield replace(finding, status="deferred", reason=f"{finding.reason}; {late}")
+                return
             begun = time.monotonic()
             try:
                 self.spark.sql(statement).collect()
@@ -393,6 +417,18 @@ class _Upkeep:
 
     def _age_hours(self, at: datetime) -> float:
         return (self.now.timestamp() - at.timestamp()) / 3600
+
+
+def _until(replaced: Row | None, hours: float) -> float:
+    """Return up to when VACUUM surely leaves the files that a commit replaced (None: there is none)."""
+    if replaced is None:
+        return math.inf
+    return float(replaced["timestamp"].timestamp()) + 3600 * (hours - VACUUM_MARGIN_HOURS)
+
+
+def _left_to_merge(target: Target, why: str) -> Finding:
+    reason = f"{why}; the next merge that has changes of it rebuilds it"
+    return Finding(str(target.table), "look", reason, "deferred")
 
 
 def _renewal(tables: int) -> Finding:

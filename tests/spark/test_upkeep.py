@@ -111,6 +111,19 @@ def test_old_cuts_go_and_young_ones_stay_though_files_were_rewritten_long_ago(zo
     assert operations.count("WRITE") == 1, "it was not rebuilt"
 
 
+def test_what_an_idle_table_replaced_is_removed_once_delta_may(zone: OldZone) -> None:
+    for number in (1, 2):
+        zone.log(10 * number, insert(10 * number - 5, number))
+        zone.merge()
+    assert zone.maintain()[T, "OPTIMIZE"] == "done"
+    zone.age(10.5)
+    assert (zone.maintain()[T, "VACUUM"], zone.files()) == ("done", 3)
+    zone.age(1)
+    assert (zone.maintain()[T, "VACUUM"], zone.files()) == ("done", 1)
+    assert (T, "VACUUM") not in zone.maintain()
+    assert zone.ids(2) == [1, 2]
+
+
 def test_vacuum_waits_while_a_young_cut_names_files_that_somebody_else_rewrote(zone: OldZone) -> None:
     zone.log(10, insert(5, 1))
     zone.merge()
@@ -217,7 +230,10 @@ def test_a_table_restored_from_an_older_copy_is_left_to_the_merge_that_rebuilds_
     shutil.copytree(zone.folder / "copy", lake)
     java: Any = zone.spark._jvm
     java.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    assert not {action for subject, action in zone.maintain() if subject == T}
+    found = zone.maintain()
+    assert {action: found[subject, action] for subject, action in found if subject == T} == {
+        "look": "deferred"
+    }
     with pytest.raises(ConfigurationError, match="restored from an older copy"):
         zone.ids(3)
     zone.log(40, insert(35, 4))

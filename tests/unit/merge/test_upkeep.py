@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+import time
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 
 from connector.errors import ConfigurationError
+from connector.schema import TableName
 from merge import schedule
 from merge.commits import Mark, commits_of, renewed_version
 from merge.control_table import Frontier, Frontiers
 from merge.file_statistics import SMALL_BYTES, FileStatistics, statistics_of
-from merge.kept_versions import Kept
+from merge.kept_versions import Kept, KeptTable
 from merge.retention import FILES, LOG, SET_BY_US, needed_properties
 from merge.schedule import UpkeepTimer
-from merge.upkeep import Finding, _Upkeep
+from merge.target import targets_of
+from merge.upkeep import Finding, _Plan, _Upkeep
 from tests.support.landed import config_of
 from tests.unit.merge.test_commits import created, history, ours
 
 UPKEPT = ("OPTIMIZE", Mark("shop", 1, layout=True))
 VACUUMED = ("VACUUM END", Mark("shop", 1, layout=True))
+
+
+NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
+T = TableName("public", "orders")
+
+
+def upkeep_of_ten_days(spark: Any = None) -> _Upkeep:
+    """Keep cuts for ten days, and replaced files for eleven."""
+    return _Upkeep(spark, config_of("/landing", "/lake"), 10, Frontiers(), Kept(), {}, NOW, lambda *_: None)
+
+
+def with_vacuum(*days: float, needed: int, vacuumed: int = 0) -> _Plan:
+    """Plan the VACUUM of a table that was written to and then compacted that many days ago."""
+    rows: Any = history(created(), ours(1), *[UPKEPT] * (len(days) - 2))
+    for row, ago in zip(reversed(rows), days, strict=True):
+        row["timestamp"] = NOW - timedelta(days=ago)
+    run = upkeep_of_ten_days()
+    plan = _Plan(targets_of(run.config, {T: None})[T], Frontier(1, 1), KeptTable("id", 0, vacuumed))
+    return run._with_vacuum(plan, rows, needed, hours=24 * 11)
 
 
 def renewed(*commits: Any, at: int = 1) -> int | None:
@@ -55,6 +78,42 @@ def test_a_merge_from_a_version_of_upkeep_never_goes_back_to_one_before_it() -> 
     assert commits_of(rows, "shop", Frontier(1, 1)).version == 1
     overtaken = history(created(), ours(1), ours(2), UPKEPT, ours(3))
     assert commits_of(overtaken, "shop", Frontier(1, 1)).why_broken is None, "a merge came first"
+
+
+def test_vacuum_is_due_until_what_the_last_change_replaced_is_old_enough_for_delta() -> None:
+    """Cuts get old after ten days, files after eleven, and an idle table has no later VACUUM."""
+    plan = with_vacuum(30, 20, 10.5, needed=2)
+    assert [finding.action for finding, _ in plan.actions] == ["VACUUM"]
+    assert (plan.kept.oldest, plan.vacuumed) == (2, 1), "what version 2 replaced is still there"
+    plan = with_vacuum(30.6, 20.6, 11.1, needed=2, vacuumed=1)
+    assert ([finding.action for finding, _ in plan.actions], plan.vacuumed) == (["VACUUM"], 2)
+    assert not with_vacuum(40, 30, 20.5, needed=2, vacuumed=2).actions
+    assert with_vacuum(10.9, 10.8, 10.7, needed=2).vacuumed == 0
+
+
+def test_vacuum_waits_for_cuts_whose_files_it_would_remove_by_the_time_it_runs() -> None:
+    """Removed files are dated before their commit, and looking at a lake may take hours."""
+    plan = with_vacuum(40, 30, 10.8, needed=1)
+    assert (plan.actions, [finding.status for finding in plan.deferred]) == ((), ["deferred"])
+    plan = with_vacuum(40, 30, 10.7, needed=1)
+    assert not plan.deferred
+    assert plan.vacuum_until == (NOW + timedelta(days=10.75 - 10.7)).timestamp()
+    asked: list[str] = []
+
+    class Idle:
+        def sql(self, statement: str) -> Any:
+            asked.append(statement)
+            return SimpleNamespace(collect=list)
+
+    rewrite = (Finding("a", "OPTIMIZE", "many files"), "OPTIMIZE a")
+    found = [*upkeep_of_ten_days(Idle())._done([rewrite, *plan.actions], time.time() - 1)]
+    assert [(finding.action, finding.status) for finding in found] == [
+        ("OPTIMIZE", "done"),
+        ("VACUUM", "deferred"),
+    ]
+    assert asked == ["OPTIMIZE a"]
+    (found_in_time,) = upkeep_of_ten_days(Idle())._done(plan.actions, time.time() + 60)
+    assert found_in_time.status == "done"
 
 
 @pytest.mark.parametrize(
@@ -147,9 +206,7 @@ def test_a_statement_that_lost_to_a_merge_waits_with_all_that_follow() -> None:
             raise PySparkException("[DELTA_CONCURRENT_DELETE_READ] a file was removed")
 
     asked: list[str] = []
-    spark: Any = Busy()
-    now = datetime.now(timezone.utc)
-    run = _Upkeep(spark, config_of("/landing", "/lake"), 7, Frontiers(), Kept(), {}, now, lambda *_: None)
+    run = upkeep_of_ten_days(Busy())
     first, second = Finding("a", "SET TBLPROPERTIES", "short"), Finding("a", "VACUUM", "old")
     (found,) = run._done([(first, "ALTER"), (second, "VACUUM")])
     assert (found.action, found.status, asked) == ("SET TBLPROPERTIES", "deferred", ["ALTER"])
