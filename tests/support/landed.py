@@ -133,6 +133,8 @@ class Landed:
         """Return whether a manifest was removed: none ever is."""
         return False
 
+    is_known_removed = is_removed
+
     def _put(self, path: str, data: bytes) -> None:
         if self.put is not None:
             self.put(path, data)
