@@ -25,6 +25,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import Window
+from pyspark.sql import functions as F
 
 from connector.config import Config
 from connector.errors import SourceMismatchError
@@ -277,6 +279,8 @@ def create_cuts(spark: SparkSession, config: Config) -> None:
 def cuts(spark: SparkSession, config: Config) -> DataFrame:
     """Return all cuts of the configured source, newest first; columns as `COLUMNS`, and `gone`.
 
+    Of the rows of a manifest, only the newest: an older one may name versions that are gone.
+
     `gone` names the tables whose version in the cut ``deltatide maintain`` has given up: if it is not empty,
     the cut can't be read anymore.
 
@@ -288,7 +292,10 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
     try:
         frame = spark.table(cuts_table(config))
         of_source = frame.where(f"source = {text(config.source.name)}")
-        return with_gone(spark, config, of_source).orderBy("manifest", "merged_at", ascending=False)
+        newest_first = Window.partitionBy("manifest").orderBy(F.desc("merged_at"))
+        ranked = of_source.withColumn("rank", F.row_number().over(newest_first))
+        newest = ranked.where("rank = 1").drop("rank")
+        return with_gone(spark, config, newest).orderBy("manifest", ascending=False)
     except AnalysisException as error:
         if is_missing(error):
             columns = COLUMNS | {"gone": "array<string>"}

@@ -7,7 +7,8 @@ Invariants:
 - Cuts are only appended (`merge.control_table`), so what is gone is recorded here: each Delta table's id and
   oldest version kept. It can't be computed from the history: that doesn't say what VACUUM removed, and on
   S3 Delta doesn't even log that it ran.
-- The newest row of a source holds all of its tables, and when upkeep began last.
+- Each row holds all tables of a source as its upkeep knew them, and two at once append in any order. So the
+  greatest versions of the newest rows count, and the last beginning: what is gone never comes back.
 
 VACUUM by others is not recorded here: `merge.as_of` then fails when the files are read.
 """
@@ -38,6 +39,9 @@ COLUMNS = {
     "tables": "map<string, struct<id: string, oldest: bigint, vacuumed: bigint>>",
 }
 
+ROWS_READ = 20
+"""One upkeep appends two rows at most; more than a few don't run at once."""
+
 
 @dataclass(frozen=True)
 class KeptTable:
@@ -67,13 +71,19 @@ def kept_table(config: Config) -> str:
 
 
 def read_kept(spark: SparkSession, config: Config) -> Kept:
-    """Read the newest row of the configured source."""
-    frame = _rows(spark, config)
-    rows = [] if frame is None else frame.orderBy("recorded_at", ascending=False).limit(1).collect()
+    """Read what upkeep of the configured source has recorded."""
+    frame = _kept(spark, config)
+    rows = [] if frame is None else frame.orderBy("recorded_at").collect()
     if not rows:
         return Kept()
-    tables = {TableName.parse(name): KeptTable(**at.asDict()) for name, at in rows[0]["tables"].items()}
-    return Kept(datetime.fromtimestamp(rows[0]["micros"] / 1e6, timezone.utc), tables)
+    began_at = datetime.fromtimestamp(max(row["micros"] for row in rows) / 1e6, timezone.utc)
+    # Of a table that was replaced, the id recorded last counts.
+    tables = {
+        TableName.parse(row["name"]): KeptTable(row["id"], row["oldest"], row["vacuumed"])
+        for row in rows
+        if row["name"] is not None
+    }
+    return Kept(began_at, tables)
 
 
 def append_kept(
@@ -106,17 +116,21 @@ def with_gone(spark: SparkSession, config: Config, cuts: DataFrame) -> DataFrame
         7          {a: version 9, b: version 4}  []
         3          {a: version 5, b: version 4}  [a]       a is kept from version 8 on
     """
-    frame = _rows(spark, config)
+    frame = _kept(spark, config)
     if frame is None:
         return cuts.withColumn("gone", F.expr("CAST(array() AS array<string>)"))
-    kept = frame.agg(F.max_by("tables", "recorded_at").alias("kept"))
+    by_name_and_id = F.struct(F.concat_ws(" ", "name", "id"), "oldest")
+    kept = frame.agg(F.map_from_entries(F.collect_list(by_name_and_id)).alias("kept"))
     gone = """array_sort(map_keys(map_filter(tables, (name, at) ->
-        coalesce(kept[name].id = at.id AND at.version < kept[name].oldest, false))))"""
+        coalesce(at.version < kept[concat_ws(' ', name, at.id)], false))))"""
     return cuts.crossJoin(F.broadcast(kept)).withColumn("gone", F.expr(gone)).drop("kept")
 
 
-def _rows(spark: SparkSession, config: Config) -> DataFrame | None:
-    """Return the rows of the configured source; None if there is no table yet."""
+def _kept(spark: SparkSession, config: Config) -> DataFrame | None:
+    """Return what is kept of each Delta table of the configured source; None if nothing was recorded yet.
+
+    `name` and `id` are null in one row if upkeep found no tables. `recorded_at`: the last row that names it.
+    """
     try:
         frame = spark.table(kept_table(config))
         frame.schema  # noqa: B018 - Spark Connect looks for the table only now
@@ -125,4 +139,11 @@ def _rows(spark: SparkSession, config: Config) -> DataFrame | None:
             return None
         raise
     of_source = frame.where(f"source = {text(config.source.name)}")
-    return of_source.withColumn("micros", F.unix_micros("began_at"))
+    newest = of_source.orderBy("recorded_at", ascending=False).limit(ROWS_READ)
+    tables = newest.select("began_at", "recorded_at", F.explode_outer("tables").alias("name", "at"))
+    return tables.groupBy("name", F.col("at.id").alias("id")).agg(
+        F.max("at.oldest").alias("oldest"),
+        F.max("at.vacuumed").alias("vacuumed"),
+        F.max("recorded_at").alias("recorded_at"),
+        F.unix_micros(F.max("began_at")).alias("micros"),
+    )

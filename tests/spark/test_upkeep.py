@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from connector.errors import ConfigurationError
 from merge import as_of, cuts, file_statistics, merge_every, table
-from merge.kept_versions import read_kept
+from merge.kept_versions import append_kept, read_kept
 from merge.upkeep import upkeep
 from tests.support.waiting import wait_until
 from tests.support.zone import T, Zone, delete, insert
@@ -45,7 +45,9 @@ class OldZone(Zone):
             for hadoops_own in log.glob(".*.crc"):
                 hadoops_own.unlink()
             for entry in (*log.glob("*.json"), *log.glob("*.crc")):
+                written_at = entry.stat().st_mtime
                 entry.write_text(_older(entry.read_text(), int(days * DAY * 1000)))
+                os.utime(entry, (written_at, written_at))
         for file in lake.rglob("*.*"):
             os.utime(file, (file.stat().st_atime, file.stat().st_mtime - days * DAY))
         java: Any = self.spark._jvm
@@ -111,17 +113,27 @@ def test_old_cuts_go_and_young_ones_stay_though_files_were_rewritten_long_ago(zo
     assert operations.count("WRITE") == 1, "it was not rebuilt"
 
 
-def test_what_an_idle_table_replaced_is_removed_once_delta_may(zone: OldZone) -> None:
+def test_what_an_idle_table_replaced_is_removed_once_delta_may_and_never_said_to_be_back(
+    zone: OldZone,
+) -> None:
     for number in (1, 2):
         zone.log(10 * number, insert(10 * number - 5, number))
         zone.merge()
+    zone.age(1)
     assert zone.maintain()[T, "OPTIMIZE"] == "done"
+    slower = read_kept(zone.spark, zone.config)
     zone.age(10.5)
     assert (zone.maintain()[T, "VACUUM"], zone.files()) == ("done", 3)
     zone.age(1)
     assert (zone.maintain()[T, "VACUUM"], zone.files()) == ("done", 1)
     assert (T, "VACUUM") not in zone.maintain()
     assert zone.ids(2) == [1, 2]
+    kept = read_kept(zone.spark, zone.config)
+    assert slower.began_at is not None
+    append_kept(zone.spark, zone.config, slower.tables, slower.began_at)
+    assert read_kept(zone.spark, zone.config) == kept
+    assert zone.gone() == {1: [T], 2: []}
+    assert [cut.manifest for cut in cuts(zone.spark, zone.config).collect()] == [2, 1], "2 was renewed"
 
 
 def test_vacuum_waits_while_a_young_cut_names_files_that_somebody_else_rewrote(zone: OldZone) -> None:
