@@ -272,3 +272,12 @@ def test_an_unreachable_store_may_come_back(s3: S3, monkeypatch: pytest.MonkeyPa
     store = opened(s3, monkeypatch, endpoint=f"http://127.0.0.1:{port}")
     with pytest.raises(TransientError, match="could not connect"):
         store.read("a")
+
+
+def test_many_objects_are_removed_at_once(store: Store) -> None:
+    names = [f"data/public.t/2026-01-02/{n:04} ä%20.parquet" for n in range(1003)]
+    for name in names:
+        store.put(name, b"x")
+    store.put("data/public.t/2026-01-03/kept.parquet", b"x")
+    store.delete_all([*names, "data/never/there.parquet"])
+    assert list(store.list("data/")) == ["data/public.t/2026-01-03/kept.parquet"]
