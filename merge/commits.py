@@ -129,8 +129,7 @@ def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool:
     """Return whether a table with this greatest mark (None: it has none) was merged from this landing zone.
 
     Another zone's manifests have the same numbers: with its marks in the table, the fence would skip ours,
-    which would count as merged. A manifest that was removed can't tell any more. But ours are all after it,
-    and what is merged next begins with a full dump, which leaves nothing of a foreign table's rows.
+    which would count as merged. A manifest that was removed can't tell any more, and counts as this zone's.
     """
     try:
         return mark is None or landing.get(mark.manifest).write_id == mark.write_id

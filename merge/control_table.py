@@ -99,14 +99,19 @@ class Frontiers:
         """Return a table's frontier."""
         return self.by_table.get(table, Frontier(self.newest))
 
-    def check(self, landing: Manifests) -> None:
-        """Refuse a landing zone whose manifest `newest` isn't the one that was merged."""
+    def check(self, landing: Manifests, first_kept: int = 0) -> None:
+        """Refuse a landing zone whose manifest `newest` isn't the one that was merged.
+
+        If it was removed, the first that is kept (`first_kept`) must not be at an earlier position: rows of
+        this lake would win over its dumps.
+        """
         if not self.newest:
             return
-        manifest = landing.get(self.newest)
-        if (manifest.epoch, manifest.position) != (self.epoch, self.position):
+        manifest = landing.get(max(self.newest, first_kept))
+        at, merged = (manifest.epoch, manifest.position), (self.epoch, self.position)
+        if at < merged or (at > merged and manifest.number == self.newest):
             raise SourceMismatchError(
-                f"manifest {self.newest} of source {manifest.source.name!r} is at"
+                f"manifest {manifest.number} of source {manifest.source.name!r} is at"
                 f" {manifest.epoch}/{manifest.position},"
                 f" but the lake has merged it at {self.epoch}/{self.position}",
                 hint="the landing zone was replaced; choose another lake.url or source.name for it",

@@ -203,8 +203,7 @@ def _newest(landing: LandingZone, frontiers: Frontiers, until: int | None) -> Ma
     if until is not None and until < frontiers.newest:
         return landing.get(until)
     number = landing.newest(frontiers.newest, until)
-    if not landing.is_known_removed(frontiers.newest):
-        frontiers.check(landing)
+    frontiers.check(landing, landing.first_kept)
     return landing.get(number) if number else None
 
 

@@ -85,7 +85,8 @@ class LandingZone:
         self._manifests: dict[int, Manifest] = {}
         self._states: dict[str, LandingState] = {}
         self._intact: set[str] = set()
-        self._first_kept = 0
+        self.first_kept = 0
+        """From which manifest on all are there, once one was found missing; else 0."""
         self._schemas: dict[str, TableSchema] = {}
         self._reading = threading.RLock()
 
@@ -107,8 +108,8 @@ class LandingZone:
             # Listing a local folder while two manifests are added may show only the later one.
             found = self._read(first, until)
         if (hole := _first_missing(found, first, after)) is not None and hole < self._read_first_kept():
-            found = self._read(self._first_kept, until)  # `merge.plan` begins with the last full dump
-            hole = _first_missing(found, self._first_kept, self._first_kept)
+            found = self._read(self.first_kept, until)  # `merge.plan` begins with the last full dump
+            hole = _first_missing(found, self.first_kept, self.first_kept)
         if hole is not None:
             raise GapError(
                 f"manifest {hole} is missing in {self.root}",
@@ -120,17 +121,17 @@ class LandingZone:
 
     def is_removed(self, number: int) -> bool:
         """Return whether a manifest is from before those that are kept; asks if it doesn't know."""
-        return number < (self._first_kept or self._read_first_kept())
+        return number < (self.first_kept or self._read_first_kept())
 
     def is_known_removed(self, number: int) -> bool:
         """Return the same, if a manifest was found missing; else False, without asking."""
-        return number < self._first_kept
+        return number < self.first_kept
 
     def _read_first_kept(self) -> int:
         """Read from which manifest on all are there."""
         for file, text in self._texts([f"{self.root}/{RETENTION}"]):
-            self._first_kept = Retained.from_json(text, file).first
-        return self._first_kept
+            self.first_kept = Retained.from_json(text, file).first
+        return self.first_kept
 
     def _begin_of_last_run(self, until: int | None) -> int:
         """Return the first manifest after the last hole up to `until`; 1 if there is none."""

@@ -134,6 +134,7 @@ class Landed:
         return False
 
     is_known_removed = is_removed
+    first_kept = 0
 
     def _put(self, path: str, data: bytes) -> None:
         if self.put is not None:

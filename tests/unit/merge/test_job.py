@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connector.errors import FormatError, GapError, TableError
+from connector.errors import FormatError, GapError, SourceMismatchError, TableError
 from connector.landing.format import manifest_path
 from connector.schema import TableName
 from merge import job
@@ -190,3 +190,19 @@ def test_what_would_end_a_merge_is_found_before_spark_starts(
     for reads_landing in (True, False):
         with pytest.raises(StoreError, match="refused"), open_spark(dead, reads_landing=reads_landing):
             pass
+
+
+@pytest.mark.parametrize(("lsn", "refused"), [(19, True), (20, False), (21, False)])
+def test_a_landing_zone_that_kept_only_later_manifests_must_be_at_a_later_position(
+    lsn: int, refused: bool
+) -> None:
+    """Of another zone that was begun anew, rows of this lake would win over its dumps."""
+    zone = zone_of(4)
+    zone.manifests[2] = zone.manifests[2].model_copy(update={"position": lsn})
+    frontiers = frontiers_at(2)
+    if refused:
+        with pytest.raises(SourceMismatchError, match="manifest 3"):
+            frontiers.check(zone, 3)
+    else:
+        frontiers.check(zone, 3)
+    frontiers.check(zone, 1)
