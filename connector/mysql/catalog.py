@@ -126,15 +126,11 @@ def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | No
 
     `TableError` for an unknown type.
     """
-    found = _opened(
-        connection,
-        f"SELECT column_name, column_type, character_set_name, {_IS_ROW_END}"
-        f" FROM information_schema.columns WHERE {_table_condition(table)} ORDER BY ordinal_position",
-    )
+    found, key = _columns_and_key(connection, table)
     if not found:
         return None
     columns = []
-    for name, column_type, charset, _ in found:
+    for name, column_type, charset, *_ in found:
         try:
             type_ = type_of_catalog(column_type, charset)
             columns.append(MappedColumn(name, _with_members(connection, table, name, type_)))
@@ -147,8 +143,33 @@ def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | No
             "its versions are numbered by transaction id, so MariaDB logs its changes only as statements",
             hint=f"version {table} by timestamp(6) columns, or exclude it",
         )
-    key = tuple(column for column in primary_key(connection, table) if column != row_end)
-    return TableMap(0, table, tuple(columns), key, row_end)
+    return TableMap(0, table, tuple(columns), tuple(column for column in key if column != row_end), row_end)
+
+
+def _columns_and_key(
+    connection: Connection[Any], table: TableName
+) -> tuple[list[tuple[Any, ...]], tuple[str, ...]]:
+    """Return a table's columns and its primary key, both of one definition.
+
+    Two queries read them, and others may drop the table, make it again or change its key in between. So they
+    are read again until the columns that the first shows as key columns are those of the second. Without a
+    primary key the server shows those of a unique one instead; hence the limit.
+    """
+    key: tuple[str, ...] = ()
+    for _ in range(_READINGS):
+        found = _opened(
+            connection,
+            f"SELECT column_name, column_type, character_set_name, column_key = 'PRI', {_IS_ROW_END}"
+            f" FROM information_schema.columns WHERE {_table_condition(table)} ORDER BY ordinal_position",
+        )
+        key = primary_key(connection, table) if found else ()
+        if {name for name, _, _, in_key, _ in found if in_key} == {*key}:
+            break
+    return found, key
+
+
+_READINGS = 3
+"""At most; after that, a table is one without a primary key."""
 
 
 def _with_members(

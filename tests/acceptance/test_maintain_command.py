@@ -8,6 +8,7 @@ import pytest
 
 from connector.landing.consumers import read_consumers
 from connector.landing.format import manifest_path
+from connector.landing.manifest_store import read_manifest
 from tests.support.installed import Installation, assert_message
 from tests.support.lake import assert_lake
 
@@ -37,8 +38,9 @@ def test_what_every_lake_has_merged_is_removed_and_a_new_lake_begins_with_a_dump
         done = place.run("maintain", seconds=240)
         assert done.returncode == 0, done.stderr
         assert "done: landing zone: remove " in done.stdout
-        assert manifest_path(1) in before
-        assert place.store.read(manifest_path(1)) is None
+        assert {manifest_path(1), manifest_path(2)} <= set(before)
+        assert place.store.read(manifest_path(2)) is None
+        assert read_manifest(place.store, 1) is None  # its number stays taken
         place.database.execute("INSERT INTO things VALUES (5)")
         place.wait_caught_up(agent)
         assert place.run("merge", seconds=240).returncode == 0

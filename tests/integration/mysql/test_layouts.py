@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from connector.mysql import catalog
+from connector.mysql.connection import connect
 from connector.mysql.dump import MysqlTables
 from connector.schema import TableName, TableSchema
 from connector.source import KeyRange, ResumePoint
@@ -288,3 +290,44 @@ def test_table_ids_begin_again_when_the_server_starts_again(
             log.read(0.0, 64 << 20)
             backlog += events(log.take())
     assert backlog == found
+
+
+KEY_CHANGES = {
+    "dropped": (["DROP TABLE t"], [], None),
+    "dropped and made again": (["DROP TABLE t"], ["CREATE TABLE t (v int, id int PRIMARY KEY)"], ("id",)),
+    "another key": (["ALTER TABLE t DROP PRIMARY KEY, ADD w int, ADD PRIMARY KEY (v)"], [], ("v",)),
+    "without a primary key": (["ALTER TABLE t DROP PRIMARY KEY, ADD UNIQUE (id)"], [], ()),
+}
+"""What others do between the two queries, and after them; the key found, None without the table."""
+
+
+@pytest.mark.parametrize("name", KEY_CHANGES)
+def test_columns_and_key_are_of_one_definition_whenever_the_table_changes(
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v int NOT NULL)")
+    before, after, key = KEY_CHANGES[name]
+    read, due = catalog.primary_key, [[*after], [*before]]
+
+    def read_among_changes(connection: Any, table: TableName) -> tuple[str, ...]:
+        for statement in due.pop() if due else ():
+            mariadb.execute(statement)
+        found = read(connection, table)
+        for statement in due.pop() if due else ():
+            mariadb.execute(statement)
+        return found
+
+    monkeypatch.setattr(catalog, "primary_key", read_among_changes)
+    table = TableName(mariadb.name, "t")
+    with closing(connect(mariadb.url, "test")) as connection:
+        resolved = catalog.layout_of(connection, table, {})
+        if key is None:
+            assert resolved is None
+            return
+        assert resolved is not None
+        if not key:
+            assert str(resolved.problem) == f"{table}: it has no primary key"
+            return
+        assert resolved.schema is not None
+        assert resolved.schema.key == key
+        assert resolved == catalog.layout_of(connection, table, {})
