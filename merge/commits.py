@@ -125,16 +125,16 @@ class Mark:
         return cls(source, int(ours["manifest"]), rebuilt, ours.get("write_id"), layout)
 
 
-def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool:
+def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool | None:
     """Return whether a table with this greatest mark (None: it has none) was merged from this landing zone.
 
     Another zone's manifests have the same numbers: with its marks in the table, the fence would skip ours,
-    which would count as merged. A manifest that was removed can't tell any more, and counts as this zone's.
+    which would count as merged. None: the manifest was removed, so it can't be known any more.
     """
     try:
         return mark is None or landing.get(mark.manifest).write_id == mark.write_id
     except GapError:
-        return mark is not None and landing.is_removed(mark.manifest)
+        return None if mark is not None and landing.is_removed(mark.manifest) else False
 
 
 @dataclass(frozen=True)

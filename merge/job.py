@@ -56,7 +56,7 @@ from merge.retry import SPARK_ERRORS, first_line, is_lost_file, with_retries
 from merge.schema import check_layout
 from merge.session_pool import SessionPool, own_session_pool
 from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
-from merge.table import Merged, TableJob, is_lost, last_recorded
+from merge.table import Merged, TableJob, beginning_of, is_lost
 from merge.target import (
     Target,
     TargetState,
@@ -325,9 +325,14 @@ class _MergeRun:
             )
             return self._merge_from(target, Frontier(0))
         if frontier.version is None and state is not None:
-            recorded = last_recorded(self.spark, self.config, self.landing, target, state.id, frontier)
-            if recorded is not None:
-                return self._merge_from(target, recorded)
+            begins = beginning_of(self.spark, self.config, self.landing, target, state.id, frontier)
+            if begins.frontier is not None:
+                return self._merge_from(target, begins.frontier)
+            if not begins.trusted:
+                log.warning(
+                    "%s: no cut names it, and its manifest was removed; building it anew", target.name
+                )
+                return self._rewrite(target, Frontier(0), begins.last)
         job = self._table_job(target, plan, state)
         idle = plan.is_empty and frontier.version is not None
         merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
@@ -343,7 +348,7 @@ class _MergeRun:
         if state is None:
             return
         if frontier.version is None:
-            last_recorded(self.spark, self.config, self.landing, target, state.id, frontier)
+            beginning_of(self.spark, self.config, self.landing, target, state.id, frontier)
         if schema_id is not None:
             newest = self.landing.schemas([(target.table, schema_id)])[schema_id]
             check_layout(target, state, self.config.source.name, newest)

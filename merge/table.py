@@ -48,29 +48,48 @@ class Merged:
     last: Mark | None = None
 
 
-def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> None:
-    """Refuse a Delta table whose greatest mark shows that it was merged from another landing zone."""
-    if last is not None and not is_from_landing_zone(landing, last):
+def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> bool:
+    """Refuse a Delta table whose greatest mark shows that it was merged from another landing zone.
+
+    Return whether it is certain that it was merged from this one.
+    """
+    from_here = is_from_landing_zone(landing, last)
+    if last is not None and from_here is False:
         raise TableError(
             target.table,
             f"{target.name} was merged up to manifest {last.manifest} of another landing zone,"
             f" or that manifest is missing in {landing.root}",
             hint=DROP,
         )
+    return bool(from_here)
 
 
-def last_recorded(
+@dataclass(frozen=True)
+class Beginning:
+    """Where the merge of a Delta table begins that the newest cuts don't name.
+
+    At the last frontier that an older cut recorded in it; without one (None), at its own marks, of which
+    `last` is the greatest. If they are not certainly this landing zone's (not `trusted`), none of its rows
+    counts: those of a zone that was begun anew at earlier positions would win over its dump.
+    """
+
+    frontier: Frontier | None
+    last: Mark | None = None
+    trusted: bool = True
+
+
+def beginning_of(
     spark: SparkSession, config: Config, landing: LandingZone, target: Target, id_: str, frontier: Frontier
-) -> Frontier | None:
-    """Return the last frontier that a cut up to `frontier`'s recorded in the Delta table `id_`; None: no cut.
+) -> Beginning:
+    """Find where the merge of the Delta table `id_` begins, from cuts up to `frontier`'s manifest.
 
     Refuse a table that no cut knows and that was merged from another landing zone.
     """
     found = recorded_frontiers(spark, config, target.table, id_, frontier.manifest)
-    if not found:
-        commits = read_commits(spark, target, config.source.name, Frontier(0))
-        check_origin(landing, target, commits.last)
-    return found[0] if found else None
+    if found:
+        return Beginning(found[0])
+    last = read_commits(spark, target, config.source.name, Frontier(0)).last
+    return Beginning(None, last, check_origin(landing, target, last))
 
 
 def is_lost(spark: SparkSession, target: Target, version: int) -> bool:

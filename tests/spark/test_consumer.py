@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -131,3 +132,28 @@ def test_a_table_that_returns_after_the_retention_time_begins_with_its_dump(
     zone.chunk(50, Chunk(45, 48, [row(1, 1), row(2, 2)], dump=1))
     assert zone.merge().exact
     assert zone.rows("id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_rows_that_another_landing_zone_may_have_brought_do_not_win_over_a_dump(
+    spark: SparkSession, tmp_path: Path, deletes: str
+) -> None:
+    """The source came back from a backup, at earlier positions; the control table was lost."""
+    tables = {"public__orders": {"deletes": deletes}}
+    former = Zone(spark, tmp_path / "former", **tables)
+    former.log(900, insert(805, 1, a=8), insert(810, 2))
+    former.merge()
+    shutil.rmtree(former.folder / "lake/_deltatide")
+    zone = Zone(spark, tmp_path / "new")
+    zone.config = config_of(f"{tmp_path}/new/landing", f"{former.folder}/lake", **tables)
+    for n in (10, 20, 30):
+        zone.log(n)
+    zone.landed.full_dump(T, 1, low=40, started_in=4)
+    zone.chunk(45, Chunk(40, 42, [row(1, 1)], dump=1))
+    remove_old(LocalStore(tmp_path / "new/landing/shop"))
+    assert zone.merge().exact
+    table = f"delta.`{former.folder}/lake/public/orders`"
+    assert [tuple(r) for r in spark.sql(f"SELECT id, a FROM {table}").collect()] == [(1, 1)]
+    zone.log(60, insert(55, 3))
+    assert zone.merge().exact
+    assert [r["id"] for r in spark.sql(f"SELECT id FROM {table} ORDER BY 1").collect()] == [1, 3]

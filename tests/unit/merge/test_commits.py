@@ -189,7 +189,10 @@ def test_a_manifest_of_the_same_number_is_another_landing_zones_unless_it_was_wr
     assert is_from_landing_zone(landing, None)
     assert not is_from_landing_zone(landing, Mark("shop", 1, write_id="there-1"))
     assert not is_from_landing_zone(landing, Mark("shop", 1))
-    assert not is_from_landing_zone(lost, mark)
+    assert is_from_landing_zone(lost, mark) is False
+    lost.is_removed = lambda number: number < 2  # type: ignore[method-assign]
+    assert is_from_landing_zone(lost, mark) is None
+    assert is_from_landing_zone(lost, Mark("shop", 2)) is False
 
 
 def missing(number: int) -> Manifest:
