@@ -81,6 +81,8 @@ class Mark:
     it is upkeep of a table whose frontier is at `manifest`.
     `rebuilt`: how many times all rows were rewritten from the landing zone alone; 0: this was not a rebuild.
     `write_id`: the manifest's, since another landing zone has a manifest with the same number.
+    `follows`: of upkeep, the version whose rows it keeps. Its commit comes later, or is on top of files that
+    were restored from an older copy meanwhile, which it must not vouch for.
     """
 
     source: str
@@ -88,6 +90,7 @@ class Mark:
     rebuilt: int = 0
     write_id: str | None = None
     layout: bool = False
+    follows: int | None = None
 
     @property
     def delta_txn_version(self) -> int:
@@ -122,7 +125,7 @@ class Mark:
         if not isinstance(ours, dict) or ours.get("source") != source:
             return None
         rebuilt, layout = int(ours.get("rebuilt", 0)), bool(ours.get("layout", False))
-        return cls(source, int(ours["manifest"]), rebuilt, ours.get("write_id"), layout)
+        return cls(source, int(ours["manifest"]), rebuilt, ours.get("write_id"), layout, ours.get("follows"))
 
 
 def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool | None:
@@ -235,6 +238,8 @@ def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int
     """
     after = [row for row in rows if row["version"] > (frontier.version or 0)]
     marks = _marks(rows, source)
+    if _was_replaced(rows, marks, frontier):
+        return frontier.version  # its files were restored meanwhile
     if any(not _keeps_rows(row, marks) for row in after):
         return frontier.version  # a merge is ahead of its cut, or has to rebuild
     rewritten = max((row["version"] for row in after if row["operation"] in REWRITES_FILES), default=None)
@@ -277,8 +282,12 @@ def _was_replaced(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Fron
     """Return whether the commit at a frontier's version is not the one that was there: files were restored.
 
     Without any marks (the platform keeps none) or without that commit, return False: it can't be known.
+    Our commit of a later manifest was not there, nor was one of upkeep that follows this very version.
     """
     at = frontier.version
     if at is None or not marks or not any(row["version"] == at for row in rows):
         return False
-    return at not in marks or marks[at].manifest > frontier.manifest
+    if at not in marks or marks[at].manifest > frontier.manifest:
+        return True
+    follows = marks[at].follows
+    return follows is not None and follows >= at

@@ -12,7 +12,7 @@ Invariants:
   the id of its Delta table.
 - Cuts that can't be read anymore are marked beside it (`merge.kept_versions`). Upkeep that rewrites files of
   a table appends the newest cut again, with the version that holds the same rows (`renew_cut`): of the rows
-  of a manifest, the newest counts.
+  of a manifest, the newest of the exact ones counts, or of all if none is.
 - A row is written after the tables it names. A crash in between leaves tables ahead of their frontier; the
   next run applies the same events again, which changes nothing.
 """
@@ -249,7 +249,9 @@ def young_versions(spark: SparkSession, config: Config, since: datetime) -> dict
 def renew_cut(
     spark: SparkSession, config: Config, manifest: int, versions: Mapping[TableName, tuple[Frontier, int]]
 ) -> None:
-    """Append the newest row of a manifest's cut again, with versions of some tables that hold the same rows.
+    """Append the row of a manifest that counts (see `cuts`) again, with newer versions of some tables.
+
+    They hold the same rows.
 
     `versions`: the frontier to replace, and its version now. An entry that another job has changed meanwhile
     stays.
@@ -264,11 +266,12 @@ def renew_cut(
         " 'manifest', at.manifest, 'id', at.id, 'missing', at.missing, 'error', at.error))"
     )
     values = {name: name for name in COLUMNS}
-    values |= {"merged_at": timestamp(datetime.now(timezone.utc)), "tables": tables}
+    later = f"greatest({timestamp(_now())}, timestamp_micros(unix_micros(merged_at) + 1))"  # of all clocks
+    values |= {"merged_at": later, "tables": tables}
     spark.sql(
         f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
         f" FROM {cuts_table(config)} WHERE source = {text(config.source.name)} AND manifest = {manifest}"
-        " ORDER BY merged_at DESC LIMIT 1"
+        " ORDER BY exact DESC, merged_at DESC LIMIT 1"
     )
 
 
@@ -284,7 +287,9 @@ def create_cuts(spark: SparkSession, config: Config) -> None:
 def cuts(spark: SparkSession, config: Config) -> DataFrame:
     """Return all cuts of the configured source, newest first; columns as `COLUMNS`, and `gone`.
 
-    Of the rows of a manifest, only the newest: an older one may name versions that are gone.
+    Of the rows of a manifest, only one: an exact one, if there is any, since a job that was overtaken records
+    the same manifest later, with tables that are further; of those the newest: older ones may name versions
+    that are gone.
 
     `gone` names the tables whose version in the cut ``deltatide maintain`` has given up: if it is not empty,
     the cut can't be read anymore.
@@ -297,10 +302,10 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
     try:
         frame = spark.table(cuts_table(config))
         of_source = frame.where(f"source = {text(config.source.name)}")
-        newest_first = Window.partitionBy("manifest").orderBy(F.desc("merged_at"))
-        ranked = of_source.withColumn("rank", F.row_number().over(newest_first))
-        newest = ranked.where("rank = 1").drop("rank")
-        return with_gone(spark, config, newest).orderBy("manifest", ascending=False)
+        best_first = Window.partitionBy("manifest").orderBy(F.desc("exact"), F.desc("merged_at"))
+        ranked = of_source.withColumn("rank", F.row_number().over(best_first))
+        best = ranked.where("rank = 1").drop("rank")
+        return with_gone(spark, config, best).orderBy("manifest", ascending=False)
     except AnalysisException as error:
         if is_missing(error):
             columns = COLUMNS | {"gone": "array<string>"}

@@ -144,8 +144,14 @@ class TablePlan:
         return self.swept is not None and any(file.first < self.swept for file in self.all)
 
 
-def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) -> TablePlan:
-    """Plan the merge of one table from manifest `after` (exclusive) to `upto` (inclusive)."""
+def plan_table(
+    table: TableName, manifests: Manifests, after: int, upto: int, past_hole: FullDump | None = None
+) -> TablePlan:
+    """Plan the merge of one table from manifest `after` (exclusive) to `upto` (inclusive).
+
+    `past_hole`: the target may lack log from before this full dump. Its sweep spares keys positioned after
+    its low watermark, so all log since then is read, though the chunk with that watermark may have no rows.
+    """
     news = [manifests.get(number) for number in range(after + 1, upto + 1)]
     fresh = [file for manifest in news for file in manifest.files_of(table)]
     chunks = [file for file in fresh if file.kind == "chunk"]
@@ -156,6 +162,8 @@ def plan_table(table: TableName, manifests: Manifests, after: int, upto: int) ->
     swept = max((p for p in (before, sweep.position if sweep else None) if p is not None), default=None)
     files = _not_swept([*log, *chunks], swept)
     lows = [_low_watermark(file) for file in files if file.kind == "chunk"]
+    if past_hole is not None:
+        lows.append((past_hole.epoch, past_hole.low))
     if after:
         known = manifests.get(after)
         lows += [_just_before(f) for f in log if _just_before(f) < (known.epoch, known.position)]
@@ -188,7 +196,7 @@ def plan_past_holes(table: TableName, manifests: Manifests, after: int, upto: in
         dump = _last_full(table, manifests.get(upto))
         if dump is None or dump.started_in - 1 <= after:
             raise
-        return plan_table(table, manifests, dump.started_in - 1, upto)
+        return plan_table(table, manifests, dump.started_in - 1, upto, dump)
 
 
 def _low_watermark(chunk: LandedFile) -> tuple[int, int]:

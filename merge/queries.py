@@ -76,7 +76,7 @@ def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     frontiers = read_frontiers(spark, config)
     frontier = frontiers.of(name)
     known = _captured(landing, name, frontiers.newest)
-    frontiers.check(landing)
+    frontiers.check(landing, landing.first_kept)
     target = targets_of(config, known.tables)[name]
     check_rival(spark, target)
     state = read_state(spark, target)

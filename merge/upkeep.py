@@ -313,7 +313,9 @@ class _Upkeep:
 
     def _maintain(self, plan: _Plan) -> Iterator[Finding]:
         """Do what a table needs, and find the version that cuts should name then."""
-        mark = Mark(self.config.source.name, plan.frontier.manifest, layout=True)
+        mark = Mark(
+            self.config.source.name, plan.frontier.manifest, layout=True, follows=plan.frontier.version
+        )
         with applied_settings(self.spark, {USER_METADATA: mark.to_json()}):
             yield from self._done(plan.actions, plan.vacuum_until)
             yield from plan.deferred

@@ -7,12 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
 from connector.config import Config
 from connector.errors import ConfigurationError
 from connector.landing.consumers import Consumer, forget, read_consumers
-from connector.maintenance.retention import History, Horizon, Removal, horizon, remove_unneeded
+from connector.maintenance.retention import (
+    History,
+    Horizon,
+    Removal,
+    RemovedMeanwhileError,
+    horizon,
+    remove_unneeded,
+)
 from connector.store.factory import open_store
 from connector.store.protocol import Store
+
+ATTEMPTS = 5
+"""More runs than this are never ahead of one."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +52,24 @@ def care_for_landing_zone(
     """
     store = open_store(config.landing, config.source.name, patient=False)
     forgotten = [] if forget_lake is None else [_named(store, forget_lake)]
-    history = History.of(store)
-    if history is None:
-        return LandingCare(forgotten)
     if not dry_run:
         for consumer in forgotten:
             forget(store, consumer)
     retention, now = timedelta(days=config.landing.retention_days), datetime.now(timezone.utc)
-    needed = horizon(history, retention, now, forgotten)
-    count = needed.first - needed.oldest
-    removal = remove_unneeded(
-        history, needed, now=now, dry_run=dry_run, progress=lambda done: progress(done, count), stop=stop
-    )
-    return LandingCare(forgotten, needed, removal)
+
+    def care() -> LandingCare:
+        history = History.of(store)
+        if history is None:
+            return LandingCare(forgotten)
+        needed = horizon(history, retention, now, forgotten)
+        count = needed.first - needed.oldest
+        removal = remove_unneeded(
+            history, needed, now=now, dry_run=dry_run, progress=lambda done: progress(done, count), stop=stop
+        )
+        return LandingCare(forgotten, needed, removal)
+
+    again = retry_if_exception_type(RemovedMeanwhileError)
+    return Retrying(retry=again, stop=stop_after_attempt(ATTEMPTS), reraise=True)(care)
 
 
 def _named(store: Store, name: str) -> Consumer:

@@ -15,7 +15,8 @@ the first one that is not after it. A full dump's sweep reads its chunks: manife
 **Order.** First it is recorded from which manifest on all are kept; that number never goes back. Then
 manifests are removed, then the files that they name. So from the recorded number on, all manifests are there,
 and all that they name is. A crash leaves manifests before that number, and files that no manifest names: the
-next run removes both, the files by the day in their path. Two runs at once do no harm.
+next run removes both, the files by the day in their path. Two runs at once do no harm: the slower one looks
+again where the zone begins now (`RemovedMeanwhileError`).
 
 **The fence.** Of each term, the number of the first manifest stays taken, by a stub. It is the number that an
 agent of an earlier term, cut off for however long, would commit next.
@@ -28,7 +29,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
-from connector.errors import FormatError
+from connector.errors import FormatError, TransientError
 from connector.landing.consumers import Consumer, read_consumers
 from connector.landing.format import (
     DATA,
@@ -53,6 +54,10 @@ BATCH = 500
 
 MARGIN = timedelta(days=1)
 """A file lands at most this long before its manifest; one that took longer is looked for in all of them."""
+
+
+class RemovedMeanwhileError(TransientError):
+    """Another run removed a manifest that this one was about to read: begin again."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +124,13 @@ class History:
         return cls(store, reader, found[0], oldest, list(_before(store, oldest)))
 
     def get(self, number: int) -> Manifest:
-        """Read a manifest from `oldest` on; `FormatError` if it is missing."""
+        """Read a manifest from `oldest` on; `FormatError` if it is missing, unless another run removed it."""
         if number not in self._read:
             manifest = self.reader.read(number)
             if manifest is None:
+                retained = read_retained(self.store)
+                if retained is not None and number < retained.first:
+                    raise RemovedMeanwhileError("the landing zone was cleaned meanwhile; run this again")
                 raise FormatError(
                     f"{self.store.url}/{manifest_path(number)} is missing",
                     hint="restore it from a copy; never delete objects of the landing zone by hand",
@@ -251,9 +259,10 @@ def remove_unneeded(
         return len(paths)
 
     latest = History.of(store) or history
-    removal.orphans = 0 if dry_run else remove(orphans(latest, needed.first))
-    removal.states = remove(unneeded_states(latest, needed.first))
-    removal.schemas = remove(unneeded_schemas(latest, needed.first, layouts))
+    first = max(needed.first, latest.oldest)  # another run may be ahead of this one
+    removal.orphans = 0 if dry_run else remove(orphans(latest, first))
+    removal.states = remove(unneeded_states(latest, first))
+    removal.schemas = remove(unneeded_schemas(latest, first, layouts))
     progress(removal)
     return removal
 

@@ -110,6 +110,7 @@ def test_a_lake_that_was_forgotten_asks_for_a_dump_and_goes_on_from_it(zone: Zon
     zone.log(65)
     zone.landed.full_dump(T, 1, low=65, started_in=8)
     zone.chunk(70, Chunk(65, 68, [row(n, n) for n in range(2, 7)], dump=1))
+    assert zone.live() == [(n, n, "x") for n in range(2, 7)]
     assert zone.merge().exact
     assert zone.rows("id") == [(n,) for n in range(2, 7)]
 

@@ -13,9 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from connector.errors import ConfigurationError
+from connector.schema import TableSchema
 from merge import apply as applying
 from merge import as_of, control_table, cuts, live, table
 from merge.commits import Mark
+from merge.report import TableProgress
 from tests.support.landed import Chunk, Event, Landed, schema_of
 from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
@@ -98,6 +100,35 @@ def test_the_control_table_may_be_lost(zone: Zone) -> None:
     assert zone.merge().exact
     assert zone.rows("id") == [(1,), (3,)]
     assert ids(as_of(zone.spark, zone.config, 3)[T]) == [1, 3]
+
+
+def test_a_job_that_was_overtaken_leaves_the_exact_cut_of_its_manifest_as_it_is(zone: Zone) -> None:
+    other = schema_of("public.other", id="int", v="int")
+    zone.landed.table(other)
+
+    def commit(n: int, *tables: TableSchema) -> None:
+        event = Event("insert", 10 * n - 5, 0, {"id": n, "a": n, "b": "x", "v": n})
+        zone.landed.commit(10 * n, [zone.landed.log(table, [event]) for table in tables])
+
+    commit(1, ORDERS, other)
+    zone.merge()
+    commit(2, ORDERS, other)
+    due = [True]
+
+    def overtake(step: TableProgress) -> None:
+        if step.table == ORDERS.table and step.step == "merging" and due:
+            due.clear()
+            assert zone.merge().exact
+            commit(3, ORDERS)
+            assert zone.merge().exact
+
+    assert not zone.merge(until=2, progress=overtake).exact
+    listed = {row["manifest"]: row["exact"] for row in cuts(zone.spark, zone.config).collect()}
+    assert listed == {1: True, 2: True, 3: True}
+    assert {str(table): ids(frame) for table, frame in as_of(zone.spark, zone.config, 2).items()} == {
+        T: [1, 2],
+        "public.other": [1, 2],
+    }
 
 
 def test_a_lake_of_another_landing_zone_is_refused_though_its_cuts_are_lost(zone: Zone) -> None:

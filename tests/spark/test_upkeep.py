@@ -230,7 +230,11 @@ def test_repeated_merges_do_upkeep_when_it_is_due_not_at_every_start(zone: OldZo
     assert read_kept(zone.spark, zone.config).began_at == began_at
 
 
-def test_a_table_restored_from_an_older_copy_is_left_to_the_merge_that_rebuilds_it(zone: OldZone) -> None:
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_table_restored_from_an_older_copy_is_left_to_the_merge_that_rebuilds_it(
+    zone: OldZone, meanwhile: bool
+) -> None:
+    """`meanwhile`: after upkeep has looked at it, which may be hours before its turn."""
     for number in (1, 2):
         zone.log(10 * number, insert(10 * number - 5, number))
         zone.merge()
@@ -238,14 +242,23 @@ def test_a_table_restored_from_an_older_copy_is_left_to_the_merge_that_rebuilds_
     shutil.copytree(lake, zone.folder / "copy")
     zone.log(30, insert(25, 3))
     zone.merge()
-    shutil.rmtree(lake)
-    shutil.copytree(zone.folder / "copy", lake)
-    java: Any = zone.spark._jvm
-    java.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    found = zone.maintain()
-    assert {action: found[subject, action] for subject, action in found if subject == T} == {
-        "look": "deferred"
-    }
+
+    def restore(done: int = 0, total: int = 0, what: str = T) -> None:
+        if what != T:
+            return
+        shutil.rmtree(lake)
+        shutil.copytree(zone.folder / "copy", lake)
+        java: Any = zone.spark._jvm
+        java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+    if meanwhile:
+        found = zone.maintain(progress=restore)
+    else:
+        restore()
+        found = zone.maintain()
+    looked = {action: found[subject, action] for subject, action in found if subject == T}
+    assert meanwhile or looked == {"look": "deferred"}
+    assert ("newest cut", "RENEW") not in found
     with pytest.raises(ConfigurationError, match="restored from an older copy"):
         zone.ids(3)
     zone.log(40, insert(35, 4))

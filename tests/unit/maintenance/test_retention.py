@@ -12,7 +12,7 @@ import pytest
 from connector.capture.layout_history import layout_history
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import Tables
-from connector.errors import FencedError, TransientError
+from connector.errors import FencedError, FormatError, TransientError
 from connector.landing.consumers import Consumer, forget, read_consumers, record_path, slot_due
 from connector.landing.format import data_path, manifest_path, schema_path
 from connector.landing.manifest import (
@@ -26,7 +26,14 @@ from connector.landing.manifest import (
 from connector.landing.manifest_object import StoredManifest
 from connector.landing.manifest_store import ManifestReader, ManifestWriter
 from connector.maintenance import retention
-from connector.maintenance.retention import History, describe, horizon, read_again_after, remove_unneeded
+from connector.maintenance.retention import (
+    History,
+    RemovedMeanwhileError,
+    describe,
+    horizon,
+    read_again_after,
+    remove_unneeded,
+)
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableName
 from connector.testing.memory_store import MemoryStore
@@ -170,6 +177,22 @@ def consumer(store: MemoryStore, lake: str, manifest: int, slot: str = "0", at: 
 def removed(store: MemoryStore, **more: Any) -> retention.Removal:
     history = history_of(store)
     return remove_unneeded(history, horizon(history, 7 * DAY, NOW), **{"now": NOW, "dry_run": False, **more})
+
+
+def test_a_run_that_another_one_overtakes_ends_or_begins_again() -> None:
+    store, _ = landing_zone()
+    history = history_of(store)
+    late = history_of(store)
+    needed = horizon(history, 20 * DAY, NOW)
+    removed(store)
+    first = numbers(store)[0]
+    remove_unneeded(history, needed, now=NOW, dry_run=False)
+    assert numbers(store)[0] == first
+    with pytest.raises(RemovedMeanwhileError):
+        horizon(late, 20 * DAY, NOW)
+    store.delete(manifest_path(first))
+    with pytest.raises(FormatError, match="is missing"):
+        history_of(store).get(first)
 
 
 def numbers(store: MemoryStore, *, stubs: bool = False) -> list[int]:

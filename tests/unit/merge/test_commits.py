@@ -19,6 +19,7 @@ from merge.commits import (
     commits_of,
     is_from_landing_zone,
     read_commits,
+    renewed_version,
     version_is_unchanged,
 )
 from merge.control_table import Frontier
@@ -175,6 +176,21 @@ def test_a_commit_that_only_altered_the_layout_does_not_say_that_the_rows_are_th
     assert judged(rows, 1) == Commits(3, manifest=7, newest=3, why_broken=None, last=Mark("shop", 7))
     rows = history(created(9), altered(10))
     assert judged(rows, None) == Commits(0, manifest=None, newest=1, why_broken=None, last=None)
+
+
+def test_upkeep_vouches_for_no_version_up_to_the_one_that_it_follows() -> None:
+    """It looked at version 3; then version 1 was put back, and its commits became versions 2 and 3."""
+    upkeep = Mark("shop", 3, layout=True, follows=3)
+    assert Mark.parse(upkeep.to_json(), "shop") == upkeep
+    as_it_was = [created(), ours(1), ours(2), ours(3)]
+    rows = history(*as_it_was, ("OPTIMIZE", upkeep))
+    assert judged(rows, 3, manifest=3).why_broken is None
+    assert renewed_version(rows, "shop", Frontier(3, 3, "id")) == 4
+    restored = [created(), ours(1), ("SET TBLPROPERTIES", upkeep), ("OPTIMIZE", upkeep)]
+    for more in ([], [("OPTIMIZE", upkeep)]):
+        rows = history(*restored, *more)
+        assert judged(rows, 3, manifest=3).why_broken == "version 3 is no longer our commit"
+        assert renewed_version(rows, "shop", Frontier(3, 3, "id")) == 3
 
 
 def test_a_manifest_of_the_same_number_is_another_landing_zones_unless_it_was_written_as_the_same() -> None:

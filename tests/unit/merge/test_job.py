@@ -77,6 +77,13 @@ def test_up_to_a_manifest_that_is_behind_a_table_that_table_stays(
     assert [table.name for table in (_chosen(manifest, frontiers, None) if manifest else [])] == chosen
 
 
+def test_a_merge_up_to_an_earlier_manifest_refuses_another_landing_zone_too() -> None:
+    zone: Any = zone_of(4)
+    zone.manifests[3] = zone.manifests[3].model_copy(update={"position": 1})
+    with pytest.raises(SourceMismatchError, match="manifest 4"):
+        _newest(zone, frontiers_at(4, b=Frontier(1, 5, "id")), 2)
+
+
 def test_a_table_that_stays_behind_has_no_other_merge_read_its_manifests() -> None:
     zone: Any = zone_of(9)
     zone.asked.clear()

@@ -106,17 +106,17 @@ def test_a_full_dump_that_ends_after_a_later_one_brings_no_ghost_back() -> None:
     assert plan_table(T, landed, 0, 3).sweeps[0].dump == "dump-2"
 
 
+class Torn(Landed):
+    lost: tuple[int, ...] = (1,)
+
+    def get(self, number: int) -> Manifest:
+        if number in self.lost:
+            raise GapError(f"manifest {number} is missing")
+        return super().get(number)
+
+
 def test_what_lacks_old_manifests_begins_at_the_last_full_dump() -> None:
     """Which may reach back before the manifest that planned it; without one, the hole ends the merge."""
-
-    class Torn(Landed):
-        lost: tuple[int, ...] = (1,)
-
-        def get(self, number: int) -> Manifest:
-            if number in self.lost:
-                raise GapError(f"manifest {number} is missing")
-            return super().get(number)
-
     landed = Torn()
     landed.table(NARROW)
     landed.commit(10, [landed.log(NARROW, [event(5)])])
@@ -137,6 +137,23 @@ def test_what_lacks_old_manifests_begins_at_the_last_full_dump() -> None:
             sorted(f.path for f in whole.all),
             whole.sweeps,
         )
+
+
+def test_past_a_hole_all_log_since_the_dumps_low_watermark_is_read_though_its_chunks_have_no_rows() -> None:
+    """Its sweep spares keys positioned after that, which may have been deleted in the hole."""
+    landed = Torn()
+    landed.table(NARROW)
+    landed.commit(60, [landed.log(NARROW, [event(55)])])
+    landed.commit(70)
+    landed.commit(80, [landed.log(NARROW, [Event("delete", 75, 0, {"id": 1})])])
+    landed.commit(90)
+    for number, low in ((1, 39), (2, 72)):  # a commit there was not visible until then
+        landed.full_dump(T, number, low, started_in=landed.number + 1)
+        landed.commit(100 * number)
+    with pytest.raises(GapError):
+        plan_past_holes(T, landed, 0, 5)
+    plan = plan_past_holes(T, landed, 0, 6)
+    assert ([file.first.lsn for file in plan.again], plan.low) == ([75], (1, 72))
 
 
 def test_the_log_since_the_lowest_chunk_is_kept_though_the_dump_ended_later() -> None:
