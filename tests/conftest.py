@@ -50,8 +50,9 @@ _numbers = itertools.count(1)
 
 # Committed data survives a kill of the server, as it must wherever the log is to be trusted.
 DURABLE_SETTINGS = {"innodb-flush-log-at-trx-commit": "2"}
-# Tests merge few rows and never recoup the cost of the second compiler.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Tests merge few rows and never recoup the cost of the second compiler, nor do the commands that they run.
+os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
+QUICK_JAVA = "-XX:+UseSerialGC"
 FURTHER_RELEASES = ("mariadb-11.4", "mysql-8.0")
 
 
