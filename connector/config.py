@@ -171,11 +171,16 @@ class LandingConfig(_Section):
 
 
 class DumpConfig(_Section):
-    """``[dump]``: how existing rows are read. `delay_seconds` is a worker's pause after each chunk."""
+    """``[dump]``: how existing rows are read; ``deltatide set`` overrides it while the agent runs.
+
+    `delay_seconds` is a worker's pause after each chunk. `rows_per_second`: of all dumps together; 0: no
+    limit.
+    """
 
     chunk_rows: int = Field(default=50_000, ge=1, le=10_000_000)
     workers: int = Field(default=2, ge=1, le=64)
     delay_seconds: float = Field(default=0.0, ge=0, le=3600)
+    rows_per_second: int = Field(default=0, ge=0)
 
 
 class LakeConfig(_Section):

@@ -137,8 +137,7 @@ def commit_queued(
     manifest_history.commit(
         notices=tables.take_notices(),
         tables=tables.snapshot(manifest_history.next_number),
-        dumps=dumps.snapshot(),
-        last_dump_number=dumps.last_number,
+        **dumps.recorded(),
         not_yet_visible=[*manifest_history.newest.not_yet_visible, *barrier],
     )
 

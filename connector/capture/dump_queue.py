@@ -15,6 +15,9 @@ Invariants:
   server has not flushed yet; a crash undoes them and gives their positions to others. Only log that is read
   without a crash since before the snapshot proves that all it shows is durable: over one connection, or over
   later ones that are `unbroken` (`connector.source.LogReader`).
+- Paused, a dump gets no further chunk; the one that is being read is committed as always. What is paused or
+  set is part of the state (`recorded`), so the manifest that records it also makes it last over restarts and
+  failovers, and no two agents disagree. Until that manifest its request stays, and is obeyed again.
 - A finished dump is named by the manifest that finishes it, however many finish together: the merge needs it
   to sweep ghosts. Later manifests name only the last `COMPLETED_KEPT`.
 
@@ -27,11 +30,13 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Literal
+from typing import Any, Literal
 
+from connector.capture.dump_schedule import FOREVER, DumpSchedule
 from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
 from connector.landing.manifest import DumpState, OpenRange
 from connector.schema import TableName
@@ -54,20 +59,20 @@ manifest lists all of them."""
 class DumpQueue:
     """All dumps of a source. Every method may be called from any thread.
 
-    `news`: a dump was queued or ended since the last `snapshot`.
+    `news`: a dump was queued, ended, paused or resumed, or something was set, since the last `snapshot`.
     """
 
     states: list[DumpState]
     epoch: int
     last_number: int = 0
+    schedule: DumpSchedule = field(default_factory=DumpSchedule)
     news: bool = False
-    _paused: bool = False
+    _awaits_log: bool = False
     _closed: bool = False
     _log_losses: int = 0
     _lock: threading.Condition = field(default_factory=threading.Condition, repr=False)
     _reading: set[tuple[str, int]] = field(default_factory=set, repr=False)
     _planning: set[str] = field(default_factory=set, repr=False)
-    _resting_until: dict[str, float] = field(default_factory=dict, repr=False)
     _finished: list[FinishedChunk] = field(default_factory=list, repr=False)
 
     def add(
@@ -82,7 +87,6 @@ class DumpQueue:
         part: int | None = None,
         where: str | None = None,
         keys: Sequence[Sequence[str]] | None = None,
-        rows_estimate: int | None = None,
         floor: int | None = None,
         xid_barrier: int | None = None,
     ) -> DumpState:
@@ -108,9 +112,10 @@ class DumpQueue:
                 epoch=self.epoch,
                 requested_at=datetime.now(timezone.utc),
                 started_in=manifest,
-                rows_estimate=rows_estimate,
+                rows_estimate=len(keys) if keys is not None else None,
                 floor=floor,
                 xid_barrier=xid_barrier,
+                paused=self.schedule.control.pause_new,
             )
             self.states.append(state)
             self.news = True
@@ -126,38 +131,40 @@ class DumpQueue:
         return next((name for name in names if name not in used), uuid.uuid4().hex[:12])
 
     def next_task(self, timeout: float) -> PlanTask | ReadTask | None:
-        """Return a worker's next task, oldest dump first; None if there is none within `timeout` seconds.
+        """Return a worker's next task by the schedule; None if there is none within `timeout` seconds.
 
         The task belongs to this worker until it calls `planned`, `finished` or `give_back`.
         """
+        deadline = time.monotonic() + timeout
         with self._lock:
-            if not self._lock.wait_for(lambda: self._closed or self._has_task(), timeout) or self._closed:
-                return None
-            for state in self._startable():
-                if task := self._take_task(state):
-                    state.state = "running"
+            while not self._closed:
+                task, seconds = self._take_next()
+                left = deadline - time.monotonic()
+                if task is not None or left <= 0:
                     return task
+                self._lock.wait(min(left, seconds))
             return None
 
-    def _active(self) -> Iterable[DumpState]:
+    def _take_next(self) -> tuple[PlanTask | ReadTask | None, float]:
+        """Take a task, or return after how many seconds to look again at the latest."""
+        if self._awaits_log or self.schedule.held_back is not None:
+            return None, FOREVER
+        soonest = self.schedule.seconds_until_free()
+        if soonest:
+            return None, soonest
+        soonest = FOREVER
+        for state in self.schedule.in_order(self._active()):
+            seconds = self.schedule.seconds_until_free(state)
+            soonest = min(soonest, seconds or FOREVER)
+            if not seconds and (task := self._take_task(state)):
+                state.state = "running"
+                state.started_at = state.started_at or datetime.now(timezone.utc)
+                self.schedule.hand_out(state)
+                return task, 0.0
+        return None, soonest
+
+    def _active(self) -> list[DumpState]:
         return [s for s in self.states if s.active]
-
-    def _startable(self) -> Iterable[DumpState]:
-        now = time.monotonic()
-        first: dict[TableName, DumpState] = {}
-        for state in self._active():
-            if state.kind == "full":
-                first.setdefault(state.table, state)
-        return [
-            s
-            for s in self._active()
-            if s.xid_barrier is None
-            and self._resting_until.get(s.id, 0.0) <= now
-            and (s.kind != "full" or s.state == "running" or first[s.table] is s)
-        ]
-
-    def _has_task(self) -> bool:
-        return not self._paused and any(self._unread(s) or self._plannable(s) for s in self._startable())
 
     def _unread(self, state: DumpState) -> OpenRange | None:
         return next((r for r in state.open if (state.id, r.chunk) not in self._reading), None)
@@ -201,6 +208,7 @@ class DumpQueue:
         with self._lock:
             state = task.dump
             self._planning.discard(state.id)
+            self.schedule.take_back(state)
             if not state.active or task.epoch != self.epoch:
                 return
             bound = list(upto) if upto is not None else None
@@ -217,6 +225,7 @@ class DumpQueue:
         """
         with self._lock:
             task = chunk.task
+            self.schedule.read(task.dump, chunk.rows)
             stale = (task.epoch, task.log_losses) != (self.epoch, self._log_losses)
             if stale or not task.dump.active:
                 self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
@@ -230,8 +239,7 @@ class DumpQueue:
         Its dump rests for `rest_seconds`, so that later dumps get their turn.
         """
         with self._lock:
-            if rest_seconds:
-                self._resting_until[task.dump.id] = time.monotonic() + rest_seconds
+            self.schedule.take_back(task.dump, rest_seconds=rest_seconds)
             if isinstance(task, PlanTask):
                 self._planning.discard(task.dump.id)
             else:
@@ -249,7 +257,7 @@ class DumpQueue:
             state.drop_details()
             self.news = True
             self._finished = [c for c in self._finished if c.task.dump is not state]
-            self._resting_until.pop(state.id, None)
+            self.schedule.forget(state)
 
     def postpone(self, table: TableName, floor: int, xid_barrier: int | None) -> bool:
         """Make unstarted full dumps of a table see all commits before `floor`; return whether any exist."""
@@ -289,36 +297,27 @@ class DumpQueue:
         with self._lock:
             return [s for s in self._active() if s.table == table]
 
-    def accepted_digests(self) -> dict[str, set[str | None]]:
-        """Return the digests of the requests that have been taken, by request id."""
-        taken: dict[str, set[str | None]] = {}
+    def has_taken(self, request_id: str, digest: str) -> bool:
+        """Return whether a request of this id and content is among the dumps, finished ones included."""
         with self._lock:
-            for state in self.states:
-                if state.request is not None:
-                    taken.setdefault(state.request, set()).add(state.digest)
-        return taken
+            return any((s.request, s.digest) == (request_id, digest) for s in self.states)
 
     @property
     def is_full(self) -> bool:
         """Return whether so much is queued that further requests should wait."""
         with self._lock:
-            active = list(self._active())
+            active = self._active()
             return len(active) >= MOST_ACTIVE or sum(len(s.keys or ()) for s in active) >= MOST_KEYS
 
     def has_committable(self, position: int) -> bool:
         """Return whether a manifest at this position may hold a waiting chunk."""
-        high = self.lowest_high_watermark()
-        return high is not None and high <= position
-
-    def lowest_high_watermark(self) -> int | None:
-        """Return the lowest high watermark of the chunks waiting to be committed; None if none waits."""
         with self._lock:
-            return min((c.high for c in self._finished), default=None)
+            return any(c.high <= position for c in self._finished)
 
     def all_read(self) -> bool:
         """Return whether nothing is left to read: the chunks waiting to be committed are the last ones."""
         with self._lock:
-            active = list(self._active())
+            active = self._active()
             uncommitted = sum(len(s.open) for s in active)
             return uncommitted == len(self._finished) and all(s.planned_all for s in active)
 
@@ -332,9 +331,11 @@ class DumpQueue:
             self._finished = [c for c in self._finished if c.high > position]
             for chunk in ready:
                 self._count(chunk)
+            for state in {chunk.task.dump.id: chunk.task.dump for chunk in ready}.values():
+                self.schedule.committed(state)
             for state in self._active():
                 if state.planned_all and not state.open:
-                    self._resting_until.pop(state.id, None)
+                    self.schedule.forget(state)
                     state.state, state.finished_in = "complete", manifest
                     state.finished_at = datetime.now(timezone.utc)
                     state.drop_details()
@@ -349,9 +350,7 @@ class DumpQueue:
         state = chunk.task.dump
         state.open = [r for r in state.open if r.chunk != chunk.task.chunk]
         self._reading.discard((state.id, chunk.task.chunk))
-        state.low = chunk.low if state.low is None else min(state.low, chunk.low)
-        state.rows += chunk.rows
-        state.chunks += 1
+        state.count_chunk(chunk.low, chunk.rows)
 
     def _forget_old(self) -> None:
         done = [s for s in self.states if not s.active]
@@ -365,24 +364,38 @@ class DumpQueue:
             self._lock.notify_all()
 
     def requeue_uncommitted(self) -> None:
-        """Pause, and read uncommitted chunks again: the server may have crashed since their snapshots."""
+        """Await the log, and read uncommitted chunks again: the server may have crashed since."""
         with self._lock:
             self._log_losses += 1
             self._drop_chunks(self.epoch)
 
-    def pause(self) -> None:
-        """Hand out no tasks until `resume`: no log is being read, so there is no low watermark."""
+    def await_log(self) -> None:
+        """Hand out no tasks until `log_opened`: no log is being read, so there is no low watermark."""
         with self._lock:
-            self._paused = True
+            self._awaits_log = True
 
-    def resume(self) -> None:
+    def log_opened(self) -> None:
         """Hand out tasks: the log of the current epoch is being read."""
         with self._lock:
-            self._paused = False
+            self._awaits_log = False
+            self._lock.notify_all()
+
+    def hold_back(self, reason: str | None) -> None:
+        """Hand out no tasks while the source suffers; None: it no longer does."""
+        with self._lock:
+            self.schedule.held_back = reason
+            self._lock.notify_all()
+
+    @contextmanager
+    def changing(self) -> Iterator[DumpSchedule]:
+        """Change what is paused or set; workers look again afterwards, and the next manifest records it."""
+        with self._lock:
+            yield self.schedule
+            self.news = True
             self._lock.notify_all()
 
     def restart_in_epoch(self, epoch: int) -> None:
-        """Start over in a new epoch, paused: uncommitted chunks are read again once its log is open.
+        """Start over in a new epoch: uncommitted chunks are read again once its log is open.
 
         Full dumps of the old epoch are cancelled; the caller queues repair dumps of all tables instead,
         because a ghost sweep needs all chunks of a dump in one epoch.
@@ -396,7 +409,7 @@ class DumpQueue:
                     state.epoch, state.floor, state.xid_barrier = epoch, None, None
 
     def continue_in_epoch(self, epoch: int, *, manifest: int) -> None:
-        """Continue in the epoch of another server's log, paused: uncommitted chunks are read again there.
+        """Continue in the epoch of another server's log: once it is open, uncommitted chunks are read again.
 
         Full dumps start over, for the ghost sweep. Floors are lifted: whatever did not land is either seen by
         every snapshot of that server, or its log shows it again. `manifest`: the number of the next one.
@@ -407,23 +420,29 @@ class DumpQueue:
                 state.epoch, state.floor, state.xid_barrier = epoch, None, None
                 if state.kind == "full":
                     self.last_number += 1
-                    state.number, state.started_in = self.last_number, manifest
-                    state.open, state.next_chunk, state.planned_upto, state.planned_all = [], 0, None, False
-                    state.low, state.rows, state.chunks = None, 0, 0
+                    state.start_over(self.last_number, manifest)
 
     def _drop_chunks(self, epoch: int) -> None:
-        self.epoch, self._paused = epoch, True
+        self.epoch, self._awaits_log = epoch, True
         for chunk in self._finished:
             self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
         self._finished = []
 
     def snapshot(self) -> list[DumpState]:
-        """Copy the states for a manifest; later manifests leave out older finished dumps."""
+        """Copy the states, to be recorded by a manifest; later manifests leave out older finished dumps."""
         with self._lock:
             self.news = False
             copies = [s.model_copy(update={"open": list(s.open)}) for s in self.states]
             self._forget_old()
             return copies
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what the next manifest records of dumps, by the names of its fields."""
+        return {
+            "dumps": self.snapshot(),
+            "last_dump_number": self.last_number,
+            "dump_control": self.schedule.control,
+        }
 
 
 def _tuple(key: list[str] | None) -> tuple[str, ...] | None:

@@ -44,7 +44,7 @@ REST_SECONDS = 1.0
 class DumpWorkers:
     """The threads that carry out the tasks of a `DumpQueue`.
 
-    `chunk_rows` and `delay_seconds` may be changed while the workers run; each is read before the next chunk.
+    `start` may be called again for more of them: the queue hands out no more tasks at a time than it should.
     `failure` holds the error that ended a worker for good, `quarantined` the tables that can't be read, until
     `take_quarantined`.
     """
@@ -55,26 +55,20 @@ class DumpWorkers:
         dumps: DumpQueue,
         lander: Lander,
         key_of: Callable[[TableName], tuple[str, ...]],
-        *,
-        chunk_rows: int,
-        workers: int,
-        delay_seconds: float = 0.0,
     ) -> None:
-        self.chunk_rows = chunk_rows
-        self.delay_seconds = delay_seconds
         self.failure: BaseException | None = None
         self.quarantined: deque[TableError] = deque()
         self._source, self._dumps, self._lander, self._key_of = source, dumps, lander, key_of
         self._stopping = threading.Event()
         self._reported: set[str] = set()
         self._lost: Counter[str] = Counter()
-        self._threads = [
-            threading.Thread(target=self._run, name=f"dump-{n}", daemon=True) for n in range(workers)
-        ]
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the threads."""
-        for thread in self._threads:
+        """Start as many threads as the settings ask for, if they don't run yet; idle ones stay."""
+        for number in range(len(self._threads), self._dumps.schedule.settings().workers):
+            thread = threading.Thread(target=self._run, name=f"dump-{number}", daemon=True)
+            self._threads.append(thread)
             thread.start()
 
     def stop(self, timeout: float) -> None:
@@ -83,8 +77,7 @@ class DumpWorkers:
         self._dumps.close()
         deadline = time.monotonic() + timeout
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def take_quarantined(self, position: int) -> list[QuarantineNotice]:
         """Hand over the tables that could not be read, as quarantined from a position on."""
@@ -103,7 +96,6 @@ class DumpWorkers:
                 self._run_task(task, tables)
                 self._lost.pop(task.dump.id, None)
                 attempt = 0
-                self._stopping.wait(self.delay_seconds if isinstance(task, ReadTask) else 0)
             except NotYetError as error:
                 self._postpone(task, error)
             except TransientError as error:
@@ -187,10 +179,10 @@ class DumpWorkers:
             self._dumps.finished(read_chunk(task, tables, self._lander, key, self._stopping.is_set))
             return
         table = task.dump.table
-        if task.dump.rows_estimate is None and task.after is None:
+        if task.dump.kind == "full" and task.after is None and task.dump.rows_estimate is None:
             task.dump.rows_estimate = tables.estimate_rows(table)
-        key = self._key_of(task.dump.table)
-        upto = tables.next_boundary(table, key, task.after, self.chunk_rows, task.dump.where)
+        rows = self._dumps.schedule.settings(task.dump).chunk_rows
+        upto = tables.next_boundary(table, self._key_of(table), task.after, rows, task.dump.where)
         self._dumps.planned(task, upto)
 
 

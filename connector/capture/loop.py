@@ -136,18 +136,9 @@ class Capture:
 
     def _capture(self) -> None:
         self._intake = RequestIntake(self._store, self._source, self._dumps, self._tables)
-        dump = self._config.dump
-        self._workers = DumpWorkers(
-            self._source,
-            self._dumps,
-            self._lander,
-            self._tables.key,
-            chunk_rows=dump.chunk_rows,
-            workers=dump.workers,
-            delay_seconds=dump.delay_seconds,
-        )
+        self._workers = DumpWorkers(self._source, self._dumps, self._lander, self._tables.key)
         self._watch = CatalogWatcher(self._source, self._tables.fingerprints)
-        self._dumps.pause()
+        self._dumps.await_log()
         try:
             self._workers.start()
             self._intake.start()
@@ -186,7 +177,7 @@ class Capture:
         reader = self._source.open_log(newest.epoch, resume_point_of(newest))
         if not reader.unbroken:
             self._dumps.requeue_uncommitted()
-        self._dumps.resume()
+        self._dumps.log_opened()
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
             try:
@@ -195,12 +186,12 @@ class Capture:
                 self._raise_failure()
                 self._finish(reader, landings)
             finally:
-                self._dumps.pause()
+                self._dumps.await_log()
                 reader.close()
 
     def _prepare_new_and_released(self) -> None:
         """Check the catalog before the log is reopened; the watcher's older results are then void."""
-        self._dumps.pause()
+        self._dumps.await_log()
         self._checked_at = start_capturing(
             self._source,
             self._manifest_history,
@@ -224,6 +215,7 @@ class Capture:
         self._commit_landed(reader, landings)
         self._intake.serve(self._manifest_history.next_number, self._manifest_history.newest.position)
         self._tables_to_start |= self._intake.take_released()
+        self._workers.start()
         self._apply_catalog_changes(self._watch.take())
         if time.monotonic() - self._unblocked_at >= UNBLOCK_SECONDS:
             self._dumps.start_unblocked(self._source.position_past_barrier)
@@ -290,8 +282,7 @@ class Capture:
     def _state_due(self, reader: LogReader) -> bool:
         """Return whether the next manifest should not wait for changes: chunks, news, or a heartbeat."""
         waited = time.monotonic() - self._last_commit
-        high = self._dumps.lowest_high_watermark()
-        chunk_ready = high is not None and high <= reader.position
+        chunk_ready = self._dumps.has_committable(reader.position)
         moved_idly = reader.position > self._manifest_history.newest.position and not reader.buffered_rows
         settings = self._config.landing
         return (
@@ -347,8 +338,7 @@ class Capture:
             files=files,
             notices=self._tables.take_notices(),
             tables=self._tables.snapshot(number),
-            dumps=self._dumps.snapshot(),
-            last_dump_number=self._dumps.last_number,
+            **self._dumps.recorded(),
             not_yet_visible=not_yet_visible,
             last_commit=landed.last_commit or self._manifest_history.newest.last_commit,
         )

@@ -1,14 +1,15 @@
-"""The request intake: turns requests in the landing zone into dumps of the running capture.
+"""The request intake: turns requests in the landing zone into dumps of the running capture, or controls them.
 
-Flow: its thread fetches waiting requests -> `serve`, in the capture loop's thread, queues dumps or rejects
-them -> the next manifest records the outcome -> `committed` -> its thread removes the requests' objects.
+Flow: its thread fetches waiting requests -> `serve`, in the capture loop's thread, queues dumps, controls
+them (`dump_controls`), or rejects the request -> the next manifest records the outcome -> `committed` -> its
+thread removes the requests' objects.
 
-Invariants: a request's object is removed only after a manifest that holds its dumps, or the notice that it
-was rejected. What a crash leaves is seen again: of the requests present at the first poll, one whose dumps
-the newest manifest knows by id and content is removed; any other, and any later one, is taken, whatever its
-name. No request ends the agent: one that can't be read is rejected, one that can't be removed is skipped from
-then on. Nor do many requests: they are read in small batches, and wait in the landing zone while much is
-queued.
+Invariants: a request's object is removed only after a manifest that holds its effect, or the notice that it
+was rejected. What a crash leaves, and what is sent twice, is seen again, and runs once: a request that the
+newest manifest knows by id and content is only removed; any other is taken, whatever its name. No request
+ends the agent: one that can't be read is rejected, one that can't be removed is skipped from then on. Nor do
+many requests: they are read in small batches, and dumps wait in the landing zone while much is queued. What
+controls dumps does not wait behind them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,21 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from connector.capture.dump_controls import carry_out, forget_removed, was_carried_out
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.tables import Tables
 from connector.errors import OperatorError, RequestError, TransientError
 from connector.landing.format import schema_path
-from connector.landing.requests import DumpRequest, Malformed, discard, pending_ids, read_pending, reject
+from connector.landing.requests import (
+    ControlRequest,
+    DumpRequest,
+    Malformed,
+    Request,
+    discard,
+    pending_ids,
+    read_pending,
+    reject,
+)
 from connector.schema import TableName
 from connector.source import Source, checked_tables
 from connector.store.protocol import Store
@@ -41,7 +52,7 @@ REASON_CHARACTERS = 1000
 class Outcome:
     """A request that was served, or rejected for a reason."""
 
-    request: DumpRequest | Malformed
+    request: Request | Malformed
     rejected: str | None = None
 
     def remove(self, store: Store) -> None:
@@ -63,10 +74,10 @@ class RequestIntake:
         self._store, self._source, self._dumps, self._tables = store, source, dumps, tables
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._fetched: dict[str, DumpRequest | Malformed] = {}
+        self._fetched: dict[str, Request | Malformed] = {}
         self._served: dict[str, Outcome] = {}
         self._done: dict[str, Outcome] = {}
-        self._before: dict[str, set[str | None]] | None = None  # taken by an earlier run, still there
+        self._passed_over: set[str] = set()  # requests for dumps, seen while too much was queued
         self._reported: set[str] = set()
         self._released: set[TableName] = set()
         self._thread = threading.Thread(target=self._run, name="requests", daemon=True)
@@ -96,10 +107,11 @@ class RequestIntake:
         waiting = self._take_fetched()
         try:
             for request_id, request in list(waiting.items()):
-                if self._dumps.is_full:
-                    break
-                rejected = self._serve_or_reject(request, next_number, position)
-                self._served[request_id] = Outcome(waiting.pop(request_id), rejected)
+                if self._was_taken(request):
+                    self._note_sent_twice(waiting.pop(request_id))
+                elif not (isinstance(request, DumpRequest) and self._dumps.is_full):
+                    rejected = self._serve_or_reject(request, next_number, position)
+                    self._served[request_id] = Outcome(waiting.pop(request_id), rejected)
         finally:
             if waiting:
                 with self._lock:
@@ -117,7 +129,7 @@ class RequestIntake:
         released, self._released = self._released, set()
         return released
 
-    def _take_fetched(self) -> dict[str, DumpRequest | Malformed]:
+    def _take_fetched(self) -> dict[str, Request | Malformed]:
         """Return what was fetched and is neither served nor done."""
         if not self._fetched:
             return {}
@@ -125,9 +137,17 @@ class RequestIntake:
             fetched, self._fetched = self._fetched, {}
             return {k: r for k, r in fetched.items() if k not in self._served and k not in self._done}
 
-    def _serve_or_reject(
-        self, request: DumpRequest | Malformed, next_number: int, position: int
-    ) -> str | None:
+    def _was_taken(self, request: Request | Malformed) -> bool:
+        if isinstance(request, ControlRequest):
+            return was_carried_out(request, self._dumps)
+        return isinstance(request, DumpRequest) and self._dumps.has_taken(request.id, request.digest)
+
+    def _note_sent_twice(self, request: Request | Malformed) -> None:
+        log.warning("request %s was taken before; give another one another id", request.id)
+        with self._lock:
+            self._done[request.id] = Outcome(request)
+
+    def _serve_or_reject(self, request: Request | Malformed, next_number: int, position: int) -> str | None:
         """Queue what is asked for, or return the reason why not."""
         try:
             self._serve(request, next_number, position)
@@ -138,9 +158,12 @@ class RequestIntake:
             return reason
         return None
 
-    def _serve(self, request: DumpRequest | Malformed, next_number: int, position: int) -> None:
+    def _serve(self, request: Request | Malformed, next_number: int, position: int) -> None:
         if isinstance(request, Malformed):
             raise RequestError(request.problem)
+        if isinstance(request, ControlRequest):
+            carry_out(request, self._dumps, self._tables)
+            return
         names = list(dict.fromkeys(request.tables or self._tables.states))
         quarantined = [name for name in names if self._require_dumpable(request, name)]
         barriers, unfit = self._release(quarantined) if quarantined else ({}, {})
@@ -150,6 +173,8 @@ class RequestIntake:
             log.error("request %s skips a table: %s", request.id, why)
             self._tables.notice(name, "dump", f"request {request.id} skips {why}")
         names = [name for name in names if name not in unfit]
+        floors = self._floors_of_incomplete(names, quarantined, position)
+        barriers |= {name: self._source.take_xid_barrier() for name in floors if name not in barriers}
         for number, name in enumerate(names):
             self._dumps.add(
                 name,
@@ -161,7 +186,7 @@ class RequestIntake:
                 part=number if len(names) > 1 else None,
                 where=request.where,
                 keys=request.keys,
-                floor=position if name in quarantined or request.reason == "missing" else None,
+                floor=floors.get(name, position if request.reason == "missing" else None),
                 xid_barrier=barriers.get(name),
             )
         log.info("request %s: %s", request.id, ", ".join(map(str, names)))
@@ -179,6 +204,21 @@ class RequestIntake:
             raise RequestError(f"{name} is quarantined ({state.reason}); request a full dump")
         return quarantined
 
+    def _floors_of_incomplete(
+        self, names: Collection[TableName], quarantined: Collection[TableName], position: int
+    ) -> dict[TableName, int]:
+        """Return floors for tables that were quarantined, or whose first dump or repair was cancelled.
+
+        The cancelled dump's own floor may be later than all that has landed.
+        """
+        floors = {}
+        for name in names:
+            dumping = any(dump.kind == "full" for dump in self._dumps.active_of(name))
+            if name in quarantined or not (self._tables.states[name].dumped or dumping):
+                past = (d for d in self._dumps.states if d.table == name and d.epoch == self._dumps.epoch)
+                floors[name] = max(position, max((d.floor or 0 for d in past), default=0))
+        return floors
+
     def _release(
         self, names: Collection[TableName]
     ) -> tuple[dict[TableName, int | None], dict[TableName, str]]:
@@ -195,7 +235,7 @@ class RequestIntake:
             )  # before a manifest names it
         barriers = {schema.table: self._source.take_xid_barrier() for schema in listed.schemas}
         if listed.schemas:
-            self._dumps.pause()
+            self._dumps.await_log()
         for schema in listed.schemas:
             self._tables.release(schema.table, schema)
             self._released.add(schema.table)
@@ -219,23 +259,30 @@ class RequestIntake:
             self.failure = error
 
     def _poll(self) -> None:
+        """Fetch the next requests; while much is queued, only those that don't ask for more are kept."""
+        full = self._dumps.is_full
         try:
             self._remove_done()
-            if self._before is None:
-                ids = pending_ids(self._store)
-                self._before = {k: d for k, d in self._dumps.accepted_digests().items() if k in ids}
+            self._forget_removed()
             with self._lock:
                 known = set(self._done)
+            known |= self._passed_over if full else set()
             found = {request.id: request for request in read_pending(self._store, known)}
         except (TransientError, OperatorError) as error:
             self._log_once(f"can't read requests, retrying: {error}")
             return
+        dumps = {request.id for request in found.values() if full and isinstance(request, DumpRequest)}
+        self._passed_over = self._passed_over | dumps if full else set()
         with self._lock:
-            for request_id, request in list(found.items()):
-                if request.digest in self._before.pop(request_id, ()):
-                    log.info("request %s was accepted before the agent stopped", request_id)
-                    self._done[request_id] = Outcome(found.pop(request_id))
-            self._fetched = found
+            self._fetched = {id_: request for id_, request in found.items() if id_ not in dumps}
+
+    def _forget_removed(self) -> None:
+        """Have the manifest no longer name requests whose objects are gone."""
+        taken = self._dumps.schedule.control.taken
+        if taken:
+            pending = pending_ids(self._store)
+            if removed := [each for each in taken if each.id not in pending]:
+                forget_removed(self._dumps, removed)
 
     def _log_once(self, text: str) -> None:
         """Log a lasting problem once."""

@@ -28,6 +28,7 @@ from connector.capture.catalog_changes import (
     stop_capturing,
 )
 from connector.capture.dump_queue import DumpQueue
+from connector.capture.dump_schedule import DumpSchedule
 from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory, check_identity
 from connector.capture.tables import Tables
@@ -69,8 +70,8 @@ def begin_or_resume(
     listed = source.tables().without(unfit)
     _require_some(listed, newest, config)
     if newest is None:
-        return _begin(source, manifest_history, lander, listed)
-    tables, dumps = _resume(newest, lander, listed)
+        return _begin(source, manifest_history, lander, listed, config)
+    tables, dumps = _resume(newest, lander, listed, config)
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
     ensure_log_continues(source, manifest_history, tables, dumps, config)
     prepared = source.prepare()
@@ -102,7 +103,7 @@ def _require_some(listed: TableListing, newest: Manifest | None, config: Config)
 
 
 def _begin(
-    source: Source, manifest_history: ManifestHistory, lander: Lander, listed: TableListing
+    source: Source, manifest_history: ManifestHistory, lander: Lander, listed: TableListing, config: Config
 ) -> tuple[Tables, DumpQueue]:
     source.prepare()
     resume_point = source.begin_log(fresh=False)
@@ -110,7 +111,7 @@ def _begin(
         lander.ensure_schema(schema)
     catalog_snapshot = source.check_catalog()
     barrier = source.take_xid_barrier()
-    tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
+    tables, dumps = Tables({}, {}), DumpQueue([], epoch=1, schedule=DumpSchedule(config.dump))
     quarantine_unfit(tables, catalog_snapshot)
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     for schema in (s for s in listed.schemas if s.table not in passed_over):
@@ -130,8 +131,7 @@ def _begin(
         not_yet_visible=list(resume_point.not_yet_visible),
         last_commit=resume_point.last_commit,
         tables=tables.snapshot(1),
-        dumps=dumps.snapshot(),
-        last_dump_number=dumps.last_number,
+        **dumps.recorded(),
         notices=tables.take_notices(),
     )
     log.info(
@@ -142,7 +142,9 @@ def _begin(
     return tables, dumps
 
 
-def _resume(newest: Manifest, lander: Lander, listed: TableListing) -> tuple[Tables, DumpQueue]:
+def _resume(
+    newest: Manifest, lander: Lander, listed: TableListing, config: Config
+) -> tuple[Tables, DumpQueue]:
     """Restore the state of the newest manifest; reads only the layouts that are no longer the source's."""
     lander.assume_landed(newest)
     known = {(schema.table, schema.id): schema for schema in listed.schemas}
@@ -155,7 +157,8 @@ def _resume(newest: Manifest, lander: Lander, listed: TableListing) -> tuple[Tab
         },
     )
     states = [d.model_copy(deep=True) for d in newest.dumps]
-    return tables, DumpQueue(states, epoch=newest.epoch, last_number=newest.last_dump_number)
+    schedule = DumpSchedule(config.dump, newest.dump_control)
+    return tables, DumpQueue(states, newest.epoch, newest.last_dump_number, schedule)
 
 
 def ensure_log_continues(
@@ -232,8 +235,7 @@ def _commit_epoch(
         gtids=resume_point.gtids,
         gtids_needed=resume_point.gtids_needed,
         tables=tables.snapshot(manifest_history.next_number),
-        dumps=dumps.snapshot(),
-        last_dump_number=dumps.last_number,
+        **dumps.recorded(),
         not_yet_visible=list(resume_point.not_yet_visible),
         last_commit=resume_point.last_commit,
         **changes,

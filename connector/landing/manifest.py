@@ -90,6 +90,41 @@ class OpenRange(_Part):
     upto: list[str] | None = None
 
 
+class DumpSettings(_Part):
+    """How fast dumps are read, as set at run time; None: as configured, or of one dump: as set for all.
+
+    `delay_seconds`: a worker's pause after each chunk. `rows_per_second`: over several chunks; 0: no limit.
+    """
+
+    chunk_rows: int | None = Field(default=None, ge=1, le=10_000_000)
+    delay_seconds: float | None = Field(default=None, ge=0, le=3600, allow_inf_nan=False)
+    workers: int | None = Field(default=None, ge=1, le=64)
+    rows_per_second: int | None = Field(default=None, ge=0)
+
+    def changed(self, by: DumpSettings) -> DumpSettings:
+        """Return these settings with those that `by` gives."""
+        return self.model_copy(update={k: v for k, v in by if v is not None})
+
+
+class TakenRequest(_Part):
+    """A request by its id and content."""
+
+    id: str
+    digest: str
+
+
+class DumpControl(_Part):
+    """What was asked for all dumps at run time.
+
+    `pause_new`: dumps that are queued from now on begin paused. `taken`: requests that have taken effect and
+    are not dumps, as long as their objects may still be there: an agent that finds one must not obey again.
+    """
+
+    settings: DumpSettings = DumpSettings()
+    pause_new: bool = False
+    taken: list[TakenRequest] = Field(default_factory=list)
+
+
 class DumpState(_Part):
     """One dump of one table: what is requested, and its progress.
 
@@ -101,6 +136,8 @@ class DumpState(_Part):
     `xid_barrier`: transactions with a lower id must end first; the floor will be their end.
     `started_in` and `finished_in` are the numbers of the manifests between which all its chunks are.
     `request` is the id of the request that asked for it, `digest` a hash of that request's content.
+    `paused`: no further chunk is read until it is resumed; `settings` are its own. `started_at` is when its
+    first chunk was handed out, `rows_per_second` its recent speed.
     A finished dump keeps neither keys nor ranges, and only the beginning of its predicate.
     """
 
@@ -130,15 +167,31 @@ class DumpState(_Part):
     xid_barrier: int | None = None
     request: str | None = None
     digest: str | None = None
+    paused: bool = False
+    settings: DumpSettings | None = None
+    started_at: datetime | None = None
+    rows_per_second: float | None = None
 
     @property
     def active(self) -> bool:
         """Return whether there is anything left to read."""
         return self.state in ("waiting", "running")
 
+    def count_chunk(self, low: int, rows: int) -> None:
+        """Count a committed chunk."""
+        self.low = low if self.low is None else min(self.low, low)
+        self.rows += rows
+        self.chunks += 1
+
+    def start_over(self, number: int, manifest: int) -> None:
+        """Forget what was read: it is the dump of this number now, from the manifest of that number on."""
+        self.number, self.started_in = number, manifest
+        self.open, self.next_chunk, self.planned_upto, self.planned_all = [], 0, None, False
+        self.low, self.rows, self.chunks = None, 0, 0
+
     def drop_details(self) -> None:
         """Drop what only an unfinished dump needs: every later manifest carries this state."""
-        self.keys, self.planned_upto, self.open = None, None, []
+        self.keys, self.planned_upto, self.open, self.settings, self.paused = None, None, [], None, False
         self.where, self.error = _shortened(self.where), _shortened(self.error)
 
 
@@ -276,6 +329,7 @@ class ManifestHeader(_Part):
     notices: list[Notice] = Field(default_factory=list)
     not_yet_visible: list[InvisibleCommit] = Field(default_factory=list)
     last_commit: LastCommit | None = None
+    dump_control: DumpControl | None = None
 
 
 class Manifest(ManifestHeader):

@@ -4,6 +4,9 @@ A request is an object ``requests/<id>.json``, or a folder of that name, as Spar
 files together are the request. It stays until the manifest that takes it over is committed; so a crash loses
 none, and the agent may see one again that it has carried out (recognized by id and content).
 
+Two kinds: `DumpRequest` asks for dumps; `ControlRequest` pauses, resumes or cancels them, or sets how fast
+they are read. Ids sort by time, and requests are served in that order: the last word counts.
+
 Invariants: whatever is among the requests, reading it neither blocks nor fills the memory, and what can't be
 read is not an error of the store. What is not a request, or can't be carried out, is moved to ``rejected/``,
 with the reason beside it, and never looked at again.
@@ -16,13 +19,14 @@ import uuid
 from collections.abc import Container
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import unquote
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from connector.errors import OperatorError
 from connector.landing.format import REQUESTS, encode, request_path
+from connector.landing.manifest import DumpSettings
 from connector.schema import TableName
 from connector.store.protocol import Store
 
@@ -47,21 +51,10 @@ def _sql_text(text: str) -> str:
 _Text = Annotated[str, AfterValidator(_sql_text)]
 
 
-class DumpRequest(BaseModel):
-    """A request to dump tables again: all (`tables` None), some, or rows of one.
-
-    `where` is a predicate in the source's dialect; `keys` are key values as the source's text, in the order
-    of the key's columns. Both are for one table, and exclude each other.
-    """
-
+class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     id: _Text = Field(default_factory=lambda: new_request_id(), min_length=1, max_length=100)
-    kind: Literal["dump"] = "dump"
-    tables: list[TableName] | None = Field(default=None, min_length=1)
-    where: _Text | None = Field(default=None, min_length=1, max_length=10_000)
-    keys: list[Annotated[list[_Text], Field(min_length=1)]] | None = Field(default=None, min_length=1)
-    reason: Literal["request", "repair", "missing"] = "request"
     requested_at: datetime = Field(default_factory=lambda: datetime.now(timezone.utc))
 
     @property
@@ -70,6 +63,20 @@ class DumpRequest(BaseModel):
         said = self.model_dump_json(exclude_unset=True, exclude={"id"})
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
+
+class DumpRequest(_Request):
+    """A request to dump tables again: all (`tables` None), some, or rows of one.
+
+    `where` is a predicate in the source's dialect; `keys` are key values as the source's text, in the order
+    of the key's columns. Both are for one table, and exclude each other.
+    """
+
+    kind: Literal["dump"] = "dump"
+    tables: list[TableName] | None = Field(default=None, min_length=1)
+    where: _Text | None = Field(default=None, min_length=1, max_length=10_000)
+    keys: list[Annotated[list[_Text], Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    reason: Literal["request", "repair", "missing"] = "request"
+
     @model_validator(mode="after")
     def _one_table_for_rows(self) -> DumpRequest:
         if self.where is not None and self.keys is not None:
@@ -77,6 +84,44 @@ class DumpRequest(BaseModel):
         if (self.where is not None or self.keys is not None) and len(self.tables or ()) != 1:
             raise ValueError("where and keys need exactly one table")
         return self
+
+
+class WantedSettings(DumpSettings):
+    """The settings of a request; an unknown one is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ControlRequest(_Request):
+    """A request about dumps that there are: to pause, resume or cancel them, or to change their settings.
+
+    `dump`: the id of a dump, or of the request that asked for several; `all`: all dumps. A pause of all also
+    holds dumps queued later, until all are resumed. `set` without `dump` is for all dumps, these and later
+    ones; `defaults`: settings not given are again those of the configuration, or of all dumps.
+    """
+
+    kind: Literal["pause", "resume", "cancel", "set"]
+    dump: _Text | None = Field(default=None, min_length=1)
+    all: bool = False
+    settings: WantedSettings = WantedSettings()
+    defaults: bool = False
+
+    @model_validator(mode="after")
+    def _says_what(self) -> ControlRequest:
+        nothing = self.settings == WantedSettings()
+        if self.kind == "set":
+            if self.all:
+                raise ValueError("set without dump is for all dumps")
+            if nothing and not self.defaults:
+                raise ValueError("name a setting, or defaults")
+        elif not nothing or self.defaults:
+            raise ValueError(f"{self.kind} takes no settings")
+        elif (self.dump is None) != self.all:
+            raise ValueError("name a dump, or all")
+        return self
+
+
+Request: TypeAlias = "DumpRequest | ControlRequest"
 
 
 @dataclass(frozen=True)
@@ -90,21 +135,21 @@ class Malformed:
 
 def new_request_id() -> str:
     """Return a new id; ids sort by creation time."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:12]}"
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:8]}"
 
 
-def submit(store: Store, request: DumpRequest) -> str:
+def submit(store: Store, request: Request) -> str:
     """Submit a request, durable on return. Returns its id."""
     store.put(request_path(request.id), request.model_dump_json(exclude_none=True, indent=1).encode())
     return request.id
 
 
-def read_pending(store: Store, known: Container[str] = ()) -> list[DumpRequest | Malformed]:
+def read_pending(store: Store, known: Container[str] = ()) -> list[Request | Malformed]:
     """Read the first waiting requests, in the order of their ids, except those `known`.
 
     A Spark job's folder is read only when it is complete. Bounded, no matter how many wait.
     """
-    found: list[DumpRequest | Malformed] = []
+    found: list[Request | Malformed] = []
     size = 0
     for request_id, paths in _objects(store).items():
         if len(found) >= MOST_AT_ONCE or size >= MOST_BYTES:
@@ -125,13 +170,13 @@ def pending_ids(store: Store) -> set[str]:
     return set(_objects(store))
 
 
-def discard(store: Store, request: DumpRequest | Malformed) -> None:
+def discard(store: Store, request: Request | Malformed) -> None:
     """Remove a request; does nothing if it is gone, or another has taken its name since."""
     for path in _unchanged(store, request):
         store.delete(path)
 
 
-def reject(store: Store, request: DumpRequest | Malformed, reason: str) -> None:
+def reject(store: Store, request: Request | Malformed, reason: str) -> None:
     """Move a request to ``rejected/``, as much of it as can be read, with the reason beside it."""
     paths = _unchanged(store, request)
     if paths:
@@ -146,7 +191,7 @@ def reject(store: Store, request: DumpRequest | Malformed, reason: str) -> None:
         store.delete(path)
 
 
-def _unchanged(store: Store, request: DumpRequest | Malformed) -> list[str]:
+def _unchanged(store: Store, request: Request | Malformed) -> list[str]:
     """Return the paths of a request that is still what was read."""
     paths = _objects(store).get(request.id, [])
     now = _read(store, request.id, paths)
@@ -182,14 +227,12 @@ def _is_being_written(paths: list[str]) -> bool:
     return bool(parts) and not any(part == "_SUCCESS" or part.startswith("_committed_") for part in parts)
 
 
-def _read(store: Store, request_id: str, paths: list[str]) -> DumpRequest | Malformed | None:
+def _read(store: Store, request_id: str, paths: list[str]) -> Request | Malformed | None:
     """Read one request; None if it is gone, or nothing of it is there yet."""
     return _read_sized(store, request_id, paths)[0]
 
 
-def _read_sized(
-    store: Store, request_id: str, paths: list[str]
-) -> tuple[DumpRequest | Malformed | None, int]:
+def _read_sized(store: Store, request_id: str, paths: list[str]) -> tuple[Request | Malformed | None, int]:
     """Read one request and count its bytes."""
     shown = sorted(path for path in paths if not _is_hidden(path))
     try:
@@ -211,9 +254,15 @@ def _content(store: Store, paths: list[str]) -> bytes | None:
     return b"".join(parts) if parts else None
 
 
-def _parse(request_id: str, content: bytes) -> DumpRequest | Malformed:
+class _Kind(BaseModel):
+    kind: Literal["dump", "pause", "resume", "cancel", "set"] = "dump"
+
+
+def _parse(request_id: str, content: bytes) -> Request | Malformed:
     try:
-        request = DumpRequest.model_validate_json(content)
+        kind = _Kind.model_validate_json(content).kind
+        model = DumpRequest if kind == "dump" else ControlRequest
+        request = model.model_validate_json(content)
     except ValidationError as error:
         problems = "; ".join(map(_problem, error.errors(include_url=False, include_input=False)[:5]))
         return Malformed(request_id, problems, hashlib.sha256(content).hexdigest()[:32])

@@ -9,7 +9,9 @@ from connector.capture.dump_queue import (
     KEYS_PER_CHUNK,
     DumpQueue,
 )
+from connector.capture.dump_schedule import DumpSchedule
 from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
+from connector.config import DumpConfig
 from connector.landing.manifest import DumpState
 from connector.schema import Column, TableName, TableSchema
 
@@ -18,7 +20,7 @@ SCHEMA = TableSchema(TableName("public", "items"), (Column("id", "bigint", "bigi
 
 @pytest.fixture
 def dumps() -> DumpQueue:
-    return DumpQueue([], epoch=1)
+    return DumpQueue([], epoch=1, schedule=DumpSchedule(DumpConfig(workers=64)))
 
 
 def plan(dumps: DumpQueue, upto: str | None) -> None:
@@ -40,7 +42,8 @@ def read(task: ReadTask, low: int = 90, high: int = 100, rows: int = 5) -> Finis
 def again(dumps: DumpQueue) -> DumpQueue:
     """The dumps as an agent finds them that starts from the last manifest."""
     states = [DumpState.model_validate_json(s.model_dump_json(exclude_none=True)) for s in dumps.snapshot()]
-    return DumpQueue(states, epoch=dumps.epoch, last_number=dumps.last_number)
+    schedule = DumpSchedule(dumps.schedule.config, dumps.schedule.control)
+    return DumpQueue(states, epoch=dumps.epoch, last_number=dumps.last_number, schedule=schedule)
 
 
 def test_ranges_leave_nothing_out_and_the_last_one_is_open(dumps: DumpQueue) -> None:
@@ -153,7 +156,7 @@ def test_a_chunk_of_an_epoch_that_ended_is_dropped_and_read_again(dumps: DumpQue
     dumps.restart_in_epoch(2)
     dumps.finished(read(old))
     assert dumps.take_committable(1 << 60, manifest=2) == []
-    dumps.resume()
+    dumps.log_opened()
     tasks = [take(dumps), take(dumps)]
     assert [(t.chunk, t.epoch) for t in tasks] == [(0, 2), (1, 2)]
 
@@ -187,17 +190,16 @@ def test_dumps_go_on_in_the_log_of_another_server_and_full_ones_begin_again(dump
     assert {state.epoch for state in (full, where)} == {2}
     assert {state.floor for state in (full, where)} == {None}
     assert dumps.next_task(0) is None
-    dumps.resume()
-    again = dumps.next_task(0)
-    assert isinstance(again, PlanTask)
-    assert (again.dump, again.after) == (full, None)
+    dumps.log_opened()
+    planning = [task for task in (dumps.next_task(0), dumps.next_task(0)) if isinstance(task, PlanTask)]
+    assert [(task.dump, task.after) for task in planning] == [(where, None), (full, None)]
 
 
 def test_nothing_is_handed_out_until_the_log_of_the_new_epoch_is_open(dumps: DumpQueue) -> None:
     dumps.restart_in_epoch(2)
     dumps.add(TableName.parse("public.items"), manifest=1)
     assert dumps.next_task(0) is None
-    dumps.resume()
+    dumps.log_opened()
     assert dumps.next_task(0) is not None
 
 
@@ -226,8 +228,7 @@ def test_a_request_is_known_by_its_id_and_content_and_no_two_dumps_share_an_id(d
     ]
     for request, part in asked * 2:
         dumps.add(SCHEMA.table, manifest=1, request=request, digest="d", part=part)
-    taken = dumps.accepted_digests()
-    known = [taken.get(name) == {"d"} for name in ("one", "two", "tw", "two.0", "one.1")]
+    known = [dumps.has_taken(name, "d") for name in ("one", "two", "tw", "two.0", "one.1")]
     assert known == [True, True, False, False, True]
     assert len({state.id for state in dumps.states}) == 14
     assert [state.id for state in dumps.states[:3]] == ["one", "two.0", "two.1"]

@@ -16,7 +16,7 @@ SCHEMA = schema_of("public.t", id="int")
 def workers_of(dumps: DumpQueue, tables: Tables) -> DumpWorkers:
     """Workers whose threads are not started."""
     nothing: Any = None
-    return DumpWorkers(nothing, dumps, nothing, tables.key, chunk_rows=10, workers=1)
+    return DumpWorkers(nothing, dumps, nothing, tables.key)
 
 
 def test_a_dump_that_quarantines_its_table_stays_active_until_the_quarantine_is_taken_over() -> None:

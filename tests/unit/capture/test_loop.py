@@ -475,7 +475,7 @@ def crash_behind_a_chunk(database: MemoryDatabase, store: MemoryStore) -> None:
         insert(database, 1001)
         submit(store, DumpRequest(tables=["public.items"]))
         wait_until(
-            lambda: agent.capture._dumps.lowest_high_watermark(), "a chunk waits for the log to be flushed"
+            lambda: agent.capture._dumps.has_committable(1 << 63), "a chunk waits for the log to be flushed"
         )
         database.crash()
         database.asynchronous = False
@@ -522,7 +522,7 @@ def test_a_chunk_is_kept_when_the_log_is_reopened_without_a_crash(
 def test_a_chunk_kept_over_a_crash_is_found(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DumpQueue, "requeue_uncommitted", DumpQueue.pause)
+    monkeypatch.setattr(DumpQueue, "requeue_uncommitted", DumpQueue.await_log)
     crash_behind_a_chunk(database, store)
     with pytest.raises(AssertionError):
         assert_every_cut_exact(store, database)

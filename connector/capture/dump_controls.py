@@ -1,0 +1,118 @@
+"""Carries out what is asked of dumps that there are: pause, resume, cancel, set.
+
+Each request sets a state and is not relative to one: obeyed twice, it has the same effect. It is effective
+from the next chunk on, and recorded, with the request's id, by the next manifest (`DumpQueue.recorded`); only
+then does its object go. A crash before that manifest leaves the object, and the next agent obeys it. A crash
+after it may leave the object too: the manifest names it as taken, so that an old pause is not obeyed again
+after a later resume.
+
+No chunk is lost or read twice for it: a paused dump keeps its planned ranges, and a chunk that is being read
+is finished and committed.
+
+A cancelled dump keeps what it has committed. If it was needed to make its table whole (the first one, or a
+repair), the table counts as not dumped, so no cut is exact until a full dump of it has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from connector.capture.dump_queue import DumpQueue
+from connector.capture.tables import Tables
+from connector.errors import RequestError
+from connector.landing.manifest import DumpSettings, DumpState, TakenRequest
+from connector.landing.requests import ControlRequest
+
+log = logging.getLogger(__name__)
+
+NAMED = 10
+"""How many dumps an error message names."""
+
+
+def carry_out(request: ControlRequest, dumps: DumpQueue, tables: Tables) -> None:
+    """Carry out a request, to be recorded by the next manifest; `RequestError` if there is no such dump."""
+    chosen = _chosen(request, dumps)
+    if request.kind == "set":
+        _set(request, dumps, chosen)
+    elif request.kind == "cancel":
+        for dump in chosen:
+            _cancel(dump, request, dumps, tables)
+    else:
+        _pause(chosen, dumps, request)
+    with dumps.changing() as schedule:
+        taken = [*schedule.control.taken, TakenRequest(id=request.id, digest=request.digest)]
+        schedule.control = schedule.control.model_copy(update={"taken": taken})
+    said = _said(request)
+    log.info("request %s: %s", request.id, said)
+    tables.notice(chosen[0].table if len(chosen) == 1 else None, "dump", said)
+
+
+def was_carried_out(request: ControlRequest, dumps: DumpQueue) -> bool:
+    """Return whether a request of this id and content has taken effect, so that it must not again."""
+    return TakenRequest(id=request.id, digest=request.digest) in dumps.schedule.control.taken
+
+
+def forget_removed(dumps: DumpQueue, removed: Sequence[TakenRequest]) -> None:
+    """Forget requests whose objects are gone."""
+    with dumps.changing() as schedule:
+        left = [taken for taken in schedule.control.taken if taken not in removed]
+        schedule.control = schedule.control.model_copy(update={"taken": left})
+
+
+def unknown_dump(asked: str, states: Sequence[DumpState]) -> RequestError:
+    """Build the error of a dump that does not exist or has ended; names those that have not."""
+    active = [f"{s.id} ({s.table})" for s in states if s.active]
+    ended = next((s for s in states if asked in (s.id, s.request)), None)
+    what = f"no dump {asked}" if ended is None else f"dump {asked} has ended ({ended.state})"
+    more = f" and {len(active) - NAMED} more" if len(active) > NAMED else ""
+    there_are = f"unfinished dumps: {', '.join(active[:NAMED])}{more}" if active else "no dump is unfinished"
+    return RequestError(f"{what}; {there_are}")
+
+
+def _chosen(request: ControlRequest, dumps: DumpQueue) -> list[DumpState]:
+    if request.dump is None:
+        return [s for s in dumps.states if s.active] if request.all else []
+    found = [s for s in dumps.states if s.active and request.dump in (s.id, s.request)]
+    if not found:
+        raise unknown_dump(request.dump, dumps.states)
+    return found
+
+
+def _pause(chosen: Sequence[DumpState], dumps: DumpQueue, request: ControlRequest) -> None:
+    paused = request.kind == "pause"
+    with dumps.changing() as schedule:
+        for dump in (d for d in chosen if d.paused != paused):
+            dump.paused = paused
+            schedule.restart_clock(dump)
+        if request.all:
+            schedule.control = schedule.control.model_copy(update={"pause_new": paused})
+
+
+def _set(request: ControlRequest, dumps: DumpQueue, chosen: Sequence[DumpState]) -> None:
+    def changed(before: DumpSettings | None) -> DumpSettings:
+        kept = DumpSettings() if request.defaults or before is None else before
+        return kept.changed(request.settings)
+
+    with dumps.changing() as schedule:
+        for dump in chosen:
+            dump.settings = changed(dump.settings)
+        if request.dump is None:
+            settings = changed(schedule.control.settings)
+            schedule.control = schedule.control.model_copy(update={"settings": settings})
+
+
+def _cancel(dump: DumpState, request: ControlRequest, dumps: DumpQueue, tables: Tables) -> None:
+    needed = dump.reason in ("initial", "repair")
+    dumps.end(dump, "cancelled", f"cancelled by request {request.id}")
+    if needed and dump.table in tables.states:
+        tables.update(dump.table, dumped=False)
+        tables.notice(dump.table, "dump", "its cuts are not exact until a full dump of it has ended")
+
+
+def _said(request: ControlRequest) -> str:
+    which = f"dump {request.dump}" if request.dump else "all dumps"
+    if request.kind != "set":
+        return f"{request.kind} {which}"
+    given = [f"{name} = {value}" for name, value in request.settings if value is not None]
+    return f"set {', '.join(['defaults'] * request.defaults + given)} for {which}"

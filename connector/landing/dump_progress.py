@@ -1,0 +1,69 @@
+"""How far a dump is, for people: of what a manifest records of it. Pure.
+
+Its state in the words of operators: queued, running, paused, done, failed, cancelled. Its share is that of the
+source's own estimate of the table's rows, of the given keys, or unknown (a predicate): an estimate that is too
+low never shows as done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from connector.landing.manifest import DumpState
+
+State = Literal["queued", "running", "paused", "done", "failed", "cancelled"]
+
+STATES: dict[str, State] = {
+    "waiting": "queued",
+    "running": "running",
+    "complete": "done",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+NEARLY = 0.99
+"""The share that an unfinished dump shows at most."""
+
+
+@dataclass(frozen=True)
+class DumpProgress:
+    """A dump's state and why; `share` 0 to 1, rows per second, and seconds left, each None if unknown."""
+
+    state: State
+    why: str | None = None
+    share: float | None = None
+    rows_per_second: float | None = None
+    seconds_left: float | None = None
+
+
+def progress_of(dump: DumpState, held_back: str | None = None) -> DumpProgress:
+    """Return how far a dump is; `held_back`: why the agent reads no chunks for now, if it does not."""
+    if not dump.active:
+        share = 1.0 if dump.state == "complete" else _share(dump)
+        return DumpProgress(STATES[dump.state], dump.error, share, _mean_rate(dump), None)
+    if dump.paused:
+        return DumpProgress("paused", None, _share(dump))
+    if dump.xid_barrier is not None:
+        return DumpProgress("queued", f"waiting for transactions with an xid below {dump.xid_barrier}")
+    why = f"held back: {held_back}" if held_back else None
+    rate = None if held_back else dump.rows_per_second
+    return DumpProgress(STATES[dump.state], why, _share(dump), rate, _seconds_left(dump, rate))
+
+
+def _share(dump: DumpState) -> float | None:
+    if not dump.rows_estimate or dump.kind == "where":
+        return None
+    return min(dump.rows / dump.rows_estimate, NEARLY)
+
+
+def _seconds_left(dump: DumpState, rate: float | None) -> float | None:
+    left = (dump.rows_estimate or 0) - dump.rows
+    return round(left / rate, 1) if rate and left > 0 and dump.kind != "where" else None
+
+
+def _mean_rate(dump: DumpState) -> float | None:
+    if dump.started_at is None or dump.finished_at is None:
+        return None
+    seconds = (dump.finished_at - dump.started_at).total_seconds()
+    return round(dump.rows / seconds, 1) if seconds > 0 else None
