@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from pydantic import ValidationError
-
 from connector.capture.layout_history import LayoutVersion, layout_history
 from connector.capture.loop import Capture, Progress
 from connector.capture.manifest_history import ManifestHistory, check_identity
@@ -42,7 +40,6 @@ from connector.landing.consumers import read_consumers
 from connector.landing.lease import Holder, Lease, read_lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
-from connector.landing.requests import DumpRequest, submit
 from connector.schema import TableName
 from connector.signals import stopped_by_signals
 from connector.source import Finding, Source, unfit_tables
@@ -241,23 +238,8 @@ def newest(config: Config) -> Manifest:
     return manifest
 
 
-def request_dump(
-    config: Config, tables: list[str] | None, where: str | None = None, keys: list[list[str]] | None = None
-) -> str:
-    """Leave a dump request in the landing zone for the agent, and return its id.
-
-    `tables` None: all. `RequestError` if a table is not captured.
-    """
-    captured = newest(config).tables
-    names = None if tables is None else [_captured_name(text, captured) for text in tables]
-    try:
-        request = DumpRequest(tables=names, where=where, keys=keys)
-    except ValidationError as error:
-        raise RequestError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from error
-    return submit(open_store(config.landing, config.source.name, patient=False), request)
-
-
-def _captured_name(text: str, captured: Collection[TableName]) -> TableName:
+def captured_name(text: str, captured: Collection[TableName]) -> TableName:
+    """Parse the name of a captured table; `RequestError`, with the nearest one, for another."""
     try:
         name = TableName.parse(text)
     except ValueError as error:
@@ -276,7 +258,7 @@ def layouts_of(config: Config, table: str) -> list[LayoutVersion]:
     `RequestError` for an unknown table, and for one that never had a layout that can be captured.
     """
     manifest = newest(config)
-    name = _captured_name(table, manifest.tables)
+    name = captured_name(table, manifest.tables)
     found = layout_history(open_store(config.landing, config.source.name, patient=False), manifest, name)
     if not found:
         state = manifest.tables[name]

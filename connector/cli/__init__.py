@@ -15,6 +15,7 @@ import typer
 
 from connector import __version__
 from connector.cli.agent import agent_commands
+from connector.cli.dumps import dump_commands
 from connector.cli.maintain import maintain_commands
 from connector.cli.merge import merge_commands
 from connector.cli.printing import close_broken_pipe, err, fail, out
@@ -30,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(agent_commands)
+app.add_typer(dump_commands)
 app.add_typer(merge_commands)
 app.add_typer(maintain_commands)
 

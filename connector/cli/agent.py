@@ -1,11 +1,10 @@
-"""The agent's commands: check, run, dump, dumps, schema, status."""
+"""The agent's commands: check, run, schema, status."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +14,6 @@ from rich.text import Text
 
 from connector.cli.printing import ConfigOption, JsonOption, VerboseOption, escape, log_to_stderr, out, when
 from connector.config import load
-from connector.errors import ConfigurationError, RequestError
-from connector.landing.manifest import DumpState
 from connector.signals import stopped_by_signals
 
 if TYPE_CHECKING:
@@ -64,93 +61,6 @@ def run(config: ConfigOption, verbose: VerboseOption = False) -> None:
         progress.dumped_rows,
         progress.manifests,
     )
-
-
-@agent_commands.command(
-    epilog="Example: deltatide dump -c shop.toml public.orders --where \"status = 'open'\""
-)
-def dump(
-    config: ConfigOption,
-    tables: Annotated[list[str] | None, typer.Argument(help="Tables, as namespace.table.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All captured tables.")] = False,
-    where: Annotated[
-        str | None, typer.Option(help="Only rows that match this condition, in the source's SQL dialect.")
-    ] = None,
-    keys: Annotated[
-        str | None,
-        typer.Option(
-            help='Only these keys: "1,2,3", or a JSON array of keys (arrays for keys of several columns).'
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Ask the running agent to dump existing rows while the log keeps flowing."""
-    from connector.agent import request_dump
-
-    if bool(tables) == everything:
-        raise ConfigurationError("name tables, or pass --all", hint="deltatide dump --help")
-    if where is not None and keys is not None:
-        raise ConfigurationError("--where and --keys can't be combined", hint="request two dumps")
-    wanted = parse_keys(keys) if keys is not None else None
-    request_id = request_dump(load(config), tables, where, wanted)
-    if as_json:
-        print(json.dumps({"id": request_id}))
-    else:
-        out.print(f"requested dump {request_id}; check its progress with: deltatide dumps")
-
-
-def parse_keys(text: str) -> list[list[str]]:
-    """Parse the keys of ``--keys``: ``1,2,3`` or JSON; each key becomes a list of source text values."""
-    if not text.lstrip().startswith("["):
-        return [[part.strip()] for part in text.split(",") if part.strip()]
-    try:
-        values = json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
-    except json.JSONDecodeError as error:
-        raise RequestError(f"--keys is not JSON: {error.msg} at column {error.colno}") from error
-    except RecursionError as error:
-        raise RequestError("--keys is nested too deeply") from error
-    return [[_key_value(v) for v in (key if isinstance(key, list) else [key])] for key in values]
-
-
-def _key_value(value: Any) -> str:
-    """Return a JSON value as the source's text; numbers keep their digits."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return value
-    raise RequestError(f"--keys holds {json.dumps(value)[:50]}, which is not a key value")
-
-
-@agent_commands.command(epilog="Example: deltatide dumps -c shop.toml")
-def dumps(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """List dumps: what was requested, and their progress."""
-    from connector.agent import newest
-
-    states = newest(load(config)).dumps
-    if as_json:
-        print(json.dumps([s.model_dump(mode="json", exclude={"open", "keys"}) for s in states], indent=2))
-    else:
-        print_dumps(states)
-
-
-def print_dumps(states: Sequence[DumpState]) -> None:
-    """Print dumps as a table."""
-    table = Table(
-        "dump", "table", "kind", "reason", "state", "chunks", "rows", "estimated rows", "finished", box=None
-    )
-    for s in states:
-        table.add_row(
-            escape(s.id), escape(str(s.table)), s.kind, s.reason, escape(_state_of(s)),
-            f"{s.chunks:,}", f"{s.rows:,}",
-            "" if s.rows_estimate is None else f"{s.rows_estimate:,}", when(s.finished_at),
-        )  # fmt: skip
-    out.print(table)
-
-
-def _state_of(dump: DumpState) -> str:
-    if dump.xid_barrier is not None and dump.active:
-        return f"waiting for transactions with an xid below {dump.xid_barrier}"
-    return dump.error or dump.state
 
 
 @agent_commands.command(epilog="Example: deltatide schema -c shop.toml public.orders")

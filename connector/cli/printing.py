@@ -67,6 +67,16 @@ def visible(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def duration(seconds: float) -> str:
+    """Format a duration in its two largest units, as in ``2 d 4 h`` or ``35 s``."""
+    parts: list[str] = []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(round(seconds), length)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
 def when(at: datetime | None) -> str:
     """Format an instant in UTC."""
     return "" if at is None else f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}Z"

@@ -1,8 +1,8 @@
 """How far a dump is, for people: of what a manifest records of it. Pure.
 
-Its state in the words of operators: queued, running, paused, done, failed, cancelled. Its share is that of the
-source's own estimate of the table's rows, of the given keys, or unknown (a predicate): an estimate that is too
-low never shows as done.
+Its state is in the words of operators: queued, running, paused, done, failed, cancelled. Its share is that of
+the source's own estimate of the table's rows, of the given keys, or unknown (a predicate). An estimate that
+is too low never shows as done.
 """
 
 from __future__ import annotations

@@ -139,8 +139,14 @@ def new_request_id() -> str:
 
 
 def submit(store: Store, request: Request) -> str:
-    """Submit a request, durable on return. Returns its id."""
-    store.put(request_path(request.id), request.model_dump_json(exclude_none=True, indent=1).encode())
+    """Submit a request, durable on return. Returns its id.
+
+    One whose id was chosen holds no time unless one was given, too: sent again, it is the same request.
+    """
+    given = request.model_fields_set
+    time_unsaid = {"requested_at"} if "id" in given and "requested_at" not in given else set()
+    body = request.model_dump_json(exclude_none=True, exclude=time_unsaid, indent=1)
+    store.put(request_path(request.id), body.encode())
     return request.id
 
 

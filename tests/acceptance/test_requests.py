@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def test_dumps_on_request_land_what_was_asked_for(place: Installation) -> None:
         with pytest.raises(AssertionError, match="things: 1 of 998 rows missing, 2 too many"):
             assert_landed(place, "things")  # 2 is a ghost, and 5 is stale
         assert set(dumped(place, agent, "--all")) == {"things", "others"}
-        assert [d["state"] for d in place.json("dumps")] == ["complete"] * 6
+        assert [d["state"] for d in place.json("dumps")] == ["done"] * 6
     assert_landed(place, "things", "others")
 
 
@@ -83,7 +84,7 @@ def test_dumps_on_request_heal_what_was_asked_for(drifted: Installation, spark: 
         assert set(dumped(place, agent, "--all")) == {"things", "others"}
         merge(spark, place)
         listed = place.json("dumps")
-        assert [d["state"] for d in listed] == ["complete"] * 6
+        assert [d["state"] for d in listed] == ["done"] * 6
     assert things(place) == {3: "healed", 4: "healed", 5: "healed", 6: "v"}
     assert_lake(place, "things", "others")
     assert_landed(place, "things", "others")
@@ -106,3 +107,52 @@ def test_a_request_that_can_t_be_carried_out_ends_alone(place: Installation) -> 
         assert done.state == "complete"
         assert place.run("status").returncode == 0
     assert_landed(place, "things")
+
+
+@pytest.mark.only_postgres
+@pytest.mark.only_mariadb
+def test_dumps_under_control_while_they_run(place: Installation, tmp_path: Path) -> None:
+    create_things(place)
+    place.configure(dump={"chunk_rows": 10, "workers": 1})
+    with place.agent() as agent:
+        place.wait_dumped(agent)
+        place.run("set", "--delay-seconds", "0.2")
+        wait_set(place, agent, "delay_seconds 0.2")
+        request = place.json("dump", place.table("things"), "--id", "weekly")["id"]
+        agent.wait_until(lambda: (listed(place, request) or {"chunks": 0})["chunks"] > 2, "it has begun")
+        running = listed(place, request)
+        assert (running["state"], running["rows_per_second"] > 0) == ("running", True)
+        assert place.run("pause", request).returncode == 0
+        agent.wait_until(lambda: listed(place, request)["state"] == "paused", "it is paused")
+        file = tmp_path / "keys.txt"
+        file.write_text("".join(f"{n}\n" for n in range(100_000)))
+        done = dumped(place, agent, place.table("things"), "--keys-file", str(file))["things"]
+        assert (done.kind, done.state, done.rows) == ("keys", "complete", 100_000)
+    paused = listed(place, request)
+    with place.agent() as agent:
+        assert_message(place.run("cancel", "nope"), "no dump nope", f"{request} ({place.table('things')})")
+        assert_message(place.run("pause"), "--all", status=2)
+        assert_message(place.run("set"), "--defaults", status=2)
+        assert_message(place.run("set", "--workers", "0"), "--workers", status=2)
+        place.run("dump", place.table("things"), "--id", "weekly")  # sent twice
+        other = place.json("dump", place.table("things"))["id"]
+        agent.wait_until(lambda: listed(place, other), "the other is queued")
+        assert listed(place, request) == paused
+        assert place.run("cancel", other).returncode == 0
+        agent.wait_until(lambda: listed(place, other)["state"] == "cancelled", "it is cancelled")
+        place.run("set", request, "--chunk-rows", "500", "--delay-seconds", "0")
+        place.run("resume", "--all")
+        agent.wait_until(lambda: listed(place, request)["state"] == "done", "it is done")
+        assert listed(place, request)["chunks"] < 30
+        assert listed(place, request)["share"] == 1
+        place.run("set", "--defaults")
+        wait_set(place, agent, "delay_seconds 0.0")
+    assert_landed(place, "things")
+
+
+def listed(place: Installation, dump: str) -> Any:
+    return next((d for d in place.json("dumps") if d["id"] == dump), None)
+
+
+def wait_set(place: Installation, agent: Running, text: str) -> None:
+    agent.wait_until(lambda: text in place.run("dumps").stdout, "it is set")

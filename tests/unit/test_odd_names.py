@@ -14,7 +14,8 @@ from rich.text import Text
 
 from connector.agent import LakeStatus, Status, TableStatus
 from connector.cli import agent as commands
-from connector.cli.agent import parse_keys
+from connector.cli import dumps as dump_commands
+from connector.cli.dumps import parse_keys
 from connector.cli.printing import escape, log_to_stderr, visible
 from connector.errors import RequestError
 from connector.landing.manifest import DumpState
@@ -48,7 +49,8 @@ def printed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     console = Console(
         file=file, force_terminal=request.param, width=width, soft_wrap=True, highlight=False, emoji=False
     )
-    monkeypatch.setattr(commands, "out", console)
+    for module in (commands, dump_commands):
+        monkeypatch.setattr(module, "out", console)
     return file
 
 
@@ -60,7 +62,7 @@ def test_dumps_and_status_show_odd_names_within_the_line(odd: str, printed: io.S
         error=f"public.t: syntax error at or near {odd} " + "and so on " * 20, epoch=1,
         requested_at=datetime.now(timezone.utc), started_in=1,
     )  # fmt: skip
-    commands.print_dumps([state])
+    dump_commands.print_dumps([state])
     commands.print_status(status_of(table, odd))
     text = Text.from_ansi(printed.getvalue()).plain
     assert max(map(len, text.splitlines())) <= printed_width(printed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from connector.capture import dump_queue
 from connector.errors import PreconditionError, TransientError
 from connector.landing import requests
+from connector.landing.format import manifest_path
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, read_pending, submit
@@ -18,6 +20,8 @@ from connector.testing.memory_store import MemoryStore
 from tests.support.agents import Agent, Killed, ask, dump_of, insert
 from tests.support.cuts import manifests_in, read_events
 from tests.support.waiting import wait_until
+
+NOW = datetime.now(timezone.utc)
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 
@@ -83,18 +87,17 @@ def test_a_request_that_was_taken_up_before_a_crash_is_not_taken_up_again(
 def test_a_request_that_is_sent_twice_runs_once_and_other_content_is_another(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
-    again = DumpRequest(id="nightly", tables=["public.items"])
     with Agent(database, store) as agent:
         agent.wait_dumped()
         for _ in range(2):
-            submit(store, again)
+            submit(store, DumpRequest(id="nightly", tables=["public.items"]))
             wait_until(lambda: not read_pending(store), "the request is removed")
             newest = agent.wait_dumped()
         assert dumps_for(newest, "nightly") == 1
-        submit(store, DumpRequest(id="nightly", tables=["public.items"]))
-        agent.wait(lambda m: dumps_for(m, "nightly") == 2, "it is another time")
+        submit(store, DumpRequest(id="nightly", tables=["public.items"], requested_at=NOW))
+        agent.wait(lambda m: dumps_for(m, "nightly") == 2, "another is taken up")
         agent.wait_dumped()
-    submit(store, again)
+    submit(store, DumpRequest(id="nightly", tables=["public.items"]))
     submit(store, DumpRequest(id="other", tables=["public.parts"]))
     with Agent(database, store) as agent:
         agent.wait(lambda m: dumps_for(m, "other") == 1, "the other one is taken up after a restart")
@@ -324,3 +327,15 @@ def test_rows_that_the_merge_asked_for_are_read_only_when_their_commit_is_visibl
     files = [f for m in manifests_in(store) for f in m.files if f.dump == request.id]
     assert [e.op for f in files for e in read_events(store, f)] == ["dump"]
     assert done.exact
+
+
+def test_a_hundred_thousand_keys_are_in_no_manifest(database: MemoryDatabase, store: MemoryStore) -> None:
+    with Agent(database, store) as agent:
+        before = agent.wait_dumped().number
+        agent.pause_seconds = 0.5  # each look reads the keys
+        asked = ask(agent, store, tables=["public.items"], keys=[[str(n)] for n in range(100_000)])
+    done = asked.dumps[-1]
+    assert (done.chunks, done.rows, done.rows_estimate) == (100, 100_000, 100_000)
+    sizes = [len(store.read(manifest_path(n)) or b"") for n in range(before + 1, asked.number)]
+    assert sizes
+    assert max(sizes) < 60_000
