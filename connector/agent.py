@@ -43,6 +43,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.schema import TableName
 from connector.signals import stopped_by_signals
 from connector.source import Finding, Source, unfit_tables
+from connector.source_load import LoadGauge
 from connector.store.factory import open_store
 from connector.store.probe import probe
 from connector.store.protocol import Store
@@ -59,6 +60,17 @@ def open_source(config: Config) -> Source:
     from connector.mysql.source import MysqlSource
 
     return MysqlSource(config.source, config.tables)
+
+
+def open_gauge(config: Config) -> LoadGauge:
+    """Open what measures the load of the configured source, over a connection of its own."""
+    if config.source.kind == "postgres":
+        from connector.postgres.load import PostgresGauge
+
+        return PostgresGauge(config.source)
+    from connector.mysql.server import MysqlGauge
+
+    return MysqlGauge(config.source)
 
 
 def check(config: Config) -> list[Finding]:
@@ -150,7 +162,9 @@ def run(config: Config) -> Progress:
     source = open_source(config)
     lease = _acquire_lease(config, store)
     try:
-        capture = Capture(source, store, config, term=lease.term, unfit=unfit_tables(findings))
+        gauge = functools.partial(open_gauge, config)
+        unfit = unfit_tables(findings)
+        capture = Capture(source, store, config, term=lease.term, unfit=unfit, open_gauge=gauge)
 
         def stop(number: signal.Signals) -> None:
             log.info("%s: landing and committing what was read", number.name)

@@ -183,6 +183,23 @@ class DumpConfig(_Section):
     rows_per_second: int = Field(default=0, ge=0)
 
 
+class LimitsConfig(_Section):
+    """``[limits]``: no further chunk of a dump is read while the source's load is above one; 0: no limit.
+
+    PostgreSQL: `active_sessions` (but the agent's own), `standby_lag_mib` (log that the furthest standby has
+    not replayed), `slot_lag_mib` (log that the agent has not confirmed). MySQL and MariaDB:
+    `threads_running`, `replica_lag_seconds` (of the server at hand, if it is a replica). `store_seconds`:
+    what a small read takes.
+    """
+
+    active_sessions: float = Field(default=100.0, ge=0, allow_inf_nan=False)
+    standby_lag_mib: float = Field(default=1024.0, ge=0, allow_inf_nan=False)
+    slot_lag_mib: float = Field(default=4096.0, ge=0, allow_inf_nan=False)
+    threads_running: float = Field(default=100.0, ge=0, allow_inf_nan=False)
+    replica_lag_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    store_seconds: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+
+
 class LakeConfig(_Section):
     """``[lake]``: where the Delta tables live: under a url, or in a schema of a catalog.
 
@@ -233,6 +250,7 @@ class Config(_Section):
     source: SourceConfig
     landing: LandingConfig
     dump: DumpConfig = DumpConfig()
+    limits: LimitsConfig = LimitsConfig()
     lake: LakeConfig | None = None
     merge: MergeConfig = MergeConfig()
     maintain: MaintainConfig = MaintainConfig()

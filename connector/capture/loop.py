@@ -1,8 +1,8 @@
 """The capture loop: read -> batch -> land -> commit -> confirm. Read this file first.
 
 One thread reads the log and commits; another decodes and lands segments; the dump workers land chunks
-alongside. Further threads renew the lease (`connector.agent`), fetch requests (`request_intake`) and watch
-the catalog (`catalog_watcher`).
+alongside. Further threads renew the lease (`connector.agent`), fetch requests (`request_intake`), watch the
+catalog (`catalog_watcher`) and the source's load (`connector.source_load`).
 
 Invariants, in the order of durability:
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from connector import failpoint
@@ -39,6 +39,7 @@ from connector.errors import LogOffError, TableError, TransientError
 from connector.landing.manifest import LandedFile
 from connector.schema import TableName
 from connector.source import CatalogSnapshot, LogReader, Source
+from connector.source_load import LoadGauge, LoadWatcher
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,10 @@ UNBLOCK_SECONDS = 0.5
 
 @dataclass
 class Progress:
-    """Figures of this run, for the lease's status and the final line; written by the capture loop alone."""
+    """Figures of this run, for the lease's status and the final line. Each is written by one thread.
+
+    `dumps_held_back`: why no chunks are read for now.
+    """
 
     changes: int = 0
     dumped_rows: int = 0
@@ -66,12 +70,14 @@ class Progress:
     reconnects: int = 0
     behind_bytes: int = 0
     position: int = 0
+    dumps_held_back: str | None = None
 
 
 class Capture:
     """One source's capture, from start to stop. `run` blocks; `stop` may be called from a signal handler.
 
-    `unfit`: tables that a check found unfit; they are quarantined, the others are captured.
+    `unfit`: tables that a check found unfit; they are quarantined, the others are captured. `open_gauge`
+    opens what measures the source's load; without it dumps hold back for nothing but a slow store.
     """
 
     def __init__(
@@ -82,11 +88,12 @@ class Capture:
         *,
         term: int = 1,
         unfit: Sequence[TableError] = (),
+        open_gauge: Callable[[], LoadGauge] | None = None,
     ) -> None:
         self.progress = Progress()
         self._source, self._store, self._config = source, store, config
         self._stopping = threading.Event()
-        self._unfit = unfit
+        self._unfit, self._open_gauge = unfit, open_gauge
         self._manifest_history = ManifestHistory(store, term, self._stopping)
         self._lander = Lander(store)
         self._failure: BaseException | None = None
@@ -138,16 +145,28 @@ class Capture:
         self._intake = RequestIntake(self._store, self._source, self._dumps, self._tables)
         self._workers = DumpWorkers(self._source, self._dumps, self._lander, self._tables.key)
         self._watch = CatalogWatcher(self._source, self._tables.fingerprints)
+        self._load = LoadWatcher(
+            self._open_gauge, self._store, self._config.limits, self._has_unfinished_dumps, self._hold_back
+        )
         self._dumps.await_log()
         try:
+            self._load.start()
             self._workers.start()
             self._intake.start()
             self._watch.start()
             self._follow_until_stopped()
         finally:
+            self._load.stop()
             self._watch.stop()
             self._intake.stop()
             self._workers.stop(timeout=5)
+
+    def _has_unfinished_dumps(self) -> bool:
+        return any(dump.active for dump in self._dumps.states)
+
+    def _hold_back(self, reason: str | None) -> None:
+        self.progress.dumps_held_back = reason
+        self._dumps.hold_back(reason)
 
     def _follow_until_stopped(self) -> None:
         attempt = 0
@@ -263,7 +282,8 @@ class Capture:
         return min(PATIENCE_SECONDS, max(flush_seconds - pending, 0.001))
 
     def _raise_failure(self) -> None:
-        if error := self._failure or self._workers.failure or self._intake.failure or self._watch.failure:
+        threads = (self._workers, self._intake, self._watch, self._load)
+        if error := next((e for e in (self._failure, *(t.failure for t in threads)) if e), None):
             raise error
         self._watch.raise_if_blind()
 

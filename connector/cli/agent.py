@@ -144,6 +144,8 @@ def print_status(status: Status) -> None:
         "exact": status.exact,
         "gaps": status.gaps,
     }
+    if held_back := status.figures.get("dumps_held_back"):
+        figures["dumps"] = f"held back: {held_back}"
     for name, value in figures.items():
         out.print(f"{name:<12} {escape(str(value))}")
     table = Table("table", "state", "dumped", "active dumps", "reason", box=None)

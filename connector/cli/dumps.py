@@ -52,7 +52,7 @@ def dump(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the running agent to dump existing rows while the log keeps flowing."""
-    from connector.dump_requests import request_dump
+    from connector.control.dump_requests import request_dump
 
     if bool(tables) == everything:
         raise ConfigurationError("name tables, or pass --all", hint="deltatide dump --help")
@@ -109,7 +109,7 @@ def _key_value(value: Any, name: str) -> str:
 @dump_commands.command(epilog="Example: deltatide dumps -c shop.toml")
 def dumps(config: ConfigOption, as_json: JsonOption = False) -> None:
     """List dumps: what was requested, their state and progress, and the settings that hold."""
-    from connector.dump_requests import list_dumps
+    from connector.control.dump_requests import list_dumps
 
     listed = list_dumps(load(config))
     if as_json:
@@ -193,7 +193,7 @@ def _control(
     everything: bool,
     as_json: bool,
 ) -> None:
-    from connector.dump_requests import request_control
+    from connector.control.dump_requests import request_control
 
     if (dump is None) != everything:
         raise ConfigurationError("name a dump, or pass --all", hint=f"deltatide {kind} --help")
@@ -225,7 +225,7 @@ def set_(
     as_json: JsonOption = False,
 ) -> None:
     """Change how fast dumps are read, while they run; kept over restarts."""
-    from connector.dump_requests import request_control
+    from connector.control.dump_requests import request_control
 
     settings = {
         "chunk_rows": chunk_rows,

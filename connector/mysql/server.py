@@ -1,4 +1,4 @@
-"""The kind of server, and the files of its binary log. The flavor is detected, never configured.
+"""The kind of server, the files of its binary log, and its load. The flavor is detected, never configured.
 
 Invariant: a position (`pack_position`) is only made from offsets below 4 GiB. A file exceeds that only within
 one transaction, after which the server moves on to the next file.
@@ -7,6 +7,7 @@ one transaction, after which the server moves on to the next file.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,10 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
+from connector.config import SourceConfig
 from connector.errors import LogOffError
 from connector.mysql.codec.segment import pack_position
-from connector.mysql.connection import row, rows
+from connector.mysql.connection import close, connect, driver_errors, row, rows
 from connector.position import format_position
 
 MAX_OFFSET = (1 << 32) - 1
@@ -104,6 +106,15 @@ def is_replica(connection: Connection[Any]) -> bool | None:
     A stopped one goes on later; only RESET REPLICA ALL ends it. Members of a group replicate what any of them
     is told to write, so its channels do not count.
     """
+    found = _channels(connection)
+    if found is None:
+        return None
+    names = [str(channel.get("Channel_Name", "")) for channel in found]
+    return any(not name.startswith("group_replication_") for name in names)
+
+
+def _channels(connection: Connection[Any]) -> list[dict[str, Any]] | None:
+    """Return the state of each replication channel; None if we may not ask."""
     for statement in _SHOW_CHANNELS:
         with connection.cursor(DictCursor) as cursor:
             try:
@@ -114,9 +125,32 @@ def is_replica(connection: Connection[Any]) -> bool | None:
                 if error.args[0] in _REFUSED:
                     return None
                 raise
-            names = [str(channel.get("Channel_Name", "")) for channel in cursor.fetchall()]
-            return any(not name.startswith("group_replication_") for name in names)
+            return list(cursor.fetchall())
     return None
+
+
+class MysqlGauge:
+    """Measures a server's load, over a session of its own; a `connector.source_load.LoadGauge`."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._connection = connect(config.url.get_secret_value(), f"deltatide {config.name}")
+
+    def measure(self) -> Mapping[str, float]:
+        """Return the threads that run, ours included, and on a replica how far it is behind, in seconds.
+
+        A primary does not know how far its replicas are behind.
+        """
+        with driver_errors("measuring the server's load"):
+            running = row(self._connection, "SHOW GLOBAL STATUS LIKE 'Threads_running'")
+            channels = _channels(self._connection) or []
+        lags = [c.get("Seconds_Behind_Source", c.get("Seconds_Behind_Master")) for c in channels]
+        found = {"threads_running": float(running[1])} if running else {}
+        known = [float(lag) for lag in lags if lag is not None]
+        return found | ({"replica_lag_seconds": max(known)} if known else {})
+
+    def close(self) -> None:
+        """Close the session; never raises."""
+        close(self._connection)
 
 
 def is_primary(connection: Connection[Any]) -> bool:

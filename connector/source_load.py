@@ -1,0 +1,122 @@
+"""Holds dumps back while the source suffers, or the store is slow; the log is read on.
+
+A thread measures the load at intervals, over a connection of its own, while dumps are unfinished. A figure
+above its limit (``[limits]``) holds dumps back: no further chunk is read until a later measurement finds all
+of them at or below. That is not recorded: each agent measures for itself, and says why in its lease.
+
+A source that does not answer, for want of connections or time, suffers too. One that refuses what is asked is
+not watched, and that is logged once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from connector.config import LimitsConfig
+from connector.errors import OperatorError, TransientError
+from connector.landing.format import LEASE
+from connector.store.protocol import Store
+
+log = logging.getLogger(__name__)
+
+MEASURE_SECONDS = 5.0
+"""Seconds between measurements: a few chunks of the default size."""
+
+
+class LoadGauge(Protocol):
+    """Measures a source's load, over a connection of its own."""
+
+    def measure(self) -> Mapping[str, float]:
+        """Return figures by the names of their limits; absent: not known, or there is none."""
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+
+
+class LoadWatcher:
+    """A thread that measures, and calls `hold_back` with the reason, or None, when that changes.
+
+    `busy` returns whether there is anything to hold back. `failure` holds the error that ended the thread.
+    """
+
+    def __init__(
+        self,
+        open_gauge: Callable[[], LoadGauge] | None,
+        store: Store,
+        limits: LimitsConfig,
+        busy: Callable[[], bool],
+        hold_back: Callable[[str | None], None],
+    ) -> None:
+        self.failure: BaseException | None = None
+        self.reason: str | None = None
+        self._open_gauge, self._store, self._limits = open_gauge, store, limits
+        self._busy, self._hold_back = busy, hold_back
+        self._gauge: LoadGauge | None = None
+        self._reported: set[str] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._tell(self.why() if self._busy() else None)
+                self._stopping.wait(MEASURE_SECONDS)
+        except BaseException as error:  # handed to the capture loop, which raises it
+            self.failure = error
+        finally:
+            self._close_gauge()
+
+    def why(self) -> str | None:
+        """Measure, and return why dumps should hold back; None if nothing is above its limit."""
+        limits = self._limits.model_dump()
+        try:
+            found = {**self._measure_source(), "store_seconds": self._measure_store()}
+        except TransientError as error:
+            self._close_gauge()
+            return f"the load can't be measured: {error}"
+        high = [name for name, value in found.items() if limits[name] and value > limits[name]]
+        return ", ".join(f"{n} is {found[n]:,.4g}, its limit is {limits[n]:,g}" for n in high) or None
+
+    def _measure_source(self) -> Mapping[str, float]:
+        if self._open_gauge is None:
+            return {}
+        try:
+            self._gauge = self._gauge or self._open_gauge()
+            return self._gauge.measure()
+        except OperatorError as error:
+            self._close_gauge()
+            text = f"dumps don't hold back when the source suffers: {error}"
+            if text not in self._reported:
+                self._reported.add(text)
+                log.warning("%s%s", text, f" ({error.hint})" if error.hint else "")
+            return {}
+
+    def _measure_store(self) -> float:
+        began = time.monotonic()
+        self._store.read(LEASE)
+        return time.monotonic() - began
+
+    def _tell(self, reason: str | None) -> None:
+        if (reason is None) != (self.reason is None):
+            log.warning("dumps hold back: %s", reason) if reason else log.info("dumps no longer hold back")
+        self.reason = reason
+        self._hold_back(reason)
+
+    def _close_gauge(self) -> None:
+        if self._gauge is not None:
+            self._gauge.close()
+            self._gauge = None

@@ -1,0 +1,71 @@
+"""A real server's load, as dumps hold back for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg2
+import pytest
+
+from connector.config import LimitsConfig, SourceConfig
+from connector.errors import PreconditionError
+from connector.postgres.load import PostgresGauge
+from connector.source_load import LoadWatcher
+from connector.testing.memory_store import MemoryStore
+from tests.support.postgres_source import source_of
+from tests.support.servers.postgres import Database
+from tests.support.waiting import wait_until
+
+
+def config_of(database: Database, url: str | None = None) -> SourceConfig:
+    return source_of(database, url=url)._config
+
+
+@pytest.fixture
+def gauge(database: Database) -> Iterator[PostgresGauge]:
+    with closing(PostgresGauge(config_of(database))) as gauge:
+        yield gauge
+
+
+def test_sessions_that_run_a_statement_hold_dumps_back_and_the_agents_own_do_not(
+    database: Database, gauge: PostgresGauge
+) -> None:
+    limits = LimitsConfig(active_sessions=0.5, standby_lag_mib=0)
+    watch = LoadWatcher(lambda: gauge, MemoryStore(), limits, lambda: True, lambda _: None)
+    wait_until(lambda: watch.why() is None, "nobody else runs anything")
+    with closing(database.connect()) as session:
+        sleeping = threading.Thread(target=_sleep, args=(session,))
+        sleeping.start()
+        wait_until(watch.why, "the statement is seen")
+        assert str(watch.why()).startswith("active_sessions is ")
+        session.cancel()
+        sleeping.join()
+
+
+def _sleep(session: psycopg2.extensions.connection) -> None:
+    with session.cursor() as cursor, pytest.raises(psycopg2.errors.QueryCanceled):
+        cursor.execute("SELECT pg_sleep(600)")
+
+
+def test_log_that_the_slot_keeps_is_measured(database: Database, gauge: PostgresGauge) -> None:
+    assert "slot_lag_mib" not in gauge.measure()
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [database.name])
+    before = gauge.measure()["slot_lag_mib"]
+    database.execute("CREATE TABLE t AS SELECT repeat('x', 1000) AS v FROM generate_series(1, 5000)")
+    assert gauge.measure()["slot_lag_mib"] > before + 4
+
+
+def test_a_role_that_sees_no_sessions_is_told_what_it_needs(database: Database) -> None:
+    role = f"blind_{database.name}"[:60]
+    database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    try:
+        url = f"postgresql://{role}:x@{database.url.partition('@')[2]}"
+        with closing(PostgresGauge(config_of(database, url))) as gauge:
+            with pytest.raises(PreconditionError, match="can't see other sessions") as found:
+                gauge.measure()
+            database.execute(str(found.value.hint))
+            assert gauge.measure()["active_sessions"] >= 0
+    finally:
+        database.execute(f"DROP ROLE {role}")
