@@ -41,7 +41,7 @@ from connector.landing.lease import Holder, Lease, read_lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.schema import TableName
-from connector.signals import stopped_by_signals
+from connector.signals import reloaded_by_signal, stopped_by_signals
 from connector.source import Finding, Source, unfit_tables
 from connector.source_load import LoadGauge
 from connector.store.factory import open_store
@@ -146,9 +146,10 @@ def _check_identity(newest: Manifest | None, source: Source) -> Finding:
     return Finding("history", "ok", f"resumes after manifest {newest.number}")
 
 
-def run(config: Config) -> Progress:
+def run(config: Config, load_config: Callable[[], Config] | None = None) -> Progress:
     """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until an error stops it (raised).
 
+    At SIGHUP it takes over what `load_config` returns (`Config.reloaded`).
     Waits for a store or a database that does not answer, at startup too.
     """
     store = open_store(config.landing, config.source.name)
@@ -164,13 +165,18 @@ def run(config: Config) -> Progress:
     try:
         gauge = functools.partial(open_gauge, config)
         unfit = unfit_tables(findings)
-        capture = Capture(source, store, config, term=lease.term, unfit=unfit, open_gauge=gauge)
+        capture = Capture(
+            source, store, config, term=lease.term, unfit=unfit, open_gauge=gauge, load_config=load_config
+        )
 
         def stop(number: signal.Signals) -> None:
             log.info("%s: landing and committing what was read", number.name)
             capture.stop()
 
-        with stopped_by_signals(stop), renewing_lease(lease, capture, config.landing.lease_seconds):
+        if load_config is not None:
+            capture.reload()  # the file may have changed while the lease was waited for
+        renewing = renewing_lease(lease, capture, config.landing.lease_seconds)
+        with stopped_by_signals(stop), reloaded_by_signal(capture.reload), renewing:
             capture.run()
         return capture.progress
     finally:

@@ -256,6 +256,24 @@ class Config(_Section):
     maintain: MaintainConfig = MaintainConfig()
     tables: dict[TableName, TableConfig] = Field(default_factory=dict)
 
+    def reloaded(self, new: Config) -> tuple[Config, list[str]]:
+        """Return this configuration with what a running agent takes over of a new one.
+
+        That is names and settings of tables, ``[dump]`` and ``[limits]``. Also return the names of the other
+        settings of the agent that differ: they need a restart.
+        """
+        named = {"tables": new.source.tables, "exclude": new.source.exclude}
+        source = self.source.model_copy(update=named)
+        taken = {"source": source, "dump": new.dump, "limits": new.limits, "tables": new.tables}
+        old_and_new = {"source": (source, new.source), "landing": (self.landing, new.landing)}
+        differ = [
+            f"{section}.{name}"
+            for section, (old, now) in old_and_new.items()
+            for name in type(old).model_fields
+            if getattr(old, name) != getattr(now, name)
+        ]
+        return self.model_copy(update=taken), differ
+
     def table(self, name: TableName) -> TableConfig:
         """Return a table's own settings, or the defaults."""
         return self.tables.get(name, TableConfig())

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C, for the commands that run until they are stopped."""
+"""SIGTERM and Ctrl-C, for the commands that run until they are stopped; SIGHUP, to reload."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ from contextlib import contextmanager
 from types import FrameType
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def reloaded_by_signal(reload: Callable[[], object]) -> Iterator[None]:
+    """Call `reload` at each SIGHUP. In the main thread only."""
+    before = signal.signal(signal.SIGHUP, lambda _number, _frame: reload())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from connector.config import SourceConfig
+from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
@@ -341,6 +341,9 @@ class Source(Protocol):
 
         Asked before anything else at a start and at each connect, so that no other failure hides it.
         """
+
+    def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
+        """Name tables anew; everything else in `config` is as it was. Only while no log is open."""
 
     def check(self) -> list[Finding]:
         """Check every precondition and report all; raises only when the database can't be reached."""

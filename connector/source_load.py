@@ -40,7 +40,8 @@ class LoadGauge(Protocol):
 class LoadWatcher:
     """A thread that measures, and calls `hold_back` with the reason, or None, when that changes.
 
-    `busy` returns whether there is anything to hold back. `failure` holds the error that ended the thread.
+    `limits` may be replaced. `busy` returns whether there is anything to hold back. `failure` holds the error
+    that ended the thread.
     """
 
     def __init__(
@@ -53,7 +54,8 @@ class LoadWatcher:
     ) -> None:
         self.failure: BaseException | None = None
         self.reason: str | None = None
-        self._open_gauge, self._store, self._limits = open_gauge, store, limits
+        self.limits = limits
+        self._open_gauge, self._store = open_gauge, store
         self._busy, self._hold_back = busy, hold_back
         self._gauge: LoadGauge | None = None
         self._reported: set[str] = set()
@@ -82,7 +84,7 @@ class LoadWatcher:
 
     def why(self) -> str | None:
         """Measure, and return why dumps should hold back; None if nothing is above its limit."""
-        limits = self._limits.model_dump()
+        limits = self.limits.model_dump()
         try:
             found = {**self._measure_source(), "store_seconds": self._measure_store()}
         except TransientError as error:

@@ -66,6 +66,25 @@ def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName])
             dumps.end(state, "cancelled", "the table is no longer captured")
 
 
+def end_dumps_of_quarantined(tables: Tables, dumps: DumpQueue) -> None:
+    """End the dumps of quarantined tables: a full dump releases them."""
+    for name, table in tables.states.items():
+        if table.state == "quarantined":
+            for state in dumps.active_of(name):
+                dumps.end(state, "failed", f"the table is quarantined: {table.reason}")
+
+
+def name_anew(source: Source, tables: Tables, dumps: DumpQueue, config: Config) -> set[TableName]:
+    """Capture the tables that a changed configuration names, while no log is open; return the new ones.
+
+    Those that it no longer names are left, and their dumps end; the dumps of others go on. `start_capturing`
+    makes this durable; an agent that starts before that finds the same by the configuration.
+    """
+    source.reconfigure(config.source, config.tables)
+    stop_capturing(tables, dumps, [name for name in tables.states if not config.source.captures(name)])
+    return source.tables().existing - tables.states.keys()
+
+
 def queue_initial_and_repair_dumps(
     source: Source,
     manifest_history: ManifestHistory,

@@ -26,7 +26,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from connector import failpoint
-from connector.capture.catalog_changes import repair_unlogged, start_capturing, stop_capturing
+from connector.capture.catalog_changes import (
+    end_dumps_of_quarantined,
+    name_anew,
+    repair_unlogged,
+    start_capturing,
+    stop_capturing,
+)
 from connector.capture.catalog_watcher import CatalogWatcher
 from connector.capture.dump_workers import DumpWorkers
 from connector.capture.lander import LandedSegment, Lander, Landings
@@ -35,7 +41,7 @@ from connector.capture.request_intake import RequestIntake
 from connector.capture.startup import begin_or_resume, ensure_log_continues, resume_point_of
 from connector.capture.tables import Repair
 from connector.config import Config
-from connector.errors import LogOffError, TableError, TransientError
+from connector.errors import ConfigurationError, LogOffError, RequestError, TableError, TransientError
 from connector.landing.manifest import LandedFile
 from connector.schema import TableName
 from connector.source import CatalogSnapshot, LogReader, Source
@@ -78,6 +84,7 @@ class Capture:
 
     `unfit`: tables that a check found unfit; they are quarantined, the others are captured. `open_gauge`
     opens what measures the source's load; without it dumps hold back for nothing but a slow store.
+    `load_config` reads the configuration again, for `reload`.
     """
 
     def __init__(
@@ -89,11 +96,13 @@ class Capture:
         term: int = 1,
         unfit: Sequence[TableError] = (),
         open_gauge: Callable[[], LoadGauge] | None = None,
+        load_config: Callable[[], Config] | None = None,
     ) -> None:
         self.progress = Progress()
         self._source, self._store, self._config = source, store, config
         self._stopping = threading.Event()
-        self._unfit, self._open_gauge = unfit, open_gauge
+        self._unfit, self._open_gauge, self._load_config = unfit, open_gauge, load_config
+        self._reload_asked = self._named_anew = False
         self._manifest_history = ManifestHistory(store, term, self._stopping)
         self._lander = Lander(store)
         self._failure: BaseException | None = None
@@ -108,6 +117,10 @@ class Capture:
     def stop(self) -> None:
         """Ask for a graceful end: what has been read is landed, committed and confirmed first."""
         self._stopping.set()
+
+    def reload(self) -> None:
+        """Ask to take over a changed configuration; may be called from a signal handler."""
+        self._reload_asked = True
 
     def fail(self, error: BaseException) -> None:
         """End at once with this error and without another commit (the lease is lost)."""
@@ -142,12 +155,11 @@ class Capture:
         return False
 
     def _capture(self) -> None:
-        self._intake = RequestIntake(self._store, self._source, self._dumps, self._tables)
+        self._intake = RequestIntake(self._store, self._source, self._dumps, self._tables, self._take_config)
         self._workers = DumpWorkers(self._source, self._dumps, self._lander, self._tables.key)
         self._watch = CatalogWatcher(self._source, self._tables.fingerprints)
-        self._load = LoadWatcher(
-            self._open_gauge, self._store, self._config.limits, self._has_unfinished_dumps, self._hold_back
-        )
+        busy = lambda: any(dump.active for dump in self._dumps.states)  # noqa: E731
+        self._load = LoadWatcher(self._open_gauge, self._store, self._config.limits, busy, self._hold_back)
         self._dumps.await_log()
         try:
             self._load.start()
@@ -160,9 +172,6 @@ class Capture:
             self._watch.stop()
             self._intake.stop()
             self._workers.stop(timeout=5)
-
-    def _has_unfinished_dumps(self) -> bool:
-        return any(dump.active for dump in self._dumps.states)
 
     def _hold_back(self, reason: str | None) -> None:
         self.progress.dumps_held_back = reason
@@ -191,6 +200,9 @@ class Capture:
         """Follow the log over one connection, from the newest manifest's position."""
         self._source.ensure_logging()
         ensure_log_continues(self._source, self._manifest_history, self._tables, self._dumps, self._config)
+        if self._named_anew:
+            self._tables_to_start |= name_anew(self._source, self._tables, self._dumps, self._config)
+            self._named_anew = False
         self._prepare_new_and_released()
         newest = self._manifest_history.newest
         reader = self._source.open_log(newest.epoch, resume_point_of(newest))
@@ -200,7 +212,7 @@ class Capture:
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
             try:
-                while not (self._stopping.is_set() or self._tables_to_start):
+                while not (self._stopping.is_set() or self._tables_to_start or self._named_anew):
                     self._step(reader, landings)
                 self._raise_failure()
                 self._finish(reader, landings)
@@ -223,8 +235,31 @@ class Capture:
         self._watch.forget()
         self._tables_to_start = set()
 
+    def _take_config(self) -> None:
+        """Take over a changed configuration; the log is reopened if it names tables anew. `RequestError`."""
+        if self._load_config is None:
+            raise RequestError("this agent has no configuration file to load again")
+        try:
+            new, differ = self._config.reloaded(self._load_config())
+        except ConfigurationError as error:
+            raise RequestError(str(error)) from error
+        self._named_anew |= (new.source, new.tables) != (self._config.source, self._config.tables)
+        self._config, self._load.limits = new, new.limits
+        with self._dumps.changing() as schedule:
+            schedule.config = new.dump
+        log.info("took over the configuration%s", f"; restart for: {', '.join(differ)}" if differ else "")
+
+    def _reload_if_asked(self) -> None:
+        if self._reload_asked:
+            self._reload_asked = False
+            try:
+                self._take_config()
+            except RequestError as error:
+                log.error("the configuration stays as it was: %s", error)
+
     def _step(self, reader: LogReader, landings: Landings) -> None:
         self._raise_failure()
+        self._reload_if_asked()
         started = time.monotonic()
         read_seconds = self._read_seconds(started, landings)
         reader.read(read_seconds, self._config.landing.flush_bytes)
@@ -267,9 +302,8 @@ class Capture:
         """Leave tables that two checks did not find (a RENAME may hide one), once their log has landed."""
         landed = self._manifest_history.newest.position
         gone = self._tables.states.keys() - catalog_snapshot.existing
-        stop_capturing(
-            self._tables, self._dumps, {n for n in gone if self._dropped.get(n, landed + 1) <= landed}
-        )
+        left = {n for n in gone if self._dropped.get(n, landed + 1) <= landed}
+        stop_capturing(self._tables, self._dumps, left)
         seen = catalog_snapshot.position  # less than before if a crash took log back
         self._dropped = {n: min(self._dropped.get(n, seen), seen) for n in gone}
 
@@ -340,13 +374,12 @@ class Capture:
 
     def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
         number = self._manifest_history.next_number
-        not_yet_visible = reader.not_yet_visible(
-            landed.position
-        )  # may fail: before anything is counted as committed
+        # may fail: before anything is counted as committed
+        not_yet_visible = reader.not_yet_visible(landed.position)
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
             self._tables.quarantine(found)
         self._adopt_layouts(landed, number)
-        self._end_dumps_of_quarantined()
+        end_dumps_of_quarantined(self._tables, self._dumps)
         files = self._tables.landing(landed.files)
         files += self._claim_committable_chunks(landed.position, number)
         failpoint.reach("files-landed")
@@ -388,18 +421,12 @@ class Capture:
         chunks = self._dumps.take_committable(position, number)
         for chunk in sorted(chunks, key=lambda c: c.high):
             self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)
-        self._end_dumps_of_quarantined()
+        end_dumps_of_quarantined(self._tables, self._dumps)
         captured = self._tables.captured()
         for state in self._dumps.finished_in(number):
             if state.kind == "full" and state.table in captured:
                 self._tables.dumped_by(state)
         return self._tables.landing(c.file for c in chunks if c.file is not None)
-
-    def _end_dumps_of_quarantined(self) -> None:
-        for table, quarantined in self._tables.states.items():
-            if quarantined.state == "quarantined":
-                for state in self._dumps.active_of(table):
-                    self._dumps.end(state, "failed", f"the table is quarantined: {quarantined.reason}")
 
     def _count(self, files: list[LandedFile], position: int, reader: LogReader) -> None:
         progress = self.progress

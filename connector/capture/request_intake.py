@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from connector.capture.dump_controls import carry_out, forget_removed, was_carried_out
@@ -64,13 +64,22 @@ class Outcome:
 
 
 class RequestIntake:
-    """Turns requests into dumps. `serve`, `committed`, `news` belong to the capture loop's thread.
+    """Turns requests into dumps. `reload` takes over a changed configuration, or raises `RequestError`.
 
-    `failure` holds the error that ended its own thread for good.
+    `serve`, `committed`, `news` belong to the capture loop's thread. `failure` holds the error that ended its
+    own thread for good.
     """
 
-    def __init__(self, store: Store, source: Source, dumps: DumpQueue, tables: Tables) -> None:
+    def __init__(
+        self,
+        store: Store,
+        source: Source,
+        dumps: DumpQueue,
+        tables: Tables,
+        reload: Callable[[], None],
+    ) -> None:
         self.failure: BaseException | None = None
+        self._reload = reload
         self._store, self._source, self._dumps, self._tables = store, source, dumps, tables
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -161,6 +170,9 @@ class RequestIntake:
     def _serve(self, request: Request | Malformed, next_number: int, position: int) -> None:
         if isinstance(request, Malformed):
             raise RequestError(request.problem)
+        if isinstance(request, ControlRequest) and request.kind == "reload":
+            self._reload()
+            return
         if isinstance(request, ControlRequest):
             carry_out(request, self._dumps, self._tables)
             return

@@ -1,4 +1,4 @@
-"""The agent's commands: check, run, schema, status."""
+"""The agent's commands: check, run, reload, schema, status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from connector.cli.printing import ConfigOption, JsonOption, VerboseOption, escape, log_to_stderr, out, when
 from connector.config import load
-from connector.signals import stopped_by_signals
+from connector.signals import reloaded_by_signal, stopped_by_signals
 
 if TYPE_CHECKING:
     from connector.agent import Status
@@ -51,16 +51,34 @@ def run(config: ConfigOption, verbose: VerboseOption = False) -> None:
 
     keep_small()
     log_to_stderr(verbose)
-    with stopped_by_signals(lambda _signal: sys.exit(0)):  # before capture begins there is nothing to land
+    # Before capture begins there is nothing to land, and the configuration is fresh.
+    with stopped_by_signals(lambda _signal: sys.exit(0)), reloaded_by_signal(lambda: None):
         from connector import agent
 
-        progress = agent.run(load(config))
+        progress = agent.run(load(config), lambda: load(config))
     logging.getLogger("deltatide").info(
         "%s changes, %s dumped rows in %s manifests",
         progress.changes,
         progress.dumped_rows,
         progress.manifests,
     )
+
+
+@agent_commands.command("reload", epilog="Example: deltatide reload -c shop.toml")
+def reload_(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """Have the running agent take over its changed configuration file: tables, [dump], [limits].
+
+    As SIGHUP does. Running dumps go on; other settings need a restart.
+    """
+    from connector.control.dump_requests import request_control
+
+    request_id = request_control(load(config), kind="reload")
+    if as_json:
+        print(json.dumps({"id": request_id}))
+    else:
+        out.print(
+            "requested; the agent reads its own configuration file again, see its log and: deltatide status"
+        )
 
 
 @agent_commands.command(epilog="Example: deltatide schema -c shop.toml public.orders")

@@ -93,14 +93,15 @@ class WantedSettings(DumpSettings):
 
 
 class ControlRequest(_Request):
-    """A request about dumps that there are: to pause, resume or cancel them, or to change their settings.
+    """A request about dumps that there are (pause, resume, cancel, set), or about the configuration (reload).
 
     `dump`: the id of a dump, or of the request that asked for several; `all`: all dumps. A pause of all also
     holds dumps queued later, until all are resumed. `set` without `dump` is for all dumps, these and later
-    ones; `defaults`: settings not given are again those of the configuration, or of all dumps.
+    ones; `defaults`: settings not given are again those of the configuration, or of all dumps. `reload`: the
+    agent reads its configuration file again.
     """
 
-    kind: Literal["pause", "resume", "cancel", "set"]
+    kind: Literal["pause", "resume", "cancel", "set", "reload"]
     dump: _Text | None = Field(default=None, min_length=1)
     all: bool = False
     settings: WantedSettings = WantedSettings()
@@ -116,6 +117,9 @@ class ControlRequest(_Request):
                 raise ValueError("name a setting, or defaults")
         elif not nothing or self.defaults:
             raise ValueError(f"{self.kind} takes no settings")
+        elif self.kind == "reload":
+            if self.dump is not None or self.all:
+                raise ValueError("reload is not about dumps")
         elif (self.dump is None) != self.all:
             raise ValueError("name a dump, or all")
         return self
@@ -261,7 +265,7 @@ def _content(store: Store, paths: list[str]) -> bytes | None:
 
 
 class _Kind(BaseModel):
-    kind: Literal["dump", "pause", "resume", "cancel", "set"] = "dump"
+    kind: Literal["dump", "pause", "resume", "cancel", "set", "reload"] = "dump"
 
 
 def _parse(request_id: str, content: bytes) -> Request | Malformed:

@@ -239,6 +239,15 @@ def row(connection: Connection[Any], statement: str) -> tuple[Any, ...] | None:
     return found[0] if found else None
 
 
+def alive(connection: Connection[Any]) -> bool:
+    """Return whether the server answers on a connection."""
+    try:
+        with driver_errors("checking the session"):
+            return row(connection, "SELECT 1") is not None
+    except Exception:
+        return False
+
+
 def close(connection: Connection[Any] | None) -> None:
     """Close a connection in any state: nothing is sent, as rows may still be arriving."""
     if connection is not None:

@@ -28,7 +28,7 @@ from connector.landing.manifest import Manifest, SourceIdentity
 from connector.mysql import catalog, continuity, failover, preflight
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.mysql.codec.segment import pack_position, unpack_position
-from connector.mysql.connection import close, connect, driver_errors, parse_url, quote, row
+from connector.mysql.connection import alive, close, connect, driver_errors, parse_url, quote
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.reader import MysqlLogReader, ReaderProgress
@@ -91,6 +91,10 @@ class MysqlSource:
         with driver_errors("asking whether the server writes a log"):
             ensure_logging(connection, self._server_of(connection))
 
+    def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
+        """Name tables anew."""
+        self._config, self._tables = config, tables
+
     def check(self) -> list[Finding]:
         """Check and report every precondition; raises only if the server can't be reached."""
         connection = self._connected()
@@ -141,7 +145,7 @@ class MysqlSource:
             return self._check_catalog(known or {})
 
     def _check_catalog(self, known: Mapping[TableName, str]) -> CatalogSnapshot:
-        if self._watching is not None and not _alive(self._watching):
+        if self._watching is not None and not alive(self._watching):
             close(self._watching)
             self._watching = None
         self._watching = connection = self._watching or self._connect()
@@ -416,7 +420,7 @@ class MysqlSource:
 
     def _connected(self) -> Connection[Any]:
         """Return the session, reopened if it was lost; then the server may be another one."""
-        if self._session is not None and not _alive(self._session):
+        if self._session is not None and not alive(self._session):
             close(self._session)  # not the session of `check_catalog`, which another thread may be using
             self._session = None
         if self._session is None:
@@ -440,11 +444,3 @@ class MysqlSource:
     def _connect(self, replication: bool = False) -> Connection[Any]:
         name = f"deltatide {self._config.name}"
         return connect(self._config.url.get_secret_value(), name, replication=replication)
-
-
-def _alive(session: Connection[Any]) -> bool:
-    try:
-        with driver_errors("checking the session"):
-            return row(session, "SELECT 1") is not None
-    except Exception:
-        return False

@@ -29,14 +29,7 @@ from connector.postgres import continuity, publication, slot
 from connector.postgres.catalog import UNKNOWN, Catalog, Layout, Types, layouts_of
 from connector.postgres.catalog_fingerprint import LOCK_SECONDS, remember, take_snapshot, unlogged
 from connector.postgres.codec.pgoutput import Relation
-from connector.postgres.connection import (
-    close,
-    connect,
-    driver_errors,
-    one_row,
-    one_snapshot,
-    quote,
-)
+from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot, quote
 from connector.postgres.dump import PostgresTables
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.reader import BULK_BYTES, PostgresLogReader
@@ -99,6 +92,10 @@ class PostgresSource:
 
     def ensure_logging(self) -> None:
         """Do nothing: the server always writes its log, and refuses to start if slots need more of it."""
+
+    def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
+        """Name tables anew."""
+        self._config, self._tables = config, tables
 
     def check(self) -> list[Finding]:
         """Check and report every precondition; raises only if the database can't be reached.

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from connector.config import SourceConfig
+from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError, TransientError
 from connector.landing.format import misnamed
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
@@ -101,6 +101,10 @@ class MemorySource:
     def ensure_logging(self) -> None:
         """Do nothing: it logs everything, unless set to fail."""
         self.reach("ensure_logging")
+
+    def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
+        """Name tables anew."""
+        self._config = config
 
     def check(self) -> list[Finding]:
         """Find nothing wrong."""
