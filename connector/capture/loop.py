@@ -243,11 +243,12 @@ class Capture:
             new, differ = self._config.reloaded(self._load_config())
         except ConfigurationError as error:
             raise RequestError(str(error)) from error
+        level = logging.INFO if differ or new != self._config else logging.DEBUG
         self._named_anew |= (new.source, new.tables) != (self._config.source, self._config.tables)
         self._config, self._load.limits = new, new.limits
         with self._dumps.changing() as schedule:
             schedule.config = new.dump
-        log.info("took over the configuration%s", f"; restart for: {', '.join(differ)}" if differ else "")
+        log.log(level, "took over the configuration; needs a restart: %s", ", ".join(differ) or "nothing")
 
     def _reload_if_asked(self) -> None:
         if self._reload_asked:
@@ -283,14 +284,8 @@ class Capture:
         if catalog_snapshot is None or catalog_snapshot.position < (self._checked_at or 0):
             return
         self._stop_capturing_dropped(catalog_snapshot)
-        repair_unlogged(
-            self._source,
-            self._tables,
-            self._dumps,
-            catalog_snapshot,
-            self._manifest_history.next_number,
-            self._config,
-        )
+        number = self._manifest_history.next_number
+        repair_unlogged(self._source, self._tables, self._dumps, catalog_snapshot, number, self._config)
         new = catalog_snapshot.tables.keys() - self._tables.states.keys()
         fixed = {
             n for n in self._unfit_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)
