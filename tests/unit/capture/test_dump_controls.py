@@ -205,7 +205,7 @@ def test_controls_do_not_wait_behind_dumps_that_wait(
         ({"kind": "resume", "dump": "a", "settings": {"workers": 1}}, "resume takes no settings"),
         ({"kind": "set", "settings": {"workers": 0}}, "settings.workers: input should be greater than"),
         ({"kind": "set", "settings": {"speed": 1}}, "settings.speed: extra inputs are not permitted"),
-        ({"kind": "stop"}, "kind: input should be 'dump', 'pause', 'resume', 'cancel' or 'set'"),
+        ({"kind": "stop"}, "kind: input should be 'dump', 'pause', 'resume', 'cancel', 'set' or 'reload'"),
     ],
 )
 def test_a_malformed_control_is_rejected_with_the_reason(request_: dict[str, Any], problem: str) -> None:

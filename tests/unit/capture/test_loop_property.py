@@ -13,7 +13,7 @@ import pytest
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.dump_tasks import ReadTask
 from connector.landing.manifest import InvisibleCommit
-from connector.landing.requests import DumpRequest, submit
+from connector.landing.requests import ControlRequest, DumpRequest, submit
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
@@ -96,6 +96,37 @@ def test_every_cut_is_exact_whatever_breaks(seed: int) -> None:
             agent.wait_dumped()
     database.make_visible()
     database.flush()
+    with Agent(database, store) as agent:
+        agent.wait_caught_up()
+        agent.wait_dumped()
+    assert_every_cut_exact(store, database)
+    assert_no_event_lost(store, database)
+
+
+def control_dumps(store: MemoryStore, chance: random.Random) -> None:
+    for _ in range(chance.randint(1, 3)):
+        kind: Any = chance.choice(["pause", "resume", "resume", "cancel", "set"])
+        if kind == "set":
+            settings = {"workers": chance.randint(1, 4), "chunk_rows": chance.randint(1, 30)}
+            submit(store, ControlRequest(kind="set", settings=settings))
+        else:
+            submit(store, ControlRequest(kind=kind, all=True))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_cut_that_says_so_is_exact_however_dumps_are_controlled(seed: int) -> None:
+    chance = random.Random(seed)
+    database, store = shop(rows=60, seed=seed), MemoryStore()
+    settings = {"delay_seconds": 0.003, "chunk_rows": chance.choice([3, 7, 20])}
+    with Writer(database, seed):
+        for _ in range(chance.randint(2, 5)):
+            live_through(Agent(database, store, **settings), database, store, chance)
+            control_dumps(store, chance)
+        submit(store, ControlRequest(kind="resume", all=True))
+        submit(store, DumpRequest())
+        with Agent(database, store) as agent:
+            agent.wait_dumped()
+    database.make_visible()
     with Agent(database, store) as agent:
         agent.wait_caught_up()
         agent.wait_dumped()
