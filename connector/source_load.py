@@ -4,8 +4,8 @@ A thread measures the load at intervals, over a connection of its own, while dum
 above its limit (``[limits]``) holds dumps back: no further chunk is read until a later measurement finds all
 of them at or below. That is not recorded: each agent measures for itself, and says why in its lease.
 
-A source that does not answer, for want of connections or time, suffers too. One that refuses what is asked is
-not watched, and that is logged once.
+A source or a store that does not answer, for want of connections or time, suffers too. A source that refuses
+what is asked is not watched, and that is logged once.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LoadWatcher:
         limits = self.limits.model_dump()
         try:
             found = {**self._measure_source(), "store_seconds": self._measure_store()}
-        except TransientError as error:
+        except (TransientError, OperatorError) as error:
             self._close_gauge()
             return f"the load can't be measured: {error}"
         high = [name for name, value in found.items() if limits[name] and value > limits[name]]

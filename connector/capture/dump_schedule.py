@@ -144,7 +144,7 @@ class DumpSchedule:
         self._worker_rests = [each for each in self._worker_rests if each[0] + LONGEST_DELAY_SECONDS > now]
         if self.settings(dump).delay_seconds:
             self._worker_rests.append((now, dump))
-        for whose in (None, dump.id):
+        for whose in (None, dump.id) if dump.active else (None,):
             self._owed.setdefault(whose, _RowDebt(now)).rows += rows
 
     def committed(self, dump: DumpState) -> None:

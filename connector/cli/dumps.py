@@ -78,7 +78,7 @@ def read_keys(file: Path) -> list[list[str]]:
         raise ConfigurationError(f"{file}: not UTF-8 at byte {error.start}") from error
     if text.lstrip().startswith("["):
         return parse_keys(text, str(file))
-    keys = [[line] for line in text.splitlines() if line.strip()]
+    keys = [[line.removesuffix("\r")] for line in text.split("\n") if line.strip()]
     if not keys:
         raise ConfigurationError(f"{file} holds no keys", hint="write one key on each line")
     return keys

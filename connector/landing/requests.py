@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from connector.errors import OperatorError
+from connector.errors import OperatorError, RequestError
 from connector.landing.format import REQUESTS, encode, request_path
 from connector.landing.manifest import DumpSettings
 from connector.schema import TableName
@@ -146,11 +146,14 @@ def submit(store: Store, request: Request) -> str:
     """Submit a request, durable on return. Returns its id.
 
     One whose id was chosen holds no time unless one was given, too: sent again, it is the same request.
+    `RequestError` for one that is too large to be read.
     """
     given = request.model_fields_set
     time_unsaid = {"requested_at"} if "id" in given and "requested_at" not in given else set()
-    body = request.model_dump_json(exclude_none=True, exclude=time_unsaid, indent=1)
-    store.put(request_path(request.id), body.encode())
+    body = request.model_dump_json(exclude_none=True, exclude=time_unsaid).encode()
+    if len(body) > MOST_BYTES:
+        raise RequestError(f"{len(body):,} bytes; a request has at most {MOST_BYTES:,}", hint="split it")
+    store.put(request_path(request.id), body)
     return request.id
 
 
