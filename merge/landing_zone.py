@@ -6,6 +6,7 @@ Invariants:
   old ones may be gone: a table starts at a full dump then (`merge.plan`), or fails, naming the one it needs.
 - Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
   names.
+- What is cached may have been compacted since: it is dropped well before the files that it names are removed.
 - A file is read whole, as it was written, or not at all: its size is compared first, since Spark passes over
   an empty file without a word, and the checksums of its pages are verified.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -22,21 +24,33 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from connector.errors import GapError, TableError
+from connector.errors import ConfigurationError, GapError, TableError
 from connector.landing.format import (
     CDC,
     CDC_FIELDS,
+    COMPACTION,
     DATA,
     MANIFESTS,
     MANIFESTS_PER_FOLDER,
     RETENTION,
+    block_of,
+    compacted_block,
+    compacted_path,
     manifest_folder,
     manifest_path,
     schema_path,
     state_path,
 )
 from connector.landing.manifest import LandedFile, Manifest
-from connector.landing.manifest_object import EMPTY, LandingState, Retained, StoredManifest, missing_state
+from connector.landing.manifest_object import (
+    EMPTY,
+    CompactionProgress,
+    LandingState,
+    Retained,
+    StoredManifest,
+    missing_state,
+    parse_compacted,
+)
 from connector.schema import TableName, TableSchema, fold
 from merge.sql import data_type, quoted
 
@@ -45,8 +59,8 @@ if TYPE_CHECKING:
 
 CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in CDC_FIELDS) + ">"
 
-BLOCK = 100
-"""Manifests read at once when older ones are needed again; a merge with chunks rarely needs more."""
+CACHED_SECONDS: float = 6 * 3600
+"""How long manifests are cached; files that were compacted stay for a day."""
 
 WHOLE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """A file that a manifest names is read, or it is an error, whatever the session's settings."""
@@ -63,6 +77,7 @@ COMPARED_AT_ONCE = 1000
 """Files of one merge whose sizes are asked for ahead of all tables; with more, table by table."""
 
 _MANIFEST = re.compile(r"\d{15}\.json")
+_READ = r"^\d{15}(\.compacted)?\.json$"
 
 Columns = Mapping[str, str]
 """Names of a table's columns in order, with their Spark SQL types."""
@@ -74,7 +89,7 @@ def spark_url(url: str) -> str:
 
 
 class LandingZone:
-    """One source's folder in the landing zone. Caches what it has read, since none of it ever changes.
+    """One source's folder in the landing zone. Caches what it has read, since none of it changes soon.
 
     Threads may share it.
     """
@@ -83,6 +98,7 @@ class LandingZone:
         self.root = f"{spark_url(url).rstrip('/')}/{source}"
         self._spark = spark
         self._manifests: dict[int, Manifest] = {}
+        self._cached_at = time.monotonic()
         self._states: dict[str, LandingState] = {}
         self._intact: set[str] = set()
         self.first_kept = 0
@@ -102,6 +118,8 @@ class LandingZone:
         Returns `after` if there is none. `GapError` if one is missing, `FormatError` for a newer format. From
         0, those before the last hole are not read.
         """
+        if time.monotonic() - self._cached_at > CACHED_SECONDS:
+            self._manifests, self._cached_at = {}, time.monotonic()
         first = after or max(self._begin_of_last_run(until), self._read_first_kept())
         found = self._read(first, until)
         if _first_missing(found, first, after):
@@ -145,10 +163,9 @@ class LandingZone:
 
     def get(self, number: int) -> Manifest:
         """Return one manifest that is known to exist; reads its block, since plans go forward and back."""
-        first = number // BLOCK * BLOCK
         with self._reading:
             if number not in self._manifests:
-                self._manifests.update(self._read(max(1, first), first + BLOCK - 1))
+                self._manifests.update(self._read(*block_of(number)))
         try:
             return self._manifests[number]
         except KeyError:
@@ -164,6 +181,21 @@ class LandingZone:
             unknown = [number for number in range(first, last + 1) if number not in self._manifests]
             if unknown:
                 self._manifests.update(self._read(unknown[0], unknown[-1]))
+
+    def check_end(self, upto: int) -> None:
+        """Refuse to read up to a manifest within a block whose files only its compacted ones stand for."""
+        first, last = block_of(upto)
+        texts = self._texts([f"{self.root}/{COMPACTION}"]) if upto < last else []
+        removing = [CompactionProgress.from_json(text, file).removing for file, text in texts]
+        if max(removing, default=0) < last:
+            return
+        path = f"{self.root}/{compacted_path(last)}"
+        if any(parse_compacted(text, path).tables for _, text in self._texts([path])):
+            raise ConfigurationError(
+                f"manifests {first} to {last} of {self.root} were compacted:"
+                f" the state after manifest {upto} can't be read any more",
+                hint=f"choose manifest {last} or a later one",
+            )
 
     def forget(self, before: int) -> None:
         """Drop manifests that are rarely needed again from memory."""
@@ -184,17 +216,24 @@ class LandingZone:
         return found
 
     def _read_folder(self, folder: int, first: int, last: int | None) -> dict[int, Manifest]:
-        """Read the wanted manifests of one folder, selected by name so that the others are not opened."""
+        """Read the wanted manifests of one folder, selected by name so that the others are not opened.
+
+        With them, what their blocks were compacted to.
+        """
         name = F.col("_metadata.file_name")
-        wanted = (name >= _file_name(first)) & name.rlike(f"^{_MANIFEST.pattern}$")
+        wanted = (name >= f"{first:015d}") & name.rlike(_READ)
         if last is not None:
             wanted &= name <= _file_name(last)
         path = f"{self.root}/{manifest_folder(folder * MANIFESTS_PER_FOLDER)}"
-        texts = self._texts([path], wanted)
-        read = [StoredManifest.from_json(text, f"manifest {file}") for file, text in texts]
+        texts = dict(self._texts([path], wanted))
+        blocks = {last: parse_compacted(texts.pop(f), f) for f in list(texts) if (last := compacted_block(f))}
+        read = [StoredManifest.from_json(text, f"manifest {file}") for file, text in texts.items()]
         read = [manifest for manifest in read if not manifest.removed]
         states = self._states_of(read)
-        return {m.number: m.whole(states[m.state.path] if m.state else EMPTY) for m in read}
+        found = {m.number: m.whole(states[m.state.path] if m.state else EMPTY) for m in read}
+        for last in blocks.keys() & found.keys():
+            found[last].compacted = blocks[last]
+        return found
 
     def _states_of(self, manifests: Iterable[StoredManifest]) -> dict[str, LandingState]:
         """Read the state objects that manifests name, all at once; return them by path."""
@@ -284,7 +323,11 @@ class LandingZone:
 
     def compare_new_sizes(self, after: int) -> None:
         """Ask for the sizes of all files of the manifests after `after`; `events` asks for those left."""
-        files = [file for m in self._manifests.values() if m.number > after for file in m.files]
+        news = [m for number, m in sorted(self._manifests.items()) if number > after]
+        blocks = [m.compacted for m in news if m.compacted]
+        replaced = {path for block in blocks for path in block.replaced}
+        named = [*(f for m in news for f in m.files), *(f for block in blocks for f in block.files)]
+        files = [file for file in named if file.path not in replaced]
         if len(files) <= COMPARED_AT_ONCE:
             with suppress(AnalysisException):
                 self._intact.update(self._of_known_size(files))

@@ -10,6 +10,10 @@ Invariants:
   the dump counts: a row is either in the dump, or gone. So layouts from before it no longer matter. Late
   or repeated events from before an earlier dump are ignored as well: they would resurrect ghosts.
   Files that end before it are not read; of those that begin before it, only the events from `swept` on count.
+- A block of manifests that was compacted (`connector.maintenance.compaction`) is read so if it ends at or
+  before `upto`: as if its log had landed again with its last manifest, and before that not at all. Events
+  from before `after` are then among the new ones, as with any log that landed a second time, and the log
+  since the first of them is read again. A block that ends after `upto` is read as it landed.
 """
 
 from __future__ import annotations
@@ -153,7 +157,8 @@ def plan_table(
     its low watermark, so all log since then is read, though the chunk with that watermark may have no rows.
     """
     news = [manifests.get(number) for number in range(after + 1, upto + 1)]
-    fresh = [file for manifest in news for file in manifest.files_of(table)]
+    landed = _Landed(table, news)
+    fresh = [file for manifest in news for file in landed.files(manifest)]
     chunks = [file for file in fresh if file.kind == "chunk"]
     log = [file for file in fresh if file.kind == "log"]
     sweep = _last_sweep(table, news, manifests)
@@ -168,7 +173,7 @@ def plan_table(
         known = manifests.get(after)
         lows += [_just_before(f) for f in log if _just_before(f) < (known.epoch, known.position)]
     low = max(min(lows, default=(0, 0)), (before.epoch, before.lsn) if before is not None else (0, 0))
-    again = _log_after(table, manifests, after, low) if lows else []
+    again = _log_after(landed, manifests, after, low) if lows else []
     return TablePlan(
         table=table,
         after=after,
@@ -214,14 +219,40 @@ def _just_before(log: LandedFile) -> tuple[int, int]:
     return log.first.epoch, log.first.lsn - 1
 
 
-def _log_after(table: TableName, manifests: Manifests, upto: int, low: tuple[int, int]) -> list[LandedFile]:
+class _Landed:
+    """One table's files to read, by manifest: of a block known to be compacted, what it was compacted to.
+
+    Whether it was is asked once, of the block's last manifest: it may be compacted meanwhile.
+    """
+
+    def __init__(self, table: TableName, news: Iterable[Manifest]) -> None:
+        self._table = table
+        self._replaced: set[str] = set()
+        for manifest in news:
+            self._compacted(manifest)
+
+    def files(self, manifest: Manifest) -> list[LandedFile]:
+        """List a manifest's files; ask in descending order, except for those given at first."""
+        compacted = self._compacted(manifest)
+        own = [file for file in manifest.files_of(self._table) if file.path not in self._replaced]
+        return own + compacted
+
+    def _compacted(self, manifest: Manifest) -> list[LandedFile]:
+        table = manifest.compacted.tables.get(self._table) if manifest.compacted else None
+        if table is None:
+            return []
+        self._replaced.update(table.replaced)
+        return table.files
+
+
+def _log_after(landed: _Landed, manifests: Manifests, upto: int, low: tuple[int, int]) -> list[LandedFile]:
     """List the log files with events after `low` in the manifests up to `upto`, in order."""
     found: list[LandedFile] = []
     for number in range(upto, 0, -1):
         manifest = manifests.get(number)
         if (manifest.epoch, manifest.position) <= low:
             break
-        files = [f for f in manifest.files_of(table) if f.kind == "log"]
+        files = [f for f in landed.files(manifest) if f.kind == "log"]
         found = [f for f in files if (f.last.epoch, f.last.lsn) > low] + found
     return found
 

@@ -17,7 +17,8 @@ from connector.cli.lake import Stopping, lake_config, stopping
 from connector.cli.printing import ConfigOption, err, escape, log_to_stderr, out
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TransientError
-from connector.maintenance.landing_zone import care_for_landing_zone
+from connector.maintenance.compaction import Compaction
+from connector.maintenance.landing_zone import LandingCare, care_for_landing_zone
 
 maintain_commands = typer.Typer()
 
@@ -32,7 +33,7 @@ def landing_zone_findings(
     progress: Shown = lambda *_: None,
     stop: threading.Event | None = None,
 ) -> Iterator[Any]:
-    """Remove what no lake needs of the landing zone, and yield it as a finding, as `merge.upkeep` does.
+    """Remove what no lake needs of the landing zone, compact the rest, and yield findings, as `merge.upkeep`.
 
     An unknown lake (`forget`) is raised; other errors are findings: the lake's tables need nothing of this.
     """
@@ -42,16 +43,27 @@ def landing_zone_findings(
     try:
         care = care_for_landing_zone(
             config, dry_run=dry_run, forget_lake=forget, stop=stop,
-            progress=lambda done, of: progress(done.manifests, of, "landing zone"),
+            progress=lambda done, of, what: progress(done, of, f"landing zone, {what}"),
         )  # fmt: skip
     except ConfigurationError:
         raise
     except DeltatideError as error:
         status = "deferred" if isinstance(error, TransientError) else "failed"
-        yield Finding("landing zone", "remove old manifests", str(error), status, hint=error.hint)
+        yield Finding("landing zone", "remove and compact", str(error), status, hint=error.hint)
         return
     for consumer in care.forgotten:
         yield Finding(consumer.lake, "forget", "its next merge requests full dumps of what is gone", status)
+    took = time.monotonic() - begun
+    for what, reason in (*_removed(care), *_compacted(care.compaction)):
+        yield Finding("landing zone", what, reason, status, took)
+    for path in care.compaction.damaged:
+        reason = f"{path} is missing or not as it was written"
+        hint = "restore it from a copy, or dump its table in full: merges need it"
+        yield Finding("landing zone", "compact", reason, "failed", hint=hint)
+
+
+def _removed(care: LandingCare) -> Iterator[tuple[str, str]]:
+    """Say what retention removed, and why."""
     if care.needed is None or not care.removal.objects:
         return
     removal, first = care.removal, care.needed.needs[0]
@@ -60,8 +72,16 @@ def landing_zone_findings(
         f"remove {removal.manifests:,} manifests, {removal.files:,} landing files "
         f"({removal.bytes / 2**20:,.1f} MiB), {others:,} other objects"
     )
-    reason = f"the first manifest still needed is {care.needed.first}: {first.who}"
-    yield Finding("landing zone", what, reason, status, time.monotonic() - begun)
+    yield what, f"the first manifest still needed is {care.needed.first}: {first.who}"
+
+
+def _compacted(done: Compaction) -> Iterator[tuple[str, str]]:
+    """Say what compaction did, and why."""
+    if done.files:
+        what = f"compact {done.files:,} landing files ({done.bytes / 2**20:,.1f} MiB) into {done.into:,}"
+        yield what, f"small, and of {done.blocks:,} blocks of manifests that are complete and an hour old"
+    if done.removed:
+        yield f"remove {done.removed:,} landing files", "compacted a day ago or longer"
 
 
 def _lake_findings(
@@ -86,7 +106,7 @@ def maintain(
         bool, typer.Option("--json", help="Print one JSON object per finding, each on its own line.")
     ] = False,
 ) -> None:
-    """Remove what no lake needs of the landing zone; compact and vacuum the lake's tables where they need it.
+    """Remove what no lake needs of the landing zone, compact the rest; compact and vacuum the lake's tables.
 
     Manifests younger than landing.retention_days stay, and cuts younger than lake.retention_days.
     """

@@ -3,13 +3,14 @@
 ::
 
     <landing>/<source>/
-      manifest/<number // 1000>/<number>.json
+      manifest/<number // 1000>/<number>.json     and <number>.compacted.json, for a block of 100
       state/<number>-<hash>.json
       data/<namespace>.<table>/<date>/<file>.parquet
       schema/<namespace>.<table>/<id>.json
       requests/<id>.json
       consumers/<id>/
       retention.json
+      compaction.json
       lease.json
 
 All paths here are relative to ``<landing>/<source>/``. Characters with a special meaning in a file system, a
@@ -52,12 +53,16 @@ REQUESTS = "requests"
 CONSUMERS = "consumers"
 MANIFESTS = "manifest"
 MANIFESTS_PER_FOLDER = 1000
+MANIFESTS_PER_BLOCK = 100
+"""A block is compacted, and removed, as a whole; a folder holds whole blocks."""
 RETENTION = "retention.json"
+COMPACTION = "compaction.json"
 STATES = "state"
 SCHEMAS = "schema"
 DATA = "data"
 
 _MANIFEST = re.compile(r"(?:.*/)?(\d{15})\.json")
+_COMPACTED = re.compile(r"(?:.*/)?(\d{15})\.compacted\.json")
 _SAFE = re.compile(r"[A-Za-z0-9_.-]")
 
 
@@ -97,6 +102,23 @@ def manifest_number(path: str) -> int:
     if match is None:
         raise ValueError(f"{path!r} is not a manifest's name")
     return int(match[1])
+
+
+def block_of(number: int) -> tuple[int, int]:
+    """Return the first and the last number of the block of manifests that a number is in."""
+    first = number // MANIFESTS_PER_BLOCK * MANIFESTS_PER_BLOCK
+    return max(1, first), first + MANIFESTS_PER_BLOCK - 1
+
+
+def compacted_path(last: int) -> str:
+    """Return the path of the record that a block was compacted; `last`: the block's last manifest."""
+    return f"{manifest_folder(last)}/{last:015d}.compacted.json"
+
+
+def compacted_block(path: str) -> int | None:
+    """Parse the number of a compacted block's last manifest from its record's path; None for other paths."""
+    match = _COMPACTED.fullmatch(path)
+    return int(match[1]) if match else None
 
 
 def state_path(number: int, digest: str) -> str:

@@ -79,6 +79,37 @@ class LandedFile(_Part):
     high: int | None = None
 
 
+class CompactedTable(_Part):
+    """One table's `files` that stand for the `replaced` ones (paths), each with all of their events."""
+
+    files: list[LandedFile]
+    replaced: list[str]
+
+
+class CompactedBlock(_Part):
+    """What the log files of the manifests from `first` to `last` were compacted to, since `at` (UTC).
+
+    Whoever reads events up to manifest `last`, or further, reads `files` as if `last` named them, and none of
+    the replaced ones. Whoever reads up to an earlier manifest reads those: `files` hold events from after it.
+    """
+
+    format: int = FORMAT
+    first: int
+    last: int
+    at: datetime
+    tables: dict[TableName, CompactedTable] = Field(default_factory=dict)
+
+    @property
+    def files(self) -> list[LandedFile]:
+        """List the files of all tables."""
+        return [file for table in self.tables.values() for file in table.files]
+
+    @property
+    def replaced(self) -> list[str]:
+        """List the paths of the replaced files of all tables."""
+        return [path for table in self.tables.values() for path in table.replaced]
+
+
 class OpenRange(_Part):
     """A planned, uncommitted chunk: keys after `after` (exclusive) up to `upto` (inclusive).
 
@@ -333,10 +364,14 @@ class ManifestHeader(_Part):
 
 
 class Manifest(ManifestHeader):
-    """One commit. The module's docstring lists its guarantees."""
+    """One commit. The module's docstring lists its guarantees.
+
+    `compacted`: recorded since, of the block that this manifest ends.
+    """
 
     tables: Mapping[TableName, TableState] = Field(default_factory=dict)
     dumps: Sequence[DumpState] = Field(default_factory=list)
+    compacted: CompactedBlock | None = None
 
     @property
     def position_text(self) -> str:

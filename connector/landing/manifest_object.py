@@ -31,7 +31,14 @@ from pydantic import BaseModel, Field, ValidationError
 
 from connector.errors import FormatError
 from connector.landing.format import FORMAT, state_path
-from connector.landing.manifest import DumpState, Manifest, ManifestHeader, TableState, _Part
+from connector.landing.manifest import (
+    CompactedBlock,
+    DumpState,
+    Manifest,
+    ManifestHeader,
+    TableState,
+    _Part,
+)
 from connector.schema import TableName
 
 FEW_BYTES = 2048
@@ -102,6 +109,32 @@ class Retained(_Part):
     def from_json(cls, data: bytes | str, name: str) -> Retained:
         """Parse the object; `FormatError` for a newer format, or if it is not one."""
         return _parsed(cls, data, name, "record of what was removed")
+
+
+class CompactionProgress(_Part):
+    """Recorded before files that were compacted are removed: those up to manifest `removing` may be gone.
+
+    Up to manifest `removed` there is nothing left to compact or to remove. `at`: in UTC.
+    """
+
+    format: int = FORMAT
+    removing: int = 0
+    removed: int = 0
+    at: datetime
+
+    def to_json(self) -> bytes:
+        """Serialize for the landing zone."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_json(cls, data: bytes | str, name: str) -> CompactionProgress:
+        """Parse the object; `FormatError` for a newer format, or if it is not one."""
+        return _parsed(cls, data, name, "record of compaction")
+
+
+def parse_compacted(data: bytes | str, name: str) -> CompactedBlock:
+    """Parse the record of a compacted block; `FormatError` for a newer format, or if it is not one."""
+    return _parsed(CompactedBlock, data, name, "record of a compacted block")
 
 
 class StoredManifest(ManifestHeader):
@@ -233,7 +266,7 @@ class _Version(BaseModel):
     format: int
 
 
-Stored = TypeVar("Stored", StoredManifest, LandingState, Retained)
+Stored = TypeVar("Stored", StoredManifest, LandingState, Retained, CompactionProgress, CompactedBlock)
 
 
 def _parsed(kind: type[Stored], data: bytes | str, name: str, what: str) -> Stored:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from connector.errors import FencedError, TransientError
 from connector.landing import format
-from connector.landing.manifest import Manifest
+from connector.landing.manifest import CompactedBlock, Manifest
 from connector.landing.manifest_object import (
     Base,
+    CompactionProgress,
     LandingState,
     Retained,
     StateReference,
     StoredManifest,
     missing_state,
     new_base,
+    parse_compacted,
 )
 from connector.store.protocol import Store
 
@@ -128,6 +130,22 @@ def read_retained(store: Store) -> Retained | None:
     """Return from which manifest on all are there; None if none was ever removed."""
     data = store.read(format.RETENTION)
     return None if data is None else Retained.from_json(data, f"{store.url}/{format.RETENTION}")
+
+
+def read_compaction_progress(store: Store) -> CompactionProgress | None:
+    """Return how far compacted files have been removed; None if none ever were."""
+    data = store.read(format.COMPACTION)
+    name = f"{store.url}/{format.COMPACTION}"
+    return None if data is None else CompactionProgress.from_json(data, name)
+
+
+def read_compacted(store: Store, last: int) -> CompactedBlock | None:
+    """Return what the block that ends with a manifest was compacted to; None if it was not, or ends later."""
+    path = format.compacted_path(last)
+    if format.block_of(last)[1] != last:
+        return None
+    data = store.read(path)
+    return None if data is None else parse_compacted(data, f"{store.url}/{path}")
 
 
 def commit_manifest(store: Store, manifest: Manifest) -> None:

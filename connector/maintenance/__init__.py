@@ -1,1 +1,1 @@
-"""Care for a landing zone that has run for long: what nobody needs any more is removed."""
+"""Care for a landing zone that has run for long: removes what nobody needs, makes few files of many."""

@@ -1,4 +1,4 @@
-"""Care for the configured landing zone, as `deltatide maintain` and `deltatide status` need it."""
+"""Care for the configured landing zone, as `deltatide maintain` needs it: retention, then compaction."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from connector.config import Config
 from connector.errors import ConfigurationError
 from connector.landing.consumers import Consumer, forget, read_consumers
+from connector.maintenance.compaction import Compaction, compact
 from connector.maintenance.retention import (
     History,
     Horizon,
@@ -34,6 +35,7 @@ class LandingCare:
     forgotten: list[Consumer] = field(default_factory=list)
     needed: Horizon | None = None
     removal: Removal = field(default_factory=Removal)
+    compaction: Compaction = field(default_factory=Compaction)
 
 
 def care_for_landing_zone(
@@ -41,13 +43,14 @@ def care_for_landing_zone(
     *,
     dry_run: bool = False,
     forget_lake: str | None = None,
-    progress: Callable[[Removal, int], None] = lambda *_: None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
     stop: threading.Event | None = None,
 ) -> LandingCare:
-    """Remove what nobody needs. `forget_lake`: a lake's url, schema or id, which then holds nothing any more.
+    """Remove what nobody needs, then compact the rest.
 
-    A lake that is forgotten and merges again needs a full dump, which it requests by itself.
-    `progress` is called with what was removed so far, and how many manifests there are to remove.
+    `forget_lake`: a lake's url, schema or id, which then holds nothing any more. A lake that is forgotten and
+    merges again needs a full dump, which it requests by itself.
+    `progress` is called with what was done so far, what there is to do, and of what: manifests or blocks.
     `ConfigurationError` for an unknown lake; what the store raises.
     """
     store = open_store(config.landing, config.source.name, patient=False)
@@ -64,9 +67,14 @@ def care_for_landing_zone(
         needed = horizon(history, retention, now, forgotten)
         count = needed.first - needed.oldest
         removal = remove_unneeded(
-            history, needed, now=now, dry_run=dry_run, progress=lambda done: progress(done, count), stop=stop
-        )
-        return LandingCare(forgotten, needed, removal)
+            history, needed, now=now, dry_run=dry_run, stop=stop,
+            progress=lambda done: progress(done.manifests, count, "manifests to remove"),
+        )  # fmt: skip
+        compaction = compact(
+            store, needed.first, needed.newest, dry_run=dry_run, stop=stop,
+            progress=lambda done, of: progress(done, of, "blocks of manifests"),
+        )  # fmt: skip
+        return LandingCare(forgotten, needed, removal, compaction)
 
     again = retry_if_exception_type(RemovedMeanwhileError)
     return Retrying(retry=again, stop=stop_after_attempt(ATTEMPTS), reraise=True)(care)

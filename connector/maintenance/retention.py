@@ -12,6 +12,11 @@ the chunk was opened after manifest ``started_in - 1``, call it B, and its low w
 position, or that of the oldest commit that was not visible yet at B. The merge reads manifests backward to
 the first one that is not after it. A full dump's sweep reads its chunks: manifests from `started_in` on.
 
+**Blocks.** Manifests are removed by whole blocks (`connector.landing.format.block_of`): all are kept from the
+last one of a block on. A merge from within a block that was compacted reads all of that block's log again, so
+at most back to the manifest before it, where that log begins. Since a block is never cut, compaction need not
+know of retention, nor the other way round.
+
 **Order.** First it is recorded from which manifest on all are kept; that number never goes back. Then
 manifests are removed, then the files that they name. So from the recorded number on, all manifests are there,
 and all that they name is. A crash leaves manifests before that number, and files that no manifest names: the
@@ -36,6 +41,9 @@ from connector.landing.format import (
     MANIFESTS,
     RETENTION,
     STATES,
+    block_of,
+    compacted_block,
+    compacted_path,
     is_manifest,
     manifest_folder,
     manifest_number,
@@ -43,9 +51,15 @@ from connector.landing.format import (
     schema_path,
     state_path,
 )
-from connector.landing.manifest import Manifest
+from connector.landing.manifest import CompactedBlock, LandedFile, Manifest
 from connector.landing.manifest_object import Retained, StoredManifest
-from connector.landing.manifest_store import ManifestReader, read_retained
+from connector.landing.manifest_store import (
+    ManifestReader,
+    read_compacted,
+    read_compaction_progress,
+    read_retained,
+)
+from connector.maintenance.records import update
 from connector.schema import TableName
 from connector.store.protocol import Store
 
@@ -71,7 +85,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Horizon:
-    """The oldest manifest there is, the first that is `needed`, and the newest; `needs`, the oldest first."""
+    """The oldest manifest there is, the `first` to keep, and the newest; `needs`, the oldest first."""
 
     oldest: int
     first: int
@@ -138,11 +152,13 @@ class History:
             self._read[number] = manifest
         return self._read[number]
 
-    def kept(self, first: int) -> Iterator[StoredManifest]:
-        """Read the objects of all manifests from `first` on, without keeping them."""
+    def files_from(self, first: int) -> Iterator[LandedFile]:
+        """List the files of all manifests from `first` on, without keeping these."""
         for number in range(first, self.newest.number + 1):
             if stored := self.reader.stored(number):
-                yield stored
+                yield from stored.files
+            if block := read_compacted(self.store, number):
+                yield from block.files
 
     def first_where(self, holds: Callable[[Manifest], bool], last: int) -> int:
         """Return the first manifest up to `last` for which `holds`, as it does for all later ones.
@@ -161,21 +177,28 @@ class History:
 
 def _record(store: Store, first: int, now: datetime) -> None:
     """Record that manifests before `first` may be gone, unless that is recorded of a later one."""
-    while True:
-        data, version = store.read_versioned(RETENTION) or (None, None)
-        if data is not None and Retained.from_json(data, RETENTION).first >= first:
-            return
-        if store.replace(RETENTION, Retained(first=first, at=now).to_json(), version) is not None:
-            return
+
+    def further(data: bytes | None) -> bytes | None:
+        known = data is not None and Retained.from_json(data, RETENTION).first >= first
+        return None if known else Retained(first=first, at=now).to_json()
+
+    update(store, RETENTION, further)
 
 
 def _before(store: Store, oldest: int) -> Iterator[int]:
-    """List the numbers of the manifests that are there before `oldest`."""
+    """List the numbers of the manifests, or of records of blocks that they ended, before `oldest`."""
     for folder in store.folders(MANIFESTS):
         if folder > manifest_folder(oldest).rpartition("/")[2]:
             return
-        paths = filter(is_manifest, store.list(f"{MANIFESTS}/{folder}/"))
-        yield from (number for number in map(manifest_number, paths) if number < oldest)
+        paths = store.list(f"{MANIFESTS}/{folder}/")
+        found = {manifest_number(path) if is_manifest(path) else compacted_block(path) for path in paths}
+        yield from sorted(number for number in found if number is not None and number < oldest)
+
+
+def whole_blocks(first: int) -> int:
+    """Return the last number up to `first` from which on all manifests may be kept: a block's last one."""
+    begin, last = block_of(first)
+    return first if first == last else max(1, begin - 1)
 
 
 def horizon(
@@ -194,7 +217,7 @@ def horizon(
         first = read_again_after(history, min(consumer.manifest, newest))
         needs.append(Need(f"lake {consumer.lake}", first, consumer))
     needs.sort(key=lambda need: need.first)
-    return Horizon(history.oldest, max(history.oldest, needs[0].first), newest, needs)
+    return Horizon(history.oldest, max(history.oldest, whole_blocks(needs[0].first)), newest, needs)
 
 
 def read_again_after(history: History, merged: int) -> int:
@@ -225,10 +248,11 @@ def remove_unneeded(
     removal, store = Removal(), history.store
     layouts: dict[TableName, set[str]] = {}
     terms: set[int] = set()
+    named = _Named(store)
     if not dry_run and needed.first > needed.oldest:
         _record(store, needed.first, now)
     # What an interrupted run left counts as needed by a consumer that is as far behind.
-    left = [number for number in history.left if number < needed.needs[0].first]
+    left = [number for number in history.left if number < whole_blocks(needed.needs[0].first)]
     for some in _batches([*left, *range(needed.oldest, needed.first)]):
         if stop is not None and stop.is_set():
             removal.stopped = True
@@ -239,12 +263,13 @@ def remove_unneeded(
         stubs = [manifest for term, manifest in first_of_term.items() if term not in terms]
         terms.update(first_of_term)
         gone = [manifest for manifest in manifests if manifest not in stubs]
-        files = [file for manifest in manifests for file in manifest.files]
+        files = [file for manifest in manifests for file in named.files(manifest)]
         if not dry_run:
             for manifest in stubs:
                 if not manifest.removed:
                     store.put(manifest_path(manifest.number), manifest.stub().to_json())
             store.delete_all(manifest_path(manifest.number) for manifest in gone)
+            store.delete_all(compacted_path(number) for number in some if number == block_of(number)[1])
             store.delete_all(file.path for file in files)
         for file in files:
             layouts.setdefault(file.table, set()).add(file.schema_id)
@@ -267,6 +292,26 @@ def remove_unneeded(
     return removal
 
 
+class _Named:
+    """The files that manifests name and that compaction has not removed, asked in the order of manifests."""
+
+    def __init__(self, store: Store) -> None:
+        progress = read_compaction_progress(store)
+        self._store, self._removed = store, progress.removed if progress else 0
+        self._last, self._replaced = 0, frozenset[str]()
+        self._block: CompactedBlock | None = None
+
+    def files(self, manifest: StoredManifest) -> list[LandedFile]:
+        """List a manifest's files; with those that its block was compacted to, if it is the last."""
+        last = block_of(manifest.number)[1]
+        if last != self._last:
+            self._last, self._block = last, read_compacted(self._store, last)
+            gone = self._block.replaced if self._block and last <= self._removed else ()
+            self._replaced = frozenset(gone)
+        own = [file for file in manifest.files if file.path not in self._replaced]
+        return own + (self._block.files if self._block and manifest.number == last else [])
+
+
 def _batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
     return (numbers[first : first + BATCH] for first in range(0, len(numbers), BATCH))
 
@@ -282,8 +327,7 @@ def orphans(history: History, first: int) -> list[str]:
         for path in store.list(f"{DATA}/{table}/{day}/")
     }
     if old:  # rare, so it may cost a read of each manifest
-        for manifest in history.kept(first):
-            old.difference_update(file.path for file in manifest.files)
+        old.difference_update(file.path for file in history.files_from(first))
     return sorted(old)
 
 
@@ -314,8 +358,7 @@ def unneeded_schemas(history: History, first: int, candidates: Mapping[TableName
         if since := _layouts_since(history, table, first):
             found |= {schema_path(table, id_) for id_ in candidates[table] - since}
     if found:  # a layout may have come and gone within one manifest, so it may cost a read of each
-        for manifest in history.kept(first):
-            found.difference_update(schema_path(file.table, file.schema_id) for file in manifest.files)
+        found.difference_update(schema_path(f.table, f.schema_id) for f in history.files_from(first))
     return sorted(found)
 
 

@@ -13,6 +13,7 @@ from connector.capture.layout_history import layout_history
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import Tables
 from connector.errors import FencedError, FormatError, TransientError
+from connector.landing import format
 from connector.landing.consumers import Consumer, forget, read_consumers, record_path, slot_due
 from connector.landing.format import data_path, manifest_path, schema_path
 from connector.landing.manifest import (
@@ -44,6 +45,12 @@ T = TableName("public", "t")
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 SHOP = SourceIdentity(name="shop", kind="postgres", system_id="1", database="shop")
+
+
+@pytest.fixture(autouse=True)
+def blocks_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`test_compaction` is about blocks."""
+    monkeypatch.setattr(format, "MANIFESTS_PER_BLOCK", 1)
 
 
 def file_of(

@@ -7,7 +7,7 @@ one. Each mutant takes one rule out, and must be found out.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableSchema
-from merge.plan import TablePlan, plan_table
+from merge.plan import Manifests, TablePlan, plan_table
 from tests.support.histories import COLUMNS, KEY, Batch, Gone, Key, Known, World, carried, is_boundary
 from tests.support.landed import Event, Landed, schema_of
 
@@ -39,8 +39,8 @@ def land(landed: Landed, batch: Batch, r: random.Random) -> None:
     files = [landed.log(SCHEMA, part) for part in parts if part]
     files += [landed.chunk(SCHEMA, chunk) for chunk in batch.chunks]
     older = [f for m in landed.manifests for f in m.files if f.kind == "log"]
-    if older and r.random() < 0.2:
-        files.append(r.choice(older))
+    if older and r.random() < 0.2 and (events := landed.events.get(r.choice(older).path)):
+        files.append(landed.log(SCHEMA, events))
     landed.commit(batch.position, files)
 
 
@@ -97,11 +97,15 @@ def apply_key(target: dict[Key, Target], key: Key, events: list[Event], soft: bo
         target[key] = Target(winner.position, Known(columns), not deleted)
 
 
-def run(seed: int, mutant: str = "", soft: bool = False) -> None:
+def run(
+    seed: int, mutant: str = "", soft: bool = False, reader_of: Callable[[Landed], Manifests] = lambda _: _
+) -> None:
+    """`reader_of`: what a merge reads a landing zone's manifests with."""
     r = random.Random(seed)
     truncates = r.random() < 0.3
     world, landed = World(r, 1 if truncates else 2, truncates), Landed()
     landed.table(SCHEMA)
+    reader = reader_of(landed)
     target: dict[Key, Target] = {}
     frontier = 0
     for _ in range(r.randint(5, 40)):
@@ -110,7 +114,7 @@ def run(seed: int, mutant: str = "", soft: bool = False) -> None:
             land(landed, world.commit(r.randint(world.position, world.lsn)), r)
         if landed.number > frontier and r.random() < 0.6:
             after = r.choice([frontier, frontier, r.randint(0, frontier)])
-            apply_rules(target, read(landed, plan(landed, after, mutant)), soft)
+            apply_rules(target, read(landed, plan(reader, landed, after, mutant)), soft)
             frontier = landed.number
             check(world, target, seed, soft)
             lacking = [key for key, row in target.items() if row.lives and row.known.missing]
@@ -118,8 +122,8 @@ def run(seed: int, mutant: str = "", soft: bool = False) -> None:
                 world.chunk(lacking, keyed=True)
 
 
-def plan(landed: Landed, after: int, mutant: str) -> TablePlan:
-    planned = plan_table(SCHEMA.table, landed, after, landed.number)
+def plan(reader: Manifests, landed: Landed, after: int, mutant: str) -> TablePlan:
+    planned = plan_table(SCHEMA.table, reader, after, landed.number)
     if mutant == "reads nothing again":
         return replace(planned, again=())
     if mutant == "chunks at their high watermark":

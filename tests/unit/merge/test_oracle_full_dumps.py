@@ -8,12 +8,13 @@ of its rules out, and must be found out.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from merge.plan import plan_table
+from merge.plan import Manifests, plan_table
 from tests.support.histories import Key, Row
 from tests.support.landed import Chunk, Event, Landed
 from tests.unit.merge.test_oracle import SCHEMA, Target, apply_rules, read
@@ -130,10 +131,11 @@ class Source:
         return {(1, name): a for name, a in (self.states[at] if at is not None else {}).items()}
 
 
-def run(seed: int, mutant: str = "") -> bool:
-    """Return whether every exact cut is the source."""
+def run(seed: int, mutant: str = "", reader_of: Callable[[Landed], Manifests] = lambda _: _) -> bool:
+    """Return whether every exact cut is the source. `reader_of`: what a merge reads manifests with."""
     r = random.Random(seed)
     source, target, frontier = Source(r), dict[Key, Target](), 0
+    reader = reader_of(source.landed)
     for _ in range(r.randint(20, 120)):
         dice = r.random()
         if dice < 0.4:
@@ -145,15 +147,16 @@ def run(seed: int, mutant: str = "") -> bool:
         elif dice < 0.85:
             source.commit()
         elif source.landed.number > frontier:
-            merge(source, target, r.choice((frontier, frontier, r.randint(0, frontier))), mutant)
+            after = r.choice((frontier, frontier, r.randint(0, frontier)))
+            merge(source, reader, target, after, mutant)
             frontier, truth = source.landed.number, source.truth()
             if truth is not None and truth != {k: row.known.columns["a"][0] for k, row in target.items()}:
                 return False
     return True
 
 
-def merge(source: Source, target: dict[Key, Target], after: int, mutant: str) -> None:
-    plan = plan_table(SCHEMA.table, source.landed, after, source.landed.number)
+def merge(source: Source, reader: Manifests, target: dict[Key, Target], after: int, mutant: str) -> None:
+    plan = plan_table(SCHEMA.table, reader, after, source.landed.number)
     plan = replace(plan, **MUTANTS[mutant]) if mutant else plan
     events = read(source.landed, plan)
     for sweep in plan.sweeps:

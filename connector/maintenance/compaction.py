@@ -1,0 +1,295 @@
+"""Compaction: the many small log files of a block of manifests become few.
+
+::
+
+    manifests -> small log files by table and layout -> new files -> record -> a day later: the originals go
+
+Whoever catches up or rebuilds opens each landing file that the manifests name; after a day of small flushes
+that is what it waits for. So a block of manifests (`connector.landing.format.block_of`) that is an hour old
+gets, for each table and layout, few files with the events of its many, and a record of which stand for which
+(`connector.landing.manifest.CompactedBlock`). Chunks stay as they are.
+
+**One or the other.** The record is one object, created once. A reader learns of it with the block's last
+manifest, or not at all, and decides for the whole block: if it reads up to that manifest or further, it takes
+the new files as if the last manifest named them, and none that they stand for. If not, or without a record,
+it takes the originals. The new files are durable before the record, and the originals stay for a day after
+it: so a reader that was too early for the record has that day to finish. Before originals go, it is recorded
+that they may be gone; reading up to a manifest within the block is then an error that says so.
+
+**Why events may come with a later manifest.** A reader that goes on from within the block gets events that it
+has applied already, besides those it lacks. To a merge this is log that landed a second time: it reads all
+log since the first of those events again (`merge.plan`), and applying an event again changes nothing. None of
+them is from after its end, since it reads up to the end of the block at least. Only files that begin after
+the manifest before the block are joined, so it reads back to that manifest at most. Retention keeps that one:
+it removes manifests by whole blocks (`connector.maintenance.retention`).
+
+**Order.** New files, record; a day later: how far originals may be gone, their removal, how far they are
+gone. A crash leaves files that no record names, which retention finds by their day, or a step that the next
+run repeats. Of two runs at once, one creates the record, and the other's files are left to retention; what
+they remove is the same.
+
+A file that is not as its manifest says stays as it is, with those it would have been joined with: a merge
+that needs it stops at it, as before.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from connector import failpoint
+from connector.landing.event_batch import EventBatch, arrow_schema
+from connector.landing.format import COMPACTION, block_of, compacted_path, schema_path
+from connector.landing.manifest import CompactedBlock, CompactedTable, LandedFile
+from connector.landing.manifest_object import CompactionProgress, StoredManifest
+from connector.landing.manifest_store import (
+    ManifestReader,
+    read_compacted,
+    read_compaction_progress,
+    read_retained,
+)
+from connector.landing.parquet import FileWriter
+from connector.maintenance.records import update
+from connector.schema import TableSchema
+from connector.store.protocol import Store
+
+AGE = timedelta(hours=1)
+"""Merges that keep up have read a block by then, and need it no more."""
+
+GRACE = timedelta(days=1)
+"""How long originals stay: longer than any merge, query, or cache of manifests lives."""
+
+SMALL_BYTES = 4 << 20
+"""Files from this size on stay as they are: opening one costs less than reading it."""
+
+TARGET_BYTES = 128 << 20
+FEW_FILES = 8
+"""So many files, or fewer, are not worth writing again."""
+
+
+@dataclass
+class Compaction:
+    """What was done, or would be: `files` (`bytes`) of `blocks` were joined to `into` new ones.
+
+    `removed`: originals of blocks that were compacted before. `damaged`: paths of files that are not as they
+    were written, and so stay. `stopped`: there is more to do.
+    """
+
+    blocks: int = 0
+    files: int = 0
+    bytes: int = 0
+    into: int = 0
+    removed: int = 0
+    damaged: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def compact(
+    store: Store,
+    oldest: int,
+    newest: int,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] = lambda *_: None,
+    stop: threading.Event | None = None,
+    clock: Callable[[], datetime] = _now,
+) -> Compaction:
+    """Compact the blocks from manifest `oldest` to `newest` that are old enough; with `dry_run` only count.
+
+    `oldest`: the first that retention keeps. `progress` is called with how many blocks were looked at, and
+    how many there are. Once `stop` is set, end at a safe point. What the store raises may come at any point.
+    """
+    known = read_compaction_progress(store)
+    run = _Run(store, ManifestReader(store), clock, dry_run)
+    blocks = list(_blocks(max(oldest, known.removed if known else 0), newest))
+    all_removed = True
+    for done, (first, last) in enumerate(blocks):
+        progress(done, len(blocks))
+        if stop is not None and stop.is_set():
+            run.result.stopped = True
+            break
+        block = read_compacted(store, last)
+        all_removed = all_removed and block is not None and block.at <= clock() - GRACE
+        if block is not None and all_removed:
+            run.remove_originals(block)
+        elif block is None and not run.compact_block(first, last):
+            break
+    return run.result
+
+
+def _blocks(before: int, newest: int) -> Iterator[tuple[int, int]]:
+    """Return the whole blocks of manifests that are all there: after `before`, or from 1 on, to `newest`."""
+    first, last = block_of(before + 1 if before > 1 else 1)
+    if 1 < first <= before:
+        first, last = block_of(last + 1)
+    while last <= newest:
+        yield first, last
+        first, last = block_of(last + 1)
+
+
+@dataclass(frozen=True)
+class _Run:
+    store: Store
+    reader: ManifestReader
+    clock: Callable[[], datetime]
+    dry_run: bool
+    result: Compaction = field(default_factory=Compaction)
+
+    def remove_originals(self, block: CompactedBlock) -> None:
+        """Remove the files that a block's new ones stand for, and record that they are gone."""
+        self.result.removed += len(block.replaced)
+        if self.dry_run:
+            return
+        if block.replaced:
+            self._record(removing=block.last)
+            failpoint.reach("originals-given-up")
+            self.store.delete_all(block.replaced)
+            failpoint.reach("originals-removed")
+        self._record(removed=block.last)
+
+    def _record(self, *, removing: int = 0, removed: int = 0) -> None:
+        """Record how far originals may be gone, or are: numbers that never go back."""
+
+        def further(data: bytes | None) -> bytes | None:
+            known = CompactionProgress(at=self.clock())
+            if data is not None:
+                known = CompactionProgress.from_json(data, COMPACTION)
+            if removing <= known.removing and removed <= known.removed:
+                return None
+            numbers = {"removing": max(removing, known.removing), "removed": max(removed, known.removed)}
+            return known.model_copy(update={**numbers, "at": self.clock()}).to_json()
+
+        update(self.store, COMPACTION, further)
+
+    def compact_block(self, first: int, last: int) -> bool:
+        """Compact a block; return whether it is old enough, as later ones may be."""
+        end = self.reader.stored(last)
+        if end is None or end.committed_at > self.clock() - AGE:
+            return False
+        groups = self._groups(first, last)
+        if groups is None:
+            return True
+        tables: dict[str, CompactedTable] = {}
+        damaged = [path for group in groups if (path := self._compact_group(group, tables))]
+        retained = read_retained(self.store)
+        if retained is not None and retained.first > max(1, first - 1):
+            return True  # retention has begun to remove them meanwhile
+        self.result.damaged += damaged
+        self.result.blocks += bool(groups)
+        if self.dry_run:
+            return True
+        block = CompactedBlock(first=first, last=last, at=self.clock(), tables=tables)  # type: ignore[arg-type]
+        failpoint.reach("block-written")
+        # If it exists, another run was first, or an answer to ours was lost.
+        self.store.create(compacted_path(last), block.model_dump_json(exclude_none=True).encode())
+        failpoint.reach("block-recorded")
+        return True
+
+    def _groups(self, first: int, last: int) -> list[list[LandedFile]] | None:
+        """Return which files of a block to join; None if a manifest is gone: retention is removing them."""
+        before = self.reader.stored(first - 1) if first > 1 else None
+        manifests = [self.reader.stored(number) for number in range(first, last + 1)]
+        there = [m for m in manifests if m is not None and not m.removed]
+        if len(there) < len(manifests) or (first > 1 and (before is None or before.removed)):
+            return None
+        return groups(there, (before.epoch, before.position) if before else (0, 0))
+
+    def _compact_group(self, group: list[LandedFile], tables: dict[str, CompactedTable]) -> str | None:
+        """Join files, and add them to what their block was compacted to.
+
+        Or leave all as they are, and return the path of the one that is damaged.
+        """
+        result = self.result
+        if not self.dry_run:
+            try:
+                new = join(self.store, group)
+            except DamagedFileError as error:
+                return error.path
+            table = tables.setdefault(str(new.table), CompactedTable(files=[], replaced=[]))
+            table.files.append(new)
+            table.replaced.extend(file.path for file in group)
+        result.files, result.into = result.files + len(group), result.into + 1
+        result.bytes += sum(file.bytes for file in group)
+        return None
+
+
+def groups(manifests: Sequence[StoredManifest], before: tuple[int, int]) -> list[list[LandedFile]]:
+    """Return which files of some manifests to join, in the order of their positions.
+
+    `before`: epoch and position of the manifest before. Files of a group are of one table and layout, and
+    tell the same of their events, so that a plan that reads the new one does nothing that it would not do.
+    """
+    found: dict[tuple[object, ...], list[LandedFile]] = {}
+    for file in (file for manifest in manifests for file in manifest.files):
+        late = (file.first.epoch, file.first.lsn) > before
+        if file.kind == "log" and file.bytes < SMALL_BYTES and late:
+            found.setdefault((file.table, file.schema_id, file.partial, file.truncates), []).append(file)
+    ordered = (sorted(files, key=lambda file: (file.first, file.last)) for files in found.values())
+    parts = [part for files in ordered for part in _parts(files) if len(part) > FEW_FILES]
+    return sorted(parts, key=lambda part: part[0].first)
+
+
+def _parts(files: Sequence[LandedFile]) -> Iterator[list[LandedFile]]:
+    """Divide files into parts of about `TARGET_BYTES`."""
+    part: list[LandedFile] = []
+    for file in files:
+        part.append(file)
+        if sum(f.bytes for f in part) >= TARGET_BYTES:
+            yield part
+            part = []
+    yield part
+
+
+class DamagedFileError(Exception):
+    """A file is missing, or not as its manifest says."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def join(store: Store, files: Sequence[LandedFile]) -> LandedFile:
+    """Write files of one table and layout as one, durable on return; in memory is a row group and a file.
+
+    `DamagedFileError` if one is not as it was written, or its layout is missing.
+    """
+    table, id_ = files[0].table, files[0].schema_id
+    layout = store.read(schema_path(table, id_))
+    if layout is None:
+        raise DamagedFileError(schema_path(table, id_))
+    schema = TableSchema.from_json(layout)
+    with FileWriter(store, schema, files[0].first) as writer:
+        for file in files:
+            for batch in _batches(store, schema, file):
+                writer.append_batch(batch)
+        new = writer.close()
+    if new is None:
+        raise DamagedFileError(files[0].path)
+    return new
+
+
+def _batches(store: Store, schema: TableSchema, file: LandedFile) -> Iterator[EventBatch]:
+    """Read a landing file by row groups, with all that its manifest tells of it."""
+    data, rows, layout = store.read(file.path), 0, arrow_schema(schema)
+    if data is None or len(data) != file.bytes:
+        raise DamagedFileError(file.path)
+    try:
+        parquet = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        for number in range(parquet.num_row_groups):
+            table = parquet.read_row_group(number).cast(layout)
+            rows += table.num_rows
+            yield EventBatch(schema, table, file.first, file.last, file.partial, file.truncates)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedFileError(file.path) from error
+    if rows != file.rows:
+        raise DamagedFileError(file.path)

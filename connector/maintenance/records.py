@@ -1,0 +1,16 @@
+"""Objects that record how far care for a landing zone is, though several runs may write them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from connector.store.protocol import Store
+
+
+def update(store: Store, path: str, change: Callable[[bytes | None], bytes | None]) -> None:
+    """Replace an object by what `change` makes of its content (None: there is none); None leaves it."""
+    while True:
+        data, version = store.read_versioned(path) or (None, None)
+        new = change(data)
+        if new is None or store.replace(path, new, version) is not None:
+            return
