@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from connector.landing import consumers
+from connector.landing import consumers, format
 from connector.landing.consumers import forget, read_consumers
 from connector.maintenance.retention import History, horizon, remove_unneeded
 from connector.store.local import LocalStore
@@ -18,6 +18,12 @@ from merge import merge_once
 from merge.landing_zone import LandingZone
 from tests.support.landed import Chunk, config_of, schema_of
 from tests.support.zone import ORDERS, T, Zone, insert, row, update_of_a
+
+
+@pytest.fixture(autouse=True)
+def blocks_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention removes whole blocks of manifests."""
+    monkeypatch.setattr(format, "MANIFESTS_PER_BLOCK", 1)
 
 
 @pytest.fixture
