@@ -261,6 +261,19 @@ def test_a_damaged_file_stays_with_those_of_its_kind(
     assert zone.compact(LATER + DAY) == Compaction()
 
 
+@pytest.mark.parametrize("field", ["rows", "bytes"])
+def test_a_file_of_which_its_manifest_says_otherwise_stays(zone: Zone, field: str) -> None:
+    file = zone.landed.log(PLAIN, [insert(238)])
+    zone.landed.commit(240, [file.model_copy(update={field: getattr(file, field) + 1})])
+    assert zone.compact().damaged == [file.path]
+
+
+def test_a_block_of_which_a_manifest_is_missing_stays(zone: Zone) -> None:
+    zone.store.delete(manifest_path(7))
+    assert zone.compact().blocks == 3
+    assert read_compacted(zone.store, 9) is None
+
+
 class KilledError(Exception):
     """The process ends here."""
 
@@ -314,6 +327,8 @@ def test_a_run_that_is_killed_shows_each_event_once_and_the_next_one_finishes(
     assert zone.readable() == [4, 9, 14, 19, 20, 21, 22, 23]
     named = {file.path for upto in range(20, 24) for file in zone.get(upto).files}
     named |= {file.path for last in (4, 9, 14, 19) for file in zone.get(last).compacted.files}  # type: ignore[union-attr]
+    replaced = {path for last in (4, 9, 14, 19) for path in zone.get(last).compacted.replaced}  # type: ignore[union-attr]
+    assert not zone.paths() & replaced
     left = zone.paths() - named - {f.path for n in range(1, 20) for f in zone.get(n).files}
     assert len(left) == (moment == "block-written")  # for retention to find
 
