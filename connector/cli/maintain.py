@@ -79,7 +79,7 @@ def _compacted(done: Compaction) -> Iterator[tuple[str, str]]:
     """Say what compaction did, and why."""
     if done.files:
         what = f"compact {done.files:,} landing files ({done.bytes / 2**20:,.1f} MiB) into {done.into:,}"
-        yield what, f"small, and of {done.blocks:,} blocks of manifests that are complete and an hour old"
+        yield what, f"small ones of {done.blocks:,} blocks of manifests, each complete for an hour"
     if done.removed:
         yield f"remove {done.removed:,} landing files", "compacted a day ago or longer"
 
