@@ -200,10 +200,9 @@ def _newest(landing: LandingZone, frontiers: Frontiers, until: int | None) -> Ma
     oldest = min((p.manifest for p in frontiers.by_table.values()), default=frontiers.newest)
     if until is not None and until <= oldest:
         return None
-    if until is not None:
-        landing.check_end(until)
     lags = until is not None and until < frontiers.newest
     number = until if lags else landing.newest(frontiers.newest, until)
+    landing.check_end(until)
     frontiers.check(landing, landing.first_kept)
     return landing.get(number) if number else None
 

@@ -182,8 +182,13 @@ class LandingZone:
             if unknown:
                 self._manifests.update(self._read(unknown[0], unknown[-1]))
 
-    def check_end(self, upto: int) -> None:
-        """Refuse to read up to a manifest within a block whose files only its compacted ones stand for."""
+    def check_end(self, upto: int | None) -> None:
+        """Refuse to read up to a manifest within a block whose files only its compacted ones stand for.
+
+        None: up to the newest, which is not within such a block.
+        """
+        if upto is None:
+            return
         first, last = block_of(upto)
         texts = self._texts([f"{self.root}/{COMPACTION}"]) if upto < last else []
         removing = [CompactionProgress.from_json(text, file).removing for file, text in texts]

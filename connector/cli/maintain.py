@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ def landing_zone_findings(
     forget: str | None = None,
     progress: Shown = lambda *_: None,
     stop: threading.Event | None = None,
+    compaction_seconds: float = math.inf,
 ) -> Iterator[Any]:
     """Remove what no lake needs of the landing zone, compact the rest, and yield findings, as `merge.upkeep`.
 
@@ -42,7 +44,7 @@ def landing_zone_findings(
     begun, status = time.monotonic(), "planned" if dry_run else "done"
     try:
         care = care_for_landing_zone(
-            config, dry_run=dry_run, forget_lake=forget, stop=stop,
+            config, dry_run=dry_run, forget_lake=forget, stop=stop, compaction_seconds=compaction_seconds,
             progress=lambda done, of, what: progress(done, of, f"landing zone, {what}"),
         )  # fmt: skip
     except ConfigurationError:

@@ -21,6 +21,9 @@ from connector.schema import TableName
 
 merge_commands = typer.Typer()
 
+COMPACTION_SECONDS = 600
+"""How long upkeep between merges may compact the landing zone, as the next merge waits for it."""
+
 Tasks = dict[TableName, TaskID]
 
 _DONE_AT = {"waiting": 0, "reading": 20, "merging": 50, "done": 100, "failed": 100, "unchanged": 100}
@@ -67,7 +70,9 @@ def merge(
         else:
             merge_every(
                 spark, settings, every, tables=names, progress=progress, report=report, stop=stop.event,
-                more_upkeep=lambda: landing_zone_findings(settings, stop=stop.event),
+                more_upkeep=lambda: landing_zone_findings(
+                    settings, stop=stop.event, compaction_seconds=COMPACTION_SECONDS
+                ),
             )  # fmt: skip
     raise typer.Exit(code)
 

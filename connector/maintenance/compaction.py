@@ -35,10 +35,14 @@ that needs it stops at it, as before.
 from __future__ import annotations
 
 import io
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -72,6 +76,9 @@ TARGET_BYTES = 128 << 20
 FEW_FILES = 8
 """So many files, or fewer, are not worth writing again."""
 
+READERS = 8
+"""Objects read at once: from S3, each takes longer to answer than to read."""
+
 
 @dataclass
 class Compaction:
@@ -102,20 +109,22 @@ def compact(
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda *_: None,
     stop: threading.Event | None = None,
+    seconds: float = math.inf,
     clock: Callable[[], datetime] = _now,
 ) -> Compaction:
     """Compact the blocks from manifest `oldest` to `newest` that are old enough; with `dry_run` only count.
 
     `oldest`: the first that retention keeps. `progress` is called with how many blocks were looked at, and
-    how many there are. Once `stop` is set, end at a safe point. What the store raises may come at any point.
+    how many there are. Once `stop` is set, or after some `seconds`, end at a safe point. Raises what the
+    store raises.
     """
     known = read_compaction_progress(store)
-    run = _Run(store, ManifestReader(store), clock, dry_run)
+    run, begun = _Run(store, ManifestReader(store), clock, dry_run), time.monotonic()
     blocks = list(_blocks(max(oldest, known.removed if known else 0), newest))
     all_removed = True
     for done, (first, last) in enumerate(blocks):
         progress(done, len(blocks))
-        if stop is not None and stop.is_set():
+        if (stop is not None and stop.is_set()) or time.monotonic() - begun > seconds:
             run.result.stopped = True
             break
         block = read_compacted(store, last)
@@ -198,7 +207,7 @@ class _Run:
     def _groups(self, first: int, last: int) -> list[list[LandedFile]] | None:
         """Return which files of a block to join; None if a manifest is gone: retention is removing them."""
         before = self.reader.stored(first - 1) if first > 1 else None
-        manifests = [self.reader.stored(number) for number in range(first, last + 1)]
+        manifests = list(_ahead(self.reader.stored, range(first, last + 1)))
         there = [m for m in manifests if m is not None and not m.removed]
         if len(there) < len(manifests) or (first > 1 and (before is None or before.removed)):
             return None
@@ -259,7 +268,7 @@ class DamagedFileError(Exception):
 
 
 def join(store: Store, files: Sequence[LandedFile]) -> LandedFile:
-    """Write files of one table and layout as one, durable on return; in memory is a row group and a file.
+    """Write files of one table and layout as one, durable on return; holds some files and a row group.
 
     `DamagedFileError` if one is not as it was written, or its layout is missing.
     """
@@ -269,8 +278,9 @@ def join(store: Store, files: Sequence[LandedFile]) -> LandedFile:
         raise DamagedFileError(schema_path(table, id_))
     schema = TableSchema.from_json(layout)
     with FileWriter(store, schema, files[0].first) as writer:
-        for file in files:
-            for batch in _batches(store, schema, file):
+        contents = _ahead(store.read, [file.path for file in files])
+        for file, data in zip(files, contents, strict=True):
+            for batch in _batches(schema, file, data):
                 writer.append_batch(batch)
         new = writer.close()
     if new is None:
@@ -278,9 +288,20 @@ def join(store: Store, files: Sequence[LandedFile]) -> LandedFile:
     return new
 
 
-def _batches(store: Store, schema: TableSchema, file: LandedFile) -> Iterator[EventBatch]:
-    """Read a landing file by row groups, with all that its manifest tells of it."""
-    data, rows, layout = store.read(file.path), 0, arrow_schema(schema)
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+def _ahead(read: Callable[[Item], Found], items: Sequence[Item]) -> Iterator[Found]:
+    """Read items in order, the next ones at the same time."""
+    with ThreadPoolExecutor(READERS, "compaction") as threads:
+        for first in range(0, len(items), READERS):
+            yield from threads.map(read, items[first : first + READERS])
+
+
+def _batches(schema: TableSchema, file: LandedFile, data: bytes | None) -> Iterator[EventBatch]:
+    """Decode a landing file by row groups, with all that its manifest tells of it."""
+    rows, layout = 0, arrow_schema(schema)
     if data is None or len(data) != file.bytes:
         raise DamagedFileError(file.path)
     try:

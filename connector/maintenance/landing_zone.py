@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,12 +46,14 @@ def care_for_landing_zone(
     forget_lake: str | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
     stop: threading.Event | None = None,
+    compaction_seconds: float = math.inf,
 ) -> LandingCare:
     """Remove what nobody needs, then compact the rest.
 
     `forget_lake`: a lake's url, schema or id, which then holds nothing any more. A lake that is forgotten and
     merges again needs a full dump, which it requests by itself.
     `progress` is called with what was done so far, what there is to do, and of what: manifests or blocks.
+    After `compaction_seconds`, the rest of compaction is left to the next run.
     `ConfigurationError` for an unknown lake; what the store raises.
     """
     store = open_store(config.landing, config.source.name, patient=False)
@@ -71,7 +74,7 @@ def care_for_landing_zone(
             progress=lambda done: progress(done.manifests, count, "manifests to remove"),
         )  # fmt: skip
         compaction = compact(
-            store, needed.first, needed.newest, dry_run=dry_run, stop=stop,
+            store, needed.first, needed.newest, dry_run=dry_run, stop=stop, seconds=compaction_seconds,
             progress=lambda done, of: progress(done, of, "blocks of manifests"),
         )  # fmt: skip
         return LandingCare(forgotten, needed, removal, compaction)

@@ -424,6 +424,7 @@ def test_a_run_that_is_stopped_ends_between_blocks(zone: Zone) -> None:
     stop = threading.Event()
     done = zone.compact(progress=lambda done, _: stop.set() if done == 2 else None, stop=stop)
     assert (done.stopped, done.blocks) == (True, 2)
+    assert zone.compact(seconds=-1).stopped
     assert zone.compact().blocks == 2
 
 
