@@ -48,7 +48,8 @@ def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
     """Return a table as of the newest manifest: its columns and `_cdc`, without deleted rows.
 
     The frame keeps showing that state, from that manifest's files and the Delta table's current version,
-    until VACUUM removes that version. Costs a join of the Delta table with what has landed since its last
+    until VACUUM removes that version, or ``deltatide maintain`` the landing files, at least a day after it
+    joined them. Costs a join of the Delta table with what has landed since its last
     merge; a Delta table that does not continue (`merge.commits`), or that a merge refuses (another source's,
     another landing zone's, of another key, of types that can't become today's), is ignored, and everything
     that landed is read. `ConfigurationError` if no such table has landed, or the session skips files that it
