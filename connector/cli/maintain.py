@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -18,8 +18,10 @@ from connector.cli.lake import Stopping, lake_config, stopping
 from connector.cli.printing import ConfigOption, err, escape, log_to_stderr, out
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TransientError
-from connector.maintenance.compaction import Compaction
-from connector.maintenance.landing_zone import LandingCare, care_for_landing_zone
+
+if TYPE_CHECKING:
+    from connector.maintenance.compaction import Compaction
+    from connector.maintenance.landing_zone import LandingCare
 
 maintain_commands = typer.Typer()
 
@@ -39,6 +41,7 @@ def landing_zone_findings(
 
     An unknown lake (`forget`) is raised; other errors are findings: the lake's tables need nothing of this.
     """
+    from connector.maintenance.landing_zone import care_for_landing_zone
     from merge.upkeep import Finding
 
     begun, status = time.monotonic(), "planned" if dry_run else "done"
