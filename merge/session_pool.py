@@ -72,7 +72,7 @@ def own_session_pool(
     Nobody else sees their changes. If the platform has no second session, the only one is `spark` itself,
     whose settings are changed and restored.
     """
-    separate = hasattr(spark, "newSession") or hasattr(spark, "cloneSession")
+    separate = _offers(spark, "newSession") or _offers(spark, "cloneSession")
     with ExitStack() as stack:
 
         def another() -> SparkSession:
@@ -85,17 +85,23 @@ def own_session_pool(
 
 @contextmanager
 def _own_session(spark: SparkSession) -> Iterator[SparkSession]:
-    if hasattr(spark, "newSession"):
+    if _offers(spark, "newSession"):
         yield _new_session(spark)
         return
-    connected: Any = spark
-    clone = connected.cloneSession()  # Spark Connect
+    connected: Any = spark  # Spark Connect
+    spark.version  # noqa: B018 - the server knows no session, to be cloned, before its first request
+    clone = connected.cloneSession()
     try:
         yield clone
     finally:
         with suppress(Exception):
             clone.client.release_session()
             clone.client.close()
+
+
+def _offers(spark: SparkSession, method: str) -> bool:
+    """Return whether a kind of session has a method; a Connect session of Spark 3.5 raises if asked."""
+    return hasattr(type(spark), method)
 
 
 def _new_session(spark: SparkSession) -> SparkSession:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 
-from merge.session_pool import SessionPool
+from merge.session_pool import SessionPool, own_session_pool
 
 
 def test_each_session_is_lent_to_one_thread_at_a_time() -> None:
@@ -55,3 +55,39 @@ def test_a_platform_without_more_sessions_merges_with_those_it_has() -> None:
         done.set()
         assert [each.result(10) for each in held] == ["only"] * 4
     assert sessions.most == 1
+
+
+class Connected:
+    """A Connect session as of Spark 3.5 and 4.0: it can't be copied, and 3.5 raises when asked for that."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(name)
+
+
+class Cloneable:
+    """A Connect session as of Spark 4.1: the server knows it from its first request on."""
+
+    known = False
+
+    @property
+    def version(self) -> str:
+        self.known = True
+        return "4.1"
+
+    def cloneSession(self) -> Cloneable:
+        if not self.known:
+            raise PySparkException("[INVALID_HANDLE.SESSION_NOT_FOUND]")
+        return Cloneable()
+
+
+def test_a_connect_session_that_can_not_be_copied_is_the_only_one() -> None:
+    session: Any = Connected()
+    with own_session_pool(session, 4, {}) as sessions:
+        assert (sessions.first, sessions.most) == (session, 1)
+
+
+def test_a_connect_session_is_cloned_even_before_its_first_request() -> None:
+    session: Any = Cloneable()
+    with own_session_pool(session, 4, {}) as sessions:
+        assert sessions.first is not session
+        assert sessions.most == 4
