@@ -13,7 +13,7 @@ RUN := .ci/with-java
 LOG_STORE := merge/java/deltatide-log-store.jar
 PYTEST := $(RUN) $(VENV)/bin/python -m pytest
 
-.PHONY: help demo test test-unit test-spark test-integration test-acceptance soak lint format bench bench-large wheel clean setup
+.PHONY: help demo test test-unit test-spark test-matrix test-integration test-acceptance soak lint format bench bench-large wheel clean setup
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 20
@@ -31,6 +31,9 @@ test-unit: $(VENV)/ready  ## tests that need no service
 
 test-spark: setup  ## tests with one local Spark session
 	@$(PYTEST) tests/spark $(ARGS)
+
+test-matrix: setup  ## Spark tests on each Spark release and kind of session (ARGS="--spark 3.5,4.2 --session connect tests/spark/test_job.py")
+	@.ci/test-matrix $(VENV) $(ARGS)
 
 test-integration: setup .cache/servers.ready  ## tests with real databases and a real S3 server
 	@$(PYTEST) tests/integration $(ARGS)

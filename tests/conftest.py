@@ -5,7 +5,8 @@ database    a database per test on it
 mariadb     a database per test on a MariaDB server, and again on MySQL; skipped where there is none
 tested      (acceptance) the same on PostgreSQL, MariaDB and MySQL
 s3_server   an S3 server; s3: a bucket per test on it
-spark       one local Spark session, with Delta, that reaches the S3 server
+spark       one local Spark session, with Delta, that reaches the S3 server;
+            with `--spark-session=connect`, one on the connect_server, a Spark Connect server
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_pro
 from connector.demo.servers.mysql import MysqlServer
 from connector.demo.servers.postgres import PostgresServer
 from tests.support.servers import mysql_server as mysql_servers
+from tests.support.servers.connect_server import ConnectServer
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.mysql_database import fresh_database as fresh_mariadb
 from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root
 from tests.support.servers.postgres import Database, PostgresServers, database_name, fresh_database
 from tests.support.servers.s3_server import S3, S3Server
 from tests.support.servers.server_programs import find_programs as find_server_programs
+from tests.support.spark_sessions import connected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +59,12 @@ QUICK_JAVA = "-XX:+UseSerialGC"
 FURTHER_RELEASES = ("mariadb-11.4", "mysql-8.0")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the Spark tests run in a session of either kind."""
+    kinds = ["classic", "connect"]
+    parser.addoption("--spark-session", choices=kinds, default="classic", help="what the Spark tests run in")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test by its folder; deselect it on servers that it is not about."""
     left_out = [item for item in items if not _wanted(item)]
@@ -66,6 +75,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             folder = item.path.relative_to(TESTS).parts[0]
             if folder in FOLDER_MARKERS:
                 item.add_marker(folder)
+        if config.getoption("spark_session") == "connect" and (
+            mark := item.get_closest_marker("only_classic")
+        ):
+            item.add_marker(pytest.mark.skip(reason=f"not over Spark Connect: {mark.args[0]}"))
         if item.get_closest_marker("soak_on_mysql") and _server_of(item) == "mysql":
             item.add_marker("soak")
 
@@ -208,11 +221,28 @@ def s3(s3_server: S3Server) -> S3:
 
 
 @pytest.fixture(scope="session")
-def spark(s3_server: S3Server) -> Iterator[SparkSession]:
-    """Start one local session; s3a paths go to the S3 server."""
+def connect_server(servers_folder: Path, s3_server: S3Server) -> Iterator[ConnectServer]:
+    """Start one Spark Connect server, with a local session's settings."""
     pytest.importorskip("pyspark")
+    pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
+    from merge.session import local_settings
+
+    settings = local_settings("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)
+    with ConnectServer(servers_folder, settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """Start one session: a local one, or one on the Spark Connect server; s3a paths go to the S3 server."""
+    pytest.importorskip("pyspark")
+    if request.config.getoption("spark_session") == "connect":
+        with connected(request.getfixturevalue("connect_server").url) as session:
+            yield session
+        return
     from merge.session import local_session
 
+    s3_server: S3Server = request.getfixturevalue("s3_server")
     session = local_session("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)
     yield session
     session.stop()

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from merge import TableProgress, cuts, merge_once
 from tests.support.landed import Chunk, Event
+from tests.support.spark_sessions import another_session
 from tests.support.zone import T, Zone, insert, row, update_of_a
 
 
@@ -19,7 +20,7 @@ def zone(spark: SparkSession, tmp_path: Path) -> Zone:
 
 
 def test_missing_columns_are_asked_for_and_filled(zone: Zone) -> None:
-    zone.spark = zone.spark.newSession()
+    zone.spark = another_session(zone.spark)
     zone.spark.conf.set("mapreduce.output.fileoutputformat.compress", "true")
     zone.log(10, update_of_a(5, 1, 7))
     report = zone.merge()
@@ -79,7 +80,7 @@ def test_rows_that_another_job_left_waiting_keep_the_cut_from_being_exact(
 
     def overtake(progress: TableProgress) -> None:
         if progress.step == step and not other:
-            other.append(merge_once(zone.spark.newSession(), zone.config, until=until))
+            other.append(merge_once(another_session(zone.spark), zone.config, until=until))
 
     report = zone.merge(progress=overtake)
     assert not other[0].exact

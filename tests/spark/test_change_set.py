@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from merge import apply, change_set, key_pruning, merge_once
 from tests.support.landed import Chunk, Event
+from tests.support.spark_sessions import another_session
 from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
 
@@ -64,7 +65,7 @@ def test_rows_that_a_slower_job_adds_between_reading_and_merging_are_deleted_too
     def statement(*arguments: Any) -> str:
         if not overtaken:
             overtaken.append(True)
-            merge_once(zone.spark.newSession(), zone.config, until=2)
+            merge_once(another_session(zone.spark), zone.config, until=2)
             assert 1 in {found[0] for found in zone.rows("id")}
         return built(*arguments)
 

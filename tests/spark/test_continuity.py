@@ -19,6 +19,7 @@ from merge import as_of, control_table, cuts, live, table
 from merge.commits import Mark
 from merge.report import TableProgress
 from tests.support.landed import Chunk, Event, Landed, schema_of
+from tests.support.spark_sessions import forget_delta_logs
 from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
 
@@ -239,7 +240,7 @@ def test_columns_go_by_name_into_a_table_that_is_empty(zone: Zone) -> None:
 def put_back(zone: Zone) -> None:
     shutil.rmtree(zone.folder / "lake/public/orders")
     shutil.copytree(zone.folder / "copy", zone.folder / "lake/public/orders")
-    zone.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    forget_delta_logs(zone.spark)
 
 
 def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_rows(zone: Zone) -> None:

@@ -17,6 +17,7 @@ from connector.schema import Column, TableSchema
 from merge import apply as applying
 from merge import as_of, cuts, job, live, merge_once, table
 from tests.support.landed import Event, schema_of
+from tests.support.spark_sessions import another_session
 from tests.support.zone import ORDERS, T, Zone, insert
 
 LENIENT = {"spark.sql.files.ignoreMissingFiles": "true", "spark.sql.files.ignoreCorruptFiles": "true"}
@@ -134,7 +135,7 @@ def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_buil
 
     def overtaken(*arguments: Any) -> Any:
         monkeypatch.setattr(table, "apply", apply)
-        assert merge_once(zone.spark.newSession(), zone.config, until=2).exact
+        assert merge_once(another_session(zone.spark), zone.config, until=2).exact
         return apply(*arguments)
 
     monkeypatch.setattr(table, "apply", overtaken)

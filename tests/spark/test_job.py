@@ -20,6 +20,7 @@ from merge.target import Target
 from merge.unreachable import StoreError
 from tests.support.landed import Event, Landed, config_of, schema_of
 from tests.support.servers.s3_server import S3
+from tests.support.spark_sessions import another_session, require_conditional_writes
 from tests.support.zone import ORDERS, T, Zone, delete, insert, update_of_a
 
 
@@ -78,7 +79,7 @@ def test_two_jobs_at_once_leave_the_right_table(zone: Zone) -> None:
     errors: list[BaseException] = []
 
     def run(untils: Sequence[int | None]) -> None:
-        session = zone.spark.newSession()
+        session = another_session(zone.spark)
         try:
             for until in untils:
                 assert not merge_once(session, zone.config, until=until).failed
@@ -268,6 +269,7 @@ def test_a_merge_asked_to_stop_finishes_the_table_under_way(spark: SparkSession,
 
 
 def test_landing_zone_and_lake_on_s3(spark: SparkSession, s3: S3) -> None:
+    require_conditional_writes()
     client = s3.client()
 
     def put(path: str, data: bytes) -> None:

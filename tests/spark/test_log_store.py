@@ -21,10 +21,16 @@ from merge.job import merge_once
 from tests.support.landed import Event, Landed, config_of, schema_of
 from tests.support.servers.s3_proxy import S3Proxy
 from tests.support.servers.s3_server import S3, S3Server, versitygw_path
+from tests.support.spark_sessions import require_conditional_writes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMIT = r"/_delta_log/\d{20}\.json"
 FOREIGN = '{"commitInfo":{"timestamp":1,"operation":"FOREIGN","operationParameters":{},"txnId":"other"}}\n'
+
+
+@pytest.fixture(autouse=True)
+def conditional_writes() -> None:
+    require_conditional_writes()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from connector.errors import ConfigurationError
 from merge import as_of, cuts, file_statistics, merge_every, table
 from merge.kept_versions import append_kept, read_kept
 from merge.upkeep import upkeep
+from tests.support.spark_sessions import forget_delta_logs
 from tests.support.waiting import wait_until
 from tests.support.zone import T, Zone, delete, insert
 
@@ -50,8 +51,7 @@ class OldZone(Zone):
                 os.utime(entry, (written_at, written_at))
         for file in lake.rglob("*.*"):
             os.utime(file, (file.stat().st_atime, file.stat().st_mtime - days * DAY))
-        java: Any = self.spark._jvm
-        java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        forget_delta_logs(self.spark)
 
     def ids(self, manifest: int) -> list[int]:
         return sorted(row["id"] for row in as_of(self.spark, self.config, manifest)[T].collect())
@@ -248,8 +248,7 @@ def test_a_table_restored_from_an_older_copy_is_left_to_the_merge_that_rebuilds_
             return
         shutil.rmtree(lake)
         shutil.copytree(zone.folder / "copy", lake)
-        java: Any = zone.spark._jvm
-        java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        forget_delta_logs(zone.spark)
 
     if meanwhile:
         found = zone.maintain(progress=restore)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from connector.mysql.codec.table_map import parse_table_map
 from connector.mysql.codec.text_rows import RowStream, decode_rows
 from connector.mysql.codec.types import select_expression, type_of_catalog
 from tests.fidelity.mysql import LITERALS
+from tests.support.servers.ports import free_port
 from tests.support.waiting import wait_until
 
 pymysql = pytest.importorskip("pymysql", reason="pymysql is not installed")
@@ -35,7 +35,7 @@ class MariaDB:
     """A throw-away server; its binary log is read from its folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, _free_port()
+        self.folder, self.port = folder, free_port()
         user = pwd.getpwnam("mysql") if os.geteuid() == 0 else None
         if user:
             shutil.chown(folder, user.pw_uid, user.pw_gid)
@@ -71,12 +71,6 @@ class MariaDB:
     def close(self) -> None:
         self._process.terminate()
         self._process.wait(60)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import boto3
 import botocore.config
 import botocore.exceptions
 
+from tests.support.servers.ports import free_port
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -68,7 +68,7 @@ class S3Server:
     def __init__(self, folder: Path, *, kind: str | None = None, honour_conditions: bool = True) -> None:
         self.program = versitygw_path()
         self.kind = kind or ("versitygw" if self.program else "moto")
-        port = _free_port()
+        port = free_port()
         self.s3 = S3(f"http://127.0.0.1:{port}", "deltatide", secrets.token_hex(12))
         self.log_path = folder / "s3.log"
         command = (
@@ -151,10 +151,3 @@ def _has_attributes(folder: Path) -> bool:
     except (OSError, AttributeError):
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
