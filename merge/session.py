@@ -20,6 +20,7 @@ from connector.config import Config
 from connector.errors import PreconditionError
 from merge import log_store
 from merge.gateway import started
+from merge.session_settings import ANY_VERSION, PLAIN, set_setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,14 +120,21 @@ BUNDLED = {
 
 
 def open_session(config: Config, app_name: str = "deltatide") -> SparkSession:
-    """Return the active session (a notebook's), the remote one of ``SPARK_REMOTE``, or a local one."""
+    """Return the active session (a notebook's), a remote one of ``SPARK_REMOTE``, or a local one.
+
+    Spark Connect analyzes a frame when it is used, not when it is built: in a remote session opened here, the
+    settings that frames of `live` and `as_of` need stay set.
+    """
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
     if environ.get("SPARK_REMOTE"):
-        return SparkSession.builder.getOrCreate()
+        remote = SparkSession.builder.getOrCreate()
+        for setting, value in {**PLAIN, **ANY_VERSION}.items():
+            set_setting(remote, setting, value)
+        return remote
     return local_session(app_name, s3=s3_of(config))
 
 
@@ -143,23 +151,14 @@ def s3_of(config: Config) -> S3Settings | None:
 def local_session(
     app_name: str = "deltatide", *, s3: S3Access | None = None, java_options: str = JAVA
 ) -> SparkSession:
-    """Start a local session with Delta, and with S3A if `s3` is given.
+    """Start a local session with `local_settings`.
 
     Its jars come from Ivy's cache or are fetched. `PreconditionError` if Java does not start. Java's output
     goes to a temporary file, which is kept only if the start fails.
     """
     from pyspark.sql import SparkSession
 
-    settings = {
-        **SETTINGS,
-        **jar_settings(with_s3=s3 is not None),
-        **s3_settings(s3),
-        "spark.app.name": app_name,
-        "spark.master": "local[*]",
-        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "deltatide-warehouse"),
-        "spark.driver.extraJavaOptions": java_options,
-        "spark.driver.memory": f"{_heap_mib()}m",
-    }
+    settings = local_settings(app_name, s3=s3, java_options=java_options)
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -175,6 +174,20 @@ def local_session(
             "Spark did not start: " + " / ".join(tail or [str(error)]),
             hint=f"put Java 17 or 21 on JAVA_HOME or PATH; its output is in {log}",
         ) from error
+
+
+def local_settings(app_name: str, *, s3: S3Access | None, java_options: str = JAVA) -> dict[str, str]:
+    """Return Spark's settings for a driver on this machine with Delta, and with S3A if `s3` is given."""
+    return {
+        **SETTINGS,
+        **jar_settings(with_s3=s3 is not None),
+        **s3_settings(s3),
+        "spark.app.name": app_name,
+        "spark.master": "local[*]",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "deltatide-warehouse"),
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.memory": f"{_heap_mib()}m",
+    }
 
 
 def _heap_mib() -> int:

@@ -1,0 +1,85 @@
+"""A lake kept over Spark Connect: merges, reads and upkeep, with no Java in this process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from merge import as_of, cuts, merge_once
+from merge.upkeep import upkeep
+from tests.support.landed import Chunk
+from tests.support.servers.connect_server import ConnectServer
+from tests.support.spark_sessions import CONNECT_MODE, connected
+from tests.support.zone import T, Zone, delete, insert, row, update_of_a
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def spark(connect_server: ConnectServer) -> Iterator[SparkSession]:
+    with connected(connect_server.url) as session:
+        yield session
+
+
+@pytest.fixture
+def zone(spark: SparkSession, tmp_path: Path) -> Zone:
+    return Zone(spark, tmp_path)
+
+
+def test_a_lake_is_loaded_changed_read_and_maintained(zone: Zone) -> None:
+    zone.landed.full_dump(T, 1, 10, started_in=1)
+    zone.chunk(15, Chunk(10, 13, [row(1, 1), row(2, 2), row(3, 3)]))
+    assert zone.merge().exact
+    zone.log(20, update_of_a(16, 1, 7), delete(17, 2), insert(18, 4), update_of_a(19, 9, 5))
+    changed = [(1, 7, "x"), (3, 3, "x"), (4, 4, "x"), (9, 5, None)]
+    assert zone.live() == changed
+    report = zone.merge()
+    assert (report.exact, zone.rows(), len(zone.requests())) == (False, changed, 1)
+    (merged,) = report.tables
+    assert (merged.inserted, merged.updated, merged.deleted) == (2, 1, 1)
+    assert [r.id for r in as_of(zone.spark, zone.config, 1)[T].orderBy("id").collect()] == [1, 2, 3]
+    assert [r.manifest for r in cuts(zone.spark, zone.config).collect()] == [2, 1]
+    found = {(f.subject, f.action): f.status for f in upkeep(zone.spark, zone.config)}
+    assert found[T, "SET TBLPROPERTIES"] == "done"
+    zone.log(30)
+    assert not merge_once(zone.spark, zone.config).failed
+    assert zone.rows() == changed
+    assert [r["operation"] for r in zone.history()].count("WRITE") == 1, "it was not rebuilt"
+
+
+READ_OLD = f"""
+import sys
+from merge import as_of, open_session
+from tests.support.landed import config_of
+
+config = config_of(*sys.argv[1:])
+session = open_session(config)
+print(*(row.id for row in as_of(session, config, 1)[{T!r}].collect()))
+session.stop()
+"""
+
+
+def test_a_session_opened_for_a_command_reads_versions_of_any_age(zone: Zone) -> None:
+    """Delta refuses those older than a week when the frame is analyzed, which is when it is read."""
+    for number in (1, 2):
+        zone.log(10 * number, insert(10 * number - 5, number))
+        zone.merge()
+    for file in (zone.folder / "lake").rglob("*.*"):
+        os.utime(file, (file.stat().st_atime, file.stat().st_mtime - 30 * 24 * 3600))
+    folders = [str(zone.folder / name) for name in ("landing", "lake")]
+    # In a process of its own, as here a local session may be active; SPARK_REMOTE is set by the fixture.
+    without_mode = {name: value for name, value in os.environ.items() if name != CONNECT_MODE}
+    read = subprocess.run(
+        [sys.executable, "-c", READ_OLD, *folders],
+        env=without_mode,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert read.stdout == "1\n", read.stderr[-2000:]
