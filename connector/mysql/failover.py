@@ -29,7 +29,7 @@ from connector.mysql import continuity
 from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import literal, query, row, rows
 from connector.mysql.continuity import to_datetime
-from connector.mysql.gtid import Gtids, MariadbGtids, MysqlGtids
+from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log.events import Begin
 from connector.mysql.log.packet import FILE_START
 from connector.mysql.log.scan import begins, transactions
@@ -67,12 +67,13 @@ def continuation(
         return unproven
     if must != gtids:
         gtids = executed_of(connection, server, gtids)
-    file = first_file_after(connection, server, files, gtids)
-    if file is None:
-        return f"its log of what follows {gtids} is purged"
-    parse, before = _kind_of(server).parse, _executed_before(connection, server, file)
-    open_log = partial(open_file, file)
-    if diverged := why_diverged(parse(before), parse(gtids), parse(must), open_log, captured):
+    parse = _kind_of(server).parse
+    landed, needed_there = parse(gtids), parse(must)
+    file = first_file_after(connection, server, files, landed, needed_there)
+    if isinstance(file, str):
+        return file
+    before = parse(_executed_before(connection, server, file))
+    if diverged := why_diverged(before, landed, needed_there, partial(open_file, file), captured):
         return diverged
     return file, ResumePoint(pack_position(file.number, 4), (), gtids, server.uuid, needed)
 
@@ -89,29 +90,40 @@ def why_diverged(
     Somebody wrote on a replica, or a former primary kept what no replica got. Of rows that such a transaction
     and a later one changed, the server has the later one's values; but if that one has landed, it will not
     land again. So what has not landed must follow all that has, unless it can't matter to captured tables, or
-    the server merely reordered what is independent.
+    the server merely reordered what is independent. In MariaDB, one by a writer of whom nothing landed may
+    be from before its domain was deleted, so it is not taken for reordered.
 
     `before`: all that precedes the log to be opened, at most what has landed; changed here. `needed`: the
-    part of `landed` that may be anybody's but ours. Reads the log up to the last of that.
+    part of `landed` that may be anybody's but ours. Reads the log up to the last of that, or to its end if
+    numbers after that may show that a domain had been deleted.
     """
     unread: dict[tuple[str, int | None] | None, Begin] = {}
-    if before.contains(needed):
+    seen = before.parse(str(before))
+    if before.contains(needed) and not landed.retired:
         return None
     is_unread = lambda begin: begin.gtid is None or not landed.includes(begin.gtid)  # noqa: E731
     with closing(transactions(open_log(), captured, is_unread)) as found:
         for begin, matters in found:
             gtid = begin.gtid
+            if gtid is not None and (ambiguous := landed.why_ambiguous(gtid, seen)):
+                return ambiguous
             if gtid is None or not landed.includes(gtid):
                 if matters:
                     unread.setdefault(gtid and (gtid.origin, gtid.server), begin)
             elif needed.includes(gtid):
                 for other in unread.values():
-                    if other.gtid is None or not other.gtid.may_be_reordered_with(gtid):
+                    if not _is_independent(other.gtid, gtid, landed):
                         return f"it executed {other.txid or 'a change'}, which was never read, before {gtid}"
                 before.add(gtid)
-                if before.contains(needed):
+                may_show_more = landed.retired or (unread and gtid.server is not None)
+                if before.contains(needed) and not may_show_more:
                     return None
-    return f"its log lacks some of {needed}"
+    return None if before.contains(needed) else f"its log lacks some of {needed}"
+
+
+def _is_independent(unread: Gtid | None, landed_later: Gtid, landed: Gtids) -> bool:
+    """Return whether a server merely reordered a transaction that never landed and one that has."""
+    return unread is not None and landed.knows(unread) and unread.may_be_reordered_with(landed_later)
 
 
 def has_gtids(connection: Connection[Any], server: Server) -> bool:
@@ -153,9 +165,8 @@ def why_unproven(
 ) -> str | None:
     """Return why another server's transaction with the id of `last` proves nothing; None if it is the same.
 
-    It is another one, or the server executed it while it wrote no log. None also if the server never executed
-    it (a write of ours), has purged it, or if `last` has no id. Reads the log from the start of one file up
-    to it.
+    It is another one, or the server has not logged it. None also if the server never executed it (a write of
+    ours), has purged it, or if `last` has no id. Reads the log from the start of one file up to it.
     """
     if last is None or not continuity.is_named(last) or missing(connection, server, last.txid):
         return None
@@ -164,7 +175,7 @@ def why_unproven(
             continue
         found = next((b for b in begins(open_file(files[number])) if b.txid == last.txid), None)
         if found is None:
-            return f"it executed {last.txid} without logging it"
+            return f"its log lacks {last.txid}: it logged nothing for a while, or ignored that"
         if to_datetime(found.original or found.micros) <= last.committed_at:
             return None
         at = to_datetime(found.original or found.micros)
@@ -225,17 +236,22 @@ def _see_all(connection: Connection[Any], server: Server) -> None:
 
 
 def first_file_after(
-    connection: Connection[Any], server: Server, files: Mapping[int, LogFile], gtids: str
-) -> LogFile | None:
-    """Return the newest file preceded only by transactions in a set; None if that log is purged."""
-    kind = _kind_of(server)
-    landed = kind.parse(gtids)
-    if not landed.contains(kind.parse(_purged(connection, server))):
-        return None
+    connection: Connection[Any],
+    server: Server,
+    files: Mapping[int, LogFile],
+    landed: AnyGtids,
+    needed: AnyGtids,
+) -> LogFile | str:
+    """Return the newest file preceded only by transactions that have landed, or why there is none."""
+    reason = landed.why_not_after(landed.parse(_purged(connection, server)), needed)
+    if reason is not None:
+        return reason
     for number in sorted(files, reverse=True):
-        if landed.contains(kind.parse(_gtids_before(connection, files[number].name))):
+        listed = landed.parse(_gtids_before(connection, files[number].name))
+        reason = landed.why_not_after(listed, needed)
+        if reason is None:
             return files[number]
-    return None
+    return reason or "it has no log"
 
 
 def _executed_before(connection: Connection[Any], server: Server, file: LogFile) -> str:

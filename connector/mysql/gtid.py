@@ -8,6 +8,12 @@ domain, and proves nothing: a server may have executed more before it, or less. 
 calls its binlog state, ``0-2-90,0-1-100,7-3-20``: the last transaction of each server in each domain. Only
 the numbers that one server gives in one domain are compared: those grow.
 
+A domain that is deleted (DELETE_DOMAIN_ID) counts anew, and replicas learn nothing of it: their logs still
+have what it had. So what landed of it is kept apart, as retired, behind a semicolon: ``0-1-100;7-3-20``. It
+counts only where another server's log is compared. There, a number of a retired writer may be that of the
+transaction that landed or of a later one. That no later one has been passed is certain only after a file that
+lists exactly the retired number, and before something that has landed.
+
 Our own writes (`connector.mysql.state_tables`) are transactions too, and a server that takes over may lack
 them. So both classes remember, for each uuid, or server in a domain, that ends in such writes, the state
 before them: that is what a server is `needed` to have, since whether it has executed the rest makes no
@@ -97,6 +103,20 @@ class MysqlGtids:
         index = bisect_right(intervals, gtid.number, key=_first) - 1
         return index >= 0 and gtid.number <= intervals[index][1]
 
+    retired = False  # each transaction has its own id
+
+    def knows(self, gtid: Gtid) -> bool:
+        """Return whether what the set lacks of a transaction's origin has not landed: always."""
+        return True
+
+    def why_ambiguous(self, gtid: Gtid, seen: MysqlGtids) -> str | None:
+        """Return why a transaction in another server's log may not be the one with this id: it always is."""
+        return None
+
+    def why_not_after(self, listed: MysqlGtids, needed: MysqlGtids) -> str | None:
+        """Return why not all that another server's file lists as before it has landed; None if it has."""
+        return None if self.contains(listed) else _purged(str(listed))
+
     def holds(self, gtid: Gtid) -> bool:
         """Return whether the next transaction in the log is already held."""
         return self.includes(gtid)
@@ -150,7 +170,8 @@ class MariadbGtids:
     """The last number that each server gave in each domain: the numbers of one `Writer` grow.
 
     `here`: the same at the position the log is read from, if that may be earlier: what a writer gave after
-    that, up to its last number in this set, is already held when it is read.
+    that, up to its last number in this set, is already held when it is read. `retired`: of writers whose
+    numbers began anew, or are no longer listed, the last one before.
     """
 
     def __init__(
@@ -158,8 +179,10 @@ class MariadbGtids:
         last: Mapping[Writer, int],
         here: MariadbGtids | None = None,
         needed: MariadbGtids | None = None,
+        retired: Mapping[Writer, int] | None = None,
     ) -> None:
         self._last = dict(last)  # of each domain, the writer of its last transaction comes last
+        self._retired = dict(retired or {})
         before = self._last if needed is None else needed._last
         self._before_ours = {w: before.get(w, 0) for w, n in self._last.items() if before.get(w) != n}
         known = self._last if here is None else here._last
@@ -172,19 +195,19 @@ class MariadbGtids:
     @classmethod
     def parse(cls, text: str, here: str | None = None, needed: str | None = None) -> MariadbGtids:
         """Parse the server's format, and what is needed of it; `BugError` for anything else."""
-        last: dict[Writer, int] = {}
-        for part in "".join(text.split()).split(","):
-            found = _MARIADB.fullmatch(part)
-            if part and not found:
-                raise BugError(f"{text[:200]!r} is not a GTID list")
-            if found:
-                last[found[1], int(found[2])] = int(found[3])
-        sets = [None if part is None else cls.parse(part) for part in (here, needed)]
-        return cls(last, *sets)
+        last, _, retired = "".join(text.split()).partition(";")
+        before, must = (None if part is None else cls.parse(part) for part in (here, needed))
+        return cls(_parse_list(last), before, must, _parse_list(retired))
 
     def __str__(self) -> str:
         """Format it as the server does in `gtid_binlog_state`: in each domain, the last one last."""
-        return ",".join(str(_of(w, n)) for w, n in sorted(self._last.items(), key=_domain))
+        retired = _format_list(self._retired)
+        return f"{_format_list(self._last)};{retired}" if retired else _format_list(self._last)
+
+    @property
+    def retired(self) -> bool:
+        """Return whether the numbers of some writers may have been given twice."""
+        return bool(self._retired)
 
     @property
     def ends(self) -> dict[str, Gtid]:
@@ -202,46 +225,102 @@ class MariadbGtids:
         """Return whether a transaction is in the set."""
         return gtid.number <= self._last.get(_writer_of(gtid), 0)
 
+    def knows(self, gtid: Gtid) -> bool:
+        """Return whether the set has anything of a transaction's writer: if not, that may be retired."""
+        return _writer_of(gtid) in self._last
+
+    def why_ambiguous(self, gtid: Gtid, seen: MariadbGtids) -> str | None:
+        """Return why the next transaction in another server's log may not be the one with this id here.
+
+        `seen`: what precedes it there; the transaction is added.
+        """
+        writer = _writer_of(gtid)
+        before = seen._last.get(writer, 0)
+        if writer in self._retired:
+            return f"its log has {gtid}, of a domain that was deleted: it may be a later one than landed"
+        if gtid.number <= before:
+            return f"its log has {gtid} after {_of(writer, before)}: the domain had been deleted"
+        seen.add(gtid)
+        return None
+
+    def why_not_after(self, listed: MariadbGtids, needed: MariadbGtids) -> str | None:
+        """Return why not all that another server's file lists as before it has landed; None if it has.
+
+        `needed`: of this set, what the server must have executed.
+        """
+        if unread := listed.without(self):
+            return _purged(",".join(map(str, unread)))
+        retired = {w: n for w, n in listed._last.items() if w in self._retired}
+        if retired and (listed.contains(needed) or retired.keys() & self._last.keys()):
+            listed_there = _format_list(retired)
+            return (
+                f"its log begins after {listed_there}, of a deleted domain: it may be a later one than landed"
+            )
+        return None
+
     def contains(self, other: MariadbGtids) -> bool:
         """Return whether another set is a subset of this one."""
         return not other.without(self)
 
     def without(self, other: MariadbGtids) -> list[Gtid]:
         """Return the last transactions of this set that are not in another."""
-        return [_of(writer, n) for writer, n in self._last.items() if other._last.get(writer, 0) < n]
+        return [
+            _of(writer, n)
+            for writer, n in self._last.items()
+            if other._last.get(writer, 0) < n and other._retired.get(writer) != n
+        ]
 
     def common(self, other: MariadbGtids) -> MariadbGtids:
-        """Return what is in both sets."""
+        """Return what is in both sets, with what is retired."""
         both = {writer: min(n, other._last.get(writer, 0)) for writer, n in self._last.items()}
-        return MariadbGtids({writer: n for writer, n in both.items() if n})
+        return MariadbGtids({writer: n for writer, n in both.items() if n}, retired=self._retired)
 
     def holds(self, gtid: Gtid) -> bool:
         """Return whether the next transaction in the log is already held."""
         return gtid.number <= self._ahead.get(_writer_of(gtid), 0)
 
     def add(self, gtid: Gtid, *, ours: bool = False) -> None:
-        """Advance past the next transaction in the log; `ours`: nobody needs it."""
+        """Advance past the next transaction in the log; `ours`: nobody needs it.
+
+        `BugError` if one that has landed should have come before it. Only ours may lack: some replicas ignore
+        them.
+        """
         writer = _writer_of(gtid)
-        ahead = self._ahead.get(writer)
-        if ahead is None:
-            before = self._last.pop(writer, 0)
-            if not ours:
-                self._before_ours.pop(writer, None)
-            else:
-                self._before_ours.setdefault(writer, before)
-            self._last[writer] = gtid.number
-        elif ahead == gtid.number:
-            del self._ahead[writer]
-        elif gtid.number > ahead:
-            raise BugError(f"the log has {gtid} but lacks {_of(writer, ahead)}, which has landed")
+        ahead = self._ahead.get(writer, 0)
+        if ahead < gtid.number:
+            if ahead and writer not in self._before_ours:
+                raise BugError(f"the log has {gtid} but lacks {_of(writer, ahead)}, which has landed")
+            self._take(writer, gtid.number, ours=ours)
+        if ahead <= gtid.number:
+            self._ahead.pop(writer, None)
+
+    def _take(self, writer: Writer, number: int, *, ours: bool) -> None:
+        if number <= self._last.get(writer, 0):
+            self._retire(writer)
+        before = self._last.pop(writer, 0)
+        if not ours:
+            self._before_ours.pop(writer, None)
+        else:
+            self._before_ours.setdefault(writer, before)
+        self._last[writer] = number
 
     def begin_file(self, listed: MariadbGtids) -> None:
         """Take over the list at the start of a log file, except for what the log is still to reach.
 
-        A domain that the server has deleted is no longer listed: its numbers start anew.
+        A domain that the server has deleted is no longer listed: its numbers start anew. A server that took
+        over may still list it.
         """
+        for writer in self._last.keys() - listed._last.keys() - self._ahead.keys():
+            self._retire(writer)
+        for writer, number in listed._last.items():
+            if writer not in self._last and self._retired.get(writer) == number:
+                del self._retired[writer]
         self._last = listed._last | {writer: self._last[writer] for writer in self._ahead}
-        self._before_ours = {w: n for w, n in self._before_ours.items() if w in self._last}
+
+    def _retire(self, writer: Writer) -> None:
+        """Keep apart what a writer gave, as its numbers begin anew."""
+        self._retired[writer] = max(self._last.pop(writer), self._retired.get(writer, 0))
+        self._before_ours.pop(writer, None)
 
 
 def _of(writer: Writer, number: int) -> Gtid:
@@ -250,6 +329,25 @@ def _of(writer: Writer, number: int) -> Gtid:
 
 def _writer_of(gtid: Gtid) -> Writer:
     return gtid.origin, gtid.server or 0
+
+
+def _parse_list(text: str) -> dict[Writer, int]:
+    last: dict[Writer, int] = {}
+    for part in text.split(","):
+        found = _MARIADB.fullmatch(part)
+        if part and not found:
+            raise BugError(f"{text[:200]!r} is not a GTID list")
+        if found:
+            last[found[1], int(found[2])] = int(found[3])
+    return last
+
+
+def _format_list(last: Mapping[Writer, int]) -> str:
+    return ",".join(str(_of(writer, number)) for writer, number in sorted(last.items(), key=_domain))
+
+
+def _purged(gtids: str) -> str:
+    return f"it has purged its log of some of {gtids}, which was never read"
 
 
 def _domain(item: tuple[Writer, int]) -> int:

@@ -213,9 +213,62 @@ def test_a_domain_that_a_new_file_no_longer_lists_counts_anew() -> None:
     for gtid in (Gtid("0", 5, 1), Gtid("7", 6, 1)):
         gtids.add(gtid, ours=True)
     gtids.begin_file(MariadbGtids.parse("0-1-5"))
-    assert (str(gtids), gtids.needed) == ("0-1-5", "")
+    assert (str(gtids), gtids.needed) == ("0-1-5;7-1-6", "")
     gtids.add(Gtid("7", 1, 1))
-    assert (str(gtids), gtids.needed) == ("0-1-5,7-1-1", "7-1-1")
+    assert (str(gtids), gtids.needed) == ("0-1-5,7-1-1;7-1-6", "7-1-1")
+    assert not gtids.holds(Gtid("7", 2, 1))
+
+
+def test_what_landed_of_a_deleted_domain_is_kept_for_failovers() -> None:
+    """Until a server lists that very number, which another transaction may have got since on this one."""
+    gtids = MariadbGtids.parse("0-1-5;7-1-6,9-1-3")
+    assert (str(gtids), gtids.needed) == ("0-1-5;7-1-6,9-1-3", None)
+    assert str(gtids.common(MariadbGtids.parse("0-1-4,9-1-3"))) == "0-1-4;7-1-6,9-1-3"
+    assert gtids.without(MariadbGtids.parse("0-1-5")) == []
+    gtids.begin_file(MariadbGtids.parse("0-1-5,7-1-6,9-1-2"))
+    assert str(gtids) == "0-1-5,7-1-6,9-1-2;9-1-3"
+    gtids.add(Gtid("9", 3, 1))
+    gtids.begin_file(MariadbGtids.parse("0-1-5,7-1-6,9-1-3"))
+    assert str(gtids) == "0-1-5,7-1-6,9-1-3;9-1-3"
+
+
+def test_numbers_that_begin_anew_within_a_replicas_file_are_those_of_a_deleted_domain() -> None:
+    gtids = MariadbGtids.parse("0-1-5,7-1-6", needed="0-1-5,7-1-4")
+    gtids.add(Gtid("7", 1, 1), ours=True)
+    assert (str(gtids), gtids.needed) == ("0-1-5,7-1-1;7-1-6", "0-1-5")
+
+
+@pytest.mark.parametrize(
+    ("landed", "listed", "needed", "reason"),
+    [
+        ("0-1-5;7-1-6", "0-1-4", "0-1-5", None),
+        ("0-1-5;7-1-6", "0-1-4,7-1-6", "0-1-5", None),
+        ("0-1-5;7-1-6", "0-1-5,7-1-6", "0-1-5", "a later one"),  # the domain may have been used again since
+        ("0-1-5;7-1-6", "0-1-4,7-1-5", "0-1-5", "purged"),
+        ("0-1-5;7-1-6", "0-1-4,7-1-7", "0-1-5", "purged"),
+        ("0-1-5,7-1-2;7-1-6", "0-1-4,7-1-6", "0-1-5,7-1-2", "a later one"),
+        ("0-1-5,7-1-2;7-1-6", "0-1-4,7-1-2", "0-1-5,7-1-2", "a later one"),
+        ("0-1-5", "0-1-5", "0-1-5", None),
+        ("0-1-5", "0-1-4,7-1-6", "0-1-5", "7-1-6, which was never read"),
+    ],
+)
+def test_a_file_of_another_mariadb_server_follows_only_what_has_landed(
+    landed: str, listed: str, needed: str, reason: str | None
+) -> None:
+    parse = MariadbGtids.parse
+    found = parse(landed).why_not_after(parse(listed), parse(needed))
+    assert found is None if reason is None else reason in str(found)
+
+
+def test_our_write_that_a_replica_ignored_is_passed_with_the_next_of_its_writer() -> None:
+    """Not one of others, nor before one of ours that it has."""
+    gtids = MariadbGtids.parse("0-1-12,7-1-1", "0-1-10", "0-1-10,7-1-1")
+    gtids.add(Gtid("0", 11, 1), ours=True)
+    assert gtids.holds(Gtid("0", 12, 1))
+    gtids.add(Gtid("7", 1, 1))
+    assert not gtids.holds(Gtid("0", 13, 1))
+    gtids.add(Gtid("0", 13, 1))
+    assert (str(gtids), gtids.needed) == ("0-1-13,7-1-1", None)
 
 
 def test_what_the_log_is_still_to_reach_stays_when_a_file_begins() -> None:

@@ -740,14 +740,14 @@ def test_mariadbs_domains_are_passed_over_each_up_to_its_last_one() -> None:
         transaction(domain, number, key)
     segment = log.buffer.take()
     assert [key for _, key, *_ in landed(segment)] == [1, 3, 5]
-    assert segment.gtids == "0-9-2,7-9-21"
+    assert segment.gtids == "0-9-2,7-9-21;0-9-4"
 
 
 def test_the_list_at_the_start_of_mariadbs_files_is_what_was_executed() -> None:
-    """Of a domain that is no longer listed, the server has forgotten all numbers."""
+    """Of a domain that is no longer listed, the server has forgotten all numbers; replicas have not."""
     log = Log(gtids=MariadbGtids.parse("0-9-3,7-9-20"))
     log.write(events.GTID_LIST, struct.pack("<IIIQIIQ", 2, 0, 8, 2, 0, 9, 3))
-    assert log.buffer.take().gtids == "0-8-2,0-9-3"
+    assert log.buffer.take().gtids == "0-8-2,0-9-3;7-9-20"
 
 
 def own_write(log: Log, number: int, **other: str) -> None:

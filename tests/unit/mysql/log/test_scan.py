@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import cast
 
 import pytest
 
 from connector.mysql.failover import why_diverged
-from connector.mysql.gtid import MysqlGtids
+from connector.mysql.gtid import MariadbGtids, MysqlGtids
 from connector.mysql.log import events
 from connector.mysql.log.scan import transactions
 from connector.mysql.log.stream import BinlogStream, LogEndedError
@@ -143,3 +144,48 @@ def test_a_log_without_what_has_landed_proves_nothing() -> None:
     found = divergence("p1 p3", "p1 p2")
     assert found is not None
     assert "lacks" in found
+
+
+def mariadb_divergence(log: str, landed: str, before: str = "") -> str | None:
+    """Compare a log with what has landed. ``7-5``: the fifth transaction of server 9 in domain 7."""
+
+    def set_of(names: str) -> MariadbGtids:
+        return MariadbGtids.parse(names.replace("-", "-9-"))
+
+    scanned = Scanned()
+    for name in log.split():
+        domain, number = map(int, name.split("-"))
+        scanned.write(events.MARIADB_GTID, struct.pack("<QIBxxxxxx", number, domain, 0))
+        scanned.rows(1)
+    return why_diverged(set_of(before), set_of(landed), set_of(landed), scanned.stream, captured)
+
+
+@pytest.mark.parametrize(
+    ("log", "landed", "before"),
+    [
+        ("0-1 7-1 7-2 0-2", "0-2,7-1", ""),  # a replica that commits in parallel
+        ("0-1 0-2 7-1", "0-2", ""),  # a new domain
+        ("0-2 0-3", "0-2;7-6", "0-1,7-6"),
+        ("0-2 0-3", "0-2;7-6", "0-1"),
+    ],
+)
+def test_in_mariadb_what_is_later_or_of_another_domain_may_land(log: str, landed: str, before: str) -> None:
+    assert mariadb_divergence(log, landed, before) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "landed", "before", "reason"),
+    [
+        ("7-1 0-1 0-2", "0-2", "", "never read"),  # deleted before the landing zone began
+        ("7-1 0-1 0-2", "0-2;7-1", "", "deleted"),  # deleted later
+        ("0-1 0-2 7-1", "0-2;7-1", "", "deleted"),  # not the one that landed
+        ("0-2 7-1", "0-2;7-6", "0-1,7-6", "deleted"),
+        ("0-1 7-1 7-2 7-1 0-2", "0-2,7-1", "", "deleted"),  # used again before the landing zone began
+        ("0-1 7-1 7-2 0-2 0-3 7-1", "0-2,7-1", "", "deleted"),
+        ("0-2 7-1", "0-2,7-6;7-8", "0-1", "deleted"),
+    ],
+)
+def test_in_mariadb_what_may_be_from_before_its_domain_was_deleted_is_not_merely_reordered(
+    log: str, landed: str, before: str, reason: str
+) -> None:
+    assert reason in str(mariadb_divergence(log, landed, before))
