@@ -389,6 +389,7 @@ class Source(Protocol):
         """Make the source keep its log from now on (a slot) and return where it begins.
 
         `fresh`: first drop what is left of an older one. Otherwise adopt an unused one of the same name.
+        `TransientError` if the session on which `identity` was asked is lost: its server may be another one.
         """
 
     def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:

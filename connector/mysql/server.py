@@ -1,4 +1,7 @@
-"""The kind of server, the files of its binary log, and its load. The flavor is detected, never configured.
+"""The server: its kind (detected, never configured), its binary log's files, its load, sessions on it.
+
+Invariant: what is known of a session's server holds while that session lives. Reopened, it may lead to
+another one, maybe of another database: nothing is written there, and no log begun, before that is checked.
 
 Invariant: a position (`pack_position`) is only made from offsets below 4 GiB. A file exceeds that only within
 one transaction, after which the server moves on to the next file.
@@ -7,7 +10,7 @@ one transaction, after which the server moves on to the next file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +19,9 @@ from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
 from connector.config import SourceConfig
-from connector.errors import LogOffError
+from connector.errors import LogOffError, TransientError
 from connector.mysql.codec.segment import pack_position
-from connector.mysql.connection import close, connect, driver_errors, row, rows
+from connector.mysql.connection import alive, close, connect, driver_errors, row, rows
 from connector.position import format_position
 
 MAX_OFFSET = (1 << 32) - 1
@@ -188,3 +191,47 @@ def position_of(name: str, offset: int) -> int:
 def format_binlog_position(position: int) -> str:
     """Format a position for people."""
     return format_position(position, "mysql")
+
+
+class ServerSession:
+    """A session that is opened on first use, and again when it is lost. Used by one thread at a time."""
+
+    def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
+        self._connect = connect
+        self._connection: Connection[Any] | None = None
+        self._server: Server | None = None
+        self._checked = False
+
+    def get(self) -> Connection[Any]:
+        """Return the session, reopened if it was lost; then the server may be another one."""
+        if self._connection is not None and not alive(self._connection):
+            self.close()
+        if self._connection is None:
+            self._connection = self._connect()
+            self._server, self._checked = None, False
+        return self._connection
+
+    @property
+    def server(self) -> Server:
+        """Return the server of the session that `get` returned last; queried once for each session."""
+        if self._server is None:
+            assert self._connection is not None
+            with driver_errors("reading the version"):
+                self._server = find_server(self._connection)
+        return self._server
+
+    def note_checked(self) -> None:
+        """Take note that the server has been checked: it is the landing zone's database."""
+        self._checked = True
+
+    def get_checked(self) -> Connection[Any]:
+        """Return the session; `TransientError` if it was lost since its server was checked."""
+        connection = self.get()
+        if not self._checked:
+            raise TransientError("the session was lost since its server was checked")
+        return connection
+
+    def close(self) -> None:
+        """Close the session; never raises."""
+        close(self._connection)
+        self._connection = None

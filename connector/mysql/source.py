@@ -7,7 +7,8 @@ Identity: the id in ``deltatide.watermark``, which replicas share; without that 
 MariaDB's server id and GTID domain. MySQL's GTIDs prove a shared history without it.
 
 A position is a file and offset in one server's log. Opening the log checks that the server is still the same,
-and so does each connection that must lead to it.
+and so does each connection that must lead to it. The landing zone's id is written only over the session on
+which the server was found to be its database.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from connector.landing.manifest import Manifest, SourceIdentity
 from connector.mysql import catalog, continuity, failover, preflight
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.mysql.codec.segment import pack_position, unpack_position
-from connector.mysql.connection import alive, close, connect, driver_errors, parse_url, quote
+from connector.mysql.connection import close, connect, driver_errors, parse_url, quote
 from connector.mysql.dump import MysqlTables
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.reader import MysqlLogReader, ReaderProgress
@@ -37,6 +38,7 @@ from connector.mysql.log.stream import BinlogStream, created_at, replica_id
 from connector.mysql.server import (
     LogFile,
     Server,
+    ServerSession,
     end_of_log,
     ensure_logging,
     find_server,
@@ -71,10 +73,9 @@ class MysqlSource:
     def __init__(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
         self._config, self._tables = config, tables
         self._state_tables = StateTables(config.name)
-        self._session: Connection[Any] | None = None
-        self._watching: Connection[Any] | None = None
+        self._session = ServerSession(self._connect)
+        self._watching = ServerSession(self._connect)
         self._checking = Lock()
-        self._found: Server | None = None
         self._reader: MysqlLogReader | None = None
         self._begun: RecordedFile | None = None
         self._trusted: str | None = None
@@ -87,9 +88,9 @@ class MysqlSource:
 
     def ensure_logging(self) -> None:
         """Raise `LogOffError` if the server writes no log."""
-        connection = self._connected()
+        connection = self._session.get()
         with driver_errors("asking whether the server writes a log"):
-            ensure_logging(connection, self._server_of(connection))
+            ensure_logging(connection, self._session.server)
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
         """Name tables anew."""
@@ -97,20 +98,21 @@ class MysqlSource:
 
     def check(self) -> list[Finding]:
         """Check and report every precondition; raises only if the server can't be reached."""
-        connection = self._connected()
+        connection = self._session.get()
         with driver_errors("checking the database"):
-            server, state_tables = self._server_of(connection), self._state_tables
+            server, state_tables = self._session.server, self._state_tables
             connect = lambda: self._connect(replication=True)  # noqa: E731
             return preflight.check(connection, connect, server, self._config, self._tables, state_tables)
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Return the database's identity: that of `landed` if it provably was read from here."""
-        connection = self._connected()
-        server = self._server_of(connection)
+        connection = self._session.get()
+        server = self._session.server
         with driver_errors("reading the identity"):
             shared = self._state_tables.identity(connection)
             if landed is not None and failover.is_known(connection, server, landed, shared):
                 shared = self._state_tables.landed_id = landed.source.system_id
+                self._session.note_checked()
         return SourceIdentity(
             name=self._config.name,
             kind="mariadb" if server.mariadb else "mysql",
@@ -121,20 +123,20 @@ class MysqlSource:
 
     def tables(self, among: Collection[TableName] | None = None) -> TableListing:
         """List the configured tables."""
-        connection = self._connected()
+        connection = self._session.get()
         with driver_errors("listing the tables"):
             busy: set[TableName] = set()
             found = catalog.find_tables(connection, self._config, busy)
             named = [t for t in found if among is None or t.table in among]
             self._listed |= {t.table for t in named}
-            layouts = catalog.layouts_of(connection, self._server_of(connection), named, self._tables, busy)
+            layouts = catalog.layouts_of(connection, self._session.server, named, self._tables, busy)
         unfit = [x.problem for x in layouts if x.problem is not None]
         busy &= {t.table for t in named}
         return TableListing([x.schema for x in layouts if x.schema is not None], unfit, frozenset(busy))
 
     def prepare(self) -> PreparedSource:
         """Create our own two small tables if allowed. The log already has all tables."""
-        connection = self._connected()
+        connection = self._checked()
         with driver_errors("creating deltatide.watermark"):
             self._state_tables.create(connection)
         return PreparedSource()
@@ -145,14 +147,11 @@ class MysqlSource:
             return self._check_catalog(known or {})
 
     def _check_catalog(self, known: Mapping[TableName, str]) -> CatalogSnapshot:
-        if self._watching is not None and not alive(self._watching):
-            close(self._watching)
-            self._watching = None
-        self._watching = connection = self._watching or self._connect()
+        connection = self._watching.get()
         with driver_errors("reading the catalog"):
             server = find_server(connection)
             if self._trusted not in (None, server.uuid):
-                close(connection)
+                self._watching.close()
                 raise TransientError("the catalog is another server's than the log")
             self._was_durable = self._was_durable and preflight.is_durable(connection)
             noted = self._state_tables.unlogged(connection)
@@ -192,8 +191,8 @@ class MysqlSource:
 
     def begin_log(self, *, fresh: bool) -> ResumePoint:
         """Begin at the end of the log; the server keeps it by itself."""
-        connection = self._connected()
-        server = self._server_of(connection)
+        connection = self._checked()
+        server = self._session.server
         with driver_errors("reading the end of the log"):
             name, offset = end_of_log(connection, server)
             gtids = self._executed_at(connection, server, name, offset)
@@ -205,8 +204,8 @@ class MysqlSource:
 
     def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
         """Return why the log can't be read whole after `resume_point`, the failover that goes on, or None."""
-        connection = self._connected()
-        here = self._server_of(connection)
+        connection = self._session.get()
+        here = self._session.server
         with driver_errors("reading the list of binlog files"):
             files = log_files(connection)
             recorded_file = self._begun or self._state_tables.recorded_file(connection)
@@ -231,6 +230,8 @@ class MysqlSource:
             else:
                 found = self._decide_failover(connection, here, files, resume_point, reason)
         self._trusted = here.uuid
+        if not isinstance(found, str):
+            self._session.note_checked()
         return found
 
     def _difference(
@@ -298,8 +299,8 @@ class MysqlSource:
 
     def open_log(self, epoch: int, resume_point: ResumePoint) -> MysqlLogReader:
         """Open the log after a resume point; skips later transactions that are in its `gtids`."""
-        connection = self._connected()
-        server = self._server_of(connection)
+        connection = self._checked()
+        server = self._session.server
         if self._trusted not in (None, server.uuid):
             raise TransientError(f"source.url leads to server {server.uuid} now, not to {self._trusted}")
         number, offset = unpack_position(resume_point.position)
@@ -375,9 +376,8 @@ class MysqlSource:
 
     def close(self) -> None:
         """Close the sessions; never raises."""
-        close(self._session)
-        close(self._watching)
-        self._session = self._watching = None
+        self._session.close()
+        self._watching.close()
 
     def _log_progress(self) -> ReaderProgress | None:
         return None if self._reader is None else self._reader.progress
@@ -410,23 +410,9 @@ class MysqlSource:
             raise TransientError(f"binlog file {file} does not start with a format description")
         return created
 
-    def _server_of(self, connection: Connection[Any]) -> Server:
-        """Identify the server of the session once, and again when that is reopened, maybe to another one."""
-        found = self._found
-        if found is None:
-            with driver_errors("reading the version"):
-                found = self._found = find_server(connection)
-        return found
-
-    def _connected(self) -> Connection[Any]:
-        """Return the session, reopened if it was lost; then the server may be another one."""
-        if self._session is not None and not alive(self._session):
-            close(self._session)  # not the session of `check_catalog`, which another thread may be using
-            self._session = None
-        if self._session is None:
-            self._session = self._connect()
-            self._found = None
-        return self._session
+    def _checked(self) -> Connection[Any]:
+        """Return the session, whose server was checked if there is a landing zone already."""
+        return self._session.get() if self._state_tables.landed_id is None else self._session.get_checked()
 
     def _connect_to(self, server: Server, *, replication: bool = False) -> Connection[Any]:
         """Connect to this very server, to which the address may no longer lead."""

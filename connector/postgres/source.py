@@ -6,7 +6,7 @@ and each table reader have connections of their own.
 Invariant: an address may lead to several servers, but all that is read beside the log comes from its server.
 `prepare` and `tables` use whatever primary it leads to; `begin_log` and `check_resumable` choose one,
 and everything after them uses only its timeline. The log is opened only while the server's process that
-proved it lives.
+proved it lives, and after a gap begun only over the session on which `identity` was asked.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class PostgresSource:
         self._checking = threading.Lock()
         self._locked: dict[TableName, float] = {}
         self._waiting: dict[int, float] = {}
+        self._identified: Connection | None = None
         self._proof: Process | None = None
         self._proof_before: Process | None = None
         self._timeline: str | None = None
@@ -108,7 +109,7 @@ class PostgresSource:
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
         """Return the database's identity, by the system identifier that a physical copy shares."""
-        connection = self._session.get()
+        self._identified = connection = self._session.get()
         with driver_errors("reading the system identifier"):
             row = one_row(
                 connection,
@@ -213,9 +214,11 @@ class PostgresSource:
     def begin_log(self, *, fresh: bool) -> ResumePoint:
         """Create the slot, or adopt an unused one; return its position and the xid barrier right after."""
         connection, name = self._primary(), self._config.slot
+        if fresh and self._identified not in (None, connection):
+            raise TransientError("the session was lost since its server was identified")
         with driver_errors(f"creating slot {name}"):
             found = slot.find_slot(connection, name)
-            if found and (misfit := found.misfit(self._database(connection))):
+            if found and (misfit := found.misfit(connection.info.dbname)):
                 raise PreconditionError(misfit, hint="set source.slot to another name, or drop that slot")
             found = slot.wait_until_released(connection, name)
             self._publish(connection)  # a slot older than its publication can't be read
@@ -238,7 +241,7 @@ class PostgresSource:
             return undecodable
         connection, name = self._primary(), self._config.slot
         with driver_errors(f"reading slot {name}"):
-            found = slot.check_resumable(connection, name, self._database(connection), resume_point.position)
+            found = slot.check_resumable(connection, name, connection.info.dbname, resume_point.position)
             if isinstance(found, str):
                 return found
             if found.confirmed != resume_point.position:
@@ -373,9 +376,6 @@ class PostgresSource:
             if not catalog.shows(xid):
                 raise NotYetError(f"the transaction {xid}, which has altered {table}, is not visible yet")
             return catalog.layout(table, relation.columns)  # it may have become visible just now
-
-    def _database(self, connection: Connection) -> str:
-        return connection.info.dbname
 
     def _primary(self) -> Connection:
         """Return the session; from now on its server is the one to read from."""

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from connector.errors import TransientError
 from connector.landing.manifest import Manifest, SourceIdentity
 from connector.mysql.failover import missing, shares_history
 from connector.mysql.server import find_server
@@ -22,9 +23,9 @@ def test_the_server_of_the_watching_session_is_not_taken_for_the_others(mariadb:
     source = source_of(mariadb)
     known = source.identity()
     source.check_catalog()
-    source._found = None  # as the session is opened anew, in another thread
+    source._session._server = None  # as the session is opened anew, in another thread
     source.check_catalog()
-    assert source._found is None
+    assert source._session._server is None
     assert source.identity() == known
     source.close()
 
@@ -38,10 +39,34 @@ def test_tables_that_are_made_later_have_the_landing_zones_id(mariadb: MysqlData
     landed = cast(Manifest, SimpleNamespace(source=identity, gtids=None))
     assert source.identity(landed).system_id == server.uuid
     source.prepare()
-    assert StateTables(source._config.name).identity(later._connected()) == server.uuid
+    assert StateTables(source._config.name).identity(later._session.get()) == server.uuid
     assert later.identity().system_id == server.uuid
     source.close()
     later.close()
+
+
+@pytest.mark.parametrize("step", ["prepare", "begin_log", "open_log"])
+def test_a_session_that_was_reopened_since_its_server_was_checked_writes_nothing(
+    mariadb: MysqlDatabase, step: str
+) -> None:
+    """It may lead to another database, which would get this landing zone's id."""
+    source = source_of(mariadb)
+    point = source.begin_log(fresh=False)
+    steps = {
+        "prepare": source.prepare,
+        "begin_log": lambda: source.begin_log(fresh=True),
+        "open_log": lambda: source.open_log(1, point).close(),
+    }
+    landed = cast(Manifest, SimpleNamespace(source=source.identity(), gtids=None))
+    assert source.identity(landed) == landed.source
+    source._session.get()._force_close()  # type: ignore[no-untyped-call]
+    with pytest.raises(TransientError, match="since its server was checked"):
+        steps[step]()
+    with mariadb.connect() as connection:
+        assert StateTables(source._config.name).identity(connection) is None
+    assert source.check_resumable(point) is None
+    steps[step]()
+    source.close()
 
 
 @pytest.mark.parametrize("size", [1, 2])

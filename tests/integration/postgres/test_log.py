@@ -409,6 +409,23 @@ def is_unbroken(source: PostgresSource, history: ResumePoint) -> bool:
         return log.unbroken
 
 
+def test_a_slot_is_made_anew_only_over_the_session_whose_server_was_identified(database: Database) -> None:
+    """Reopened, it may lead to another database, whose slot would be dropped."""
+    source = source_of(database)
+    source.prepare()
+    before = source.begin_log(fresh=False).position
+    source.identity()
+    database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'deltatide it'"
+    )
+    with pytest.raises(TransientError, match="since its server was identified"):
+        source.begin_log(fresh=True)
+    assert confirmed(database) == before
+    source.identity()
+    assert source.begin_log(fresh=True).position > before
+    source.close()
+
+
 def test_a_log_is_unbroken_while_the_session_that_proved_it_lives(database: Database) -> None:
     source, found = source_of(database), []
     source.prepare()
