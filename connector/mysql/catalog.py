@@ -153,15 +153,20 @@ def _columns_and_key(
 
     Two queries read them, and others may drop the table, make it again or change its key in between. So they
     are read again until the columns that the first shows as key columns are those of the second. Without a
-    primary key the server shows those of a unique one instead; hence the limit.
+    primary key the server shows those of a unique one instead: then until the columns read before and after
+    the key are the same.
     """
+    found: list[tuple[Any, ...]] = []
     key: tuple[str, ...] = ()
     for _ in range(_READINGS):
+        before = found
         found = _opened(
             connection,
             f"SELECT column_name, column_type, character_set_name, column_key = 'PRI', {_IS_ROW_END}"
             f" FROM information_schema.columns WHERE {_table_condition(table)} ORDER BY ordinal_position",
         )
+        if found == before:
+            break
         key = primary_key(connection, table) if found else ()
         if {name for name, _, _, in_key, _ in found if in_key} == {*key}:
             break
@@ -169,7 +174,7 @@ def _columns_and_key(
 
 
 _READINGS = 3
-"""At most; after that, a table is one without a primary key."""
+"""At most, of a table that changes all the time."""
 
 
 def _with_members(

@@ -331,3 +331,21 @@ def test_columns_and_key_are_of_one_definition_whenever_the_table_changes(
         assert resolved.schema is not None
         assert resolved.schema.key == key
         assert resolved == catalog.layout_of(connection, table, {})
+
+
+def test_a_key_that_is_shown_as_the_primary_one_is_read_once(
+    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mariadb.execute("CREATE TABLE t (id int NOT NULL UNIQUE, v int)")
+    read, asked = catalog.primary_key, []
+
+    def counted(connection: Any, table: TableName) -> tuple[str, ...]:
+        asked.append(table)
+        return read(connection, table)
+
+    monkeypatch.setattr(catalog, "primary_key", counted)
+    table = TableName(mariadb.name, "t")
+    with closing(connect(mariadb.url, "test")) as connection:
+        table_map = catalog.table_map_of(connection, table)
+    assert table_map is not None
+    assert (table_map.key, asked) == ((), [table])
