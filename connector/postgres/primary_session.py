@@ -5,12 +5,14 @@ primary becomes a standby, or leaves its timeline, only by a restart, which ends
 survives on a former primary is recognized by the timeline of those opened later.
 
 A session lives as long as the server's process behind it, not as its socket: a pooler keeps that open over a
-crash, and may let another process answer.
+crash, and may let another process answer. So each process gets a token, a setting in its memory only. When it
+began would do as well, but is hidden from a role that acts as another.
 """
 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable
 
 from psycopg2.extensions import connection as Connection
@@ -21,8 +23,8 @@ from connector.postgres.connection import close, driver_errors, one_row
 
 log = logging.getLogger(__name__)
 
-Process = tuple[int, str | None]
-"""A process of the server: its id, and when it began; None if hidden, as from a role that acts as another."""
+Process = tuple[int, str]
+"""A process of the server: its id, which may be given again after a crash, and a token that dies with it."""
 
 
 def connect_to_primary(connect: Callable[[], Connection]) -> tuple[Connection, str]:
@@ -81,21 +83,21 @@ class PrimarySession:
         self._connection = None
 
 
+_TOKEN = "deltatide.process"
+
 CHANGED = "another process of the server answers on a session than before"
 
 
 def process_of(connection: Connection) -> Process | None:
-    """Return the server's process behind a session; None if it does not answer."""
+    """Return the server's process behind a session, with a token from now on; None if it does not answer."""
     try:
         with driver_errors("asking the session"):
             row = one_row(
-                connection, "SELECT pid, backend_start::text FROM pg_stat_get_activity(pg_backend_pid())"
+                connection,
+                f"SELECT pg_backend_pid(), coalesce(nullif(current_setting('{_TOKEN}', true), ''),"
+                f" set_config('{_TOKEN}', %s, false))",
+                (uuid.uuid4().hex,),
             )
     except Exception:
         return None
     return (row[0], row[1]) if row is not None else None
-
-
-def is_same(process: Process | None, before: Process | None) -> bool:
-    """Return whether these are provably one process: an id alone may be given again after a crash."""
-    return process is not None and process == before and process[1] is not None

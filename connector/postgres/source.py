@@ -34,7 +34,7 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.reader import BULK_BYTES, PostgresLogReader
 from connector.postgres.preflight import check
-from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary, is_same
+from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
 from connector.postgres.table_facts import find_tables
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.postgres.wal import round_to_record_end
@@ -303,7 +303,7 @@ class PostgresSource:
             invisible = _attainable(resume_point.not_yet_visible, self._beside_log())
         visibility = Visibility(resume_point.position, invisible)
         side = self._connect_to_log(replication=False)
-        unbroken = is_same(self._proof, self._proof_before)
+        unbroken = self._proof is not None and self._proof == self._proof_before
         if not unbroken:
             self._types = {}  # oids may name other types after a restore or a crash
         catalog = Catalog(side, self._tables, self._types)

@@ -10,10 +10,12 @@ import pytest
 from connector.errors import FencedError, TransientError
 from connector.position import format_lsn
 from connector.postgres import slot
+from connector.postgres.connection import one_row
 from connector.postgres.log import reader
 from connector.postgres.log.bulk import BacklogReader
 from connector.postgres.log.reader import PostgresLogReader
 from connector.postgres.log.stream import StreamReader
+from connector.postgres.primary_session import process_of
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import ResumePoint, Segment
@@ -436,6 +438,25 @@ def test_a_log_is_unbroken_while_the_session_that_proved_it_lives(database: Data
         found.append(is_unbroken(source, history))
     source.close()
     assert found == [False, True, False, True]
+
+
+def test_a_process_is_recognized_by_what_dies_with_it_even_by_a_role_that_acts_as_another(
+    database: Database,
+) -> None:
+    """From such a role it is hidden when a process began, and its id may be given again after a crash."""
+    with contextlib.closing(database.connect()) as one, contextlib.closing(database.connect()) as other:
+        for connection in one, other:
+            connection.cursor().execute("SET ROLE pg_signal_backend")
+        begin = "SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())"
+        assert one_row(one, begin) == (None,)
+        process = process_of(one)
+        assert process is not None
+        assert process_of(one) == process
+        assert process_of(other) not in (None, process)
+        one.cursor().execute("SELECT set_config('deltatide.process', '', false)")  # as in a new process
+        again = process_of(one)
+        assert again is not None
+        assert (again[0], again == process) == (process[0], False)
 
 
 def test_a_log_is_broken_once_another_process_answers_on_the_session_that_proved_it(
