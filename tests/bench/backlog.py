@@ -18,7 +18,7 @@ def backlog(log: WaitingLog) -> Iterator[Measurement]:
         runs.append(log.catch_up())
     ours = max(run.changes_per_second for run in runs)
     yield Measurement(
-        log.name("backlog, bulk, TCP"), ours, "changes/s", log.database.decoder, reference, at_least(1.5)
+        log.name("backlog, bulk, TCP"), ours, "changes/s", log.database.decoder, reference, at_least(1.2)
     )
     cpu = min(run.cpu_seconds_per_million for run in runs)
     yield Measurement(log.name("backlog, CPU"), cpu, "s/million changes", target=at_most(8))

@@ -33,19 +33,24 @@ Keys = npt.NDArray[np.int64]
 
 @dataclass
 class MeasuredZone:
-    """Tables with rows of about 100 bytes, numbered from 0; each call of `dump` or `change` is a manifest."""
+    """Tables with rows of about 100 bytes, numbered from 0; each call of `dump` or `change` is a manifest.
+
+    `more_columns`: so many columns of integers besides.
+    """
 
     landed: Landed
     lsn: int = 10
+    more_columns: int = 0
     schemas: dict[str, TableSchema] = field(default_factory=dict)
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     @classmethod
-    def create(cls, folder: Path, tables: Sequence[str]) -> MeasuredZone:
+    def create(cls, folder: Path, tables: Sequence[str], more_columns: int = 0) -> MeasuredZone:
         """Create a landing zone in which these tables are captured."""
-        zone = cls(Landed.local(folder))
+        zone = cls(Landed.local(folder), more_columns=more_columns)
+        columns = COLUMNS | {f"c{number:03}": "int" for number in range(more_columns)}
         for table in tables:
-            zone.schemas[table] = schema_of(table, **COLUMNS)
+            zone.schemas[table] = schema_of(table, **columns)
             zone.landed.table(zone.schemas[table])
         return zone
 
@@ -60,10 +65,15 @@ class MeasuredZone:
             self.landed.full_dump(table, number, self.lsn, started_in=self.landed.number + 1)
         return self._commit(files)
 
-    def change(self, keys: Keys, at: int | None = None) -> list[str]:
-        """Land an update of these keys in each table, at an LSN; return the paths of the files."""
+    def change(self, keys: Keys, at: int | None = None, unchanged: Sequence[str] = ()) -> list[str]:
+        """Land an update of these keys in each table, at an LSN; return the paths of the files.
+
+        `unchanged`: columns that it does not carry.
+        """
         lsn = self.lsn if at is None else at
-        return self._commit([self._file(table, keys, "update", lsn, None, {}) for table in self.schemas])
+        return self._commit(
+            [self._file(table, keys, "update", lsn, None, {}, unchanged) for table in self.schemas]
+        )
 
     def _commit(self, files: Sequence[LandedFile]) -> list[str]:
         self.landed.commit(self.lsn + 1, files)
@@ -71,9 +81,20 @@ class MeasuredZone:
         return [f"{self.landed.url}/shop/{file.path}" for file in files]
 
     def _file(
-        self, table: str, keys: Keys, op: str, lsn: int, seq: int | None, known: dict[str, object]
+        self,
+        table: str,
+        keys: Keys,
+        op: str,
+        lsn: int,
+        seq: int | None,
+        known: dict[str, object],
+        unchanged: Sequence[str] = (),
     ) -> LandedFile:
         schema, count = self.schemas[table], len(keys)
+        columns = [
+            pa.nulls(count, column.type) if name in unchanged else column
+            for name, column in zip((c.name for c in schema.columns), self._columns(keys), strict=True)
+        ]
         seqs = np.full(count, seq) if seq is not None else 2 * np.arange(count)
         cdc = CdcColumns(
             op=pa.array([op] * count),
@@ -82,17 +103,17 @@ class MeasuredZone:
             seq=pa.array(seqs, pa.int64()),
             committed_at=pa.array([AT] * count),
             chunk=known.get("chunk"),
-            unchanged=pa.nulls(count, pa.list_(pa.string())),
+            unchanged=pa.array([list(unchanged) or None] * count, pa.list_(pa.string())),
             raw=pa.nulls(count, pa.map_(pa.string(), pa.string())),
         )
         data = io.BytesIO()
-        pq.write_table(assemble(schema, self._columns(keys), cdc), data, compression="zstd")
+        pq.write_table(assemble(schema, columns, cdc), data, compression="zstd")
         kind = "chunk" if known else "log"
         path = data_path(schema.table, "2026-01-02", f"{kind}-{lsn}-{known.get('chunk', 0)}")
         self.landed._put(path, data.getvalue())
         return LandedFile(
             path=path, table=schema.table, schema_id=schema.id, kind=kind, rows=count,
-            bytes=len(data.getvalue()), first=Position(1, lsn, int(seqs[0])),
+            bytes=len(data.getvalue()), partial=bool(unchanged), first=Position(1, lsn, int(seqs[0])),
             last=Position(1, lsn, int(seqs[-1])), **known,
         )  # fmt: skip
 
@@ -107,4 +128,5 @@ class MeasuredZone:
             pa.array(np.round(random.random(count) * 1e6, 2)).cast(pa.decimal128(12, 2), safe=False),
             pa.array([" ".join(three) for three in notes.T.tolist()]),
             pa.array(1_700_000_000_000_000 + keys * 1_000_000, pa.timestamp("us", tz="UTC")),
+            *(pa.array(random.integers(0, 1000, count), pa.int32()) for _ in range(self.more_columns)),
         ]

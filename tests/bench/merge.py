@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from connector.config import Config
-from connector.landing.manifest import Manifest
+from connector.landing.manifest import LandedFile, Manifest
+from connector.position import Position
 from tests.bench.landing import COLUMNS, MeasuredZone
 from tests.bench.report import Measurement, Target, at_most
 from tests.bench.source import Bench
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 ROWS, CHANGES = 1000, 100
 LOADED, IDLE = 200, 1000
+WIDE_ROWS = 20_000
+MANIFESTS = 10_000
 DEFAULTS = {
     "spark.databricks.delta.snapshotPartitions": "50",
     "spark.sql.shuffle.partitions": "200",
@@ -33,7 +36,7 @@ DEFAULTS = {
 
 
 def merge(bench: Bench) -> Iterator[Measurement]:
-    """Measure 20 and 100 tables with few changes, first loads of many, and many without any."""
+    """Measure few changes in many tables, first loads, tables without changes, a wide one, and planning."""
     from merge.session import local_session
 
     folder = bench.folder / "merge"
@@ -42,6 +45,8 @@ def merge(bench: Bench) -> Iterator[Measurement]:
         for tables in (20, 100):
             yield from _few_changes(bench, spark, folder / str(tables), bench.rows(tables))
         yield from _many_tables(bench, spark, folder / "many")
+        yield from _wide_table(bench, spark, folder / "wide")
+        yield _planning(bench, spark, folder / "planning")
     finally:
         spark.stop()
     shutil.rmtree(folder)
@@ -91,6 +96,56 @@ def _many_tables(bench: Bench, spark: SparkSession, folder: Path) -> Iterator[Me
     yield Measurement(name, merge_once(spark, idle), "s", target=at_most(2))
 
 
+def _wide_table(bench: Bench, spark: SparkSession, folder: Path) -> Iterator[Measurement]:
+    """Measure a table of 300 columns, with events that carry all of them, and then one of them."""
+    table, rows = "public.wide", bench.rows(WIDE_ROWS)
+    zone = MeasuredZone.create(folder / "landing", [table], more_columns=300 - len(COLUMNS))
+    config = config_of(str(folder / "landing"), str(folder / "lake"))
+    columns = [column.name for column in zone.schemas[table].columns]
+    zone.dump(rows)
+    merge_once(spark, config)
+    reference = Reference(spark, folder / "reference", columns)
+    reference.create(0, f"{folder}/lake/public/wide")
+    keys = np.arange(0, rows, 10, dtype=np.int64)
+    seconds = known = partial = 0.0
+    for _ in range(2):  # the first time warms up
+        landed = zone.change(keys)
+        seconds, known = merge_once(spark, config), reference.merge(0, landed)
+        zone.change(keys, unchanged=[c for c in columns if c not in ("id", "status")])
+        partial = merge_once(spark, config)
+    name = bench.name(f"merge of {len(keys):,} changes into {rows:,} rows of 300 columns")
+    yield Measurement(name, seconds, "s", "documented MERGE", known, target=Target("ratio", "<=", 2))
+    name = bench.name("the same, of events that carry one column")
+    yield Measurement(name, partial, "s", "of whole events", seconds, target=Target("ratio", "<=", 2))
+
+
+def _planning(bench: Bench, spark: SparkSession, folder: Path) -> Measurement:
+    """Measure how long a lake that catches up plans: one plan, and so one MERGE, for each table."""
+    from merge.landing_zone import LandingZone
+    from merge.plan import plan_table
+
+    count = bench.rows(MANIFESTS)
+    zone = MeasuredZone.create(folder / "landing", [f"public.t{number:03}" for number in range(100)])
+    zone.landed.state_objects = 100
+    at, tables = Position(1, 1, 0), [schema.table for schema in zone.schemas.values()]
+    schemas = list(zone.schemas.values())
+    for number in range(count):
+        schema = schemas[number % len(schemas)]
+        file = LandedFile(
+            path=f"data/{number}.parquet", table=schema.table, schema_id=schema.id, kind="log", rows=1,
+            bytes=1, first=at._replace(lsn=10 * number + 5), last=at._replace(lsn=10 * number + 5),
+        )  # fmt: skip
+        zone.landed.commit(10 * number + 10, [file])
+    begun = time.monotonic()
+    landing = LandingZone(spark, str(folder / "landing"), "shop")
+    newest = landing.newest(1)
+    files = sum(len(plan_table(table, landing, 1, newest).files) for table in tables)
+    if files != count - 1:
+        raise AssertionError(f"{files} files were planned instead of {count - 1}")
+    name = bench.name(f"planning of {count:,} manifests of 100 tables")
+    return Measurement(name, time.monotonic() - begun, "s", target=at_most(10))
+
+
 def _record_merged(spark: SparkSession, config: Config, manifest: Manifest) -> None:
     """Record that all tables are merged, without making a thousand Delta tables that no merge opens."""
     from merge.control_table import Frontier, append_cut, create_cuts
@@ -114,8 +169,8 @@ def merge_once(spark: SparkSession, config: Config, until: int | None = None) ->
 class Reference:
     """The MERGE of Delta's documentation, in a session of its own with default settings."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self._spark = spark.newSession()
+    def __init__(self, spark: SparkSession, folder: Path, columns: Iterable[str] = COLUMNS) -> None:
+        self._spark, self._columns = spark.newSession(), list(columns)
         for name, value in DEFAULTS.items():
             self._spark.conf.set(name, value)
         self._folder = folder
@@ -136,7 +191,7 @@ class Reference:
         newest = "_cdc.epoch DESC, _cdc.lsn DESC, _cdc.seq DESC"
         self._spark.sql(
             f"""MERGE INTO delta.`{self.table(number)}` AS target USING (
-                SELECT {", ".join(COLUMNS)}, _cdc.op FROM (
+                SELECT {", ".join(self._columns)}, _cdc.op FROM (
                     SELECT *, row_number() OVER (PARTITION BY id ORDER BY {newest}) AS nth FROM landed
                 ) WHERE nth = 1
             ) AS source ON target.id = source.id

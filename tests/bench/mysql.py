@@ -158,7 +158,7 @@ class MysqlBench:
     """A running MariaDB or MySQL server."""
 
     def __init__(self, server: MariadbServer) -> None:
-        self.targets: Mapping[str, float] = {"capture": 0.6, "dump": 0.4}
+        self.targets: Mapping[str, float] = {"capture": 0.6, "dump": 0.5}
         self.title = "MySQL" if is_mysql(server) else "MariaDB"
         self._server = server
         with closing(pymysql.connect(**parse_url(server.url()))) as connection, connection.cursor() as cursor:

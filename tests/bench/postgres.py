@@ -169,7 +169,7 @@ class PostgresBench:
     title = "PostgreSQL"
 
     def __init__(self, server: PostgresServer, clients: Path) -> None:
-        self.targets: Mapping[str, float] = {"capture": 0.7, "dump": 0.5}
+        self.targets: Mapping[str, float] = {"capture": 0.85, "dump": 0.55}
         self.version = server.version
         self._server, self._clients = server, clients
 
