@@ -3,24 +3,25 @@
 Invariants:
 
 - All of the table's files in the manifests ``(after, upto]`` are read.
-- If chunks are among them, all log after the lowest of their low watermarks is read again, including from
-  manifests at or before `after`, so that an older chunk row does not bring back a row deleted since. The same
-  goes for log that has landed a second time. So the log in a plan is contiguous from its first event.
+- If chunks are among them, all that is positioned after the lowest of their low watermarks is read again,
+  including from manifests at or before `after`, so that an older chunk row does not bring back a row deleted
+  since. The same goes for log that has landed a second time. Chunks are read again as well as log: a deletion
+  or a value that no log tells overrules older log only if it is there. So a plan has all events after `low`.
 - The last full dump that ends in ``(after, upto]`` requires a sweep: see `Sweep`. Nothing positioned before
   the dump counts: a row is either in the dump, or gone. So layouts from before it no longer matter. Late
   or repeated events from before an earlier dump are ignored as well: they would resurrect ghosts.
   Files that end before it are not read; of those that begin before it, only the events from `swept` on count.
 - A block of manifests that was compacted (`connector.maintenance.compaction`) is read so if it ends at or
-  before `upto`: as if its log had landed again with its last manifest, and before that not at all. Events
-  from before `after` are then among the new ones, as with any log that landed a second time, and the log
-  since the first of them is read again. A block that ends after `upto` is read as it landed.
+  before `upto`: as if its log had landed with its last manifest, and before that not at all. Of the block
+  that `after` is within, only events after the last that had landed by then are read (`_Resumed`), unless
+  older ones are to be read again. A block that ends after `upto` is read as it landed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from connector.errors import GapError, TableError
 from connector.landing.manifest import DumpState, FullDump, LandedFile, Manifest, TableState
@@ -51,7 +52,8 @@ class Sweep:
 class TablePlan:
     """What to read to bring a table from manifest `after` to manifest `upto`.
 
-    `files`: those not read yet. `again`: log to read again; only its events after `low` (epoch, LSN) count.
+    `files`: those not read yet. `again`: files of which only the events after `low` (epoch, LSN) count: those
+    to read again, and those that have old events besides new ones.
     `swept`: of all files, only events from this position on count; None: all.
     `altered`: the layout changed. `dumping`: a full dump is running at `upto`. `full_dumps`: their ids.
     """
@@ -77,7 +79,7 @@ class TablePlan:
     @property
     def is_empty(self) -> bool:
         """Return whether there is nothing to apply."""
-        return not self.files and not self.sweeps and not self.altered
+        return not self.all and not self.sweeps and not self.altered
 
     @property
     def schema_ids(self) -> list[str]:
@@ -116,7 +118,7 @@ class TablePlan:
     @property
     def chunks(self) -> bool:
         """Return whether dumped rows are among the events."""
-        return any(file.kind == "chunk" for file in self.files)
+        return any(file.kind == "chunk" for file in self.all)
 
     @property
     def dump_chunks(self) -> tuple[LandedFile, ...]:
@@ -157,8 +159,8 @@ def plan_table(
     its low watermark, so all log since then is read, though the chunk with that watermark may have no rows.
     """
     news = [manifests.get(number) for number in range(after + 1, upto + 1)]
-    landed = _Landed(table, news)
-    fresh = [file for manifest in news for file in landed.files(manifest)]
+    landed, resumed = _Landed(table, news), _Resumed.of(table, manifests, after, news)
+    fresh = [file for manifest in news for file in landed.files(manifest) if file not in resumed.files]
     chunks = [file for file in fresh if file.kind == "chunk"]
     log = [file for file in fresh if file.kind == "log"]
     sweep = _last_sweep(table, news, manifests)
@@ -172,8 +174,10 @@ def plan_table(
     if after:
         known = manifests.get(after)
         lows += [_just_before(f) for f in log if _just_before(f) < (known.epoch, known.position)]
+    if _after(resumed.read, resumed.files):
+        lows.append(resumed.read)
     low = max(min(lows, default=(0, 0)), (before.epoch, before.lsn) if before is not None else (0, 0))
-    again = _log_after(landed, manifests, after, low) if lows else []
+    again = [*_landed_after(landed, manifests, after, low), *_after(low, resumed.files)] if lows else []
     return TablePlan(
         table=table,
         after=after,
@@ -245,15 +249,40 @@ class _Landed:
         return table.files
 
 
-def _log_after(landed: _Landed, manifests: Manifests, upto: int, low: tuple[int, int]) -> list[LandedFile]:
-    """List the log files with events after `low` in the manifests up to `upto`, in order."""
+class _Resumed(NamedTuple):
+    """What the log of the block that a plan begins within was compacted to: one table's `files`.
+
+    `read`: epoch and LSN of the last log event in it that landed by then. They may have been merged already,
+    and nothing says which chunks have overruled them since. A manifest's position would not do: on MySQL the
+    next transaction begins there.
+    """
+
+    read: tuple[int, int] = (0, 0)
+    files: Sequence[LandedFile] = ()
+
+    @classmethod
+    def of(cls, table: TableName, manifests: Manifests, after: int, news: Sequence[Manifest]) -> _Resumed:
+        """Find the block among the manifests after `after`; without log by then, all of it is new."""
+        block = next((m.compacted for m in news if m.compacted and m.compacted.first <= after), None)
+        if block is None or table not in block.tables:
+            return cls()
+        landed = (file for n in range(block.first, after + 1) for file in manifests.get(n).files_of(table))
+        read = max(((f.last.epoch, f.last.lsn) for f in landed if f.kind == "log"), default=None)
+        return cls() if read is None else cls(read, block.tables[table].files)
+
+
+def _after(low: tuple[int, int], files: Iterable[LandedFile]) -> list[LandedFile]:
+    return [file for file in files if (file.last.epoch, file.last.lsn) > low]
+
+
+def _landed_after(landed: _Landed, manifests: Manifests, upto: int, low: tuple[int, int]) -> list[LandedFile]:
+    """List the files with events after `low` in the manifests up to `upto`, in order."""
     found: list[LandedFile] = []
     for number in range(upto, 0, -1):
         manifest = manifests.get(number)
         if (manifest.epoch, manifest.position) <= low:
             break
-        files = [f for f in landed.files(manifest) if f.kind == "log"]
-        found = [f for f in files if (f.last.epoch, f.last.lsn) > low] + found
+        found = _after(low, landed.files(manifest)) + found
     return found
 
 

@@ -146,7 +146,7 @@ class TableJob:
         rebuild, mark = mark is not None, mark or self.mark
         written, missing = Written(), MissingRows()
         replaces_all = rebuild or (self.state.empty and frontier.version is None)
-        if self.plan.files or self.plan.sweeps or rebuild:
+        if self.plan.all or self.plan.sweeps or rebuild:
             small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
             with applied_settings(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
                 written, missing = self._apply(mark, replaces_all, frontier)

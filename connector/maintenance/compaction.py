@@ -16,12 +16,13 @@ it takes the originals. The new files are durable before the record, and the ori
 it: so a reader that was too early for the record has that day to finish. Before originals go, it is recorded
 that they may be gone; reading up to a manifest within the block is then an error that says so.
 
-**Why events may come with a later manifest.** A reader that goes on from within the block gets events that it
-has applied already, besides those it lacks. To a merge this is log that landed a second time: it reads all
-log since the first of those events again (`merge.plan`), and applying an event again changes nothing. None of
-them is from after its end, since it reads up to the end of the block at least. Only files that begin after
-the manifest before the block are joined, so it reads back to that manifest at most. Retention keeps that one:
-it removes manifests by whole blocks (`connector.maintenance.retention`).
+**Why events may come with a later manifest.** A reader that goes on from within the block finds events in the
+new files that it has applied already, besides those it lacks. It leaves them out, by the last event that the
+block had landed by then (`merge.plan`): applied again without the chunks that have overruled them since, they
+would win. None of the new files' events is from after its end, since it reads up to the end of the block at
+least. Only files that begin after the manifest before the block are joined, so a reader that reads older log
+again reads back to that manifest at most. Retention keeps that one: it removes manifests by whole blocks
+(`connector.maintenance.retention`).
 
 **Order.** New files, record; a day later: how far originals may be gone, their removal, how far they are
 gone. A crash leaves files that no record names, which retention finds by their day, or a step that the next

@@ -248,7 +248,7 @@ def remove_unneeded(
     removal, store = Removal(), history.store
     layouts: dict[TableName, set[str]] = {}
     terms: set[int] = set()
-    named = _Named(store)
+    named = _Named(store, needed.oldest)
     if not dry_run and needed.first > needed.oldest:
         _record(store, needed.first, now)
     # What an interrupted run left counts as needed by a consumer that is as far behind.
@@ -293,11 +293,14 @@ def remove_unneeded(
 
 
 class _Named:
-    """The files that manifests name and that compaction has not removed, asked in the order of manifests."""
+    """The files that manifests name and that compaction has not removed, asked in the order of manifests.
 
-    def __init__(self, store: Store) -> None:
+    Compaction passes over a block of which an earlier run took the first manifests: its originals are there.
+    """
+
+    def __init__(self, store: Store, oldest: int) -> None:
         progress = read_compaction_progress(store)
-        self._store, self._removed = store, progress.removed if progress else 0
+        self._store, self._oldest, self._removed = store, oldest, progress.removed if progress else 0
         self._last, self._replaced = 0, frozenset[str]()
         self._block: CompactedBlock | None = None
 
@@ -306,8 +309,9 @@ class _Named:
         last = block_of(manifest.number)[1]
         if last != self._last:
             self._last, self._block = last, read_compacted(self._store, last)
-            gone = self._block.replaced if self._block and last <= self._removed else ()
-            self._replaced = frozenset(gone)
+            block = self._block
+            gone = block is not None and block.first >= self._oldest and last <= self._removed
+            self._replaced = frozenset(block.replaced if block is not None and gone else ())
         own = [file for file in manifest.files if file.path not in self._replaced]
         return own + (self._block.files if self._block and manifest.number == last else [])
 

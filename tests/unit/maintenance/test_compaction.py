@@ -32,6 +32,8 @@ from connector.maintenance import compaction
 from connector.maintenance.compaction import Compaction, compact
 from connector.maintenance.retention import (
     History,
+    Horizon,
+    Need,
     Removal,
     horizon,
     read_again_after,
@@ -405,6 +407,21 @@ def test_retention_removes_whole_blocks_with_what_they_were_compacted_to(
     assert zone.numbers() == list(range(24, 31))
     assert zone.paths() == set()
     assert zone.records() == []
+
+
+def test_originals_of_a_block_that_retention_had_begun_are_removed_with_its_last_manifest(zone: Zone) -> None:
+    """They were still there when the block was begun, and compaction passes over such a block."""
+    zone.compact()
+    for first in (9, 15):
+        history = History.of(zone.store)
+        assert history is not None
+        needed = Horizon(history.oldest, first, 23, [Need("a lake", first)])
+        remove_unneeded(history, needed, now=LATER, dry_run=False)
+        zone.compact(LATER + 2 * DAY)
+    named = {file.path for number in range(15, 24) for file in zone.get(number).files}
+    blocks = [block for last in (14, 19) if (block := read_compacted(zone.store, last))]
+    named |= {file.path for block in blocks for file in block.files}
+    assert {path for path in zone.store.objects if path.startswith("data/")} <= named
 
 
 def test_what_retention_counts_is_what_it_removes(zone: Zone) -> None:
