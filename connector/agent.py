@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from connector.capture.layout_history import LayoutVersion, layout_history
 from connector.capture.loop import Capture, Progress
 from connector.capture.manifest_history import ManifestHistory, check_identity
 from connector.capture.retry import retrying
@@ -37,6 +36,7 @@ from connector.errors import (
     TransientError,
 )
 from connector.landing.consumers import read_consumers
+from connector.landing.layout_history import LayoutVersion, layout_history
 from connector.landing.lease import Holder, Lease, read_lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest

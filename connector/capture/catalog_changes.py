@@ -115,7 +115,7 @@ def queue_initial_and_repair_dumps(
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     new = [s for s in listed.schemas if tables.lacks_layout(s.table) and s.table not in passed_over]
     barrier = source.take_xid_barrier() if undumped or new else None
-    postponed = {name for name in undumped if dumps.postpone(name, catalog_snapshot.position, barrier)}
+    postponed = {name for name in undumped if dumps.require(name, catalog_snapshot.position, barrier)}
     added = [name for name in prepared.added if name not in postponed]
     repair_unlogged(
         source, tables, dumps, catalog_snapshot, manifest_history.next_number, config, added=added
@@ -155,7 +155,7 @@ def commit_queued(
     barrier = prepared.not_yet_visible if began else ()
     manifest_history.commit(
         notices=tables.take_notices(),
-        tables=tables.snapshot(manifest_history.next_number),
+        tables=tables.snapshot(manifest_history.next_number, dumps.needs.copy()),
         **dumps.recorded(),
         not_yet_visible=[*manifest_history.newest.not_yet_visible, *barrier],
     )
@@ -210,7 +210,7 @@ def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int,
     for state in active:
         if state.reason != "repair":
             dumps.end(state, "cancelled", "replaced by a later dump of the table")
-    if not dumps.postpone(table, floor, barrier):
+    if not dumps.require(table, floor, barrier):
         dumps.add(table, manifest=manifest, reason="repair", floor=floor, xid_barrier=barrier)
 
 

@@ -10,7 +10,8 @@ No chunk is lost or read twice for it: a paused dump keeps its planned ranges, a
 is finished and committed.
 
 A cancelled dump keeps what it has committed. If it was needed to make its table whole (the first one, or a
-repair), the table counts as not dumped, so no cut is exact until a full dump of it has ended.
+repair), that need is recorded with the table (`dump_needs`): no cut is exact until a full dump has ended that
+began later, even if another full dump of the table is under way.
 """
 
 from __future__ import annotations
@@ -103,11 +104,10 @@ def _set(request: ControlRequest, dumps: DumpQueue, chosen: Sequence[DumpState])
 
 
 def _cancel(dump: DumpState, request: ControlRequest, dumps: DumpQueue, tables: Tables) -> None:
-    needed = dump.reason in ("initial", "repair")
     dumps.end(dump, "cancelled", f"cancelled by request {request.id}")
-    if needed and dump.table in tables.states:
-        tables.update(dump.table, dumped=False)
-        tables.notice(dump.table, "dump", "its cuts are not exact until a full dump of it has ended")
+    if dump.table in dumps.needs.by_table:
+        text = "its cuts are not exact until a full dump of it that begins after this has ended"
+        tables.notice(dump.table, "dump", text)
 
 
 def _said(request: ControlRequest) -> str:

@@ -10,6 +10,8 @@ Invariants:
   connection or the end of an epoch it is read again, never skipped.
 - A dump is complete when the end of the key space is planned and no range is open.
 - A full dump of a table begins only after the previous one has ended.
+- When a first dump or a repair ends early, what it was to see is recorded with its table (`dump_needs`), and
+  only a full dump that begins after that makes the table whole, whatever other dumps of it there are.
 - A chunk that was read in an epoch that has ended is dropped and read again.
 - So is an uncommitted chunk that was handed out before the log was lost. A snapshot shows commits that the
   server has not flushed yet; a crash undoes them and gives their positions to others. Only log that is read
@@ -36,18 +38,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
+from connector.capture.dump_needs import DumpNeeds
 from connector.capture.dump_schedule import FOREVER, DumpSchedule
-from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
-from connector.landing.manifest import DumpState, OpenRange
+from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask, plan_keys, plan_task, read_task
+from connector.landing.manifest import DumpNeed, DumpState, OpenRange
 from connector.schema import TableName
-from connector.source import KeyRange
-
-KEYS_PER_CHUNK = 1000
-"""A VALUES list of this many keys is planned and answered within milliseconds."""
 
 COMPLETED_KEPT = 100
 """Finished dumps kept in the manifest, for `deltatide dumps` and for repeated requests."""
-
 
 MOST_ACTIVE = 1000
 MOST_KEYS = 100_000
@@ -66,6 +64,7 @@ class DumpQueue:
     epoch: int
     last_number: int = 0
     schedule: DumpSchedule = field(default_factory=DumpSchedule)
+    needs: DumpNeeds = field(default_factory=DumpNeeds)
     news: bool = False
     _awaits_log: bool = False
     _closed: bool = False
@@ -96,12 +95,12 @@ class DumpQueue:
         if no other dump has it, with the number of its part if the request asks for several dumps.
         `floor`: log before this position did not land for the table, so each chunk has to see all of it.
         `xid_barrier`: the dump starts once all transactions below have ended (`start_unblocked`).
+        A full dump also sees what its table needs one for.
         """
         with self._lock:
-            self.last_number += 1
             state = DumpState(
+                number=self._new_number(),
                 id=self._unused_id(request if part is None else f"{request}.{part}"),
-                number=self.last_number,
                 request=request,
                 digest=digest,
                 table=table,
@@ -117,6 +116,7 @@ class DumpQueue:
                 xid_barrier=xid_barrier,
                 paused=self.schedule.control.pause_new,
             )
+            self.needs.apply_to(state)
             self.states.append(state)
             self.news = True
             self._lock.notify_all()
@@ -169,39 +169,17 @@ class DumpQueue:
     def _unread(self, state: DumpState) -> OpenRange | None:
         return next((r for r in state.open if (state.id, r.chunk) not in self._reading), None)
 
-    def _plannable(self, state: DumpState) -> bool:
-        return not state.planned_all and state.id not in self._planning
-
     def _take_task(self, state: DumpState) -> PlanTask | ReadTask | None:
         if planned := self._unread(state):
             self._reading.add((state.id, planned.chunk))
-            return self._read_task(state, planned)
-        if not self._plannable(state):
+            return read_task(state, planned, self._log_losses)
+        if state.planned_all or state.id in self._planning:
             return None
         if state.keys is not None:
-            self._plan_keys(state)
+            plan_keys(state)
             return self._take_task(state)
         self._planning.add(state.id)
-        return PlanTask(state, _tuple(state.planned_upto), self.epoch)
-
-    def _read_task(self, state: DumpState, planned: OpenRange) -> ReadTask:
-        keys = None
-        if state.keys is not None:
-            keys = state.keys[planned.chunk * KEYS_PER_CHUNK : (planned.chunk + 1) * KEYS_PER_CHUNK]
-        return ReadTask(
-            state,
-            planned.chunk,
-            KeyRange(_tuple(planned.after), _tuple(planned.upto)),
-            keys,
-            self.epoch,
-            self._log_losses,
-        )
-
-    @staticmethod
-    def _plan_keys(state: DumpState) -> None:
-        count = -(-len(state.keys or []) // KEYS_PER_CHUNK)
-        state.open = [OpenRange(chunk=n) for n in range(count)]
-        state.next_chunk, state.planned_all = count, True
+        return plan_task(state)
 
     def planned(self, task: PlanTask, upto: tuple[str, ...] | None) -> None:
         """Record the upper key that was found; None ends the plan with an open-ended chunk."""
@@ -249,24 +227,44 @@ class DumpQueue:
     def end(
         self, state: DumpState, outcome: Literal["cancelled", "failed"], error: str | None = None
     ) -> None:
-        """Stop a dump early; what it has committed stays."""
+        """Stop a dump early; what it has committed stays. If its table needed it, it needs a full one now."""
         with self._lock:
             if not state.active:
                 return
             state.state, state.error, state.finished_at = outcome, error, datetime.now(timezone.utc)
             state.drop_details()
             self.news = True
-            self._finished = [c for c in self._finished if c.task.dump is not state]
+            self._drop_chunks(state)
             self.schedule.forget(state)
+            if state.reason in ("initial", "repair"):
+                self.require(state.table, state.floor, state.xid_barrier)
 
-    def postpone(self, table: TableName, floor: int, xid_barrier: int | None) -> bool:
-        """Make unstarted full dumps of a table see all commits before `floor`; return whether any exist."""
+    def widen(self, state: DumpState, error: str) -> None:
+        """End a dump of some rows, unless it has ended, and queue one of the whole table in its place."""
         with self._lock:
-            full = [s for s in self._active() if s.table == table and s.kind == "full"]
-            unbegun = [s for s in full if s.state == "waiting"]
-            for state in unbegun:
-                state.floor, state.xid_barrier = max(floor, state.floor or 0), xid_barrier
-            return bool(unbegun)
+            if state.active:
+                self.end(state, "failed", error)
+                self.add(state.table, manifest=state.started_in, reason=state.reason, floor=state.floor)
+
+    def require(self, table: TableName, floor: int | None, xid_barrier: int | None) -> bool:
+        """Record that only a full dump that begins from now on makes a table whole.
+
+        It has to see all commits before `floor`, and of transactions below `xid_barrier`. Return whether any
+        is waiting; those will.
+        """
+        with self._lock:
+            self.needs.record(table, self.last_number, floor, xid_barrier)
+            unbegun = (s for s in self._active() if (s.kind, s.state) == ("full", "waiting"))
+            postponed = [s for s in unbegun if s.table == table]
+            for state in postponed:
+                state.number = self._new_number()
+                self.needs.apply_to(state)
+            self.news = True
+            return bool(postponed)
+
+    def _new_number(self) -> int:
+        self.last_number += 1
+        return self.last_number
 
     def start_unblocked(self, position_past_barrier: Callable[[int], int | None]) -> None:
         """Start the dumps whose barrier nothing precedes any more; their floors are after all that did."""
@@ -285,7 +283,8 @@ class DumpQueue:
         all ended.
         """
         with self._lock:
-            waiting = [s for s in self._active() if s.xid_barrier is not None or (s.floor or 0) > position]
+            seen: list[DumpState | DumpNeed] = [*self._active(), *self.needs.by_table.values()]
+            waiting = [s for s in seen if s.xid_barrier is not None or (s.floor or 0) > position]
         barrier = take_xid_barrier() if waiting else None
         with self._lock:
             for state in waiting:
@@ -339,6 +338,7 @@ class DumpQueue:
                     state.state, state.finished_in = "complete", manifest
                     state.finished_at = datetime.now(timezone.utc)
                     state.drop_details()
+                    self.needs.count(state)
             return ready
 
     def finished_in(self, manifest: int) -> list[DumpState]:
@@ -353,8 +353,7 @@ class DumpQueue:
         state.count_chunk(chunk.low, chunk.rows)
 
     def _forget_old(self) -> None:
-        done = [s for s in self.states if not s.active]
-        for state in done[: max(0, len(done) - COMPLETED_KEPT)]:
+        for state in [s for s in self.states if not s.active][:-COMPLETED_KEPT]:
             self.states.remove(state)
 
     def close(self) -> None:
@@ -367,7 +366,7 @@ class DumpQueue:
         """Await the log, and read uncommitted chunks again: the server may have crashed since."""
         with self._lock:
             self._log_losses += 1
-            self._drop_chunks(self.epoch)
+            self._await_log_of(self.epoch)
 
     def await_log(self) -> None:
         """Hand out no tasks until `log_opened`: no log is being read, so there is no low watermark."""
@@ -401,12 +400,13 @@ class DumpQueue:
         because a ghost sweep needs all chunks of a dump in one epoch.
         """
         with self._lock:
-            self._drop_chunks(epoch)
+            self._await_log_of(epoch)
             for state in self._active():
                 if state.kind == "full":
                     self.end(state, "cancelled", "the log history ended; a repair dump follows")
                 else:
                     state.epoch, state.floor, state.xid_barrier = epoch, None, None
+            self.needs.lift_floors()
 
     def continue_in_epoch(self, epoch: int, *, manifest: int) -> None:
         """Continue in the epoch of another server's log: once it is open, uncommitted chunks are read again.
@@ -415,18 +415,23 @@ class DumpQueue:
         every snapshot of that server, or its log shows it again. `manifest`: the number of the next one.
         """
         with self._lock:
-            self._drop_chunks(epoch)
+            self._await_log_of(epoch)
+            self.needs.lift_floors()
             for state in self._active():
                 state.epoch, state.floor, state.xid_barrier = epoch, None, None
                 if state.kind == "full":
-                    self.last_number += 1
-                    state.start_over(self.last_number, manifest)
+                    state.start_over(self._new_number(), manifest)
+                    self.schedule.restart_clock(state)
 
-    def _drop_chunks(self, epoch: int) -> None:
+    def _await_log_of(self, epoch: int) -> None:
         self.epoch, self._awaits_log = epoch, True
-        for chunk in self._finished:
-            self._reading.discard((chunk.task.dump.id, chunk.task.chunk))
-        self._finished = []
+        self._drop_chunks()
+
+    def _drop_chunks(self, of: DumpState | None = None) -> None:
+        """Drop uncommitted chunks, of one dump or of all; another dump of its name may come to them."""
+        dropped = [c for c in self._finished if of in (None, c.task.dump)]
+        self._finished = [c for c in self._finished if of not in (None, c.task.dump)]
+        self._reading -= {(c.task.dump.id, c.task.chunk) for c in dropped}
 
     def snapshot(self) -> list[DumpState]:
         """Copy the states, to be recorded by a manifest; later manifests leave out older finished dumps."""
@@ -443,7 +448,3 @@ class DumpQueue:
             "last_dump_number": self.last_number,
             "dump_control": self.schedule.control,
         }
-
-
-def _tuple(key: list[str] | None) -> tuple[str, ...] | None:
-    return tuple(key) if key is not None else None

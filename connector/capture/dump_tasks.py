@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connector.landing.manifest import DumpState, LandedFile
+from connector.landing.manifest import DumpState, LandedFile, OpenRange
 from connector.schema import TableSchema
 from connector.source import KeyRange
+
+KEYS_PER_CHUNK = 1000
+"""A VALUES list of this many keys is planned and answered within milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,28 @@ class FinishedChunk:
     rows: int
     schema: TableSchema
     file: LandedFile | None
+
+
+def plan_task(dump: DumpState) -> PlanTask:
+    """Build the task of planning a dump's next chunk."""
+    return PlanTask(dump, _tuple(dump.planned_upto), dump.epoch)
+
+
+def plan_keys(dump: DumpState) -> None:
+    """Plan all chunks of a dump of keys: `KEYS_PER_CHUNK` each."""
+    count = -(-len(dump.keys or []) // KEYS_PER_CHUNK)
+    dump.open = [OpenRange(chunk=n) for n in range(count)]
+    dump.next_chunk, dump.planned_all = count, True
+
+
+def read_task(dump: DumpState, planned: OpenRange, log_losses: int) -> ReadTask:
+    """Build the task of reading a planned chunk."""
+    keys = None
+    if dump.keys is not None:
+        keys = dump.keys[planned.chunk * KEYS_PER_CHUNK : (planned.chunk + 1) * KEYS_PER_CHUNK]
+    range_ = KeyRange(_tuple(planned.after), _tuple(planned.upto))
+    return ReadTask(dump, planned.chunk, range_, keys, dump.epoch, log_losses)
+
+
+def _tuple(key: list[str] | None) -> tuple[str, ...] | None:
+    return tuple(key) if key is not None else None

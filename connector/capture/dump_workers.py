@@ -125,9 +125,9 @@ class DumpWorkers:
             self.quarantined.append(error)
             self._dumps.give_back(task, REST_SECONDS)
             return
-        if dump.reason != "request":
+        if dump.reason != "request" and dump.active:
             log.error("dumping all of %s instead", dump.table)
-            self._dumps.add(dump.table, manifest=dump.started_in, reason=dump.reason, floor=dump.floor)
+            self._dumps.widen(dump, str(error))
         self._dumps.end(dump, "failed", str(error))
         self._dumps.give_back(task)
 

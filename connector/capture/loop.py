@@ -385,7 +385,7 @@ class Capture:
             source_committed_at=landed.committed_at or self._manifest_history.newest.source_committed_at,
             files=files,
             notices=self._tables.take_notices(),
-            tables=self._tables.snapshot(number),
+            tables=self._tables.snapshot(number, self._dumps.needs.copy()),
             **self._dumps.recorded(),
             not_yet_visible=not_yet_visible,
             last_commit=landed.last_commit or self._manifest_history.newest.last_commit,

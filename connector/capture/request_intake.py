@@ -178,15 +178,13 @@ class RequestIntake:
             return
         names = list(dict.fromkeys(request.tables or self._tables.states))
         quarantined = [name for name in names if self._require_dumpable(request, name)]
-        barriers, unfit = self._release(quarantined) if quarantined else ({}, {})
+        unfit = self._release(quarantined, position) if quarantined else {}
         if len(unfit) == len(names):
             raise RequestError("; ".join(unfit.values()))
         for name, why in unfit.items():
             log.error("request %s skips a table: %s", request.id, why)
             self._tables.notice(name, "dump", f"request {request.id} skips {why}")
         names = [name for name in names if name not in unfit]
-        floors = self._floors_of_incomplete(names, quarantined, position)
-        barriers |= {name: self._source.take_xid_barrier() for name in floors if name not in barriers}
         for number, name in enumerate(names):
             self._dumps.add(
                 name,
@@ -198,8 +196,7 @@ class RequestIntake:
                 part=number if len(names) > 1 else None,
                 where=request.where,
                 keys=request.keys,
-                floor=floors.get(name, position if request.reason == "missing" else None),
-                xid_barrier=barriers.get(name),
+                floor=position if request.reason == "missing" else None,
             )
         log.info("request %s: %s", request.id, ", ".join(map(str, names)))
 
@@ -216,27 +213,10 @@ class RequestIntake:
             raise RequestError(f"{name} is quarantined ({state.reason}); request a full dump")
         return quarantined
 
-    def _floors_of_incomplete(
-        self, names: Collection[TableName], quarantined: Collection[TableName], position: int
-    ) -> dict[TableName, int]:
-        """Return floors for tables that were quarantined, or whose first dump or repair was cancelled.
+    def _release(self, names: Collection[TableName], position: int) -> dict[TableName, str]:
+        """Release quarantined tables, which need a full dump that sees all commits before `position`.
 
-        The cancelled dump's own floor may be later than all that has landed.
-        """
-        floors = {}
-        for name in names:
-            dumping = any(dump.kind == "full" for dump in self._dumps.active_of(name))
-            if name in quarantined or not (self._tables.states[name].dumped or dumping):
-                past = (d for d in self._dumps.states if d.table == name and d.epoch == self._dumps.epoch)
-                floors[name] = max(position, max((d.floor or 0 for d in past), default=0))
-        return floors
-
-    def _release(
-        self, names: Collection[TableName]
-    ) -> tuple[dict[TableName, int | None], dict[TableName, str]]:
-        """Release quarantined tables; return an xid barrier for each one's dump.
-
-        Also return why the others can't be captured yet. Everything that can fail is done before the first
+        Return why the others can't be captured yet. Everything that can fail is done before the first
         release: a released table whose dump was not queued would be dumped without a floor. No chunk of them
         is read until `Capture` has reopened the log, which may have lacked them.
         """
@@ -250,6 +230,7 @@ class RequestIntake:
             self._dumps.await_log()
         for schema in listed.schemas:
             self._tables.release(schema.table, schema)
+            self._dumps.require(schema.table, position, barriers[schema.table])
             self._released.add(schema.table)
         unfit = {problem.table: f"{problem} ({problem.hint})" for problem in listed.unfit}
         unfit |= {
@@ -257,7 +238,7 @@ class RequestIntake:
             for name in listed.busy
         }
         gone = set(names) - listed.existing
-        return barriers, unfit | {name: f"{name}: the table no longer exists" for name in gone}
+        return unfit | {name: f"{name}: the table no longer exists" for name in gone}
 
     def _run(self) -> None:
         try:

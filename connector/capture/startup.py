@@ -27,6 +27,7 @@ from connector.capture.catalog_changes import (
     queue_initial_and_repair_dumps,
     stop_capturing,
 )
+from connector.capture.dump_needs import DumpNeeds
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.dump_schedule import DumpSchedule
 from connector.capture.lander import Lander
@@ -130,7 +131,7 @@ def _begin(
         gtids=resume_point.gtids,
         not_yet_visible=list(resume_point.not_yet_visible),
         last_commit=resume_point.last_commit,
-        tables=tables.snapshot(1),
+        tables=tables.snapshot(1, dumps.needs.copy()),
         **dumps.recorded(),
         notices=tables.take_notices(),
     )
@@ -158,7 +159,8 @@ def _resume(
     )
     states = [d.model_copy(deep=True) for d in newest.dumps]
     schedule = DumpSchedule(config.dump, newest.dump_control)
-    return tables, DumpQueue(states, newest.epoch, newest.last_dump_number, schedule)
+    needs = DumpNeeds.of(newest.tables)
+    return tables, DumpQueue(states, newest.epoch, newest.last_dump_number, schedule, needs)
 
 
 def ensure_log_continues(
@@ -234,7 +236,7 @@ def _commit_epoch(
         position=resume_point.position,
         gtids=resume_point.gtids,
         gtids_needed=resume_point.gtids_needed,
-        tables=tables.snapshot(manifest_history.next_number),
+        tables=tables.snapshot(manifest_history.next_number, dumps.needs.copy()),
         **dumps.recorded(),
         not_yet_visible=list(resume_point.not_yet_visible),
         last_commit=resume_point.last_commit,

@@ -15,13 +15,13 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from connector.errors import TableError
 from connector.landing.event_batch import QuarantineNotice
-from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
+from connector.landing.manifest import DumpNeed, DumpState, LandedFile, Notice, TableState
 from connector.schema import TableName, TableSchema, folded
 
 log = logging.getLogger(__name__)
@@ -185,14 +185,22 @@ class Tables:
         """Change some fields of a table's state."""
         self.states[table] = self.states[table].changed(**fields)
 
-    def snapshot(self, manifest: int) -> dict[TableName, TableState]:
-        """Return the states for the manifest of this number, which dates the layouts that are new in it."""
-        for name, state in self.states.items():
+    def snapshot(
+        self, manifest: int, needs: Mapping[TableName, DumpNeed] | None = None
+    ) -> dict[TableName, TableState]:
+        """Return the states for the manifest of this number, which dates the layouts that are new in it.
+
+        `needs`: of the tables that need a full dump, and so do not count as dumped.
+        """
+        for name, known in self.states.items():
+            need = (needs or {}).get(name)
+            state = known.changed(need=need, dumped=known.dumped and need is None)
             before = self._in_manifest.get(name)
             if state is not before:
                 same = before is not None and before.schema_id == state.schema_id
                 since = before.schema_since if before is not None and same else manifest
-                self.states[name] = state.changed(schema_since=since)
+                state = state.changed(schema_since=since)
+            self.states[name] = state
         self._in_manifest = dict(self.states)
         return dict(self.states)
 

@@ -18,7 +18,7 @@ from connector.signals import reloaded_by_signal, stopped_by_signals
 
 if TYPE_CHECKING:
     from connector.agent import Status
-    from connector.capture.layout_history import LayoutVersion
+    from connector.landing.layout_history import LayoutVersion
 
 agent_commands = typer.Typer()
 

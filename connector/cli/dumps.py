@@ -181,7 +181,7 @@ def cancel(
 ) -> None:
     """Cancel a dump. What it has landed stays.
 
-    After a first dump or a repair is cancelled, no cut is exact until a full dump of the table has ended.
+    After a first dump or a repair is cancelled, no cut is exact until a later full dump of the table has ended.
     """
     _control("cancel", config, dump, everything, as_json)
 

@@ -256,17 +256,28 @@ def _shortened(text: str | None) -> str | None:
     return text if text is None or len(text) <= KEPT_CHARACTERS else f"{text[:KEPT_CHARACTERS]}..."
 
 
+class DumpNeed(_Part):
+    """What a table needs a full dump for: one of a greater number than `outdated`.
+
+    It has to see all commits before `floor`, and of transactions below `xid_barrier`, as in `DumpState`.
+    """
+
+    outdated: int
+    floor: int | None = None
+    xid_barrier: int | None = None
+
+
 class TableState(_Part):
     """What the agent knows of one table. A quarantined table lands nothing until a full dump of it.
 
     `schema_id` is absent while the table has never had a layout that can be captured.
     `fingerprint` is what the catalog watcher last saw of everything that the log does not show
     (`connector.capture.catalog_watcher`). `dumped` becomes true with the manifest that commits the last chunk
-    of its first full dump. `full_dump` is the last one completed, by position, however long ago: a chunk from
-    before it may still be committed. `dropped` are columns that it once had, in lower case; the
-    lake still holds their old values.
+    of its first full dump, and is false while there is a `need`. `full_dump` is the last one completed, by
+    position, however long ago: a chunk from before it may still be committed. `dropped` are columns that it
+    once had, in lower case; the lake still holds their old values.
     `schema_since` is the number of the manifest that adopted this layout: the manifest before it names the
-    previous layout (`connector.capture.layout_history`).
+    previous layout (`connector.landing.layout_history`).
     Never changed, but replaced, so that one that a manifest holds tells whether the table's state is as then.
     """
 
@@ -278,6 +289,7 @@ class TableState(_Part):
     hint: str | None = None
     since: int | None = None
     dumped: bool = False
+    need: DumpNeed | None = None
     full_dump: FullDump | None = None
     fingerprint: str | None = None
     dropped: list[str] = Field(default_factory=list)

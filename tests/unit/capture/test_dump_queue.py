@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from connector.capture.dump_queue import (
-    COMPLETED_KEPT,
-    KEYS_PER_CHUNK,
-    DumpQueue,
-)
+from connector.capture.dump_queue import COMPLETED_KEPT, DumpQueue
 from connector.capture.dump_schedule import DumpSchedule
-from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
+from connector.capture.dump_tasks import KEYS_PER_CHUNK, FinishedChunk, PlanTask, ReadTask
 from connector.config import DumpConfig
 from connector.landing.manifest import DumpState
 from connector.schema import Column, TableName, TableSchema

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from connector.capture.layout_history import layout_history
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import Tables
 from connector.errors import FencedError, FormatError, TransientError
 from connector.landing import format
 from connector.landing.consumers import Consumer, forget, read_consumers, record_path, slot_due
 from connector.landing.format import data_path, manifest_path, schema_path
+from connector.landing.layout_history import layout_history
 from connector.landing.manifest import (
     DumpState,
     InvisibleCommit,

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from connector import agent
-from connector.capture.layout_history import layout_history
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import Tables
 from connector.errors import RequestError
 from connector.landing.format import schema_path
+from connector.landing.layout_history import layout_history
 from connector.landing.manifest import SourceIdentity, TableState
 from connector.schema import TableName, TableSchema
 from connector.testing.memory_store import MemoryStore
