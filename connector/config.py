@@ -39,6 +39,13 @@ else:
     import tomli as tomllib
 
 
+MOST_ROWS_PER_SECOND = 10**12
+"""Limit of the setting: more than any source can send, and small enough to reckon with in floats."""
+
+MOST = 10.0**12
+"""Limit of a limit: beyond any load there is."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -180,7 +187,7 @@ class DumpConfig(_Section):
     chunk_rows: int = Field(default=50_000, ge=1, le=10_000_000)
     workers: int = Field(default=2, ge=1, le=64)
     delay_seconds: float = Field(default=0.0, ge=0, le=3600)
-    rows_per_second: int = Field(default=0, ge=0)
+    rows_per_second: int = Field(default=0, ge=0, le=MOST_ROWS_PER_SECOND)
 
 
 class LimitsConfig(_Section):
@@ -192,12 +199,12 @@ class LimitsConfig(_Section):
     what a small read takes.
     """
 
-    active_sessions: float = Field(default=100.0, ge=0, allow_inf_nan=False)
-    standby_lag_mib: float = Field(default=1024.0, ge=0, allow_inf_nan=False)
-    slot_lag_mib: float = Field(default=4096.0, ge=0, allow_inf_nan=False)
-    threads_running: float = Field(default=100.0, ge=0, allow_inf_nan=False)
-    replica_lag_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
-    store_seconds: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+    active_sessions: float = Field(default=100.0, ge=0, le=MOST, allow_inf_nan=False)
+    standby_lag_mib: float = Field(default=1024.0, ge=0, le=MOST, allow_inf_nan=False)
+    slot_lag_mib: float = Field(default=4096.0, ge=0, le=MOST, allow_inf_nan=False)
+    threads_running: float = Field(default=100.0, ge=0, le=MOST, allow_inf_nan=False)
+    replica_lag_seconds: float = Field(default=60.0, ge=0, le=MOST, allow_inf_nan=False)
+    store_seconds: float = Field(default=10.0, ge=0, le=MOST, allow_inf_nan=False)
 
 
 class LakeConfig(_Section):

@@ -32,8 +32,8 @@ FEW_CHUNKS = 20
 RATE_SECONDS = 60.0
 """Progress is shown as the mean over about this long."""
 
-LONGEST_DELAY_SECONDS = 3600.0
-"""Limit of the setting."""
+MOST_RESTS = 64
+"""How many of the latest rests are remembered: each worker rests once at a time, and there are no more."""
 
 FOREVER = float("inf")
 
@@ -65,7 +65,7 @@ class DumpSchedule:
         self.held_back: str | None = None
         self._clock = clock
         self._out: Counter[str] = Counter()
-        self._worker_rests: list[tuple[float, DumpState]] = []
+        self._worker_rests: deque[tuple[float, DumpState]] = deque(maxlen=MOST_RESTS)
         self._dump_rests: dict[str, float] = {}
         self._owed: dict[str | None, _RowDebt] = {}
         self._turns: dict[str, int] = {}
@@ -141,7 +141,6 @@ class DumpSchedule:
         """Count a chunk that was read, which ends a task: its worker rests, its rows are owed."""
         now = self._clock()
         self.take_back(dump)
-        self._worker_rests = [each for each in self._worker_rests if each[0] + LONGEST_DELAY_SECONDS > now]
         if self.settings(dump).delay_seconds:
             self._worker_rests.append((now, dump))
         for whose in (None, dump.id) if dump.active else (None,):

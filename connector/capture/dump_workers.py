@@ -2,7 +2,8 @@
 
 Order of durability: a chunk's schema object, then its file, then `DumpQueue.finished`; the capture loop
 commits it. A worker that loses its connection gives the task back and retries over a new one; a request that
-the database refuses ends that dump with the database's own message; anything else ends the agent.
+the database refuses ends that dump with the database's own message; anything else ends the agent. A dump that
+fails for now again and again rests meanwhile, and does not keep others waiting.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 LOST_AT_MOST = 5
 """A condition that ends the connection this many times in a row is considered the cause."""
 
+TURN_SECONDS = 0.1
+"""How much longer than its worker a dump waits that failed for now."""
+
 REST_SECONDS = 1.0
 """How long a dump lets others go first if the source is not ready for it."""
 
@@ -62,6 +66,7 @@ class DumpWorkers:
         self._stopping = threading.Event()
         self._reported: set[str] = set()
         self._lost: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -87,28 +92,30 @@ class DumpWorkers:
     def _run(self) -> None:
         tables: TableReader | None = None
         attempt = 0
-        while not self._stopping.is_set():
-            task = self._dumps.next_task(timeout=0.5)
-            if task is None:
-                continue
-            try:
-                tables = tables or self._source.open_tables()
-                self._run_task(task, tables)
-                self._lost.pop(task.dump.id, None)
-                attempt = 0
-            except NotYetError as error:
-                self._postpone(task, error)
-            except TransientError as error:
-                self._back_off(task, tables, attempt, error)
-                tables = None
-                attempt += 1
-            except (RequestError, TableError) as error:
-                self._fail(task, self._layout_error(task, tables, error) or error)
-            except BaseException as error:  # handed to the capture loop, which raises it
-                self.failure = error
-                break
-        if tables is not None:
-            tables.close()
+        try:
+            while not self._stopping.is_set():
+                task = self._dumps.next_task(timeout=0.5)
+                if task is None:
+                    continue
+                try:
+                    tables = tables or self._source.open_tables()
+                    self._run_task(task, tables)
+                    self._lost.pop(task.dump.id, None)
+                    self._failures.pop(task.dump.id, None)
+                    attempt = 0
+                except NotYetError as error:
+                    self._postpone(task, error)
+                except TransientError as error:
+                    self._back_off(task, tables, attempt, error)
+                    tables = None
+                    attempt += 1
+                except (RequestError, TableError) as error:
+                    self._fail(task, self._layout_error(task, tables, error) or error)
+        except BaseException as error:  # handed to the capture loop, which raises it
+            self.failure = error
+        finally:
+            if tables is not None:
+                tables.close()
 
     def _fail(self, task: PlanTask | ReadTask, error: RequestError | TableError) -> None:
         """End a dump. A required dump of some rows (not just requested) becomes a dump of the whole table.
@@ -162,6 +169,10 @@ class DumpWorkers:
     def _back_off(
         self, task: PlanTask | ReadTask, tables: TableReader | None, attempt: int, error: TransientError
     ) -> None:
+        """Let worker and dump wait, each for longer the more often it has failed in a row.
+
+        The dump waits longer than the worker: the next one gets its turn, in case only this one fails.
+        """
         if tables is not None:
             tables.close()
             self._lost[task.dump.id] += task.dump.where is not None
@@ -169,9 +180,12 @@ class DumpWorkers:
             del self._lost[task.dump.id]
             self._fail(task, RequestError(f"{error}, {LOST_AT_MOST} times while its condition ran"))
             return
-        self._dumps.give_back(task)
+        seconds = _retry_seconds(attempt)
+        rest = max(seconds, _retry_seconds(self._failures[task.dump.id]))
+        self._failures[task.dump.id] += 1
+        self._dumps.give_back(task, rest + TURN_SECONDS)
         log.warning("dump of %s: %s; retrying", task.dump.table, error)
-        self._stopping.wait(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+        self._stopping.wait(seconds)
 
     def _run_task(self, task: PlanTask | ReadTask, tables: TableReader) -> None:
         if isinstance(task, ReadTask):
@@ -184,6 +198,10 @@ class DumpWorkers:
         rows = self._dumps.schedule.settings(task.dump).chunk_rows
         upto = tables.next_boundary(table, self._key_of(table), task.after, rows, task.dump.where)
         self._dumps.planned(task, upto)
+
+
+def _retry_seconds(failures: int) -> float:
+    return RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
 
 
 def read_chunk(

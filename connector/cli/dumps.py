@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from connector.cli.printing import ConfigOption, JsonOption, duration, escape, out, when
-from connector.config import load
+from connector.config import MOST_ROWS_PER_SECOND, load
 from connector.errors import ConfigurationError, RequestError
 from connector.landing.dump_progress import DumpProgress, progress_of
 from connector.landing.manifest import DumpState
@@ -181,7 +181,7 @@ def cancel(
 ) -> None:
     """Cancel a dump. What it has landed stays.
 
-    After a first dump or a repair is cancelled, no cut is exact until a later full dump of the table has ended.
+    After a first dump or a repair is cancelled, no cut is exact until a later full dump of the table ends.
     """
     _control("cancel", config, dump, everything, as_json)
 
@@ -217,7 +217,8 @@ def set_(
         int | None, typer.Option(min=1, max=64, help="Chunks read at a time; of one dump: at most.")
     ] = None,
     rows_per_second: Annotated[
-        int | None, typer.Option(min=0, help="Limit, over several chunks; 0: none.")
+        int | None,
+        typer.Option(min=0, max=MOST_ROWS_PER_SECOND, help="Limit, over several chunks; 0: none."),
     ] = None,
     defaults: Annotated[
         bool, typer.Option("--defaults", help="Drop all that was set before: as in the configuration again.")

@@ -27,6 +27,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from connector.config import MOST_ROWS_PER_SECOND
 from connector.errors import BugError
 from connector.landing.format import FORMAT
 from connector.position import CHUNK_SEQ, Position, format_position
@@ -130,7 +131,7 @@ class DumpSettings(_Part):
     chunk_rows: int | None = Field(default=None, ge=1, le=10_000_000)
     delay_seconds: float | None = Field(default=None, ge=0, le=3600, allow_inf_nan=False)
     workers: int | None = Field(default=None, ge=1, le=64)
-    rows_per_second: int | None = Field(default=None, ge=0)
+    rows_per_second: int | None = Field(default=None, ge=0, le=MOST_ROWS_PER_SECOND)
 
     def changed(self, by: DumpSettings) -> DumpSettings:
         """Return these settings with those that `by` gives."""

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from connector.config import Config, LakeConfig, TableConfig, load
+from connector.config import Config, LakeConfig, TableConfig, _Section, load
 from connector.errors import ConfigurationError
+from connector.landing.manifest import DumpSettings
+from connector.landing.requests import WantedSettings
 from connector.schema import TableName
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -128,6 +131,18 @@ def test_missing_settings_are_named(file: Path) -> None:
 )
 def test_an_unknown_setting_is_reported_with_the_nearest(file: Path, text: str, problem: str) -> None:
     assert problem in problems(file, text)
+
+
+SECTIONS = [section for section in _Section.__subclasses__() if section is not Config]
+
+
+@pytest.mark.parametrize("model", [*SECTIONS, DumpSettings, WantedSettings])
+def test_every_number_has_bounds(model: type[BaseModel]) -> None:
+    """A number of 400 digits is valid TOML and JSON, but no float."""
+    settings = model.model_json_schema()["properties"].items()
+    kinds = [(name, kind) for name, each in settings for kind in each.get("anyOf", [each])]
+    numbers = [(name, kind) for name, kind in kinds if kind.get("type") in ("number", "integer")]
+    assert [name for name, kind in numbers if not {"minimum", "maximum"} <= kind.keys()] == []
 
 
 @pytest.mark.parametrize(

@@ -175,3 +175,13 @@ def test_speed_is_the_mean_of_the_last_minute_or_so_and_starts_over_after_a_paus
     assert dumps.schedule.seconds_until_free(dump) == 0
     dump.paused = True
     assert dumps.schedule.seconds_until_free(dump) == FOREVER
+
+
+def test_a_decision_does_not_take_longer_the_more_chunks_were_read(clock: Clock) -> None:
+    """The queue's lock is held meanwhile, which the loop needs to commit."""
+    dumps = queue_of(clock, delay_seconds=0.1, workers=2)
+    dump = add(dumps, "a")
+    for _ in range(5000):
+        clock.now += 0.2
+        dumps.schedule.read(dump, 1)
+    assert len(dumps.schedule._worker_rests) <= 64

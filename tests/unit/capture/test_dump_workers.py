@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import pytest
+
+from connector.capture import dump_workers
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.dump_workers import DumpWorkers
 from connector.capture.tables import Tables
-from connector.errors import RequestError, TableError
+from connector.errors import RequestError, TableError, TransientError
+from connector.landing.manifest import OpenRange
+from connector.schema import TableName
 from tests.support.landed import schema_of
 
 SCHEMA = schema_of("public.t", id="int")
@@ -33,3 +39,48 @@ def test_a_dump_that_quarantines_its_table_stays_active_until_the_quarantine_is_
         assert dumps.next_task(0) is None, "it rests meanwhile"
         (found,) = workers.take_quarantined(7)
         assert (found.table, found.lsn) == (SCHEMA.table, 7)
+
+
+def test_a_dump_that_fails_for_now_again_and_again_lets_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two chunks of it are planned, so that it always has one to read."""
+    monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.0, 60.0))
+    tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
+    workers = workers_of(dumps, tables)
+    failing = dumps.add(SCHEMA.table, manifest=1)
+    other = dumps.add(TableName("public", "other"), manifest=1)
+    for upto in ("1", "2"):
+        failing.open.append(OpenRange(chunk=failing.next_chunk, upto=[upto]))
+        failing.next_chunk += 1
+
+    def served(timeout: float) -> Any:
+        task = dumps.next_task(timeout)
+        assert task is not None
+        if task.dump is failing:
+            workers._back_off(task, None, 0, TransientError("connection lost"))
+        else:
+            dumps.give_back(task)
+        return task.dump
+
+    assert [served(0), served(0)] == [failing, other]
+    other.paused = True
+    assert served(1) is failing
+    other.paused = False
+    assert served(0) is other
+    assert dumps.schedule.seconds_until_free(failing) > 30, "it failed twice"
+
+
+def test_an_error_of_the_schedule_ends_the_agent_and_not_only_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dumps = DumpQueue([], epoch=1)
+    workers = workers_of(dumps, Tables({}, {}))
+
+    def overflow(timeout: float) -> None:
+        raise OverflowError("int too large to convert to float")
+
+    monkeypatch.setattr(dumps, "next_task", overflow)
+    with contextlib.suppress(OverflowError):
+        workers._run()
+    assert isinstance(workers.failure, OverflowError)
