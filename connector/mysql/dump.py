@@ -89,14 +89,15 @@ class MysqlChunk:
 class MysqlTables:
     """Reads chunks over two connections; implements `connector.source.TableReader`. Used by one thread.
 
-    `progress` returns the log reader's position and server; None while no log is being read.
+    `tables` returns the settings of tables, which a reload replaces, `progress` the log reader's position and
+    server; None while no log is being read.
     """
 
     def __init__(
         self,
         connect: Callable[[], Connection[Any]],
         state_tables: StateTables,
-        tables: Mapping[TableName, TableConfig],
+        tables: Callable[[], Mapping[TableName, TableConfig]],
         progress: Callable[[], ReaderProgress | None],
         predicate_seconds: float = 600.0,
     ) -> None:
@@ -195,7 +196,7 @@ class MysqlTables:
                 raise TransientError(f"{table}: source.url leads to another server than the log's")
             try:
                 low, high = self._open_snapshot(table, progress)
-                layout = layout_of(self._connection, table, self._tables)
+                layout = layout_of(self._connection, table, self._tables())
                 if layout is None or layout.table_map is None or layout.schema is None:
                     raise (layout and layout.problem) or TableError(table, "the table no longer exists")
                 yield layout.schema, layout.table_map, low, high

@@ -365,7 +365,7 @@ class MysqlSource:
         return MysqlTables(
             self._connect,
             self._state_tables,
-            self._tables,
+            lambda: self._tables,
             self._log_progress,
             self._config.predicate_seconds,
         )

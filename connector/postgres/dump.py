@@ -109,14 +109,14 @@ class PostgresChunk:
 class PostgresTables:
     """Reads chunks over one connection; implements `connector.source.TableReader`. Used by one thread.
 
-    `types` returns the log's cache of types (`connector.postgres.catalog`), `timeline` the log's timeline:
-    when that changes, the connection is opened again, as it may lead to a server that was replaced.
+    `tables` returns the settings of tables, which a reload replaces, `types` the log's cache of types
+    (`connector.postgres.catalog`), `timeline` the log's timeline: when that changes, the connection is opened again, as it may lead to a server that was replaced.
     """
 
     def __init__(
         self,
         connect: Callable[[], Connection],
-        tables: Mapping[TableName, TableConfig],
+        tables: Callable[[], Mapping[TableName, TableConfig]],
         visibility: Callable[[], Visibility | None],
         timeline: Callable[[], str | None] = lambda: None,
         types: Callable[[], Types] = dict,
@@ -206,7 +206,7 @@ class PostgresTables:
         with self._errors(table, where):
             try:
                 low, high = self._open_snapshot(table)
-                layout = Catalog(self._connection, self._tables, self._types()).layout_now(table)
+                layout = Catalog(self._connection, self._tables(), self._types()).layout_now(table)
                 if layout.schema is None:
                     raise TableError(table, layout.reason, hint=layout.hint)
                 yield layout.schema, low, high

@@ -339,7 +339,7 @@ class PostgresSource:
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""
         return PostgresTables(
             lambda: self._connect_to_log(replication=False),
-            self._tables,
+            lambda: self._tables,
             lambda: self._visibility,
             lambda: self._timeline,
             lambda: self._types,
