@@ -61,6 +61,11 @@ def forget_removed(dumps: DumpQueue, removed: Sequence[TakenRequest]) -> None:
         schedule.control = schedule.control.model_copy(update={"taken": left})
 
 
+def unfinished(asked: str | None, states: Sequence[DumpState]) -> list[DumpState]:
+    """Return the unfinished dumps that an id names: one dump's, or that of the request for several."""
+    return [s for s in states if s.active and asked in (s.id, s.request)]
+
+
 def unknown_dump(asked: str, states: Sequence[DumpState]) -> RequestError:
     """Build the error of a dump that does not exist or has ended; names those that have not."""
     active = [f"{s.id} ({s.table})" for s in states if s.active]
@@ -74,7 +79,7 @@ def unknown_dump(asked: str, states: Sequence[DumpState]) -> RequestError:
 def _chosen(request: ControlRequest, dumps: DumpQueue) -> list[DumpState]:
     if request.dump is None:
         return [s for s in dumps.states if s.active] if request.all else []
-    found = [s for s in dumps.states if s.active and request.dump in (s.id, s.request)]
+    found = unfinished(request.dump, dumps.states)
     if not found:
         raise unknown_dump(request.dump, dumps.states)
     return found

@@ -9,21 +9,23 @@ was rejected. What a crash leaves, and what is sent twice, is seen again, and ru
 newest manifest knows by id and content is only removed; any other is taken, whatever its name. No request
 ends the agent: one that can't be read is rejected, one that can't be removed is skipped from then on. Nor do
 many requests: they are read in small batches, and dumps wait in the landing zone while much is queued. What
-controls dumps does not wait behind them.
+controls dumps does not wait behind them, except for the request of the dump that it names. What has taken
+effect is named by the manifests until its object is gone; no more than `MOST_TAKEN` are.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from connector.capture.dump_controls import carry_out, forget_removed, was_carried_out
+from connector.capture.dump_controls import carry_out, forget_removed, unfinished, was_carried_out
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.tables import Tables
 from connector.errors import OperatorError, RequestError, TransientError
 from connector.landing.format import schema_path
+from connector.landing.manifest import TakenRequest
 from connector.landing.requests import (
     ControlRequest,
     DumpRequest,
@@ -43,6 +45,9 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 2.0
 """Soon enough for a waiting person; on S3, 1.3 million LIST calls a month, about 6 dollars."""
 
+
+MOST_TAKEN = 100
+"""Limit of controls that manifests name; they are far fewer, unless requests can't be removed."""
 
 REASON_CHARACTERS = 1000
 """Limit of the reason for a rejection in a manifest; the reason may quote the request."""
@@ -115,10 +120,10 @@ class RequestIntake:
         """
         waiting = self._take_fetched()
         try:
-            for request_id, request in list(waiting.items()):
+            for request_id, request in _named_first(waiting):
                 if self._was_taken(request):
                     self._note_sent_twice(waiting.pop(request_id))
-                elif not (isinstance(request, DumpRequest) and self._dumps.is_full):
+                elif not self._must_wait(request, waiting):
                     rejected = self._serve_or_reject(request, next_number, position)
                     self._served[request_id] = Outcome(waiting.pop(request_id), rejected)
         finally:
@@ -145,6 +150,17 @@ class RequestIntake:
         with self._lock:
             fetched, self._fetched = self._fetched, {}
             return {k: r for k, r in fetched.items() if k not in self._served and k not in self._done}
+
+    def _must_wait(self, request: Request | Malformed, waiting: Mapping[str, Request | Malformed]) -> bool:
+        if isinstance(request, DumpRequest):
+            return self._dumps.is_full
+        if isinstance(request, Malformed) or request.kind == "reload":
+            return False
+        if len(self._dumps.schedule.control.taken) >= MOST_TAKEN:
+            self._log_once(f"requests wait: {MOST_TAKEN} that took effect can't be removed")
+            return True
+        asked = isinstance(waiting.get(request.dump or ""), DumpRequest) or request.dump in self._passed_over
+        return asked and not unfinished(request.dump, self._dumps.states)
 
     def _was_taken(self, request: Request | Malformed) -> bool:
         if isinstance(request, ControlRequest):
@@ -290,6 +306,19 @@ class RequestIntake:
             except OperatorError as error:  # it stays, and is skipped
                 self._log_once(f"can't remove request {request_id}: {error}")
                 continue
+            taken = TakenRequest(id=request_id, digest=outcome.request.digest)
+            if taken in self._dumps.schedule.control.taken:
+                forget_removed(self._dumps, [taken])
             with self._lock:
                 del self._done[request_id]
                 self._fetched.pop(request_id, None)
+
+
+def _named_first(
+    requests: Mapping[str, Request | Malformed],
+) -> list[tuple[str, Request | Malformed]]:
+    """Order requests: those for dumps that a control names come first, so that it applies to their dumps."""
+    named = {request.dump for request in requests.values() if isinstance(request, ControlRequest)}
+    return sorted(
+        requests.items(), key=lambda item: not (item[0] in named and isinstance(item[1], DumpRequest))
+    )

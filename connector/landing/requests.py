@@ -5,7 +5,8 @@ files together are the request. It stays until the manifest that takes it over i
 none, and the agent may see one again that it has carried out (recognized by id and content).
 
 Two kinds: `DumpRequest` asks for dumps; `ControlRequest` pauses, resumes or cancels them, or sets how fast
-they are read. Ids sort by time, and requests are served in that order: the last word counts.
+they are read. Ids sort by time, and requests are served in that order: the last word counts. A control of a
+dump that is still a request waits for it.
 
 Invariants: whatever is among the requests, reading it neither blocks nor fills the memory, and what can't be
 read is not an error of the store. What is not a request, or can't be carried out, is moved to ``rejected/``,
@@ -102,7 +103,7 @@ class ControlRequest(_Request):
     """
 
     kind: Literal["pause", "resume", "cancel", "set", "reload"]
-    dump: _Text | None = Field(default=None, min_length=1)
+    dump: _Text | None = Field(default=None, min_length=1, max_length=200)
     all: bool = False
     settings: WantedSettings = WantedSettings()
     defaults: bool = False

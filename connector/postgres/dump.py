@@ -110,7 +110,8 @@ class PostgresTables:
     """Reads chunks over one connection; implements `connector.source.TableReader`. Used by one thread.
 
     `tables` returns the settings of tables, which a reload replaces, `types` the log's cache of types
-    (`connector.postgres.catalog`), `timeline` the log's timeline: when that changes, the connection is opened again, as it may lead to a server that was replaced.
+    (`connector.postgres.catalog`), `timeline` the log's timeline: when that changes, the connection is opened
+    again, as it may lead to a server that was replaced.
     """
 
     def __init__(

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from connector.errors import RequestError
+from connector.capture import request_intake
+from connector.capture.dump_queue import DumpQueue
+from connector.capture.request_intake import RequestIntake
+from connector.capture.tables import Tables
+from connector.errors import OperatorError, RequestError
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
-from connector.landing.requests import ControlRequest, DumpRequest, pending_ids, submit
+from connector.landing.requests import ControlRequest, DumpRequest, discard, pending_ids, submit
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
 from tests.support.agents import Agent, Killed, dump_of, insert
@@ -194,6 +198,67 @@ def test_controls_do_not_wait_behind_dumps_that_wait(
         control(store, "resume", "a0", id="z")
         manifest = agent.wait(lambda m: dump_of(m, "a5") and not dump_of(m, "a5").active, "all are done")
     assert [dump_of(manifest, id_).state for id_ in ids] == ["complete"] * 6
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_cancel_reaches_a_dump_that_is_still_a_request(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """Its id was chosen, and sorts after those of controls; or its request waits as much is queued."""
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+    if full:
+        monkeypatch.setattr("connector.capture.dump_queue.MOST_ACTIVE", 1)
+        submit(store, DumpRequest(id="0", tables=["public.parts"]))
+        submit(store, ControlRequest(id="1", kind="pause", dump="0"))
+    submit(store, DumpRequest(id="nightly", tables=["public.items"]))
+    submit(store, ControlRequest(id="2", kind="cancel", dump="nightly"))
+    with Agent(database, store) as agent:
+        if full:
+            agent.wait(lambda m: (d := dump_of(m, "0")) and d.paused, "the queue is full")
+            assert {"2", "nightly"} <= pending_ids(store)
+            submit(store, ControlRequest(id="3", kind="resume", dump="0"))
+        manifest = agent.wait(lambda m: (d := dump_of(m, "nightly")) and not d.active, "it ends")
+        gone(store)
+    assert dump_of(manifest, "nightly").state == "cancelled"
+
+
+def test_controls_that_can_not_be_removed_do_not_grow_the_manifest_without_bound(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connector.capture.request_intake.MOST_TAKEN", 3, raising=False)
+    with Agent(database, store) as agent:
+        agent.wait_dumped()
+        monkeypatch.setattr(request_intake, "discard", refuse)
+        for n in range(6):
+            submit(store, ControlRequest(kind="resume", all=True, id=f"{n}"))
+        agent.wait(lambda m: m.dump_control and len(m.dump_control.taken) == 3, "some are taken")
+        dump = submit(store, DumpRequest(id="later", tables=["public.items"]))
+        manifest = agent.wait(lambda m: (d := dump_of(m, dump)) and not d.active, "dumps are carried out")
+        assert len(manifest.dump_control.taken) == 3
+        monkeypatch.setattr(request_intake, "discard", discard)
+        gone(store)
+        agent.wait(lambda m: not m.dump_control.taken, "none is named any more")
+
+
+def refuse(*_: Any) -> None:
+    raise OperatorError("not allowed")
+
+
+def test_a_control_is_no_longer_named_once_its_content_is_gone(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """Another request has its name by then."""
+    control_, dumps = ControlRequest(id="a", kind="resume", all=True), DumpQueue([], epoch=1)
+    submit(store, control_)
+    intake = RequestIntake(store, None, dumps, Tables({}, {}), lambda: None)  # type: ignore[arg-type]
+    intake._poll()
+    intake.serve(2, 1)
+    intake.committed()
+    submit(store, DumpRequest(id="a", tables=["public.parts"]))
+    intake._poll()
+    assert dumps.schedule.control.taken == []
+    assert pending_ids(store) == {"a"}
 
 
 @pytest.mark.parametrize(
