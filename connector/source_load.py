@@ -5,7 +5,8 @@ above its limit (``[limits]``) holds dumps back: no further chunk is read until 
 of them at or below. That is not recorded: each agent measures for itself, and says why in its lease.
 
 A source or a store that does not answer, for want of connections or time, suffers too. A source that refuses
-what is asked is not watched, and that is logged once.
+what is asked is not watched, and that is logged once. What a role may not see is not watched either:
+`deltatide check` warns of it.
 """
 
 from __future__ import annotations

@@ -410,7 +410,7 @@ class _MergeRun:
     def _may_request_again(self, frontier: Frontier, target: Target) -> bool:
         """Return whether rows that have waited for a column since the frontier must be requested again."""
         dumps = (dump for dump in self.manifest.dumps if dump.table == target.table and dump.active)
-        answered = not any(dump.kind == "full" or dump.reason == "missing" for dump in dumps)
+        answered = not any(dump.runs_full or dump.reason == "missing" for dump in dumps)
         captured = self.manifest.tables[target.table].state == "captured"  # else it needs a full dump anyway
         return bool(frontier.missing) and self.asks and answered and captured
 

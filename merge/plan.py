@@ -55,7 +55,8 @@ class TablePlan:
     `files`: those not read yet. `again`: files of which only the events after `low` (epoch, LSN) count: those
     to read again, and those that have old events besides new ones.
     `swept`: of all files, only events from this position on count; None: all.
-    `altered`: the layout changed. `dumping`: a full dump is running at `upto`. `full_dumps`: their ids.
+    `altered`: the layout changed. `dumping`: a full dump is running at `upto`, and not paused.
+    `full_dumps`: their ids.
     """
 
     table: TableName
@@ -189,7 +190,7 @@ def plan_table(
         swept=swept,
         sweeps=(sweep,) if sweep else (),
         altered=any(n.table == table and n.kind == "schema" for m in news for n in m.notices),
-        dumping=any(d.kind == "full" and d.active for d in news[-1].dumps_of(table)),
+        dumping=any(d.runs_full for d in news[-1].dumps_of(table)),
         full_dumps=frozenset(d.id for m in news for d in m.dumps_of(table) if d.kind == "full"),
     )
 

@@ -20,7 +20,7 @@ from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import HINT, Tables
 from connector.config import Config
-from connector.errors import GapError, TableError
+from connector.errors import GapError, RequestError, TableError
 from connector.schema import TableName
 from connector.source import (
     CatalogSnapshot,
@@ -72,6 +72,15 @@ def end_dumps_of_quarantined(tables: Tables, dumps: DumpQueue) -> None:
         if table.state == "quarantined":
             for state in dumps.active_of(name):
                 dumps.end(state, "failed", f"the table is quarantined: {table.reason}")
+
+
+def require_some_named(tables: Tables, config: Config) -> None:
+    """Raise `RequestError` if a changed configuration names no captured table: it is taken for a mistake."""
+    if tables.states and not any(map(config.source.captures, tables.states)):
+        raise RequestError(
+            f"source.tables = {config.source.tables} names none of the captured tables;"
+            " to capture only others, restart the agent"
+        )
 
 
 def name_anew(source: Source, tables: Tables, dumps: DumpQueue, config: Config) -> set[TableName]:

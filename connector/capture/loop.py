@@ -30,6 +30,7 @@ from connector.capture.catalog_changes import (
     end_dumps_of_quarantined,
     name_anew,
     repair_unlogged,
+    require_some_named,
     start_capturing,
     stop_capturing,
 )
@@ -243,6 +244,7 @@ class Capture:
             new, differ = self._config.reloaded(self._load_config())
         except ConfigurationError as error:
             raise RequestError(str(error)) from error
+        require_some_named(self._tables, new)
         level = logging.INFO if differ or new != self._config else logging.DEBUG
         self._named_anew |= (new.source, new.tables) != (self._config.source, self._config.tables)
         self._config, self._load.limits = new, new.limits

@@ -134,7 +134,7 @@ def print_dumps(states: Sequence[DumpState], held_back: str | None = None) -> No
         "finished", box=None,
     )  # fmt: skip
     for s in states:
-        p = progress_of(s, held_back)
+        p = progress_of(s, held_back, states)
         table.add_row(
             escape(s.id), escape(str(s.table)), s.kind, s.reason, escape(_state_of(p)),
             f"{s.chunks:,}", f"{s.rows:,}",

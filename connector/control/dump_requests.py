@@ -43,7 +43,7 @@ def list_dumps(config: Config) -> DumpList:
     held_back = lease.status.get("dumps_held_back") if lease is not None and lease.active else None
     schedule = DumpSchedule(config.dump, manifest.dump_control)
     return DumpList(
-        [(dump, progress_of(dump, held_back)) for dump in manifest.dumps],
+        [(dump, progress_of(dump, held_back, manifest.dumps)) for dump in manifest.dumps],
         schedule.settings(),
         schedule.control.pause_new,
         held_back,

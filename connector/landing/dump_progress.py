@@ -7,6 +7,7 @@ is too low never shows as done.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,8 +38,13 @@ class DumpProgress:
     seconds_left: float | None = None
 
 
-def progress_of(dump: DumpState, held_back: str | None = None) -> DumpProgress:
-    """Return how far a dump is; `held_back`: why the agent reads no chunks for now, if it does not."""
+def progress_of(
+    dump: DumpState, held_back: str | None = None, dumps: Sequence[DumpState] = ()
+) -> DumpProgress:
+    """Return how far a dump is; `held_back`: why the agent reads no chunks for now, if it does not.
+
+    `dumps`: all dumps, oldest first; a full dump waits for the one of its table before it.
+    """
     if not dump.active:
         share = 1.0 if dump.state == "complete" else _share(dump)
         return DumpProgress(STATES[dump.state], dump.error, share, _mean_rate(dump), None)
@@ -46,9 +52,17 @@ def progress_of(dump: DumpState, held_back: str | None = None) -> DumpProgress:
         return DumpProgress("paused", None, _share(dump))
     if dump.xid_barrier is not None:
         return DumpProgress("queued", f"waiting for transactions with an xid below {dump.xid_barrier}")
-    why = f"held back: {held_back}" if held_back else None
+    why = f"held back: {held_back}" if held_back else _waits_behind(dump, dumps)
     rate = None if held_back else dump.rows_per_second
     return DumpProgress(STATES[dump.state], why, _share(dump), rate, _seconds_left(dump, rate))
+
+
+def _waits_behind(dump: DumpState, dumps: Sequence[DumpState]) -> str | None:
+    if (dump.kind, dump.state) != ("full", "waiting"):
+        return None
+    first = next((d for d in dumps if d.table == dump.table and d.kind == "full" and d.active), dump)
+    paused = ", which is paused" if first.paused else ""
+    return None if first.id == dump.id else f"behind dump {first.id}{paused}"
 
 
 def _share(dump: DumpState) -> float | None:

@@ -209,6 +209,11 @@ class DumpState(_Part):
         """Return whether there is anything left to read."""
         return self.state in ("waiting", "running")
 
+    @property
+    def runs_full(self) -> bool:
+        """Return whether this brings all rows of its table soon: an unfinished full dump, not paused."""
+        return self.kind == "full" and self.active and not self.paused
+
     def count_chunk(self, low: int, rows: int) -> None:
         """Count a committed chunk."""
         self.low = low if self.low is None else min(self.low, low)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from connector.config import SourceConfig
-from connector.errors import PreconditionError
-from connector.postgres.connection import close, connect, driver_errors, one_row, quote
+from connector.postgres.connection import close, connect, driver_errors, one_row
 
 _LOAD = """
 SELECT (SELECT count(*) FROM pg_stat_activity
@@ -19,8 +18,7 @@ SELECT (SELECT count(*) FROM pg_stat_activity
          WHERE s.slot_type IS DISTINCT FROM 'logical'),
        (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) FROM pg_replication_slots
          WHERE slot_name = %(slot)s),
-       pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
-       current_user
+       pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
 """
 """Active sessions but the agent's own; how far the furthest standby, and our slot, are behind, in bytes."""
 
@@ -37,18 +35,15 @@ class PostgresGauge:
     def measure(self) -> Mapping[str, float]:
         """Return active sessions, and the lag of standbys and of our slot in MiB; absent: there is none.
 
-        `PreconditionError` if the role can't see other sessions.
+        A role that can't see other sessions and standbys knows only the slot's (`check` warns of it).
         """
         with driver_errors("measuring the server's load"):
             row = one_row(self._connection, _LOAD, {"ours": self._ours, "slot": self._slot})
         assert row is not None
-        active, standby_bytes, slot_bytes, may_see, role = row
-        if not may_see:
-            raise PreconditionError(
-                f"{role} can't see other sessions and standbys",
-                hint=f"GRANT pg_read_all_stats TO {quote(role)}",
-            )
-        found = {"active_sessions": active, "standby_lag_mib": standby_bytes, "slot_lag_mib": slot_bytes}
+        active, standby_bytes, slot_bytes, may_see = row
+        found = {"slot_lag_mib": slot_bytes}
+        if may_see:
+            found |= {"active_sessions": active, "standby_lag_mib": standby_bytes}
         return {
             name: float(value) / (MIB if name.endswith("_mib") else 1)
             for name, value in found.items()

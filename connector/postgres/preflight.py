@@ -64,6 +64,7 @@ def check(
     findings = [
         *_check_server(context),
         *_check_capacity(context),
+        *_check_load(context),
         *_check_languages(context),
         *_check_slot(context),
         *_check_tables(context),
@@ -146,6 +147,14 @@ def _check_role(
         yield Finding("replication", "failed", str(error), error.hint)
     else:
         yield Finding("replication", "ok", f"role {role} may replicate")
+
+
+def _check_load(context: _CheckContext) -> Iterator[Finding]:
+    """Warn if dumps can't hold back for what the role does not see (`connector.postgres.load`)."""
+    (sees,) = _row(context.connection, "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')")
+    if not sees:
+        detail = "the role sees neither other sessions nor standbys: dumps don't hold back for their sake"
+        yield Finding("load", "warning", detail, f"GRANT pg_read_all_stats TO {quote(context.role)};")
 
 
 def _check_capacity(context: _CheckContext) -> Iterator[Finding]:

@@ -108,3 +108,18 @@ def test_settings_that_need_a_restart_are_named() -> None:
     assert differ == ["source.on_gap", "landing.flush_seconds"]
     assert (taken.source.tables, taken.dump.workers, taken.source.on_gap) == (["a.b"], 5, "repair")
     assert before.reloaded(before) == (before, [])
+
+
+def test_names_that_match_no_captured_table_change_nothing(
+    database: MemoryDatabase, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start with them is refused, too; a typo must not end all dumps."""
+    with reloadable(database, store) as agent:
+        agent.wait_dumped()
+        reload(agent, tables=["publik.*"])
+        wait_until(lambda: "names none of the captured tables" in caplog.text, "it is refused")
+        insert(database, 901)
+        agent.wait_caught_up()
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert set(newest.tables) == {ITEMS, PARTS}

@@ -45,3 +45,13 @@ def test_progress_in_the_words_of_operators(
     fields: dict[str, Any], held_back: str | None, expected: DumpProgress
 ) -> None:
     assert progress_of(dump(**fields), held_back) == expected
+
+
+def test_a_full_dump_that_waits_names_the_one_before_it() -> None:
+    first, second = dump(paused=True, state="running"), dump()
+    second.id = "e"
+    assert progress_of(second, None, [first, second]).why == "behind dump d, which is paused"
+    first.paused = False
+    assert progress_of(second, None, [first, second]).why == "behind dump d"
+    first.state = "complete"
+    assert progress_of(second, None, [first, second]).why is None

@@ -9,13 +9,14 @@ import pytest
 
 from connector.errors import FormatError, GapError, SourceMismatchError, TableError
 from connector.landing.format import manifest_path
+from connector.landing.manifest import DumpState
 from connector.schema import TableName
 from merge import job
 from merge.control_table import Frontier, Frontiers
 from merge.job import _chosen, _MergeRun, _newest
 from merge.landing_zone import LandingZone
 from merge.target import targets_of
-from tests.support.landed import Landed, config_of, schema_of
+from tests.support.landed import AT, Landed, config_of, schema_of
 
 A, B = schema_of("public.a", id="int"), schema_of("public.b", id="int")
 
@@ -216,3 +217,19 @@ def test_a_landing_zone_that_kept_only_later_manifests_must_be_at_a_later_positi
     else:
         frontiers.check(zone, 3)
     frontiers.check(zone, 1)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_paused_full_dump_answers_no_request_for_rows(paused: bool) -> None:
+    """It may stay so for as long as nobody resumes it; the rows' own dump does not wait behind it."""
+    zone = zone_of(1)
+    zone.dumps.append(
+        DumpState(
+            id="d", number=1, table=A.table, kind="full", state="running", paused=paused, epoch=1,
+            requested_at=AT, started_in=1,
+        )
+    )  # fmt: skip
+    zone.commit(30, [])
+    run = run_of(zone, frontiers_at(1))
+    target = targets_of(run.config, [A.table])[A.table]
+    assert run._may_request_again(Frontier(1, 5, "id", missing=3), target) is paused

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from connector.errors import GapError
-from connector.landing.manifest import Manifest
+from connector.landing.manifest import DumpState, Manifest
 from connector.position import Position
 from merge.plan import plan_past_holes, plan_table
-from tests.support.landed import Chunk, Event, Landed, schema_of
+from tests.support.landed import AT, Chunk, Event, Landed, schema_of
 
 NARROW = schema_of("public.t", id="int", a="int")
 TEXT = schema_of("public.t", id="int", a="string")
@@ -181,3 +181,16 @@ def test_what_landed_under_another_key_is_left_out() -> None:
     assert (plan.all, plan.sweeps) == ((new,), ())
     dumped(landed, RENAMED, 2, low=35)
     assert len(plan_table(T, landed, 0, 4).of_key(schemas).sweeps) == 1
+
+
+def test_a_paused_full_dump_brings_no_rows_soon() -> None:
+    landed = Landed()
+    landed.table(NARROW)
+    running = DumpState(
+        id="d", number=1, table=T, kind="full", state="running", epoch=1, requested_at=AT, started_in=1
+    )
+    landed.dumps.append(running)
+    for paused in (False, True):
+        running.paused = paused
+        landed.commit(10 * landed.number + 10, [landed.log(NARROW, [event(10 * landed.number + 5)])])
+        assert plan_table(T, landed, 0, landed.number).dumping is not paused
