@@ -64,6 +64,7 @@ def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName])
         tables.remove(name)
         for state in dumps.active_of(name):
             dumps.end(state, "cancelled", "the table is no longer captured")
+        dumps.needs.forget(name)
 
 
 def end_dumps_of_quarantined(tables: Tables, dumps: DumpQueue) -> None:

@@ -51,6 +51,10 @@ class DumpNeeds:
         if need is not None and dump.kind == "full" and dump.number > need.outdated:
             del self.by_table[dump.table]
 
+    def forget(self, table: TableName) -> None:
+        """Forget a table that is no longer captured; if captured again, it is dumped anyway."""
+        self.by_table.pop(table, None)
+
     def lift_floors(self) -> None:
         """Lift floors and barriers: another epoch begins, in which they mean nothing."""
         for need in self.by_table.values():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from connector.capture import catalog_watcher
+from connector.capture.catalog_changes import stop_capturing
 from connector.capture.dump_controls import carry_out
 from connector.capture.dump_queue import COMPLETED_KEPT, DumpQueue
 from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
@@ -14,6 +15,7 @@ from connector.capture.dump_workers import DumpWorkers
 from connector.capture.request_intake import RequestIntake
 from connector.capture.tables import Tables
 from connector.errors import RequestError
+from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import DumpState, Manifest, TableState
 from connector.landing.requests import ControlRequest, DumpRequest, submit
 from connector.schema import Column, TableName, TableSchema
@@ -21,6 +23,7 @@ from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
 from tests.support.agents import Agent, dump_of
 from tests.support.cuts import assert_every_cut_exact
+from tests.support.starts import Start
 
 ITEMS = TableName.parse("public.items")
 SLOW = {"chunk_rows": 1, "delay_seconds": 0.1, "workers": 1}
@@ -155,6 +158,32 @@ def test_needs_outlast_a_restart_but_their_floors_not_the_epoch() -> None:
     assert not states(again, tables, 4)[ITEMS].dumped
     complete(again, tables, 5)
     assert states(again, tables, 5)[ITEMS].dumped
+
+
+def test_the_dump_of_a_released_table_sees_what_did_not_land_though_the_releasing_one_is_cancelled(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """A dump from before the quarantine, which is still being ended, does not count either."""
+    start = Start(database, store)
+    tables, dumps = start.open()
+    (before,) = dumps.active_of(ITEMS)
+    before.state = "running"
+    tables.quarantine(QuarantineNotice(ITEMS, 5, "broken", "mend it"))
+    intake = RequestIntake(store, start.source, dumps, tables, lambda: None)
+    for id_ in ("releasing", "later"):
+        intake._serve(DumpRequest(id=id_, tables=[ITEMS]), 2, 70_000)
+    _, releasing, later = dumps.active_of(ITEMS)
+    cancel(dumps, tables, releasing)
+    assert (later.floor or 0) >= 70_000
+    assert later.xid_barrier == releasing.xid_barrier
+    assert before.number <= dumps.needs.by_table[ITEMS].outdated < later.number
+
+
+def test_a_table_that_is_no_longer_captured_needs_nothing() -> None:
+    tables, dumps = captured(ITEMS), DumpQueue([], epoch=1)
+    dumps.add(ITEMS, manifest=1, reason="initial", floor=5000)
+    stop_capturing(tables, dumps, [ITEMS])
+    assert dumps.needs.copy() == {}
 
 
 def test_a_cancelled_repair_of_rows_does_not_come_back_as_a_full_dump() -> None:
