@@ -125,8 +125,12 @@ def queue_initial_and_repair_dumps(
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     new = [s for s in listed.schemas if tables.lacks_layout(s.table) and s.table not in passed_over]
     barrier = source.take_xid_barrier() if undumped or new else None
-    postponed = {name for name in undumped if dumps.require(name, catalog_snapshot.position, barrier)}
-    added = [name for name in prepared.added if name not in postponed]
+    unbegun = {
+        d.table for n in undumped for d in dumps.active_of(n) if (d.kind, d.state) == ("full", "waiting")
+    }
+    for name in unbegun:
+        dumps.require(name, catalog_snapshot.position, barrier)
+    added = [name for name in prepared.added if name not in unbegun]
     repair_unlogged(
         source, tables, dumps, catalog_snapshot, manifest_history.next_number, config, added=added
     )

@@ -179,6 +179,18 @@ def test_the_dump_of_a_released_table_sees_what_did_not_land_though_the_releasin
     assert before.number <= dumps.needs.by_table[ITEMS].outdated < later.number
 
 
+def test_a_first_dump_that_has_begun_counts_though_the_log_is_reopened(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    (first,) = dumps.active_of(ITEMS)
+    first.state = "running"
+    tables.update(ITEMS, fingerprint=None)
+    start.start_capturing(tables, dumps)
+    assert dumps.needs.copy() == {}
+
+
 def test_a_table_that_is_no_longer_captured_needs_nothing() -> None:
     tables, dumps = captured(ITEMS), DumpQueue([], epoch=1)
     dumps.add(ITEMS, manifest=1, reason="initial", floor=5000)
