@@ -66,7 +66,7 @@ def run(config: ConfigOption, verbose: VerboseOption = False) -> None:
 
 @agent_commands.command("reload", epilog="Example: deltatide reload -c shop.toml")
 def reload_(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Have the running agent take over its changed configuration file: tables, [dump], [limits].
+    """Have the running agent take over its changed file: tables, and the sections dump and limits.
 
     As SIGHUP does. Running dumps go on; other settings need a restart.
     """

@@ -1,0 +1,18 @@
+"""Help texts are shown as they are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from connector.cli import app
+
+
+def test_no_help_text_has_brackets_that_rich_would_take_for_markup() -> None:
+    command: Any = typer.main.get_command(app)
+    texts = {name: each.help or "" for name, each in command.commands.items()}
+    texts |= {
+        f"{n} {p.name}": getattr(p, "help", "") or "" for n, c in command.commands.items() for p in c.params
+    }
+    assert {name: text for name, text in texts.items() if "[" in text} == {}
