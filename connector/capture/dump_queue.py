@@ -166,11 +166,8 @@ class DumpQueue:
     def _active(self) -> list[DumpState]:
         return [s for s in self.states if s.active]
 
-    def _unread(self, state: DumpState) -> OpenRange | None:
-        return next((r for r in state.open if (state.id, r.chunk) not in self._reading), None)
-
     def _take_task(self, state: DumpState) -> PlanTask | ReadTask | None:
-        if planned := self._unread(state):
+        if planned := next((r for r in state.open if (state.id, r.chunk) not in self._reading), None):
             self._reading.add((state.id, planned.chunk))
             return read_task(state, planned, self._log_losses)
         if state.planned_all or state.id in self._planning:
@@ -313,6 +310,11 @@ class DumpQueue:
         with self._lock:
             return any(c.high <= position for c in self._finished)
 
+    def reads_the_last(self) -> bool:
+        """Return whether chunks are being read after which none is left: a commit is due soon."""
+        with self._lock:
+            return bool(self._reading) and all(s.planned_all for s in self._active())
+
     def all_read(self) -> bool:
         """Return whether nothing is left to read: the chunks waiting to be committed are the last ones."""
         with self._lock:
@@ -351,10 +353,6 @@ class DumpQueue:
         state.open = [r for r in state.open if r.chunk != chunk.task.chunk]
         self._reading.discard((state.id, chunk.task.chunk))
         state.count_chunk(chunk.low, chunk.rows)
-
-    def _forget_old(self) -> None:
-        for state in [s for s in self.states if not s.active][:-COMPLETED_KEPT]:
-            self.states.remove(state)
 
     def close(self) -> None:
         """Stop handing out tasks; waiting workers return at once."""
@@ -438,7 +436,8 @@ class DumpQueue:
         with self._lock:
             self.news = False
             copies = [s.model_copy(update={"open": list(s.open)}) for s in self.states]
-            self._forget_old()
+            for state in [s for s in self.states if not s.active][:-COMPLETED_KEPT]:
+                self.states.remove(state)
             return copies
 
     def recorded(self) -> dict[str, Any]:

@@ -42,7 +42,10 @@ TURN_SECONDS = 0.1
 """How much longer than its worker a dump waits that failed for now."""
 
 REST_SECONDS = 1.0
-"""How long a dump lets others go first if the source is not ready for it."""
+"""The longest that a dump lets others go first while the source is not ready for it."""
+
+FIRST_REST_SECONDS = 0.05
+"""The first of these rests; each further one is twice as long. Just opened, the log is soon there."""
 
 
 class DumpWorkers:
@@ -67,6 +70,7 @@ class DumpWorkers:
         self._reported: set[str] = set()
         self._lost: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
+        self._postponed: Counter[str] = Counter()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -100,8 +104,8 @@ class DumpWorkers:
                 try:
                     tables = tables or self._source.open_tables()
                     self._run_task(task, tables)
-                    self._lost.pop(task.dump.id, None)
-                    self._failures.pop(task.dump.id, None)
+                    for count in (self._lost, self._failures, self._postponed):
+                        count.pop(task.dump.id, None)
                     attempt = 0
                 except NotYetError as error:
                     self._postpone(task, error)
@@ -161,8 +165,10 @@ class DumpWorkers:
             return None
 
     def _postpone(self, task: PlanTask | ReadTask, error: NotYetError) -> None:
-        self._dumps.give_back(task, REST_SECONDS)
-        if task.dump.id not in self._reported:
+        rest = min(REST_SECONDS, FIRST_REST_SECONDS * 2 ** min(self._postponed[task.dump.id], 10))
+        self._postponed[task.dump.id] += 1
+        self._dumps.give_back(task, rest)
+        if rest >= REST_SECONDS and task.dump.id not in self._reported:
             log.warning("dump of %s waits: %s", task.dump.table, error)
             self._reported.add(task.dump.id)
 

@@ -55,7 +55,7 @@ PATIENCE_SECONDS = 0.2
 """The longest single wait, so that signals, requests and finished chunks are noticed soon."""
 
 LANDING_SECONDS = 0.02
-"""The wait while files are being landed, so that landed files are committed at once."""
+"""The wait while files or last chunks are being landed, so that they are committed at once."""
 
 RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits before the log is opened again; the last one repeats."""
@@ -307,7 +307,7 @@ class Capture:
     def _read_seconds(self, now: float, landings: Landings) -> float:
         """Return how many seconds to read: not beyond the moment at which something is due."""
         flush_seconds = self._config.landing.flush_seconds
-        if landings.in_flight:
+        if landings.in_flight or self._dumps.reads_the_last():
             return min(LANDING_SECONDS, flush_seconds)
         pending = now - self._pending_since if self._pending_since is not None else 0.0
         return min(PATIENCE_SECONDS, max(flush_seconds - pending, 0.001))

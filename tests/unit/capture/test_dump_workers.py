@@ -11,7 +11,7 @@ from connector.capture import dump_workers
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.dump_workers import DumpWorkers
 from connector.capture.tables import Tables
-from connector.errors import RequestError, TableError, TransientError
+from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.landing.manifest import OpenRange
 from connector.schema import TableName
 from tests.support.landed import schema_of
@@ -69,6 +69,22 @@ def test_a_dump_that_fails_for_now_again_and_again_lets_others_have_their_turn(
     other.paused = False
     assert served(0) is other
     assert dumps.schedule.seconds_until_free(failing) > 30, "it failed twice"
+
+
+def test_a_dump_that_waits_for_the_source_is_tried_again_soon_and_then_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log that a first dump waits for is usually there a moment later."""
+    dumps = DumpQueue([], epoch=1)
+    workers = workers_of(dumps, Tables({}, {}))
+    dumps.add(SCHEMA.table, manifest=1)
+    task = dumps.next_task(0)
+    assert task is not None
+    rests: list[float] = []
+    monkeypatch.setattr(dumps, "give_back", lambda _task, rest: rests.append(rest))
+    for _ in range(7):
+        workers._postpone(task, NotYetError("not yet"))
+    assert rests == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
 def test_an_error_of_the_schedule_ends_the_agent_and_not_only_the_worker(
