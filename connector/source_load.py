@@ -12,11 +12,11 @@ what is asked is not watched, and that is logged once. What a role may not see i
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from connector.background import BackgroundThread
 from connector.config import LimitsConfig
 from connector.errors import OperatorError, TransientError
 from connector.landing.format import LEASE
@@ -38,11 +38,10 @@ class LoadGauge(Protocol):
         """Close the connection; never raises."""
 
 
-class LoadWatcher:
+class LoadWatcher(BackgroundThread):
     """A thread that measures, and calls `hold_back` with the reason, or None, when that changes.
 
-    `limits` may be replaced. `busy` returns whether there is anything to hold back. `failure` holds the error
-    that ended the thread.
+    `limits` may be replaced. `busy` returns whether there is anything to hold back.
     """
 
     def __init__(
@@ -53,33 +52,20 @@ class LoadWatcher:
         busy: Callable[[], bool],
         hold_back: Callable[[str | None], None],
     ) -> None:
-        self.failure: BaseException | None = None
+        super().__init__("load")
         self.reason: str | None = None
         self.limits = limits
         self._open_gauge, self._store = open_gauge, store
         self._busy, self._hold_back = busy, hold_back
         self._gauge: LoadGauge | None = None
         self._reported: set[str] = set()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=5)
-
-    def _run(self) -> None:
+    def work(self) -> None:
+        """Measure at intervals."""
         try:
-            while not self._stopping.is_set():
-                self._tell(self.why() if self._busy() else None)
-                self._stopping.wait(MEASURE_SECONDS)
-        except BaseException as error:  # handed to the capture loop, which raises it
-            self.failure = error
+            while not self.stopping.is_set():
+                self._report(self.why() if self._busy() else None)
+                self.stopping.wait(MEASURE_SECONDS)
         finally:
             self._close_gauge()
 
@@ -113,7 +99,7 @@ class LoadWatcher:
         self._store.read(LEASE)
         return time.monotonic() - began
 
-    def _tell(self, reason: str | None) -> None:
+    def _report(self, reason: str | None) -> None:
         if (reason is None) != (self.reason is None):
             log.warning("dumps hold back: %s", reason) if reason else log.info("dumps no longer hold back")
         self.reason = reason

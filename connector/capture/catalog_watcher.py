@@ -16,10 +16,10 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 
+from connector.background import BackgroundThread
 from connector.errors import OperatorError, TransientError
 from connector.schema import TableName
 from connector.source import CatalogSnapshot, Source
@@ -36,31 +36,16 @@ BLIND_SECONDS = 120.0
 """How long the log is read without a check that succeeds; it outlasts a restart of the server."""
 
 
-class CatalogWatcher:
-    """A thread that checks the catalog, and its latest result.
-
-    `failure` holds the error that ended it for good. `known` returns the remembered fingerprints.
-    """
+class CatalogWatcher(BackgroundThread):
+    """A thread that checks the catalog, and its latest result. `known` returns the known fingerprints."""
 
     def __init__(self, source: Source, known: Callable[[], Mapping[TableName, str]]) -> None:
-        self.failure: BaseException | None = None
+        super().__init__("watch")
         self._source, self._known = source, known
         self._found: CatalogSnapshot | None = None
         self._failed, self._checked_at = 0, time.monotonic()
         self._reported: str | None = None
         self._last_error: TransientError | OperatorError | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=5)
 
     def take(self) -> CatalogSnapshot | None:
         """Return what was found since the last call, if anything."""
@@ -78,8 +63,9 @@ class CatalogWatcher:
             why = self._last_error or "a check of the catalog takes too long"
             raise TransientError(f"changes without row events can't be seen: {why}") from self._last_error
 
-    def _run(self) -> None:
-        while not self._stopping.wait(CHECK_SECONDS):
+    def work(self) -> None:
+        """Check at intervals."""
+        while not self.stopping.wait(CHECK_SECONDS):
             began = time.monotonic()
             try:
                 self._found = self._source.check_catalog(self._known())
@@ -90,9 +76,6 @@ class CatalogWatcher:
                 self._failed += 1
                 if isinstance(error, OperatorError) or self._failed >= FAILURES:
                     self._log_once(str(error))
-            except BaseException as error:  # handed to the capture loop, which raises it
-                self.failure = error
-                return
 
     def _log_once(self, text: str) -> None:
         """Log once why checks fail: as long as that lasts, unlogged changes go unseen."""

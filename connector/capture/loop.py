@@ -171,8 +171,8 @@ class Capture:
         finally:
             self._load.stop()
             self._watch.stop()
-            self._intake.stop()
-            self._workers.stop(timeout=5)
+            self._intake.stop(2)
+            self._workers.stop(5)
 
     def _hold_back(self, reason: str | None) -> None:
         self.progress.dumps_held_back = reason

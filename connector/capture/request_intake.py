@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from connector.background import BackgroundThread
 from connector.capture.dump_controls import carry_out, forget_removed, unfinished, was_carried_out
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.tables import Tables
@@ -68,11 +69,11 @@ class Outcome:
             reject(store, self.request, self.rejected)
 
 
-class RequestIntake:
+class RequestIntake(BackgroundThread):
     """Turns requests into dumps. `reload` takes over a changed configuration, or raises `RequestError`.
 
-    `serve`, `committed`, `news` belong to the capture loop's thread. `failure` holds the error that ended its
-    own thread for good.
+    `serve`, `committed`, `news` belong to the capture loop's thread. Its own removes the finished requests
+    before it ends.
     """
 
     def __init__(
@@ -83,33 +84,21 @@ class RequestIntake:
         tables: Tables,
         reload: Callable[[], None],
     ) -> None:
-        self.failure: BaseException | None = None
+        super().__init__("requests")
         self._reload = reload
         self._store, self._source, self._dumps, self._tables = store, source, dumps, tables
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
         self._fetched: dict[str, Request | Malformed] = {}
         self._served: dict[str, Outcome] = {}
         self._done: dict[str, Outcome] = {}
         self._passed_over: set[str] = set()  # requests for dumps, seen while too much was queued
         self._reported: set[str] = set()
         self._released: set[TableName] = set()
-        self._thread = threading.Thread(target=self._run, name="requests", daemon=True)
 
     @property
     def news(self) -> bool:
         """Return whether a request was served that no manifest records yet."""
         return bool(self._served)
-
-    def start(self) -> None:
-        """Start looking for requests."""
-        self._thread.start()
-
-    def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread, which first removes finished requests; wait up to `timeout` seconds for it."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
 
     def serve(self, next_number: int, position: int) -> None:
         """Queue the requested dumps, to be recorded by the manifest of this number.
@@ -256,16 +245,15 @@ class RequestIntake:
         gone = set(names) - listed.existing
         return unfit | {name: f"{name}: the table no longer exists" for name in gone}
 
-    def _run(self) -> None:
+    def work(self) -> None:
+        """Look for requests, and remove those that are completed."""
         try:
             self._poll()
-            while not self._stopping.wait(POLL_SECONDS):
+            while not self.stopping.wait(POLL_SECONDS):
                 self._poll()
             self._remove_done()
         except (TransientError, OperatorError) as error:
             log.warning("can't remove completed requests: %s", error)
-        except BaseException as error:  # handed to the capture loop, which raises it
-            self.failure = error
 
     def _poll(self) -> None:
         """Fetch the next requests; while much is queued, only those that don't ask for more are kept."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import Connection
 
-from connector.cells import combine_raw
+from connector.codec.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import (
     DeltatideError,

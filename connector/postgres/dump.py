@@ -23,7 +23,7 @@ import pyarrow as pa
 from psycopg2.extensions import connection as Connection
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from connector.cells import combine_raw
+from connector.codec.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
 from connector.position import parse_lsn

@@ -65,14 +65,20 @@ class MeasuredZone:
             self.landed.full_dump(table, number, self.lsn, started_in=self.landed.number + 1)
         return self._commit(files)
 
-    def change(self, keys: Keys, at: int | None = None, unchanged: Sequence[str] = ()) -> list[str]:
-        """Land an update of these keys in each table, at an LSN; return the paths of the files.
+    def change(
+        self,
+        keys: Keys,
+        at: int | None = None,
+        unchanged: Sequence[str] = (),
+        tables: Sequence[str] | None = None,
+    ) -> list[str]:
+        """Land an update of these keys in each table, or in these, at an LSN; return the paths of the files.
 
         `unchanged`: columns that it does not carry.
         """
         lsn = self.lsn if at is None else at
         return self._commit(
-            [self._file(table, keys, "update", lsn, None, {}, unchanged) for table in self.schemas]
+            [self._file(table, keys, "update", lsn, None, {}, unchanged) for table in tables or self.schemas]
         )
 
     def _commit(self, files: Sequence[LandedFile]) -> list[str]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ROWS, CHANGES = 1000, 100
 LOADED, IDLE = 200, 1000
+CHANGED = (20, 100)
 WIDE_ROWS = 20_000
 MANIFESTS = 10_000
 DEFAULTS = {
@@ -36,15 +37,14 @@ DEFAULTS = {
 
 
 def merge(bench: Bench) -> Iterator[Measurement]:
-    """Measure few changes in many tables, first loads, tables without changes, a wide one, and planning."""
+    """Measure small tables (first loads, few changes, none), a wide one, and planning."""
     from merge.session import local_session
 
     folder = bench.folder / "merge"
     spark = local_session("deltatide-bench")
     try:
-        for tables in (20, 100):
-            yield from _few_changes(bench, spark, folder / str(tables), bench.rows(tables))
-        yield from _many_tables(bench, spark, folder / "many")
+        yield from _small_tables(bench, spark, folder / "small")
+        yield _idle_tables(bench, spark, folder / "idle")
         yield from _wide_table(bench, spark, folder / "wide")
         yield _planning(bench, spark, folder / "planning")
     finally:
@@ -52,48 +52,52 @@ def merge(bench: Bench) -> Iterator[Measurement]:
     shutil.rmtree(folder)
 
 
-def _few_changes(bench: Bench, spark: SparkSession, folder: Path, tables: int) -> Iterator[Measurement]:
-    names = [f"public.small_{number:03}" for number in range(tables)]
+def _small_tables(bench: Bench, spark: SparkSession, folder: Path) -> Iterator[Measurement]:
+    """Measure a first load of small tables, then few changes in some of them."""
+    names = [f"public.small_{number:03}" for number in range(bench.rows(LOADED))]
     zone = MeasuredZone.create(folder / "landing", names)
     config = config_of(str(folder / "landing"), str(folder / "lake"))
     zone.dump(ROWS)
-    merge_once(spark, config)
+    name = bench.name(f"first load of {len(names)} small tables, each")
+    yield Measurement(name, merge_once(spark, config) / len(names), "s", target=at_most(0.5))
+    few, many = names[: bench.rows(CHANGED[0])], names[: bench.rows(CHANGED[1])]
     keys = np.arange(0, ROWS, ROWS // CHANGES, dtype=np.int64)
-    zone.change(keys)
+    zone.change(keys, tables=few)
     merge_once(spark, config)  # warms up
-    landed = zone.change(keys)
+    landed = zone.change(keys, tables=few)
     seconds = merge_once(spark, config)
-    measured = tables if tables <= 20 else 20
+    known = _reference_seconds(spark, folder, few, landed)
+    zone.change(keys, tables=many)
+    for changed, value in ((few, seconds), (many, merge_once(spark, config))):
+        name = bench.name(f"merge of {CHANGES} changes into each of {len(changed)} small tables, warm")
+        yield Measurement(
+            name, value, "s", "documented MERGE, one after another", known * len(changed) / len(few),
+            target=Target("ratio", "<=", 1 / 3),
+        )  # fmt: skip
+
+
+def _reference_seconds(
+    spark: SparkSession, folder: Path, names: Sequence[str], landed: Sequence[str]
+) -> float:
+    """Return how long the reference takes for the same changes to the same rows."""
     reference = Reference(spark, folder / "reference")
-    for number, path in enumerate(landed[:measured]):
-        reference.create(number, f"{folder}/lake/public/{names[number].partition('.')[2]}")
-        if number == 0:
-            reference.merge(number, [path])  # warms up
-    known = sum(reference.merge(number, [path]) for number, path in enumerate(landed[:measured]))
-    name = bench.name(f"merge of {CHANGES} changes into each of {tables} small tables, warm")
-    yield Measurement(
-        name, seconds, "s", "documented MERGE, one after another", known * tables / measured,
-        target=Target("ratio", "<=", 1 / 3),
-    )  # fmt: skip
+    for number, name in enumerate(names):
+        reference.create(number, f"{folder}/lake/public/{name.partition('.')[2]}")
+    reference.merge(0, landed[:1])  # warms up
+    return sum(reference.merge(number, [path]) for number, path in enumerate(landed))
 
 
-def _many_tables(bench: Bench, spark: SparkSession, folder: Path) -> Iterator[Measurement]:
-    tables = bench.rows(LOADED)
+def _idle_tables(bench: Bench, spark: SparkSession, folder: Path) -> Measurement:
+    tables = bench.rows(IDLE)
     zone = MeasuredZone.create(folder / "landing", [f"public.t{number:04}" for number in range(tables)])
+    zone.landed.commit(10)
     config = config_of(str(folder / "landing"), str(folder / "lake"))
-    zone.dump(ROWS)
-    seconds = merge_once(spark, config)
-    name = bench.name(f"first load of {tables} small tables, each")
-    yield Measurement(name, seconds / tables, "s", target=at_most(0.5))
-    others = MeasuredZone.create(folder / "idle", [f"public.t{n:04}" for n in range(bench.rows(IDLE))])
-    others.landed.commit(10)
-    idle = config_of(str(folder / "idle"), str(folder / "idle_lake"))
-    _record_merged(spark, idle, others.landed.manifests[-1])
-    others.landed.commit(20)
-    merge_once(spark, idle)
-    others.landed.commit(30)
-    name = bench.name(f"merge with nothing new for {bench.rows(IDLE)} tables")
-    yield Measurement(name, merge_once(spark, idle), "s", target=at_most(2))
+    _record_merged(spark, config, zone.landed.manifests[-1])
+    zone.landed.commit(20)
+    merge_once(spark, config)  # warms up
+    zone.landed.commit(30)
+    name = bench.name(f"merge with nothing new for {tables} tables")
+    return Measurement(name, merge_once(spark, config), "s", target=at_most(2))
 
 
 def _wide_table(bench: Bench, spark: SparkSession, folder: Path) -> Iterator[Measurement]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.cells import offsets_of
+from connector.codec.cells import offsets_of
 from connector.mysql.codec.text_values import texts_of, values_of, with_offsets
 
 BINARY = "binary"

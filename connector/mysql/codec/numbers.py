@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.cells import Bytes, Mask, with_nulls
+from connector.codec.cells import Bytes, Mask, with_nulls
 from connector.mysql.codec import types
 from connector.mysql.codec.text_values import Offsets, from_numpy
 from connector.mysql.codec.types import ColumnType, decimal_words

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.cells import Mask, combine_raw, gather
+from connector.codec.cells import Mask, combine_raw, gather
 from connector.errors import TableError
 from connector.landing import format
 from connector.landing.event_batch import CdcColumns, EventBatch, Placement, assemble

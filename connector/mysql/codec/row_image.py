@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from connector.cells import Bytes, Mask
+from connector.codec.cells import Bytes, Mask
 from connector.mysql.codec import types
 from connector.mysql.codec.numbers import unaligned
 from connector.mysql.codec.text_values import Offsets

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from connector.cells import Bytes
+from connector.codec.cells import Bytes
 from connector.mysql.codec.compressed import HEADER
 from connector.mysql.codec.numbers import unaligned
 from connector.mysql.codec.row_image import ImageColumns, Layout, MalformedRowError

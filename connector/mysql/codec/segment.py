@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from connector.decoding import by_layout, decoded, grouped, windows
+from connector.codec.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError, TableError
 from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
 from connector.landing.manifest import LastCommit

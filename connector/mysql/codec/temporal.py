@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.cells import Bytes, Mask, with_nulls
+from connector.codec.cells import Bytes, Mask, with_nulls
 from connector.mysql.codec import types
 from connector.mysql.codec.numbers import big_endian, little_endian
 from connector.mysql.codec.text_values import Offsets, from_numpy, texts_of

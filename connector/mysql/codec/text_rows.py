@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.cells import Bytes, Mask, gather
+from connector.codec.cells import Bytes, Mask, gather
 from connector.errors import BugError
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.cells import Bytes, Mask, offsets_of, with_nulls
+from connector.codec.cells import Bytes, Mask, offsets_of, with_nulls
 
 Offsets = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from connector.cells import Bytes, Mask, gather, offsets_of
+from connector.codec.cells import Bytes, Mask, gather, offsets_of
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
 from connector.mysql.codec.binary_json import json_text

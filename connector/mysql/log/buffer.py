@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from connector.codec.log_segment import LogSegment
 from connector.errors import BugError
 from connector.landing.manifest import LastCommit
-from connector.log_segment import LogSegment
 from connector.mysql import continuity
 from connector.mysql.catalog_fingerprint import Statements
 from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions, unpack_position

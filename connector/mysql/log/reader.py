@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from pymysql.connections import Connection
 
+from connector.codec.log_segment import LogSegment
 from connector.errors import TransientError
 from connector.landing.manifest import InvisibleCommit
-from connector.log_segment import LogSegment
 from connector.mysql.codec.segment import MysqlSegment, unpack_position
 from connector.mysql.connection import close, driver_errors
 from connector.mysql.log.buffer import LogBuffer

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.cells import Bytes, Mask, gather, offsets_of
+from connector.codec.cells import Bytes, Mask, gather, offsets_of
 from connector.errors import BugError
 
 _TAB, _NEWLINE, _BACKSLASH, _N = b"\t\n\\N"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.cells import Mask, offsets_of, with_nulls
+from connector.codec.cells import Mask, offsets_of, with_nulls
 from connector.landing.event_batch import arrow_type
 from connector.postgres.codec.arrays import decode_array
 from connector.schema import array_of, decimal_of

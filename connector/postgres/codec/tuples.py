@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from connector.cells import Bytes, Mask
+from connector.codec.cells import Bytes, Mask
 
 INSERT, UPDATE, DELETE, TRUNCATE = b"IUDT"
 KEY, OLD, NEW = b"KON"

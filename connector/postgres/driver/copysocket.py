@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from connector.cells import Bytes
+from connector.codec.cells import Bytes
 from connector.postgres.codec.copytext import CopiedRows, Offsets
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.driver.libpq import CopyStream

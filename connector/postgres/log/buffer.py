@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from connector.codec.log_segment import LogSegment
 from connector.errors import BugError, NotYetError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import LastCommit
-from connector.log_segment import LogSegment
 from connector.postgres.catalog import Layout as TableLayout
 from connector.postgres.codec.pgoutput import (
     CHANGES,

@@ -17,9 +17,9 @@ from collections.abc import Callable
 
 from psycopg2.extensions import connection as Connection
 
+from connector.codec.log_segment import LogSegment
 from connector.errors import PreconditionError, TransientError
 from connector.landing.manifest import InvisibleCommit
-from connector.log_segment import LogSegment
 from connector.position import parse_lsn
 from connector.postgres.codec.segment import PostgresSegment
 from connector.postgres.connection import close, driver_errors, one_row

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.cells import gather
+from connector.codec.cells import gather
 from connector.errors import BugError
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec.charsets import decode_texts

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.cells import combine_raw, gather
+from connector.codec.cells import combine_raw, gather
 from connector.landing.event_batch import arrow_type
 from connector.postgres.codec.arrays import parse_array
 from connector.postgres.codec.text_values import decode_column

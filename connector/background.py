@@ -1,0 +1,39 @@
+"""Threads that work beside the capture loop, and hand it the error that ends them."""
+
+from __future__ import annotations
+
+import threading
+
+JOIN_SECONDS = 5.0
+
+
+class BackgroundThread:
+    """A daemon thread. A subclass implements `work`, which returns soon after `stopping` is set.
+
+    `failure` holds the error that ended it for good; the capture loop raises that.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.failure: BaseException | None = None
+        self.stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def work(self) -> None:
+        """Do the thread's work until `stopping` is set."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float = JOIN_SECONDS) -> None:
+        """Stop the thread, and wait up to `timeout` seconds for it; does nothing if it was not started."""
+        self.stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:  # handed to the capture loop
+            self.failure = error

@@ -1,0 +1,1 @@
+"""What the decoders of both databases share: cells, columns, and segments of the log. No I/O."""
