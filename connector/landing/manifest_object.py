@@ -11,8 +11,9 @@ Invariants:
 - A state object is durable before the first manifest that names it, and never changes: its name has the hash
   of its content. Any manifest is read whole from two objects.
 - Differences are from the state object, not from the manifest before: none builds on another.
-- A new state object is written once the differences written since the last one add up to its size, so what is
-  written for state follows what changes in it, not how much of it there is.
+- A new state object is written once the differences written since the last one add up to a quarter of its
+  size, so what is written for state follows what changes in it, not how much of it there is; and after a burst
+  of changes, such as the first dumps of all tables, manifests are soon small again.
 
 A small state needs no object: all of it differs from the empty state. This module does no I/O.
 """
@@ -43,6 +44,9 @@ from connector.schema import TableName
 
 FEW_BYTES = 2048
 """Differences up to this size are not worth a state object."""
+
+RENEWED_AT = 4
+"""A state object is renewed when differences from it of this part of its size were written: a quarter."""
 
 
 class LandingState(_Part):
@@ -191,7 +195,7 @@ class StoredManifest(ManifestHeader):
     def outgrown(self) -> bool:
         """Return whether a new state object should be written."""
         written, size = (self.state.written, self.state.bytes) if self.state else (self.differences, 0)
-        return written >= size and self.differences > FEW_BYTES
+        return written >= size / RENEWED_AT and self.differences > FEW_BYTES
 
     def whole(self, state: LandingState = EMPTY) -> Manifest:
         """Add the rest of the state: the content of the object that `state` names."""
