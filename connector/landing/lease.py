@@ -7,6 +7,10 @@ store has shown it unchanged for its own length by our monotonic clock. `until` 
 A crash leaves a lease that the same host's next agent takes at once, and another host's after its length. "At
 once" requires that the process is known to be gone: same boot, host name and process id namespace, and no
 process has that id, or the one that has it started at another time.
+
+A standby watches a lease for as long as it is renewed. What it takes over by time alone may belong to a
+process that is only paused: `expired`. Before such a tenure does anything else, it must close the fence, by a
+manifest of its own, so that the paused process can't commit when it wakes up (`ManifestHistory.close_fence`).
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from connector.errors import DeltatideError, FencedError, FormatError, TransientError
 from connector.landing.format import LEASE
 from connector.store.protocol import Store
+
+STANDBY_POLL_SECONDS = 0.5
+"""How often a standby looks at the lease at least: a handover takes about so long."""
 
 
 class Holder(BaseModel):
@@ -62,9 +69,13 @@ def read_lease(store: Store) -> Holder | None:
 
 
 class Lease:
-    """An acquired lease, used by one thread. `term` is greater than that of any earlier holder."""
+    """An acquired lease, used by one thread. `term` is greater than that of any earlier holder.
 
-    def __init__(self, store: Store, state: Holder, version: str) -> None:
+    `expired`: the former holder neither released it nor is known to be gone.
+    """
+
+    def __init__(self, store: Store, state: Holder, version: str, *, expired: bool = False) -> None:
+        self.expired = expired
         self._store = store
         self._state = state
         self._version = version
@@ -87,23 +98,34 @@ class Lease:
         on_wait: Callable[[str], None] | None = None,
         *,
         holder: str | None = None,
+        standby: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> Lease:
         """Take the lease for `seconds` at a time; blocks at most for the length of another host's lease.
 
         A free lease, a released one, and one whose process on this host is dead are taken at once. Another
-        host's lease is watched, and `on_wait` is called once. `FencedError` if the holder lives. After a
-        `TransientError` it can be called again with the same `holder`, a unique id.
+        host's lease is watched, and `on_wait` is called once. `FencedError` if the holder lives; a `standby`
+        goes on watching, also if another one was faster. After a `TransientError` it can be called again with
+        the same `holder`, a unique id.
         """
-        found = _read(store)
-        if found is not None and found[0].holder == holder:  # the response to an earlier attempt was lost
-            return cls(store, *found)
-        if found is not None and not _is_free(found[0]):
-            found = _wait_until_expired(store, found, on_wait, sleep, clock)
-        state = _new_holder(found[0] if found else None, seconds, holder or uuid.uuid4().hex)
-        version = _write_lease(store, state, found[1] if found else None)
-        return cls(store, state, version or _own_version(store, state))
+        holder = holder or uuid.uuid4().hex
+        while True:
+            found = _read(store)
+            if found is not None and found[0].holder == holder:  # the response to an earlier attempt was lost
+                return cls(store, *found, expired=True)
+            if found is not None and not _is_free(found[0]):
+                watch = _wait_until_free if standby else _wait_until_expired
+                found = watch(store, found, on_wait, sleep, clock)
+            state = _new_holder(found[0] if found else None, seconds, holder)
+            version = _write_lease(store, state, found[1] if found else None)
+            try:
+                version = version or _own_version(store, state)
+            except FencedError:
+                if not standby:
+                    raise
+                continue
+            return cls(store, state, version, expired=found is not None and not _is_free(found[0]))
 
     def renew(self, status: dict[str, Any] | None = None) -> None:
         """Hold the lease for another `seconds`, and leave a status for others to read.
@@ -172,6 +194,27 @@ def _wait_until_expired(
             return current
         if current[1] != version:
             raise _fenced(current[0])
+    return found
+
+
+def _wait_until_free(
+    store: Store,
+    found: tuple[Holder, str],
+    on_wait: Callable[[str], None] | None,
+    sleep: Callable[[float], None],
+    clock: Callable[[], float],
+) -> tuple[Holder, str] | None:
+    """Watch a lease until it is free, or was not renewed for its length."""
+    if on_wait is not None:
+        on_wait(f"standing by: {_described(found[0])} holds the lease")
+    seen = clock()
+    while clock() - seen < found[0].seconds:
+        sleep(min(max(found[0].seconds / 10, 0.05), STANDBY_POLL_SECONDS))
+        current = _read(store)
+        if current is None or _is_free(current[0]):
+            return current
+        if current[1] != found[1]:
+            found, seen = current, clock()
     return found
 
 

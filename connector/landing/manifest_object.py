@@ -12,7 +12,7 @@ Invariants:
   of its content. Any manifest is read whole from two objects.
 - Differences are from the state object, not from the manifest before: none builds on another.
 - A new state object is written once the differences written since the last one add up to a quarter of its
-  size, so what is written for state follows what changes in it, not how much of it there is; and after a burst
+  size, so what is written for state follows what changes in it, not how much of it there is. After a burst
   of changes, such as the first dumps of all tables, manifests are soon small again.
 
 A small state needs no object: all of it differs from the empty state. This module does no I/O.

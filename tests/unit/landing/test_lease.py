@@ -198,6 +198,68 @@ def test_of_two_who_waited_one_gets_it(store: MemoryStore) -> None:
         Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
 
 
+@pytest.mark.parametrize("minutes", [-60, 60])
+def test_a_standby_watches_as_long_as_the_lease_is_renewed(store: MemoryStore, minutes: float) -> None:
+    until = datetime.now(timezone.utc) + timedelta(minutes=minutes)  # another host's clock
+    held_elsewhere(store, until=until)
+    clock, reported = Clock(), []
+    for n in range(1, 20):
+        clock.at[4 * n] = lambda n=n: held_elsewhere(store, until=until, renewals=n)
+    lease = Lease.acquire(store, 15, reported.append, standby=True, sleep=clock.sleep, clock=clock)
+    assert 4 * 19 + 10 <= clock.now < 4 * 19 + 10 + 1.5
+    assert (lease.term, lease.expired) == (5, True)
+    assert reported == ["standing by: process 77 on db-2 holds the lease"]
+
+
+def test_a_standby_takes_a_released_lease_within_a_second(store: MemoryStore) -> None:
+    held_elsewhere(store)
+    clock = Clock()
+    clock.at[7] = lambda: held_elsewhere(store, released=True)
+    lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
+    assert 7 <= clock.now < 8
+    assert not lease.expired
+
+
+def test_a_standby_takes_the_lease_of_a_process_of_its_host_that_is_gone_or_paused(
+    store: MemoryStore,
+) -> None:
+    first = Lease.acquire(store, 15)  # this process, which lives but does not renew it: as if paused
+    clock = Clock()
+    lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
+    assert 15 <= clock.now < 16.5
+    assert lease.expired
+    with pytest.raises(FencedError):
+        first.renew()
+
+
+def test_of_two_standbys_one_gets_it_and_the_other_goes_on_watching(store: MemoryStore) -> None:
+    held_elsewhere(store)
+    clock = Clock()
+    clock.at[10] = lambda: held_elsewhere(store, holder="third", term=5, host="db-3")
+    lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
+    assert lease.term == 6
+    assert clock.now >= 20
+
+
+def test_a_standby_that_loses_the_race_for_a_free_lease_goes_on_watching(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_elsewhere(store, released=True)
+    clock, true_read, reads = Clock(), lease_module._read, []
+
+    def read(of: MemoryStore) -> Any:
+        found = true_read(of)
+        reads.append(found)
+        if len(reads) == 1:  # another is faster, right after this one has looked
+            held_elsewhere(of, holder="third", term=5, host="db-3")
+        return found
+
+    monkeypatch.setattr(lease_module, "_read", read)
+    lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
+    assert (lease.term, lease.expired) == (6, True)
+    assert clock.now >= 10
+
+
 def test_a_renewal_carries_the_status_and_holds_it_longer(store: MemoryStore) -> None:
     lease = Lease.acquire(store, 15)
     before = read_lease(store)
