@@ -357,6 +357,9 @@ class Source(Protocol):
         A table that can't be captured is in `unfit`, and does not affect the others.
         """
 
+    def evict_former_agent(self) -> None:
+        """End what a paused or cut-off agent still holds of the log; it can't commit any more."""
+
     def prepare(self) -> PreparedSource:
         """Create or extend what the source lacks and the role may create: the publication.
 

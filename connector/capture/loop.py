@@ -85,6 +85,7 @@ class Capture:
 
     `unfit`: tables that a check found unfit; they are quarantined, the others are captured. `open_gauge`
     opens what measures the source's load; without it dumps hold back for nothing but a slow store.
+    `closes_fence`: the agent of an earlier term may still live (`ManifestHistory`).
     `load_config` reads the configuration again, for `reload`.
     """
 
@@ -95,6 +96,7 @@ class Capture:
         config: Config,
         *,
         term: int = 1,
+        closes_fence: bool = False,
         unfit: Sequence[TableError] = (),
         open_gauge: Callable[[], LoadGauge] | None = None,
         load_config: Callable[[], Config] | None = None,
@@ -104,7 +106,7 @@ class Capture:
         self._stopping = threading.Event()
         self._unfit, self._open_gauge, self._load_config = unfit, open_gauge, load_config
         self._reload_asked = self._named_anew = False
-        self._manifest_history = ManifestHistory(store, term, self._stopping)
+        self._manifest_history = ManifestHistory(store, term, self._stopping, closes_fence=closes_fence)
         self._lander = Lander(store)
         self._failure: BaseException | None = None
         self._last_commit = time.monotonic()

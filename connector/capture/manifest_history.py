@@ -30,9 +30,17 @@ log = logging.getLogger(__name__)
 
 
 class ManifestHistory:
-    """The linear history of one source, as its active agent writes it."""
+    """The linear history of one source, as its active agent writes it.
 
-    def __init__(self, store: Store, term: int, stop: threading.Event | None = None) -> None:
+    `closes_fence`: the agent of an earlier term may still live, paused or cut off. It could commit one more
+    manifest at any later time, on which this agent would fail. So `load` first commits one that changes
+    nothing: it takes the number that the other would use, and from then on the other can only stop.
+    """
+
+    def __init__(
+        self, store: Store, term: int, stop: threading.Event | None = None, *, closes_fence: bool = False
+    ) -> None:
+        self.closes_fence = closes_fence
         self._store = store
         self._term = term
         self._stop = stop or threading.Event()
@@ -53,14 +61,18 @@ class ManifestHistory:
 
     def load(self, identify: Callable[[Manifest], SourceIdentity]) -> Manifest | None:
         """Read the newest manifest; None in a new landing zone, `SourceMismatchError` in another source's."""
-        found = retrying(self._stop)(ManifestReader(self._store).newest)
-        if found is None:
-            self._newest = None
-            return None
-        newest, base = found
-        check_identity(newest.source, identify(newest))
-        self._newest, self._writer = newest, ManifestWriter(self._store, base)
-        return newest
+        while True:
+            found = retrying(self._stop)(ManifestReader(self._store).newest)
+            if found is None:
+                self._newest = None
+                return None
+            newest, base = found
+            check_identity(newest.source, identify(newest))
+            self._newest, self._writer = newest, ManifestWriter(self._store, base)
+            if not self.closes_fence or newest.term >= self._term:
+                return newest
+            with suppress(FencedError):  # the other was faster, this once
+                return self.commit()
 
     def verify(self) -> None:
         """Check that nobody has committed after our newest manifest; `FencedError` if somebody has."""

@@ -67,6 +67,8 @@ def begin_or_resume(
     can be called again. `LogOffError` is for the caller to record (`ManifestHistory.note_log_off`).
     """
     newest = manifest_history.load(source.identity)
+    if manifest_history.closes_fence:
+        source.evict_former_agent()
     source.ensure_logging()
     listed = source.tables().without(unfit)
     _require_some(listed, newest, config)

@@ -134,6 +134,9 @@ class MysqlSource:
         busy &= {t.table for t in named}
         return TableListing([x.schema for x in layouts if x.schema is not None], unfit, frozenset(busy))
 
+    def evict_former_agent(self) -> None:
+        """Do nothing: any number of sessions may read the log."""
+
     def prepare(self) -> PreparedSource:
         """Create our own two small tables if allowed. The log already has all tables."""
         connection = self._checked()

@@ -99,6 +99,17 @@ def wait_until_released(connection: Connection, name: str) -> Slot | None:
     return waiting(_find_released, connection, name)
 
 
+def end_readers(connection: Connection, name: str) -> None:
+    """End our role's server processes that read the slot or a copy of it; they may take a moment to end."""
+    one_row(
+        connection,
+        "SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots"
+        " JOIN pg_stat_activity ON pid = active_pid AND pid <> pg_backend_pid() AND usename = current_user"
+        " WHERE slot_name = %s OR temporary AND slot_name ~ %s",
+        (name, copies(name)),
+    )
+
+
 def _find_released(connection: Connection, name: str) -> Slot | None:
     slot = find_slot(connection, name)
     pid = slot.active_pid or _copy_reader(connection, name) if slot else None

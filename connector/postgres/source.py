@@ -132,6 +132,11 @@ class PostgresSource:
         unfit = [TableError(table, x.reason, hint=x.hint) for table, x in layouts if x.schema is None]
         return TableListing([x.schema for _, x in layouts if x.schema is not None], unfit)
 
+    def evict_former_agent(self) -> None:
+        """End the server process that streams the slot, or a copy of it, to the former agent."""
+        with driver_errors(f"ending the session that reads slot {self._config.slot}"):
+            slot.end_readers(self._session.get(), self._config.slot)
+
     def prepare(self) -> PreparedSource:
         """Create or extend the publication; return what was added, and the xid barrier right after."""
         connection = self._session.get()
@@ -420,18 +425,14 @@ class PostgresSource:
             raise TransientError(f"the log is now on timeline {now}, a moment ago it was on {self._timeline}")
 
     def _connect(self, replication: bool = False) -> Connection:
-        return connect(
-            self._config.url.get_secret_value(), f"deltatide {self._config.name}", replication=replication
-        )
+        url, name = self._config.url.get_secret_value(), f"deltatide {self._config.name}"
+        return connect(url, name, replication=replication)
 
 
 def _attainable(
     invisible: Collection[InvisibleCommit], connection: Connection
 ) -> tuple[InvisibleCommit, ...]:
-    """Lower the barrier if a crash or a failover took it back, since ids may not reach it for long.
-
-    What was running below it has ended then.
-    """
+    """Lower the barrier if a crash or a failover took it back: what was running below it has ended then."""
     commits = tuple(c for c in invisible if c.lsn)
     barrier = max((c.xid for c in invisible if not c.lsn), default=None)
     if barrier is None:

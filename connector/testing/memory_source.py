@@ -132,6 +132,9 @@ class MemorySource:
         problems = {s.table: problem for s in wanted if (problem := _problem(s))}
         return TableListing([s for s in wanted if s.table not in problems], list(problems.values()), busy)
 
+    def evict_former_agent(self) -> None:
+        """Do nothing: any number of readers may read the log."""
+
     def prepare(self) -> PreparedSource:
         """Publish the tables; commits that are hidden then may lack their changes in the log."""
         added = self.database.publish([s.table for s in self.tables().schemas])

@@ -119,3 +119,43 @@ def test_the_landing_zone_of_another_database_is_refused(field: str, store: Memo
     begun(store)
     with pytest.raises(SourceMismatchError, match=field):
         ManifestHistory(store, 1).load(lambda _: SHOP.model_copy(update={field: "another"}))
+
+
+def test_a_former_agent_that_wakes_up_after_a_takeover_can_not_commit(store: MemoryStore) -> None:
+    former = begun(store)
+    former.commit(position=200, notices=[notice("told once")])
+    later = ManifestHistory(store, 2, closes_fence=True)
+    closed = later.load(lambda _: SHOP)
+    assert closed is not None
+    assert (closed.number, closed.term, closed.position, closed.notices) == (3, 2, 200, [])
+    with pytest.raises(FencedError):
+        former.commit(position=300)
+    assert later.load(lambda _: SHOP) == closed, "it is closed once"
+    assert later.commit(position=300).number == 4
+
+
+def test_a_former_agent_that_wakes_up_during_a_takeover_commits_once_at_most(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, later = begun(store), ManifestHistory(store, 2, closes_fence=True)
+    true_commit = ManifestHistory.commit
+
+    def commit(self: ManifestHistory, **changes: Any) -> Any:
+        if self is later and former.newest.number == 1:
+            former.commit(position=150)
+        return true_commit(self, **changes)
+
+    monkeypatch.setattr(ManifestHistory, "commit", commit)
+    closed = later.load(lambda _: SHOP)
+    assert closed is not None
+    assert (closed.number, closed.term, closed.position) == (3, 2, 150)
+    with pytest.raises(FencedError):
+        former.commit(position=300)
+
+
+def test_an_agent_of_an_earlier_term_closes_no_fence(store: MemoryStore) -> None:
+    begun(store, term=3)
+    assert begun(store, term=3).newest.number == 1
+    overtaken = ManifestHistory(store, 2, closes_fence=True)
+    assert overtaken.load(lambda _: SHOP) is not None
+    assert len(manifests_in(store)) == 1
