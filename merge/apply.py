@@ -158,16 +158,26 @@ def overwrite_sql(target: Target, view: str, layout: Layout, rules: Rules) -> st
 
 
 def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, conditions: str = "") -> str:
-    """Build the MERGE of reconciled changes, in the temporary view `view`, into a target."""
-    values = new_values(layout, rules)
-    updates = ", ".join(f"{quoted(n)} = {value}" for n, value in values.items() if n not in layout.key)
-    inserts = ", ".join([*(f"source.{quoted(name)}" for name in layout.columns), fresh_cdc()])
+    """Build the MERGE of reconciled changes, in the temporary view `view`, into a target.
+
+    Rows that keep values of the target have a clause of their own: its condition is evaluated once a row,
+    where `new_values` would repeat it in each column.
+    """
+    fresh, folds = fresh_values(layout), rules.soft or rules.partial
+    matched = f"WHEN MATCHED AND ({effective(layout, rules)})"
+    keeps = f"source._cdc.missing IS NOT NULL AND {KEEPS_SOFT if rules.soft else KEEPS}"
+    inserts = ", ".join(fresh.values())
     return f"""
         MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout)}{conditions}
         {"" if rules.soft else f"WHEN MATCHED AND {NEWER} AND {DELETED} THEN DELETE"}
-        WHEN MATCHED AND ({effective(layout, rules)}) THEN UPDATE SET {updates}
+        {f"{matched} AND {keeps} THEN UPDATE SET {_updates(layout, _folded(layout))}" if folds else ""}
+        {matched} THEN UPDATE SET {_updates(layout, fresh)}
         WHEN NOT MATCHED{"" if rules.soft else f" AND {KEPT}"}
             THEN INSERT ({listed([*layout.columns, CDC])}) VALUES ({inserts})"""
+
+
+def _updates(layout: Layout, values: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted(n)} = {value}" for n, value in values.items() if n not in layout.key)
 
 
 def new_values(layout: Layout, rules: Rules) -> dict[str, str]:
@@ -176,10 +186,15 @@ def new_values(layout: Layout, rules: Rules) -> dict[str, str]:
         return _folded(layout, KEEPS_SOFT)
     if rules.partial:
         return _folded(layout, KEEPS)
+    return fresh_values(layout)
+
+
+def fresh_values(layout: Layout) -> dict[str, str]:
+    """Build each column of a row that takes nothing from `target`."""
     return {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
 
 
-def _folded(layout: Layout, keeps: str) -> dict[str, str]:
+def _folded(layout: Layout, keeps: str = "true") -> dict[str, str]:
     """Build each column, from `target` where `keeps` holds and `source` lacks it."""
     values = {name: f"source.{quoted(name)}" for name in layout.columns}
     for name in layout.values:

@@ -25,7 +25,7 @@ from connector.schema import TableSchema
 from merge.keys import Layout, raw_of_key, same_keys, same_rows, with_raw
 from merge.landing_zone import LandingZone
 from merge.plan import Sweep, TablePlan
-from merge.reconcile import SINCE_TYPE, only_events, position_of, reconcile
+from merge.reconcile import SINCE_TYPE, group_columns, only_events, position_of, reconcile
 from merge.sql import data_type, position_literal, quoted
 
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ FEW_DUMPED = 20_000
 MOST_OTHERS = 500_000
 MOST_OTHER_BYTES = 64 << 20
 """With more events besides a dump's than this, their keys are not sent to every task."""
+
+FEW_COLUMNS = 16
+"""Up to this many columns, finding each one's latest value costs less than asking which come together."""
+
+MOST_SETS = 100
+"""With more different sets of columns that events lack, hardly any columns come together."""
 
 FAST_ORDER = ("tinyint", "smallint", "int", "bigint")
 """Types whose least and greatest value Spark finds without sorting, and Python holds."""
@@ -66,7 +72,7 @@ def changes(
     if target is not None:
         for sweep in plan.sweeps:
             events = events.unionByName(_stale_key_deletes(landing, sweep, schemas, layout, target))
-    return _reconciled(events, plan, layout, soft=soft)
+    return _reconciled(events, landing, plan, schemas, layout, soft=soft)
 
 
 def first_changes(
@@ -100,7 +106,7 @@ def first_changes(
     theirs = landing.events(bulk, schemas, layout.columns).alias("source")
     events = events.unionByName(theirs.join(keys, same_rows(layout), "left_semi"))
     return only_events(alone, layout.key, layout.values).unionByName(
-        _reconciled(events, plan, layout, soft=soft)
+        _reconciled(events, landing, plan, schemas, layout, soft=soft)
     )
 
 
@@ -170,10 +176,37 @@ def _union(frames: Iterable[DataFrame]) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def _reconciled(events: DataFrame, plan: TablePlan, layout: Layout, *, soft: bool) -> DataFrame:
+def _reconciled(
+    events: DataFrame,
+    landing: LandingZone,
+    plan: TablePlan,
+    schemas: Mapping[str, TableSchema],
+    layout: Layout,
+    *,
+    soft: bool,
+) -> DataFrame:
     return reconcile(
-        events, layout.key, layout.values, partial=plan.partial, raw_keys=layout.raw_keys, soft=soft
+        events,
+        layout.key,
+        layout.values,
+        partial=plan.partial,
+        groups=_column_groups(landing, plan, schemas, layout),
+        raw_keys=layout.raw_keys,
+        soft=soft,
     )
+
+
+def _column_groups(
+    landing: LandingZone, plan: TablePlan, schemas: Mapping[str, TableSchema], layout: Layout
+) -> list[list[str]] | None:
+    """Return the groups of columns that the plan's events carry together; None: not asked, or too many."""
+    partial = [file for file in plan.all if file.partial]
+    if not partial or len(layout.values) <= FEW_COLUMNS:
+        return None
+    unchanged = F.col(CDC)["unchanged"].alias("unchanged")
+    found = landing.events(partial, schemas, layout.columns).select(unchanged).distinct()
+    sets = [row["unchanged"] or () for row in found.limit(MOST_SETS + 1).collect()]
+    return group_columns(layout.values, sets) if len(sets) <= MOST_SETS else None
 
 
 def _truncate(

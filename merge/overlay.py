@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC
-from merge.apply import DELETED, Rules, effective, fresh_cdc, new_values
+from merge.apply import DELETED, Rules, effective, fresh_values, new_values
 from merge.keys import Layout, same_rows
 from merge.schema import CDC_TYPE
 from merge.sql import data_type, quoted
@@ -41,7 +41,7 @@ def overlay(target: DataFrame, source: DataFrame, layout: Layout, rules: Rules) 
     absent = "target._cdc IS NULL"
     changed = f"{absent} OR {effective(layout, rules)}"
     stays = "true" if rules.soft else f"NOT (({changed}) AND {DELETED})"
-    fresh = {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
+    fresh = fresh_values(layout)
     folded = [
         F.expr(
             f"CASE WHEN {absent} THEN {fresh[name]} WHEN {changed} THEN {value}"

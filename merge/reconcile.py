@@ -31,7 +31,7 @@ Ties: two events of one key at one position are the same event, landed twice; ei
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -55,6 +55,7 @@ TARGET_FIELDS: dict[str, str] = {
 """The fields of `_cdc` in a Delta table. A reconciled row also has `since`."""
 
 MISSING_TYPE = TARGET_FIELDS["missing"]
+RAW_ENTRIES = "array<struct<key:string,value:string>>"
 SINCE_TYPE = "struct<epoch:int,lsn:bigint,seq:bigint>"
 
 
@@ -64,19 +65,34 @@ def reconcile(
     columns: Sequence[str],
     *,
     partial: bool,
+    groups: Sequence[Sequence[str]] | None = None,
     raw_keys: Sequence[str] = (),
     soft: bool = False,
 ) -> DataFrame:
     """Return one row per key: key, other `columns`, and `_cdc` with `TARGET_FIELDS` and `since`.
 
     `events`: key, `columns`, `_cdc` as landed; no truncates. `partial`: whether an event may lack columns;
-    if none does, the latest event is taken as it is. A deleted key becomes a row with `op` delete, whose
-    columns are meaningless; if `soft`, those of its last version, of which `missing` names the unknown ones.
+    if none does, the latest event is taken as it is. `groups`: the columns, those together of which any event
+    has all or none (`group_columns`); None: each by itself, which is always right, but slow for hundreds.
+    A deleted key becomes a row with `op` delete, whose columns are meaningless; if `soft`, those of its last
+    version, of which `missing` names the unknown ones.
     `raw_keys`: the key columns whose raw text belongs to the key (`merge.keys`).
     """
-    if partial or soft:
-        return _by_column(events, key, columns, raw_keys, soft=soft)
-    return _by_row(events, key, columns, raw_keys)
+    if not (partial or soft):
+        return _by_row(events, key, columns, raw_keys)
+    if not partial:
+        groups = [columns] if columns else []
+    elif groups is None:
+        groups = [[name] for name in columns]
+    return _by_group(events, key, columns, groups, raw_keys, soft=soft)
+
+
+def group_columns(columns: Sequence[str], unchanged: Iterable[Collection[str]]) -> list[list[str]]:
+    """Group columns by which of the sets `unchanged` hold them: those that all events of a batch list."""
+    sets, groups = list(unchanged), dict[tuple[bool, ...], list[str]]()
+    for name in columns:
+        groups.setdefault(tuple(name in each for each in sets), []).append(name)
+    return list(groups.values())
 
 
 def only_events(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
@@ -106,10 +122,16 @@ def _by_row(
     )
 
 
-def _by_column(
-    events: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str], *, soft: bool
+def _by_group(
+    events: DataFrame,
+    key: Sequence[str],
+    columns: Sequence[str],
+    groups: Sequence[Sequence[str]],
+    raw_keys: Sequence[str],
+    *,
+    soft: bool,
 ) -> DataFrame:
-    """Take each column from the latest event that carries it, but none from before the last boundary.
+    """Take each group of columns from the latest event that carries it, but none from before the boundary.
 
     One aggregation is enough: the latest carrier is at or after the boundary exactly if any carrier is.
     """
@@ -117,66 +139,63 @@ def _by_column(
     at = position_of(cdc)
     unchanged = F.coalesce(cdc["unchanged"], F.array().cast(MISSING_TYPE))
     boundary = cdc["op"].isin(INSERT, DUMP, DELETE) | (F.size(unchanged) == 0)
-    carried = [
-        F.max_by(
-            F.when(
-                (cdc["op"] != DELETE) & ~F.array_contains(unchanged, name),
-                F.struct(at.alias("at"), F.col(quoted(name)).alias("value"), cdc["raw"][name].alias("raw")),
-            ),
-            F.when((cdc["op"] != DELETE) & ~F.array_contains(unchanged, name), at),
-        )
-        for name in columns
-    ]
+    names = [F.array(*map(F.lit, group)) for group in groups]
+
+    def latest(n: int) -> Column:
+        group = groups[n]
+        carries = (cdc["op"] != DELETE) & ~F.array_contains(unchanged, group[0])
+        values = F.struct(*[F.col(quoted(name)).alias(name) for name in group])
+        raw = F.map_filter(cdc["raw"], lambda name, _text: F.array_contains(names[n], name))
+        carried = F.struct(at.alias("at"), values.alias("values"), raw.alias("raw"))
+        return F.max_by(F.when(carries, carried), F.when(carries, at))
+
     folded = _grouped(events, key, raw_keys).agg(
         F.struct(
             F.max_by(cdc, at).alias("last"),
             F.max(F.when(boundary, at)).alias("boundary"),
             F.max(F.when(boundary & (cdc["op"] != DELETE), at)).alias("created"),
-            *[value.alias(f"c{n}") for n, value in enumerate(carried)],
+            *[latest(n).alias(f"g{n}") for n in range(len(groups))],
         ).alias(CDC)
     )
-    return _resolved(folded, key, columns, raw_keys, soft=soft)
+    return _resolved(folded, key, columns, list(zip(groups, names, strict=True)), raw_keys, soft=soft)
 
 
 def _resolved(
-    folded: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str], *, soft: bool
+    folded: DataFrame,
+    key: Sequence[str],
+    columns: Sequence[str],
+    groups: Sequence[tuple[Sequence[str], Column]],
+    raw_keys: Sequence[str],
+    *,
+    soft: bool,
 ) -> DataFrame:
+    """Build the rows from each key's `folded` events; `groups`: their columns, and an array of the names."""
     fold = F.col(CDC)
     deleted = fold["last"]["op"] == DELETE
     since = F.when(deleted, fold["created"]).otherwise(fold["boundary"]) if soft else fold["boundary"]
 
-    def lacks(n: int) -> Column:
-        at = fold[f"c{n}"]["at"]
-        return at.isNull() | F.coalesce(at < since, F.lit(False))
-
-    missing = _filled([F.when(lacks(n), F.lit(name)) for n, name in enumerate(columns)])
-    raws = [
-        *raw_entries(raw_keys),
-        *(
-            F.when(
-                ~lacks(n) & fold[f"c{n}"]["raw"].isNotNull(),
-                F.struct(F.lit(name).alias("key"), fold[f"c{n}"]["raw"].alias("value")),
-            )
-            for n, name in enumerate(columns)
-        ),
-    ]
-    raw = F.map_from_entries(F.array_compact(F.array(*raws))) if raws else F.lit(None)
-    raw = F.when(F.size(raw) > 0, raw) if raws else raw.cast(TARGET_FIELDS["raw"])
+    values: dict[str, Column] = {}
+    missing, raws = [], [F.array_compact(F.array(*raw_entries(raw_keys)).cast(RAW_ENTRIES))]
+    for n, (group, names) in enumerate(groups):
+        latest = fold[f"g{n}"]
+        known = latest["at"].isNotNull() & ~F.coalesce(latest["at"] < since, F.lit(False))
+        found = F.when(known, latest["values"])
+        values |= {name: found[name] for name in group}
+        missing.append(F.when(known, F.array()).otherwise(names))
+        raws.append(F.coalesce(F.when(known, F.map_entries(latest["raw"])), F.array().cast(RAW_ENTRIES)))
+    lacking = _unless_empty(F.concat(*missing) if missing else F.array().cast(MISSING_TYPE))
+    raw = _unless_empty(F.map_from_entries(F.concat(*raws)))
     if not soft:
-        raw, missing = F.when(deleted, raw_of_key(raw_keys)).otherwise(raw), F.when(~deleted, missing)
+        raw, lacking = F.when(deleted, raw_of_key(raw_keys)).otherwise(raw), F.when(~deleted, lacking)
     return folded.select(
         *[F.col(quoted(c)) for c in key],
-        *[F.when(~lacks(n), fold[f"c{n}"]["value"]).alias(name) for n, name in enumerate(columns)],
-        _target_cdc(fold["last"], raw, missing, since).alias(CDC),
+        *[values[name].alias(name) for name in columns],
+        _target_cdc(fold["last"], raw, lacking.cast(MISSING_TYPE), since).alias(CDC),
     )
 
 
-def _filled(names: list[Column]) -> Column:
-    """Return an array of the names that are not null, or null if there are none."""
-    if not names:
-        return F.lit(None).cast(MISSING_TYPE)
-    present = F.array_compact(F.array(*names))
-    return F.when(F.size(present) > 0, present).cast(MISSING_TYPE)
+def _unless_empty(collection: Column) -> Column:
+    return F.when(F.size(collection) > 0, collection)
 
 
 def _target_cdc(last: Column, raw: Column, missing: Column, since: Column) -> Column:
