@@ -9,42 +9,36 @@ server that writes no log is recorded as a gap as soon as it is seen, whatever e
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import logging
 import signal
 import threading
-import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timezone
-from typing import Any
 
-from connector.capture.loop import Capture, Progress
+from connector.capture.loop import Capture
 from connector.capture.manifest_history import ManifestHistory, check_identity
 from connector.capture.retry import retrying
 from connector.config import Config
+from connector.control.live_agent import LiveAgent
+from connector.control.server import serving
 from connector.errors import (
     DeltatideError,
     LogOffError,
     OperatorError,
     PreconditionError,
-    RequestError,
     TransientError,
 )
-from connector.landing.consumers import read_consumers
-from connector.landing.layout_history import LayoutVersion, layout_history
-from connector.landing.lease import Holder, Lease, read_lease
+from connector.figures.progress import Progress
+from connector.figures.source_load import LoadGauge
+from connector.landing.lease import Lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
-from connector.schema import TableName
 from connector.signals import reloaded_by_signal, stopped_by_signals
 from connector.source import Finding, Source, unfit_tables
-from connector.source_load import LoadGauge
 from connector.store.factory import open_store
+from connector.store.observed import ObservedStore
 from connector.store.probe import probe
 from connector.store.protocol import Store
 
@@ -150,9 +144,17 @@ def run(config: Config, load_config: Callable[[], Config] | None = None) -> Prog
     """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until an error stops it (raised).
 
     At SIGHUP it takes over what `load_config` returns (`Config.reloaded`).
-    Waits for a store or a database that does not answer, at startup too.
+    Waits for a store or a database that does not answer, at startup too. Its HTTP side answers from the
+    beginning to the end.
     """
-    store = open_store(config.landing, config.source.name)
+    store = ObservedStore(open_store(config.landing, config.source.name))
+    live = LiveAgent(config, store)
+    with serving(live):
+        return _run(live, store, load_config)
+
+
+def _run(live: LiveAgent, store: Store, load_config: Callable[[], Config] | None) -> Progress:
+    config = live.config
     patiently = retrying(threading.Event())
     landing_zone = patiently(_check_landing, store)
     newest = functools.partial(patiently, newest_manifest, store) if landing_zone.state != "failed" else None
@@ -161,6 +163,7 @@ def run(config: Config, load_config: Callable[[], Config] | None = None) -> Prog
     findings = [landing_zone, *asking_source(_check_source, config, newest, record)]
     _raise_failures(findings)
     source = open_source(config)
+    live.stand_by()
     lease = _acquire_lease(config, store)
     try:
         gauge = functools.partial(open_gauge, config)
@@ -168,6 +171,8 @@ def run(config: Config, load_config: Callable[[], Config] | None = None) -> Prog
         capture = Capture(
             source, store, config, term=lease.term, unfit=unfit, open_gauge=gauge, load_config=load_config
         )
+
+        live.activate(capture, lease)
 
         def stop(number: signal.Signals) -> None:
             log.info("%s: landing and committing what was read", number.name)
@@ -226,7 +231,7 @@ def renewing_lease(lease: Lease, capture: Capture, lease_seconds: float) -> Iter
     def renew_until_done() -> None:
         while not done.wait(lease_seconds / 3):
             try:
-                lease.renew(status_of(capture.progress))
+                lease.renew(capture.progress.figures(capture.newest))
             except TransientError as error:
                 log.warning("can't renew the lease, retrying: %s", error)
             except DeltatideError as error:
@@ -240,127 +245,3 @@ def renewing_lease(lease: Lease, capture: Capture, lease_seconds: float) -> Iter
     finally:
         done.set()
         thread.join(timeout=5)
-
-
-def status_of(progress: Progress) -> dict[str, Any]:
-    """Return the agent's figures as stored in the lease."""
-    return {**vars(progress), "at": time.time()}
-
-
-def newest(config: Config) -> Manifest:
-    """Return the newest manifest of the configured source; `PreconditionError` if nothing has landed yet."""
-    store = open_store(config.landing, config.source.name, patient=False)
-    manifest = newest_manifest(store)
-    if manifest is None:
-        raise PreconditionError(
-            f"{store.url} has no manifest yet", hint="start the agent first: deltatide run"
-        )
-    return manifest
-
-
-def captured_name(text: str, captured: Collection[TableName]) -> TableName:
-    """Parse the name of a captured table; `RequestError`, with the nearest one, for another."""
-    try:
-        name = TableName.parse(text)
-    except ValueError as error:
-        raise RequestError(str(error)) from error
-    if name not in captured:
-        known = sorted(map(str, captured))
-        near = difflib.get_close_matches(str(name), known, 1)
-        meant = f"did you mean {near[0]}" if near else f"captured tables: {', '.join(known)}"
-        raise RequestError(f"{name} is not a captured table", hint=meant)
-    return name
-
-
-def layouts_of(config: Config, table: str) -> list[LayoutVersion]:
-    """Return the layouts that a captured table has had, newest first; at least one.
-
-    `RequestError` for an unknown table, and for one that never had a layout that can be captured.
-    """
-    manifest = newest(config)
-    name = captured_name(table, manifest.tables)
-    found = layout_history(open_store(config.landing, config.source.name, patient=False), manifest, name)
-    if not found:
-        state = manifest.tables[name]
-        raise RequestError(
-            f"{name} has never had a layout that could be captured: {state.reason}", hint=state.hint
-        )
-    return found
-
-
-def _agent_line(lease: Holder | None) -> str:
-    if lease is None or not lease.active:
-        return "none active"
-    process = f"process {lease.pid} on {lease.host}"
-    if lease.until < datetime.now(timezone.utc):  # by the clocks of both, so it may be wrong
-        ran_out = f"{lease.until:%Y-%m-%d %H:%M:%S}Z"
-        return f"probably none: the lease of {process} expired at {ran_out}"
-    return f"{process} since {lease.since:%Y-%m-%d %H:%M:%S}Z, term {lease.term}"
-
-
-@dataclass(frozen=True)
-class TableStatus:
-    """The state of a table; `reason` and `hint` are set if it is quarantined."""
-
-    state: str
-    dumped: bool
-    active_dumps: int
-    reason: str | None
-    hint: str | None
-
-
-@dataclass(frozen=True)
-class LakeStatus:
-    """A lake that merges from the landing zone: up to which manifest all tables are merged, as of `at`."""
-
-    lake: str
-    manifest: int
-    at: datetime
-
-
-@dataclass(frozen=True)
-class Status:
-    """What the newest manifest and the lease say. `agent` is for people, `figures` are the agent's; UTC."""
-
-    source: str
-    agent: str
-    figures: dict[str, Any]
-    manifest: int
-    position: str
-    epoch: int
-    committed_at: datetime
-    source_committed_at: datetime | None
-    exact: bool
-    gaps: int
-    tables: dict[str, TableStatus]
-    lakes: list[LakeStatus]
-
-    @property
-    def quarantined(self) -> list[str]:
-        """Return the tables that need attention."""
-        return [name for name, table in self.tables.items() if table.state == "quarantined"]
-
-
-def status(config: Config) -> Status:
-    """Return who is active, how far the log has landed, and the state of each table."""
-    manifest = newest(config)
-    store = open_store(config.landing, config.source.name, patient=False)
-    lease = read_lease(store)
-    active = Counter(d.table for d in manifest.dumps if d.active)
-    return Status(
-        source=f"{manifest.source.name} ({manifest.source.kind} {manifest.source.version or ''})".strip(),
-        agent=_agent_line(lease),
-        figures=lease.status if lease else {},
-        manifest=manifest.number,
-        position=manifest.position_text,
-        epoch=manifest.epoch,
-        committed_at=manifest.committed_at,
-        source_committed_at=manifest.source_committed_at,
-        exact=manifest.exact,
-        gaps=len(manifest.gaps),
-        tables={
-            str(name): TableStatus(t.state, t.dumped, active[name], t.reason, t.hint)
-            for name, t in sorted(manifest.tables.items())
-        },
-        lakes=[LakeStatus(c.lake, c.manifest, c.at) for c in read_consumers(store)],
-    )

@@ -8,6 +8,7 @@ Imports nothing of the agent (no driver, no Arrow, no boto3), because the merge 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import sys
@@ -207,6 +208,70 @@ class LimitsConfig(_Section):
     store_seconds: float = Field(default=10.0, ge=0, le=MOST, allow_inf_nan=False)
 
 
+def _listen(value: object) -> object:
+    return "" if value is False else value
+
+
+def _address(text: str) -> str:
+    host, separator, port = text.rpartition(":")
+    if text and not (separator and host and port.isascii() and port.isdigit() and int(port) < 65_536):
+        raise ValueError(f"{text!r} is not host:port, as in 127.0.0.1:8642; false turns it off")
+    return text
+
+
+def _token(token: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[!-~]{16,200}", token.get_secret_value()):
+        raise ValueError("must be 16 to 200 ASCII characters without spaces, as from: openssl rand -hex 32")
+    return token
+
+
+Token = Annotated[SecretStr, AfterValidator(_token)]
+
+
+class ControlConfig(_Section):
+    """``[control]``: the agent's status page, HTTP API and metrics. `listen` empty or false: none.
+
+    `read_token` lets one see, `control_token` also control. One of them is demanded on an address that other
+    machines reach. `certificate` and `key`: PEM files, for TLS. `hosts`: names, beside localhost, under which
+    browsers may reach it without a token. `stuck_seconds`: the agent counts as stuck if its loop has not
+    gone around for so long.
+    """
+
+    listen: Annotated[str, AfterValidator(_address), BeforeValidator(_listen)] = "127.0.0.1:8642"
+    read_token: Token | None = None
+    control_token: Token | None = None
+    certificate: str | None = Field(default=None, min_length=1)
+    key: str | None = Field(default=None, min_length=1)
+    hosts: list[str] = Field(default_factory=list)
+    stuck_seconds: float = Field(default=120.0, ge=1, le=86_400)
+
+    @model_validator(mode="after")
+    def _safe(self) -> ControlConfig:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("set both certificate and key, or neither")
+        if self.listen and not self.on_loopback and not (self.read_token or self.control_token):
+            raise ValueError(
+                f"listen = {self.listen!r} is reached by other machines: set read_token, control_token or"
+                ' both, as in control_token = "${DELTATIDE_TOKEN}"; or listen on 127.0.0.1'
+            )
+        return self
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return host and port."""
+        host, _, port = self.listen.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+    @property
+    def on_loopback(self) -> bool:
+        """Return whether only this machine reaches it; a name other than localhost may be any address."""
+        host = self.address[0]
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+
 class LakeConfig(_Section):
     """``[lake]``: where the Delta tables live: under a url, or in a schema of a catalog.
 
@@ -258,6 +323,7 @@ class Config(_Section):
     landing: LandingConfig
     dump: DumpConfig = DumpConfig()
     limits: LimitsConfig = LimitsConfig()
+    control: ControlConfig = ControlConfig()
     lake: LakeConfig | None = None
     merge: MergeConfig = MergeConfig()
     maintain: MaintainConfig = MaintainConfig()
@@ -272,7 +338,11 @@ class Config(_Section):
         named = {"tables": new.source.tables, "exclude": new.source.exclude}
         source = self.source.model_copy(update=named)
         taken = {"source": source, "dump": new.dump, "limits": new.limits, "tables": new.tables}
-        old_and_new = {"source": (source, new.source), "landing": (self.landing, new.landing)}
+        old_and_new: dict[str, tuple[_Section, _Section]] = {
+            "source": (source, new.source),
+            "landing": (self.landing, new.landing),
+            "control": (self.control, new.control),
+        }
         differ = [
             f"{section}.{name}"
             for section, (old, now) in old_and_new.items()

@@ -196,7 +196,9 @@ class DumpWorkers:
     def _run_task(self, task: PlanTask | ReadTask, tables: TableReader) -> None:
         if isinstance(task, ReadTask):
             key = self._key_of(task.dump.table)
-            self._dumps.finished(read_chunk(task, tables, self._lander, key, self._stopping.is_set))
+            with self._lander.progress.chunks.timing():
+                chunk = read_chunk(task, tables, self._lander, key, self._stopping.is_set)
+            self._dumps.finished(chunk)
             return
         table = task.dump.table
         if task.dump.kind == "full" and task.after is None and task.dump.rows_estimate is None:

@@ -5,16 +5,19 @@ A reader sees nothing of this until a manifest names it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import pyarrow.compute as pc
+
 from connector.errors import FormatError
+from connector.figures.progress import Progress
 from connector.landing.event_batch import EventBatch, QuarantineNotice
-from connector.landing.format import schema_path
+from connector.landing.format import CDC, schema_path
 from connector.landing.manifest import LandedFile, LastCommit, Manifest
 from connector.landing.parquet import FileWriter, SchemaWriter
 from connector.position import Position
@@ -28,7 +31,10 @@ SEGMENTS_IN_FLIGHT = 1
 
 @dataclass
 class LandedSegment:
-    """Log whose files are in the store: what a manifest at `position` will name."""
+    """Log whose files are in the store: what a manifest at `position` will name.
+
+    `events`: how many the files hold, by table and operation.
+    """
 
     position: int
     committed_at: datetime | None = None
@@ -38,6 +44,7 @@ class LandedSegment:
     files: list[LandedFile] = field(default_factory=list)
     layouts: list[tuple[TableSchema, int]] = field(default_factory=list)
     quarantined: list[QuarantineNotice] = field(default_factory=list)
+    events: Counter[tuple[TableName, str]] = field(default_factory=Counter)
 
     def add(self, later: LandedSegment) -> None:
         """Append what landed next."""
@@ -47,12 +54,17 @@ class LandedSegment:
         self.files += later.files
         self.layouts += later.layouts
         self.quarantined += later.quarantined
+        self.events += later.events
 
 
 class Lander:
-    """Writes landing files into a store. Every method may be called from any thread."""
+    """Writes landing files into a store. Every method may be called from any thread.
 
-    def __init__(self, store: Store) -> None:
+    `progress` is told how long that takes.
+    """
+
+    def __init__(self, store: Store, progress: Progress | None = None) -> None:
+        self.progress = progress or Progress()
         self._store = store
         self._schemas = SchemaWriter(store)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
@@ -107,7 +119,7 @@ class Lander:
         )
         writers: dict[tuple[TableName, str], FileWriter] = {}
         newest: dict[TableName, str] = {}
-        with ExitStack() as stack:
+        with self.progress.flushes.timing() if segment.rows else nullcontext(), ExitStack() as stack:
             for batch in segment.decode():
                 if isinstance(batch, QuarantineNotice):
                     landed.quarantined.append(batch)
@@ -116,6 +128,7 @@ class Lander:
                     newest[batch.schema.table] = batch.schema.id
                     landed.layouts.append((batch.schema, batch.first.lsn))
                 self._writer_of(batch, writers, stack).append_batch(batch)
+                landed.events += _events(batch)
             landed.files += [file for writer in writers.values() if (file := writer.close())]
         return landed
 
@@ -129,6 +142,12 @@ class Lander:
         if name not in writers:
             writers[name] = stack.enter_context(self.writer(batch.schema, batch.first))
         return writers[name]
+
+
+def _events(batch: EventBatch) -> Counter[tuple[TableName, str]]:
+    """Count a batch's events by operation."""
+    operations = pc.value_counts(pc.struct_field(batch.table[CDC], "op")).to_pylist()
+    return Counter({(batch.schema.table, each["values"]): each["counts"] for each in operations})
 
 
 class Landings:

@@ -2,7 +2,7 @@
 
 One thread reads the log and commits; another decodes and lands segments; the dump workers land chunks
 alongside. Further threads renew the lease (`connector.agent`), fetch requests (`request_intake`), watch the
-catalog (`catalog_watcher`) and the source's load (`connector.source_load`).
+catalog (`catalog_watcher`) and the source's load (`connector.figures.source_load`).
 
 Invariants, in the order of durability:
 
@@ -22,8 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 from connector import failpoint
 from connector.capture.catalog_changes import (
@@ -43,10 +42,11 @@ from connector.capture.startup import begin_or_resume, ensure_log_continues, res
 from connector.capture.tables import Repair
 from connector.config import Config
 from connector.errors import ConfigurationError, LogOffError, RequestError, TableError, TransientError
-from connector.landing.manifest import LandedFile
+from connector.figures.progress import Progress
+from connector.figures.source_load import LoadGauge, LoadWatcher
+from connector.landing.manifest import LandedFile, Manifest
 from connector.schema import TableName
 from connector.source import CatalogSnapshot, LogReader, Source
-from connector.source_load import LoadGauge, LoadWatcher
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -62,22 +62,6 @@ RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 UNBLOCK_SECONDS = 0.5
 """How often to ask whether the transactions that dumps wait for have ended."""
-
-
-@dataclass
-class Progress:
-    """Figures of this run, for the lease's status and the final line. Each is written by one thread.
-
-    `dumps_held_back`: why no chunks are read for now.
-    """
-
-    changes: int = 0
-    dumped_rows: int = 0
-    manifests: int = 0
-    reconnects: int = 0
-    behind_bytes: int = 0
-    position: int = 0
-    dumps_held_back: str | None = None
 
 
 class Capture:
@@ -107,7 +91,7 @@ class Capture:
         self._unfit, self._open_gauge, self._load_config = unfit, open_gauge, load_config
         self._reload_asked = self._named_anew = False
         self._manifest_history = ManifestHistory(store, term, self._stopping, closes_fence=closes_fence)
-        self._lander = Lander(store)
+        self._lander = Lander(store, self.progress)
         self._failure: BaseException | None = None
         self._last_commit = time.monotonic()
         self._pending_since: float | None = None
@@ -116,6 +100,11 @@ class Capture:
         self._unblocked_at = 0.0
         self._unfit_before: set[TableName] = set()
         self._dropped: dict[TableName, int] = {}
+
+    @property
+    def newest(self) -> Manifest | None:
+        """Return the newest manifest, which is never changed; None before the history is loaded."""
+        return self._manifest_history.newest if self._manifest_history.next_number > 1 else None
 
     def stop(self) -> None:
         """Ask for a graceful end: what has been read is landed, committed and confirmed first."""
@@ -162,7 +151,7 @@ class Capture:
         self._workers = DumpWorkers(self._source, self._dumps, self._lander, self._tables.key)
         self._watch = CatalogWatcher(self._source, self._tables.fingerprints)
         busy = lambda: any(dump.active for dump in self._dumps.states)  # noqa: E731
-        self._load = LoadWatcher(self._open_gauge, self._store, self._config.limits, busy, self._hold_back)
+        self._load = LoadWatcher(self._open_gauge, self._store, self._config.limits, busy, self._note_load)
         self._dumps.await_log()
         try:
             self._load.start()
@@ -176,8 +165,8 @@ class Capture:
             self._intake.stop(2)
             self._workers.stop(5)
 
-    def _hold_back(self, reason: str | None) -> None:
-        self.progress.dumps_held_back = reason
+    def _note_load(self, load: Mapping[str, float], reason: str | None) -> None:
+        self.progress.load, self.progress.dumps_held_back = load, reason
         self._dumps.hold_back(reason)
 
     def _follow_until_stopped(self) -> None:
@@ -196,6 +185,7 @@ class Capture:
     def _wait_before_reconnecting(self, error: TransientError, attempt: int) -> None:
         seconds = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
         self.progress.reconnects += 1
+        self.progress.turn()
         log.warning("%s; reopening the log in %s s", error, seconds)
         self._stopping.wait(seconds)
 
@@ -268,6 +258,9 @@ class Capture:
         started = time.monotonic()
         read_seconds = self._read_seconds(started, landings)
         reader.read(read_seconds, self._config.landing.flush_bytes)
+        self.progress.turn()
+        newest = self._manifest_history.newest
+        self.progress.lag.sample(newest, reader.position, reader.behind_bytes, reader.buffered_bytes)
         batch_complete = time.monotonic() - started < read_seconds - min(0.01, read_seconds / 2)
         if batch_complete or self._flush_due(reader, landings, started):
             self._land(reader, landings)
@@ -382,22 +375,23 @@ class Capture:
         files = self._tables.landing(landed.files)
         files += self._claim_committable_chunks(landed.position, number)
         failpoint.reach("files-landed")
-        self._manifest_history.commit(
-            position=landed.position,
-            gtids=landed.gtids,
-            gtids_needed=landed.gtids_needed,
-            source_committed_at=landed.committed_at or self._manifest_history.newest.source_committed_at,
-            files=files,
-            notices=self._tables.take_notices(),
-            tables=self._tables.snapshot(number, self._dumps.needs.copy()),
-            **self._dumps.recorded(),
-            not_yet_visible=not_yet_visible,
-            last_commit=landed.last_commit or self._manifest_history.newest.last_commit,
-        )
+        with self.progress.commits.timing():
+            manifest = self._manifest_history.commit(
+                position=landed.position,
+                gtids=landed.gtids,
+                gtids_needed=landed.gtids_needed,
+                source_committed_at=landed.committed_at or self._manifest_history.newest.source_committed_at,
+                files=files,
+                notices=self._tables.take_notices(),
+                tables=self._tables.snapshot(number, self._dumps.needs.copy()),
+                **self._dumps.recorded(),
+                not_yet_visible=not_yet_visible,
+                last_commit=landed.last_commit or self._manifest_history.newest.last_commit,
+            )
         failpoint.reach("manifest-committed")
         self._last_commit = time.monotonic()
         self._intake.committed()
-        self._count(files, landed.position, reader)
+        self.progress.committed(manifest, landed.events)
 
     def _adopt_layouts(self, landed: LandedSegment, number: int) -> None:
         """Take over new layouts seen in the log, and queue what they leave to be read."""
@@ -426,13 +420,6 @@ class Capture:
             if state.kind == "full" and state.table in captured:
                 self._tables.dumped_by(state)
         return self._tables.landing(c.file for c in chunks if c.file is not None)
-
-    def _count(self, files: list[LandedFile], position: int, reader: LogReader) -> None:
-        progress = self.progress
-        progress.manifests += 1
-        progress.changes += sum(f.rows for f in files if f.kind == "log")
-        progress.dumped_rows += sum(f.rows for f in files if f.kind == "chunk")
-        progress.position, progress.behind_bytes = position, reader.behind_bytes
 
     def _finish(self, reader: LogReader, landings: Landings) -> None:
         """End gracefully: land, commit and confirm every whole transaction that was read."""

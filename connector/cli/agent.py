@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +16,7 @@ from connector.config import load
 from connector.signals import reloaded_by_signal, stopped_by_signals
 
 if TYPE_CHECKING:
-    from connector.agent import Status
+    from connector.control.status import Status
     from connector.landing.layout_history import LayoutVersion
 
 agent_commands = typer.Typer()
@@ -71,8 +70,9 @@ def reload_(config: ConfigOption, as_json: JsonOption = False) -> None:
     As SIGHUP does. Running dumps go on; other settings need a restart.
     """
     from connector.control.dump_requests import request_control
+    from connector.control.source_view import SourceView
 
-    request_id = request_control(load(config), kind="reload")
+    request_id = request_control(SourceView(load(config)), kind="reload")
     if as_json:
         print(json.dumps({"id": request_id}))
     else:
@@ -88,9 +88,9 @@ def schema(
     as_json: JsonOption = False,
 ) -> None:
     """Show a table's columns as they land, and how its layout has changed."""
-    from connector.agent import layouts_of
+    from connector.control.source_view import SourceView
 
-    versions = layouts_of(load(config), table)
+    versions = SourceView(load(config)).layouts(table)
     if as_json:
         print(json.dumps([_layout_json(v) for v in versions], indent=2))
         return
@@ -139,18 +139,19 @@ def _layout_json(version: LayoutVersion) -> dict[str, Any]:
 @agent_commands.command(epilog="Example: deltatide status -c shop.toml --json")
 def status(config: ConfigOption, as_json: JsonOption = False) -> None:
     """Show the active agent, how far the log has landed, and what is quarantined."""
-    from connector.agent import status as read_status
+    from connector.control.source_view import SourceView
+    from connector.control.status import status as read_status
 
-    state = read_status(load(config))
+    state = read_status(SourceView(load(config)))
     if as_json:
-        print(json.dumps(asdict(state), indent=2, default=str))
+        print(json.dumps(state.as_json(), indent=2))
     else:
         print_status(state)
     raise typer.Exit(1 if state.quarantined else 0)
 
 
 def print_status(status: Status) -> None:
-    """Print what `connector.agent.status` returns."""
+    """Print what `connector.control.status.status` returns."""
     figures = {
         "source": status.source,
         "agent": status.agent,

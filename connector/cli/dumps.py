@@ -53,6 +53,7 @@ def dump(
 ) -> None:
     """Ask the running agent to dump existing rows while the log keeps flowing."""
     from connector.control.dump_requests import request_dump
+    from connector.control.source_view import SourceView
 
     if bool(tables) == everything:
         raise ConfigurationError("name tables, or pass --all", hint="deltatide dump --help")
@@ -61,7 +62,7 @@ def dump(
             "--where, --keys and --keys-file can't be combined", hint="request a dump for each"
         )
     wanted = parse_keys(keys) if keys is not None else read_keys(keys_file) if keys_file else None
-    request_id = request_dump(load(config), tables, where, wanted, request)
+    request_id = request_dump(SourceView(load(config)), tables, where, wanted, request)
     if as_json:
         print(json.dumps({"id": request_id}))
     else:
@@ -110,21 +111,17 @@ def _key_value(value: Any, name: str) -> str:
 def dumps(config: ConfigOption, as_json: JsonOption = False) -> None:
     """List dumps: what was requested, their state and progress, and the settings that hold."""
     from connector.control.dump_requests import list_dumps
+    from connector.control.source_view import SourceView
 
-    listed = list_dumps(load(config))
+    listed = list_dumps(SourceView(load(config)))
     if as_json:
-        print(json.dumps([_as_json(s, p) for s, p in listed.dumps], indent=2))
+        print(json.dumps(listed.as_json(), indent=2))
         return
     print_dumps([s for s, _ in listed.dumps], listed.held_back)
     settings = ", ".join(f"{name} {value:,}" for name, value in asdict(listed.settings).items())
     out.print(f"settings: {settings}")
     if listed.pause_new:
         out.print("new dumps begin paused; to go on: deltatide resume --all")
-
-
-def _as_json(dump: DumpState, progress: DumpProgress) -> dict[str, Any]:
-    recorded = dump.model_dump(mode="json", exclude={"open", "keys"})
-    return recorded | asdict(progress)
 
 
 def print_dumps(states: Sequence[DumpState], held_back: str | None = None) -> None:
@@ -194,10 +191,11 @@ def _control(
     as_json: bool,
 ) -> None:
     from connector.control.dump_requests import request_control
+    from connector.control.source_view import SourceView
 
     if (dump is None) != everything:
         raise ConfigurationError("name a dump, or pass --all", hint=f"deltatide {kind} --help")
-    request_id = request_control(load(config), kind=kind, dump=dump, all=everything)
+    request_id = request_control(SourceView(load(config)), kind=kind, dump=dump, all=everything)
     _print_requested(request_id, f"requested: {kind} {dump or 'all dumps'}", as_json)
 
 
@@ -227,6 +225,7 @@ def set_(
 ) -> None:
     """Change how fast dumps are read, while they run; kept over restarts."""
     from connector.control.dump_requests import request_control
+    from connector.control.source_view import SourceView
 
     settings = {
         "chunk_rows": chunk_rows,
@@ -237,7 +236,8 @@ def set_(
     given = {name: value for name, value in settings.items() if value is not None}
     if not given and not defaults:
         raise ConfigurationError("name a setting, or pass --defaults", hint="deltatide set --help")
-    request_id = request_control(load(config), kind="set", dump=dump, settings=given, defaults=defaults)
+    view = SourceView(load(config))
+    request_id = request_control(view, kind="set", dump=dump, settings=given, defaults=defaults)
     _print_requested(request_id, f"requested: settings of {dump or 'all dumps'}", as_json)
 
 

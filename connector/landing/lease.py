@@ -86,6 +86,11 @@ class Lease:
         return self._state.term
 
     @property
+    def state(self) -> Holder:
+        """Return the lease as this holder last wrote it; replaced at each renewal, never changed."""
+        return self._state
+
+    @property
     def holder(self) -> str:
         """Return this holder's unique id."""
         return self._state.holder

@@ -133,7 +133,7 @@ def _channels(connection: Connection[Any]) -> list[dict[str, Any]] | None:
 
 
 class MysqlGauge:
-    """Measures a server's load, over a session of its own; a `connector.source_load.LoadGauge`."""
+    """Measures a server's load, over a session of its own; a `connector.figures.source_load.LoadGauge`."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._connection = connect(config.url.get_secret_value(), f"deltatide {config.name}")

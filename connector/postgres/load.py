@@ -1,4 +1,4 @@
-"""A PostgreSQL server's load, for `connector.source_load`: over a session of its own, by system views only.
+"""A PostgreSQL server's load, by system views, over a session of its own (`connector.figures.source_load`).
 
 To see the sessions and standbys of others, the role needs `pg_read_all_stats`.
 """
@@ -18,30 +18,35 @@ SELECT (SELECT count(*) FROM pg_stat_activity
          WHERE s.slot_type IS DISTINCT FROM 'logical'),
        (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) FROM pg_replication_slots
          WHERE slot_name = %(slot)s),
+       (SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) FROM pg_replication_slots
+         WHERE slot_name = %(slot)s),
        pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
 """
-"""Active sessions but the agent's own; how far the furthest standby, and our slot, are behind, in bytes."""
+"""Active sessions but the agent's own; in bytes: how far the furthest standby and our slot are behind, and
+the log that the server keeps for the slot."""
 
 MIB = 1 << 20
 
 
 class PostgresGauge:
-    """Measures a server's load; a `connector.source_load.LoadGauge`."""
+    """Measures a server's load; a `connector.figures.source_load.LoadGauge`."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._ours, self._slot = f"deltatide {config.name}", config.slot
         self._connection = connect(config.url.get_secret_value(), self._ours)
 
     def measure(self) -> Mapping[str, float]:
-        """Return active sessions, and the lag of standbys and of our slot in MiB; absent: there is none.
+        """Return active sessions, and in MiB the lag of standbys and of our slot, and the log kept for it.
+
+        Absent: there is none.
 
         A role that can't see other sessions and standbys knows only the slot's (`check` warns of it).
         """
         with driver_errors("measuring the server's load"):
             row = one_row(self._connection, _LOAD, {"ours": self._ours, "slot": self._slot})
         assert row is not None
-        active, standby_bytes, slot_bytes, may_see = row
-        found = {"slot_lag_mib": slot_bytes}
+        active, standby_bytes, slot_bytes, retained_bytes, may_see = row
+        found = {"slot_lag_mib": slot_bytes, "retained_log_mib": retained_bytes}
         if may_see:
             found |= {"active_sessions": active, "standby_lag_mib": standby_bytes}
         return {

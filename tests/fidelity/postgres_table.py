@@ -101,9 +101,10 @@ class PostgresTypes:
         return lines + self._wrong_types() + self._wrong_places(expected)
 
     def _wrong_types(self) -> list[str]:
-        from connector.agent import layouts_of
+        from connector.control.source_view import SourceView
 
-        landed = {c.name: c.type for c in layouts_of(self.captured.config, str(TABLE))[0].schema.columns}
+        layout = SourceView(self.captured.config).layouts(str(TABLE))[0]
+        landed = {c.name: c.type for c in layout.schema.columns}
         return [
             f"{case.type} lands as {landed[column_of(n)]}, the case says {case.landing}"
             for n, case in enumerate(self.cases)

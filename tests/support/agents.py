@@ -113,10 +113,14 @@ class Agent(AgentThread):
 
 
 def config_of(**settings: Any) -> Config:
-    """Return a configuration with short intervals; settings go by name to the section that has them."""
+    """Return a configuration with short intervals; settings go by name to the section that has them.
+
+    Agents serve no status page unless `listen` says where.
+    """
     source = {"name": "shop", "kind": "postgres", "url": "postgresql://u@h/d", "tables": ["public.*"]}
     landing = {"url": "/nowhere", "flush_seconds": 0.05, "flush_mib": 1, "heartbeat_seconds": 0.1}
     dump = {"chunk_rows": 7, "workers": 2}
+    control = {"listen": settings.pop("listen", False)}
     for name, value in settings.items():
         section = (
             source
@@ -126,7 +130,7 @@ def config_of(**settings: Any) -> Config:
             else landing
         )
         section[name] = value
-    return Config.model_validate({"source": source, "landing": landing, "dump": dump})
+    return Config.model_validate({"source": source, "landing": landing, "dump": dump, "control": control})
 
 
 class Writer(Background):

@@ -116,8 +116,9 @@ def test_missing_settings_are_named(file: Path) -> None:
         (GOOD + "chunk_rows = 3", "landing.chunk_rows: unknown setting; it belongs in [dump]"),
         (GOOD + "[dmup]\nworkers = 1", "dmup: unknown section; did you mean dump?"),
         (
-            GOOD + "[control]\nlisten = 'x'",
-            "control: unknown section; known: source, landing, dump, limits, lake, merge, maintain, tables",
+            GOOD + "[http]\nlisten = 'x'",
+            "http: unknown section; known: source, landing, dump, limits, control, lake, merge, maintain,"
+            " tables",
         ),
         (
             GOOD + "[tables.'public.a']\nkeys = ['x']",
@@ -292,3 +293,40 @@ def test_reading_a_configuration_imports_no_driver_and_no_arrow() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("control", "problem"),
+    [
+        ("listen = '8642'", "control.listen: '8642' is not host:port"),
+        ("listen = 'a:70000'", "control.listen: 'a:70000' is not host:port"),
+        ("listen = '0.0.0.0:8642'", "is reached by other machines: set read_token, control_token"),
+        ("listen = 'agent:8642'", "is reached by other machines: set read_token, control_token"),
+        ("listen = '[::]:8642'", "is reached by other machines: set read_token, control_token"),
+        ("control_token = 'short'", "control.control_token: must be 16 to 200 ASCII characters"),
+        ("read_token = ''", "control.read_token: must be 16 to 200 ASCII characters"),
+        ("certificate = 'a.crt'", "control: set both certificate and key, or neither"),
+    ],
+)  # fmt: skip
+def test_a_control_section_that_is_not_safe_is_refused(file: Path, control: str, problem: str) -> None:
+    assert any(problem in line for line in problems(file, f"{GOOD}[control]\n{control}"))
+
+
+def test_a_token_shows_nowhere(file: Path) -> None:
+    file.write_text(f"{GOOD}[control]\nlisten = '0.0.0.0:1'\nread_token = '${{T}}'\ncertificate = '${{T}}'")
+    with pytest.raises(ConfigurationError) as caught:
+        load(file, {"T": TOKEN})
+    assert TOKEN not in str(caught.value)
+    file.write_text(f"{GOOD}[control]\nlisten = '0.0.0.0:1'\nread_token = '${{T}}'")
+    config = load(file, {"T": TOKEN})
+    assert TOKEN not in repr(config) + str(config)
+    assert config.control.address == ("0.0.0.0", 1)
+
+
+@pytest.mark.parametrize("off", ["false", "''"])
+def test_the_status_page_can_be_turned_off(file: Path, off: str) -> None:
+    file.write_text(f"{GOOD}[control]\nlisten = {off}")
+    assert not load(file, {}).control.listen

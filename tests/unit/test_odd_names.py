@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from connector.agent import LakeStatus, Status, TableStatus
 from connector.cli import agent as commands
 from connector.cli import dumps as dump_commands
 from connector.cli.dumps import parse_keys
 from connector.cli.printing import escape, log_to_stderr, visible
+from connector.control.status import LakeStatus, Status, TableStatus
 from connector.errors import RequestError
 from connector.landing.manifest import DumpState
 from connector.schema import TableName

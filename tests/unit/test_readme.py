@@ -85,12 +85,14 @@ def test_the_configuration_of_the_quick_start_is_valid(tmp_path: Path) -> None:
 def test_the_example_configurations_are_valid_with_and_without_their_comments(
     path: Path, tmp_path: Path
 ) -> None:
-    load(path, {"PGPASSWORD": "secret", "MYSQL_PWD": "secret"})
+    environ = {"PGPASSWORD": "secret", "MYSQL_PWD": "secret"}
+    load(path, environ)
+    environ |= {"READ_TOKEN": "0123456789abcdef", "CONTROL_TOKEN": "fedcba9876543210"}
     without_catalog = re.sub(r"^# (catalog|schema) = .*\n", "", path.read_text(), flags=re.MULTILINE)
     (tmp_path / "all.toml").write_text(
         re.sub(r"^# (?=[\[a-z_]+.* = |\[)", "", without_catalog, flags=re.MULTILINE)
     )
-    load(tmp_path / "all.toml", {"PGPASSWORD": "secret", "MYSQL_PWD": "secret"})
+    load(tmp_path / "all.toml", environ)
 
 
 def settings_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from connector.config import LimitsConfig, SourceConfig
+from connector.figures.source_load import LoadWatcher
 from connector.mysql.server import MysqlGauge
-from connector.source_load import LoadWatcher
 from connector.testing.memory_store import MemoryStore
 from tests.support.mysql_source import reader_of, source_of
 from tests.support.replication import Replicated, replicated
@@ -27,7 +27,7 @@ def config_of(database: MysqlDatabase, url: str | None = None) -> SourceConfig:
 def why(config: SourceConfig, **limits: float) -> str | None:
     with closing(MysqlGauge(config)) as gauge:
         settings = LimitsConfig.model_validate(limits)
-        return LoadWatcher(lambda: gauge, MemoryStore(), settings, lambda: True, lambda _: None).why()
+        return LoadWatcher(lambda: gauge, MemoryStore(), settings, lambda: True, lambda *_: None).why()
 
 
 def test_threads_that_run_hold_dumps_back_also_for_a_user_who_may_read_little(

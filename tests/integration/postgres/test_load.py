@@ -10,8 +10,8 @@ import psycopg2
 import pytest
 
 from connector.config import LimitsConfig, SourceConfig
+from connector.figures.source_load import LoadWatcher
 from connector.postgres.load import PostgresGauge
-from connector.source_load import LoadWatcher
 from connector.testing.memory_store import MemoryStore
 from tests.support.postgres_source import source_of
 from tests.support.servers.postgres import Database
@@ -32,7 +32,7 @@ def test_sessions_that_run_a_statement_hold_dumps_back_and_the_agents_own_do_not
     database: Database, gauge: PostgresGauge
 ) -> None:
     limits = LimitsConfig(active_sessions=0.5, standby_lag_mib=0)
-    watch = LoadWatcher(lambda: gauge, MemoryStore(), limits, lambda: True, lambda _: None)
+    watch = LoadWatcher(lambda: gauge, MemoryStore(), limits, lambda: True, lambda *_: None)
     wait_until(lambda: watch.why() is None, "nobody else runs anything")
     with closing(database.connect()) as session:
         sleeping = threading.Thread(target=_sleep, args=(session,))

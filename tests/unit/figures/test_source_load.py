@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from connector import source_load
 from connector.config import LimitsConfig
 from connector.errors import PreconditionError, TransientError
+from connector.figures import source_load
+from connector.figures.source_load import LoadWatcher
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
-from connector.source_load import LoadWatcher
 from connector.testing.memory_store import MemoryStore
 from tests.support.agents import Agent, insert, landed_ids, shop
 from tests.support.waiting import wait_until
@@ -40,7 +40,7 @@ class Gauge:
 
 def watcher(gauge: Gauge, store: MemoryStore | None = None, **limits: float) -> LoadWatcher:
     config = LimitsConfig.model_validate(limits)
-    return LoadWatcher(gauge.open, store or MemoryStore(), config, lambda: True, lambda _: None)
+    return LoadWatcher(gauge.open, store or MemoryStore(), config, lambda: True, lambda *_: None)
 
 
 def test_what_is_above_its_limit_is_the_reason_and_what_has_none_is_not() -> None:

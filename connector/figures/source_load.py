@@ -1,8 +1,9 @@
 """Holds dumps back while the source suffers, or the store is slow; the log is read on.
 
-A thread measures the load at intervals, over a connection of its own, while dumps are unfinished. A figure
-above its limit (``[limits]``) holds dumps back: no further chunk is read until a later measurement finds all
-of them at or below. That is not recorded: each agent measures for itself, and says why in its lease.
+A thread measures the load at intervals, over a connection of its own, often while dumps are unfinished. A
+figure above its limit (``[limits]``) holds dumps back: no further chunk is read until a later measurement
+finds all of them at or below. That is not recorded: each agent measures for itself, and says why in its
+lease.
 
 A source or a store that does not answer, for want of connections or time, suffers too. A source that refuses
 what is asked is not watched, and that is logged once. What a role may not see is not watched either:
@@ -27,19 +28,25 @@ log = logging.getLogger(__name__)
 MEASURE_SECONDS = 5.0
 """Seconds between measurements: a few chunks of the default size."""
 
+IDLE_SECONDS = 60.0
+"""Seconds between measurements without dumps, for the metrics only."""
+
 
 class LoadGauge(Protocol):
     """Measures a source's load, over a connection of its own."""
 
     def measure(self) -> Mapping[str, float]:
-        """Return figures by the names of their limits; absent: not known, or there is none."""
+        """Return figures by the names of their limits; absent: not known, or there is none.
+
+        `retained_log_mib`, which has no limit: log that the source keeps for the agent.
+        """
 
     def close(self) -> None:
         """Close the connection; never raises."""
 
 
 class LoadWatcher(BackgroundThread):
-    """A thread that measures, and calls `hold_back` with the reason, or None, when that changes.
+    """A thread that measures, and calls `note` each time: with the figures, and why dumps hold back, or None.
 
     `limits` may be replaced. `busy` returns whether there is anything to hold back.
     """
@@ -50,21 +57,26 @@ class LoadWatcher(BackgroundThread):
         store: Store,
         limits: LimitsConfig,
         busy: Callable[[], bool],
-        hold_back: Callable[[str | None], None],
+        note: Callable[[Mapping[str, float], str | None], None],
     ) -> None:
         super().__init__("load")
         self.reason: str | None = None
         self.limits = limits
         self._open_gauge, self._store = open_gauge, store
-        self._busy, self._hold_back = busy, hold_back
+        self._busy, self._note = busy, note
         self._gauge: LoadGauge | None = None
+        self._found: Mapping[str, float] = {}
         self._reported: set[str] = set()
 
     def work(self) -> None:
         """Measure at intervals."""
         try:
+            reason, due = None, time.monotonic()
             while not self.stopping.is_set():
-                self._report(self.why() if self._busy() else None)
+                busy = self._busy()
+                if busy or time.monotonic() >= due:
+                    reason, due = self.why(), time.monotonic() + IDLE_SECONDS
+                self._report(reason if busy else None)
                 self.stopping.wait(MEASURE_SECONDS)
         finally:
             self._close_gauge()
@@ -74,10 +86,12 @@ class LoadWatcher(BackgroundThread):
         limits = self.limits.model_dump()
         try:
             found = {**self._measure_source(), "store_seconds": self._measure_store()}
+            self._found = found
         except (TransientError, OperatorError) as error:
+            self._found = {}
             self._close_gauge()
             return f"the load can't be measured: {error}"
-        high = [name for name, value in found.items() if limits[name] and value > limits[name]]
+        high = [name for name, value in found.items() if limits.get(name) and value > limits[name]]
         return ", ".join(f"{n} is {found[n]:,.4g}, its limit is {limits[n]:,g}" for n in high) or None
 
     def _measure_source(self) -> Mapping[str, float]:
@@ -103,7 +117,7 @@ class LoadWatcher(BackgroundThread):
         if (reason is None) != (self.reason is None):
             log.warning("dumps hold back: %s", reason) if reason else log.info("dumps no longer hold back")
         self.reason = reason
-        self._hold_back(reason)
+        self._note(self._found, reason)
 
     def _close_gauge(self) -> None:
         if self._gauge is not None:

@@ -1,0 +1,102 @@
+"""The agent as its own HTTP side sees it: what is in memory, as snapshots. Takes no lock of the capture.
+
+Only an active agent has the newest manifest in memory; before that, everything is read from the store. What
+is read from it here, goes over a client of its own that gives up sooner than the agent's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import Any, Literal
+
+from connector.capture.loop import Capture
+from connector.config import Config
+from connector.control.source_view import SourceView
+from connector.errors import DeltatideError
+from connector.figures.progress import Progress
+from connector.landing.consumers import Consumer
+from connector.landing.lease import Holder, Lease
+from connector.landing.manifest import Manifest
+from connector.store.observed import ObservedStore
+
+log = logging.getLogger(__name__)
+
+State = Literal["starting", "standby", "active", "stuck"]
+
+LAKES_SECONDS = 30.0
+"""How long what is known of lakes is good enough: they record every ten minutes."""
+
+STATES: tuple[State, ...] = ("starting", "standby", "active", "stuck")
+
+
+class LiveAgent(SourceView):
+    """The agent of this process: starting, standby (it waits for the lease), then active."""
+
+    def __init__(self, config: Config, store: ObservedStore) -> None:
+        super().__init__(config)
+        self._observed = store
+        self._role: State = "starting"
+        self._capture: Capture | None = None
+        self._lease: Lease | None = None
+        self._lakes: list[Consumer] = []
+        self._lakes_due = 0.0
+
+    @property
+    def state(self) -> State:
+        """Return the state now; stuck: active, but the capture loop has not gone around for too long."""
+        if self._capture is None:
+            return self._role
+        turned = time.monotonic() - self._capture.progress.turned_at
+        return "stuck" if turned > self.config.control.stuck_seconds else "active"
+
+    @property
+    def progress(self) -> Progress | None:
+        """Return the figures of the capture; None before it begins."""
+        return self._capture.progress if self._capture is not None else None
+
+    @property
+    def store_errors(self) -> Counter[str]:
+        """Return how many calls of the store have failed, by operation."""
+        return self._observed.errors
+
+    def stand_by(self) -> None:
+        """Note that the agent waits for the lease."""
+        self._role = "standby"
+
+    def activate(self, capture: Capture, lease: Lease) -> None:
+        """Note that the agent holds the lease, and captures."""
+        self._lease, self._capture, self._role = lease, capture, "active"
+
+    def newest(self) -> Manifest:
+        """Return the newest manifest: the active agent's own, or else the store's."""
+        known = self.newest_known()
+        return known if known is not None else super().newest()
+
+    def newest_known(self) -> Manifest | None:
+        """Return the newest manifest in memory; None if there is none."""
+        return self._capture.newest if self._capture is not None else None
+
+    def lease(self) -> Holder | None:
+        """Return the lease as this agent holds it, or else the store's."""
+        return self._lease.state if self._lease is not None else super().lease()
+
+    def lease_held(self) -> Holder | None:
+        """Return the lease if this agent holds it."""
+        return self._lease.state if self._lease is not None else None
+
+    def lakes(self) -> list[Consumer]:
+        """Return the lakes as of `LAKES_SECONDS` ago at most; those known if the store does not answer."""
+        if time.monotonic() >= self._lakes_due:
+            self._lakes_due = time.monotonic() + LAKES_SECONDS
+            try:
+                self._lakes = super().lakes()
+            except DeltatideError as error:
+                log.warning("can't read which lakes merge: %s", error)
+        return self._lakes
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures as of now if this agent is active, or else those of the one that is."""
+        progress = self.progress
+        return super().figures() if progress is None else progress.figures(self.newest_known())

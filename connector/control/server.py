@@ -1,0 +1,132 @@
+"""The HTTP server in a thread of the agent, from its beginning to its end.
+
+The address is bound before anything else happens: one that was configured and can't be had is an error; the
+default one is a warning, for several agents may run on a machine. The server never ends the agent: if it
+fails while it runs, an error in the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from connector.config import ControlConfig
+from connector.control.live_agent import LiveAgent
+from connector.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 2.0
+"""How long requests may take to end when the agent ends."""
+
+MOST_CONNECTIONS = 100
+
+
+@contextmanager
+def serving(live: LiveAgent) -> Iterator[str | None]:
+    """Serve status page, API and metrics during the block; the value is the address, None if there is none.
+
+    `ConfigurationError` if the configured address or certificate can't be used.
+    """
+    config = live.config.control
+    listener = _listen(config) if config.listen else None
+    if listener is None:
+        yield None
+        return
+    _check_certificate(config)
+    server = _Server(live, listener)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+def _listen(config: ControlConfig) -> socket.socket | None:
+    host, port = config.address
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+    except OSError as error:
+        problem = f"control.listen: {config.listen}: {(error.strerror or str(error)).lower()}"
+        hint = 'choose another port, as in listen = "127.0.0.1:8643", or turn it off with listen = false'
+        if "listen" in config.model_fields_set:
+            raise ConfigurationError(problem, hint=hint) from error
+        log.warning("no status page: %s; %s", problem, hint)
+        return None
+
+
+def _check_certificate(config: ControlConfig) -> None:
+    if config.certificate is None:
+        if not config.on_loopback:
+            log.warning("tokens reach %s unencrypted; set [control] certificate and key", config.listen)
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.certificate, config.key)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(
+            f"control.certificate {config.certificate}, control.key {config.key}: {reason}",
+            hint="name PEM files that belong together; the key without a passphrase",
+        ) from error
+
+
+class _Server:
+    def __init__(self, live: LiveAgent, listener: socket.socket) -> None:
+        # FastAPI takes memory and half a second, which an agent without a page saves.
+        import uvicorn
+
+        from connector.control.api import build_app
+        from connector.control.guard import Guard
+        from connector.control.history import History
+
+        config = live.config.control
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if config.certificate else 'http'}://{shown}:{port}"
+        self._history = History(live)
+        self._listener = listener
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                Guard(build_app(live, self._history), config),
+                http="h11",
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=int(STOP_SECONDS),
+                ssl_certfile=config.certificate,
+                ssl_keyfile=config.key,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+
+    def start(self) -> None:
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its starts and stops are the agent's
+        self._history.start()
+        self._thread.start()
+        log.info("status page: %s", self.url)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(STOP_SECONDS + 1)
+        self._history.stop()
+        self._listener.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._listener])
+        except BaseException as error:  # never the agent's end
+            log.error("the status page failed: %s", error or type(error).__name__)
+        else:
+            if not self._server.should_exit:
+                log.error("the status page has ended by itself")

@@ -1,0 +1,98 @@
+"""Who is active on a source, how far the log has landed, and the state of each table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from connector.control.source_view import SourceView
+from connector.landing.lease import Holder
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """The state of a table; `reason` and `hint` are set if it is quarantined."""
+
+    state: str
+    dumped: bool
+    active_dumps: int
+    reason: str | None
+    hint: str | None
+
+
+@dataclass(frozen=True)
+class LakeStatus:
+    """A lake that merges from the landing zone: up to which manifest all tables are merged, as of `at`."""
+
+    lake: str
+    manifest: int
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the newest manifest and the lease say. `agent` is for people, `figures` are the agent's; UTC."""
+
+    source: str
+    agent: str
+    figures: Mapping[str, Any]
+    manifest: int
+    position: str
+    epoch: int
+    committed_at: datetime
+    source_committed_at: datetime | None
+    exact: bool
+    gaps: int
+    tables: Mapping[str, TableStatus]
+    lakes: list[LakeStatus]
+
+    @property
+    def quarantined(self) -> list[str]:
+        """Return the tables that need attention."""
+        return [name for name, table in self.tables.items() if table.state == "quarantined"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what ``--json`` and the HTTP API give."""
+        fields: dict[str, Any] = _STATUS.dump_python(self, mode="json")
+        return fields
+
+
+_STATUS = TypeAdapter(Status)
+
+
+def status(view: SourceView) -> Status:
+    """Return the status as of now; `PreconditionError` if nothing has landed yet."""
+    manifest = view.newest()
+    active = Counter(d.table for d in manifest.dumps if d.active)
+    return Status(
+        source=f"{manifest.source.name} ({manifest.source.kind} {manifest.source.version or ''})".strip(),
+        agent=_agent_line(view.lease()),
+        figures=view.figures(),
+        manifest=manifest.number,
+        position=manifest.position_text,
+        epoch=manifest.epoch,
+        committed_at=manifest.committed_at,
+        source_committed_at=manifest.source_committed_at,
+        exact=manifest.exact,
+        gaps=len(manifest.gaps),
+        tables={
+            str(name): TableStatus(t.state, t.dumped, active[name], t.reason, t.hint)
+            for name, t in sorted(manifest.tables.items())
+        },
+        lakes=[LakeStatus(c.lake, c.manifest, c.at) for c in view.lakes()],
+    )
+
+
+def _agent_line(lease: Holder | None) -> str:
+    if lease is None or not lease.active:
+        return "none active"
+    process = f"process {lease.pid} on {lease.host}"
+    if lease.until < datetime.now(timezone.utc):  # by the clocks of both, so it may be wrong
+        ran_out = f"{lease.until:%Y-%m-%d %H:%M:%S}Z"
+        return f"probably none: the lease of {process} expired at {ran_out}"
+    return f"{process} since {lease.since:%Y-%m-%d %H:%M:%S}Z, term {lease.term}"

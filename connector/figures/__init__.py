@@ -1,0 +1,1 @@
+"""What is measured of a running capture, and of its source."""

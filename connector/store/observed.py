@@ -1,0 +1,83 @@
+"""A store that counts the calls that fail, by operation; for the metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from connector.errors import DeltatideError
+from connector.store.protocol import Store
+
+
+class ObservedStore:
+    """Passes every call on to a store. `errors`: how many raised one, by operation; safe for threads."""
+
+    def __init__(self, store: Store) -> None:
+        self.url = store.url
+        self.errors: Counter[str] = Counter()
+        self._store = store
+
+    @contextmanager
+    def _counting(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except DeltatideError:
+            self.errors[operation] += 1
+            raise
+
+    @property
+    def scratch(self) -> Path:
+        """Return the local folder for unfinished files."""
+        return self._store.scratch
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object, overwriting an existing one."""
+        with self._counting("put"):
+            self._store.put(path, data)
+
+    def put_file(self, path: str, local: Path) -> int:
+        """Move a finished local file into the store."""
+        with self._counting("put_file"):
+            return self._store.put_file(path, local)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object that must not exist; False if it does."""
+        with self._counting("create"):
+            return self._store.create(path, data)
+
+    def read(self, path: str, limit: int | None = None) -> bytes | None:
+        """Return an object's content; None if there is none."""
+        with self._counting("read"):
+            return self._store.read(path, limit)
+
+    def read_versioned(self, path: str) -> tuple[bytes, str] | None:
+        """Return an object's content and its version."""
+        with self._counting("read"):
+            return self._store.read_versioned(path)
+
+    def replace(self, path: str, data: bytes, version: str | None) -> str | None:
+        """Overwrite exactly this version; None if it is another."""
+        with self._counting("replace"):
+            return self._store.replace(path, data, version)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Return the paths that begin with a prefix, in order."""
+        with self._counting("list"):
+            yield from self._store.list(prefix)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        """Return the names of the folders in a folder, sorted."""
+        with self._counting("list"):
+            return self._store.folders(prefix)
+
+    def delete(self, path: str) -> None:
+        """Remove an object; does nothing if there is none."""
+        with self._counting("delete"):
+            self._store.delete(path)
+
+    def delete_all(self, paths: Iterable[str]) -> None:
+        """Remove many objects."""
+        with self._counting("delete"):
+            self._store.delete_all(paths)
