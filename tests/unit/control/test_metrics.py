@@ -1,0 +1,120 @@
+"""The metrics of an agent, and that dashboard and alert rules name no other."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from connector.capture import request_intake
+from connector.errors import TransientError
+from connector.landing.event_batch import QuarantineNotice
+from connector.schema import TableName
+from connector.testing.memory_store import MemoryStore
+from tests.support.agents import insert, shop
+from tests.support.status_page import client_of, live_agent, page_of
+
+CONF = Path(__file__).parents[3] / "conf"
+
+
+def metrics_of(client: Any) -> dict[tuple[str, ...], float]:
+    """Return each sample by its name and the values of its labels, in the order of the labels' names."""
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    families = text_string_to_metric_families(answer.text)
+    return {
+        (s.name, *(s.labels[label] for label in sorted(s.labels))): s.value
+        for f in families
+        for s in f.samples
+    }
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], float]:
+    """The metrics of an agent that has captured and dumped, with a paused dump and a quarantined table."""
+    monkeypatch.setattr(request_intake, "POLL_SECONDS", 0.02)
+    database, store = shop(rows=10), MemoryStore()
+    with page_of(database, store) as (client, agent):
+        agent.wait_dumped()
+        insert(database, 100)
+        agent.wait_caught_up()
+        client.post("/api/pause", json={"all": True})
+        agent.wait(lambda m: m.dump_control and m.dump_control.pause_new, "new dumps begin paused")
+        client.post("/api/dump", json={"id": "d", "tables": ["public.items"]})
+        agent.wait(lambda m: any(d.paused for d in m.dumps), "the dump is paused")
+        agent.capture.progress.load = {"retained_log_mib": 3.0, "active_sessions": 7.0}
+        notice = QuarantineNotice(TableName("public", "parts"), database.end, "its key is gone", "add one")
+        agent.capture._tables.quarantine(notice)
+        agent.wait(lambda m: not m.exact, "the table is quarantined")
+        live = live_agent(store, agent)
+        live._observed.errors["put"] += 2
+        with client_of(live) as other:
+            return metrics_of(other)
+
+
+def test_what_a_dba_asks_for(metrics: dict[tuple[str, ...], float]) -> None:
+    expected = {
+        ("deltatide_state", "active"): 1,
+        ("deltatide_state", "stuck"): 0,
+        ("deltatide_rows_total", "insert", "public.items"): 1,
+        ("deltatide_rows_total", "dump", "public.items"): 10,
+        ("deltatide_store_errors_total", "put"): 2,
+        ("deltatide_retained_log_bytes",): 3 << 20,
+        ("deltatide_source_load", "active_sessions"): 7,
+        ("deltatide_lag_bytes",): 0,
+        ("deltatide_lease_held",): 1,
+        ("deltatide_lease_term",): 1,
+        ("deltatide_tables", "quarantined"): 1,
+        ("deltatide_table_quarantined", "public.parts"): 1,
+        ("deltatide_exact",): 0,
+        ("deltatide_gaps",): 0,
+        ("deltatide_dumps", "paused"): 1,
+        ("deltatide_dumps_held_back",): 0,
+        ("deltatide_dump_rows", "d", "public.items"): 0,
+    }
+    assert {name: metrics.get(name) for name in expected} == expected
+    assert metrics["deltatide_lag_seconds",] < 60
+    for what in ("flush", "chunk", "commit"):
+        count = metrics[f"deltatide_{what}_duration_seconds_count",]
+        assert count == metrics[f"deltatide_{what}_duration_seconds_bucket", "+Inf"] > 0
+
+
+def test_dashboard_and_rules_name_metrics_that_there_are(metrics: dict[tuple[str, ...], float]) -> None:
+    known = {name[0] for name in metrics} | {"deltatide_dump_share"}  # of tables whose rows are estimated
+    board = json.loads((CONF / "grafana" / "deltatide.json").read_text())
+    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    rules = (CONF / "prometheus" / "deltatide.rules.yml").read_text()
+    expressions += re.findall(r"^\s+expr: (.*)$", rules, re.MULTILINE)
+    expressions.append(board["templating"]["list"][1]["query"])
+    assert len(expressions) > 25
+    named = {name for expression in expressions for name in re.findall(r"\bdeltatide_\w+", expression)}
+    assert named - known == set()
+    states = set(re.findall(r'deltatide_(?:state|tables|dumps)\{[^}]*state="(\w+)"', " ".join(expressions)))
+    assert states <= {name[1] for name in metrics if len(name) == 2}
+
+
+def test_rules_are_complete() -> None:
+    yaml = pytest.importorskip("yaml")
+    (group,) = yaml.safe_load((CONF / "prometheus" / "deltatide.rules.yml").read_text())["groups"]
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) == 10
+    assert all(
+        rule["expr"] and rule["labels"]["severity"] and rule["annotations"]["summary"]
+        for rule in group["rules"]
+    )
+
+
+def test_a_scrape_asks_the_store_for_nothing_and_a_standby_has_its_state() -> None:
+    store = MemoryStore()
+    live = live_agent(store)
+    live.stand_by()
+    with client_of(live) as client:
+        store.calls.clear()
+        store.fail("read", times=100, error=TransientError())
+        found = metrics_of(client)
+    assert found["deltatide_state", "standby"] == 1
+    assert found["deltatide_lease_held",] == 0
+    assert not store.calls
