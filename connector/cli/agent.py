@@ -5,13 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from connector.cli.printing import ConfigOption, JsonOption, VerboseOption, escape, log_to_stderr, out, when
+from connector.cli.printing import (
+    ConfigOption,
+    JsonOption,
+    VerboseOption,
+    duration,
+    escape,
+    log_to_stderr,
+    out,
+    when,
+)
 from connector.config import load
 from connector.signals import reloaded_by_signal, stopped_by_signals
 
@@ -163,6 +173,9 @@ def print_status(status: Status) -> None:
         "exact": status.exact,
         "gaps": status.gaps,
     }
+    if (lag := status.figures.get("lag_seconds")) is not None:
+        at = datetime.fromtimestamp(status.figures["at"], timezone.utc)
+        figures["lag"] = f"{duration(lag)}, {status.figures['lag_bytes']:,} bytes of log, at {when(at)}"
     if held_back := status.figures.get("dumps_held_back"):
         figures["dumps"] = f"held back: {held_back}"
     for name, value in figures.items():

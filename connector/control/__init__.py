@@ -1,1 +1,1 @@
-"""What people ask of the agent and see of it, for the commands."""
+"""What people ask of the agent and see of it, for commands and HTTP."""

@@ -257,7 +257,8 @@ def _add_errors(app: FastAPI) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return _error(422, f"{where}: {first['msg']}".removeprefix(": ").lower(), "see /docs")
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        return _error(422, f"{where}: {message}".removeprefix(": "), "see /docs")
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> Response:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from connector.errors import TransientError
 from connector.landing.manifest import ManifestHeader
 from connector.landing.manifest_object import StoredManifest
 from connector.position import format_position
@@ -56,14 +58,18 @@ class ManifestList:
         self._known: dict[int, ManifestSummary] = {}
 
     def last(self, newest: ManifestHeader, count: int) -> list[ManifestSummary]:
-        """Return up to `count` manifests (at most `MOST`), the newest first, without removed ones."""
+        """Return up to `count` manifests (at most `MOST`), the newest first.
+
+        Those that were removed are left out, and those not read before if the store does not answer.
+        """
         wanted = range(newest.number, max(0, newest.number - min(count, MOST)), -1)
         known = {
             number: found for number, found in list(self._known.items()) if number > newest.number - MOST
         }
         known[newest.number] = ManifestSummary.of(newest)
-        for number in wanted:
-            if number not in known and (stored := self._read(number)) is not None and not stored.removed:
-                known[number] = ManifestSummary.of(stored)
+        with suppress(TransientError):
+            for number in wanted:
+                if number not in known and (stored := self._read(number)) and not stored.removed:
+                    known[number] = ManifestSummary.of(stored)
         self._known = known
         return [known[number] for number in wanted if number in known]

@@ -77,7 +77,8 @@ def printed_width(printed: io.StringIO) -> int:
 
 def status_of(table: TableName, odd: str) -> Status:
     return Status(
-        source=odd, agent=odd, figures={}, manifest=1, position=odd, epoch=1,
+        source=odd, agent=odd, figures={"lag_seconds": 3.2, "lag_bytes": 1, "at": 0.0},
+        manifest=1, position=odd, epoch=1,
         committed_at=datetime.now(timezone.utc), source_committed_at=None, exact=False, gaps=0,
         tables={str(table): TableStatus("quarantined", True, 0, odd * 9, f"do {odd}")},
         lakes=[LakeStatus(odd, 1, datetime.now(timezone.utc))],

@@ -52,8 +52,10 @@ def test_log_that_the_slot_keeps_is_measured(database: Database, gauge: Postgres
     assert "slot_lag_mib" not in gauge.measure()
     database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [database.name])
     before = gauge.measure()["slot_lag_mib"]
+    assert gauge.measure()["retained_log_mib"] >= before
     database.execute("CREATE TABLE t AS SELECT repeat('x', 1000) AS v FROM generate_series(1, 5000)")
     assert gauge.measure()["slot_lag_mib"] > before + 4
+    assert gauge.measure()["retained_log_mib"] > before + 4
 
 
 def test_a_role_that_sees_no_sessions_measures_what_needs_no_right(database: Database) -> None:
@@ -66,7 +68,7 @@ def test_a_role_that_sees_no_sessions_measures_what_needs_no_right(database: Dat
         (warning,) = [found for found in source.check() if found.name == "load"]
         assert warning.state == "warning"
         with closing(PostgresGauge(source._config)) as gauge:
-            assert set(gauge.measure()) == {"slot_lag_mib"}
+            assert set(gauge.measure()) == {"slot_lag_mib", "retained_log_mib"}
             database.execute(str(warning.fix))
             assert gauge.measure()["active_sessions"] >= 0
     finally:

@@ -114,7 +114,7 @@ def test_a_dump_is_paused_set_resumed_and_cancelled_over_http(
         ("dump", {}, 400, "name tables, or all"),
         ("dump", {"tables": ["public.item"]}, 400, "public.item is not a captured table"),
         ("dump", {"tables": ["public.items"], "where": "a", "keys": [["1"]]}, 400, "can't be combined"),
-        ("dump", {"tables": ["public.items"], "table": "x"}, 422, "table: extra inputs"),
+        ("dump", {"tables": ["public.items"], "Table": "x"}, 422, "Table: extra inputs"),
         ("pause", {}, 400, "name a dump, or all"),
         ("pause", {"dump": "gone"}, 400, "no dump gone; no dump is unfinished"),
         ("set", {}, 400, "name a setting, or defaults"),
@@ -177,6 +177,17 @@ def test_health_says_starting_standby_active_and_stuck(store: MemoryStore) -> No
         assert health(client) == [(503, "stuck"), (503, "stuck")]
 
 
+def test_what_is_asked_of_a_standby_is_done_by_the_active_agent(store: MemoryStore) -> None:
+    standby = live_agent(store)
+    standby.stand_by()
+    with Agent(shop(rows=20), store) as agent, client_of(standby) as client:
+        agent.wait_dumped()
+        assert client.get("/api/status").json()["tables"]["public.items"]["dumped"]
+        assert post(client, "dump", id="mine", tables=["public.items"]).status_code == 202
+        agent.wait(lambda m: any((d.id, d.state) == ("mine", "complete") for d in m.dumps), "it is done")
+        assert client.get("/api/agent").json()["state"] == "standby"
+
+
 def test_an_agent_with_nothing_landed_or_no_store_says_so(store: MemoryStore) -> None:
     with client_of(live_agent(store)) as client:
         assert client.get("/api/agent").json()["state"] == "starting"
@@ -195,7 +206,6 @@ def test_the_active_agent_answers_from_memory_when_the_store_is_gone(
 ) -> None:
     client, agent = page
     agent.wait_dumped()
-    client.get("/api/manifests")
     for operation in ("read", "list", "folders"):
         store.fail(operation, times=1000)
     for path in (
