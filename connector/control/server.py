@@ -33,11 +33,12 @@ def serving(live: LiveAgent) -> Iterator[str | None]:
     `ConfigurationError` if the configured address or certificate can't be used.
     """
     config = live.config.control
+    if config.listen:
+        _check_certificate(config)
     listener = _listen(config) if config.listen else None
     if listener is None:
         yield None
         return
-    _check_certificate(config)
     server = _Server(live, listener)
     server.start()
     try:

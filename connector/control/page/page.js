@@ -277,7 +277,10 @@ async function poll() {
     if (error.status === 401) byId("token-form").hidden = false;
     const known = error instanceof ApiError;
     set("message", known ? error.message : "The agent does not answer; what is shown may be old.");
-    if (!known) set("state", "unreachable");
+    if (!known) {
+      set("state", "unreachable");
+      console.error(error);
+    }
   }
   setTimeout(poll, POLL_MS);
 }
