@@ -243,7 +243,7 @@ class ControlConfig(_Section):
     certificate: str | None = Field(default=None, min_length=1)
     key: str | None = Field(default=None, min_length=1)
     hosts: list[str] = Field(default_factory=list)
-    stuck_seconds: float = Field(default=120.0, ge=1, le=86_400)
+    stuck_seconds: float = Field(default=300.0, ge=1, le=86_400)
 
     @model_validator(mode="after")
     def _safe(self) -> ControlConfig:

@@ -102,6 +102,11 @@ class Capture:
         self._dropped: dict[TableName, int] = {}
 
     @property
+    def config(self) -> Config:
+        """Return the configuration as last taken over."""
+        return self._config
+
+    @property
     def newest(self) -> Manifest | None:
         """Return the newest manifest, which is never changed; None before the history is loaded."""
         return self._manifest_history.newest if self._manifest_history.next_number > 1 else None

@@ -43,7 +43,7 @@ def list_dumps(view: SourceView) -> DumpList:
     """Return all dumps with their progress; `PreconditionError` if nothing has landed yet."""
     manifest, lease = view.newest(), view.lease()
     held_back = view.figures().get("dumps_held_back") if lease is not None and lease.active else None
-    schedule = DumpSchedule(view.config.dump, manifest.dump_control)
+    schedule = DumpSchedule(view.dump_config, manifest.dump_control)
     return DumpList(
         [(dump, progress_of(dump, held_back, manifest.dumps)) for dump in manifest.dumps],
         schedule.settings(),

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any, Literal
 
 from connector.capture.loop import Capture
-from connector.config import Config
+from connector.config import Config, DumpConfig
 from connector.control.source_view import SourceView
 from connector.errors import DeltatideError
 from connector.figures.progress import Progress
@@ -45,11 +45,14 @@ class LiveAgent(SourceView):
 
     @property
     def state(self) -> State:
-        """Return the state now; stuck: active, but the capture loop has not gone around for too long."""
+        """Return the state now; stuck: active, but the capture loop has not gone around for too long.
+
+        A loop that repeats a call which the store does not answer is not stuck.
+        """
         if self._capture is None:
             return self._role
-        turned = time.monotonic() - self._capture.progress.turned_at
-        return "stuck" if turned > self.config.control.stuck_seconds else "active"
+        alive_at = max(self._capture.progress.turned_at, self._observed.failed_at)
+        return "stuck" if time.monotonic() - alive_at > self.config.control.stuck_seconds else "active"
 
     @property
     def progress(self) -> Progress | None:
@@ -68,6 +71,11 @@ class LiveAgent(SourceView):
     def activate(self, capture: Capture, lease: Lease) -> None:
         """Note that the agent holds the lease, and captures."""
         self._lease, self._capture, self._role = lease, capture, "active"
+
+    @property
+    def dump_config(self) -> DumpConfig:
+        """Return the section that the capture has last taken over."""
+        return (self._capture or self).config.dump
 
     def newest(self) -> Manifest:
         """Return the newest manifest: the active agent's own, or else the store's."""

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import cached_property
 from typing import Any
 
-from connector.config import Config
+from connector.config import Config, DumpConfig
 from connector.errors import PreconditionError, RequestError
 from connector.landing.consumers import Consumer, read_consumers
 from connector.landing.layout_history import LayoutVersion, layout_history
@@ -32,6 +32,11 @@ class SourceView:
     def store(self) -> Store:
         """Return the source's part of the landing zone."""
         return open_store(self.config.landing, self.config.source.name, patient=False)
+
+    @property
+    def dump_config(self) -> DumpConfig:
+        """Return how dumps are read where nothing was set at run time."""
+        return self.config.dump
 
     def newest(self) -> Manifest:
         """Return the newest manifest; `PreconditionError` if nothing has landed yet."""

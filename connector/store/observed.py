@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,16 @@ from connector.store.protocol import Store
 
 
 class ObservedStore:
-    """Passes every call on to a store. `errors`: how many raised one, by operation; safe for threads."""
+    """Passes every call on to a store; safe for threads.
+
+    `errors`: how many calls raised one, by operation. `failed_at`: when the last one did, by the monotonic
+    clock.
+    """
 
     def __init__(self, store: Store) -> None:
         self.url = store.url
         self.errors: Counter[str] = Counter()
+        self.failed_at = float("-inf")
         self._store = store
 
     @contextmanager
@@ -25,6 +31,7 @@ class ObservedStore:
             yield
         except DeltatideError:
             self.errors[operation] += 1
+            self.failed_at = time.monotonic()
             raise
 
     @property

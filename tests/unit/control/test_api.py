@@ -65,6 +65,9 @@ def test_reads_say_what_the_commands_say(page: tuple[httpx.Client, Agent], store
     assert client.get("/api/dumps").json() == list_dumps(live).as_json()
     assert {d["state"] for d in client.get("/api/dumps").json()} == {"done"}
     assert client.get("/api/settings").json()["workers"] == 2
+    dump = agent.capture.config.dump.model_copy(update={"workers": 3})
+    agent.capture._config = agent.capture.config.model_copy(update={"dump": dump})  # as a reload does
+    assert client.get("/api/settings").json()["workers"] == 3
     assert client.get("/api/gaps").json() == []
     assert client.get("/api/tables").json()["public.items"]["state"] == "captured"
     manifests = client.get("/api/manifests", params={"limit": 100}).json()
@@ -173,8 +176,12 @@ def test_health_says_starting_standby_active_and_stuck(store: MemoryStore) -> No
         assert health(client) == [(200, "standby"), (503, "standby")]
         live.activate(capture, SimpleNamespace(state=None))  # type: ignore[arg-type]
         assert health(client) == [(200, "active"), (200, "active")]
-        capture.progress.turned_at -= 121
+        capture.progress.turned_at -= 301
         assert health(client) == [(503, "stuck"), (503, "stuck")]
+        store.fail("read", error=TransientError())
+        with pytest.raises(TransientError):  # as the loop meets it, which then tries again
+            live._observed.read("x")
+        assert health(client) == [(200, "active"), (200, "active")]
 
 
 def test_what_is_asked_of_a_standby_is_done_by_the_active_agent(store: MemoryStore) -> None:
