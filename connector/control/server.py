@@ -7,7 +7,9 @@ fails while it runs, an error in the log says so.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -53,7 +55,7 @@ def _listen(config: ControlConfig) -> socket.socket | None:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
     except OSError as error:
-        problem = f"control.listen: {config.listen}: {(error.strerror or str(error)).lower()}"
+        problem = f"control.listen: {config.listen}: {_reason(error)}"
         hint = 'choose another port, as in listen = "127.0.0.1:8643", or turn it off with listen = false'
         if "listen" in config.model_fields_set:
             raise ConfigurationError(problem, hint=hint) from error
@@ -69,11 +71,16 @@ def _check_certificate(config: ControlConfig) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.certificate, config.key)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(
-            f"control.certificate {config.certificate}, control.key {config.key}: {reason}",
+            f"control.certificate {config.certificate}, control.key {config.key}: {_reason(error)}",
             hint="name PEM files that belong together; the key without a passphrase",
         ) from error
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno).lower()
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 class _Server:
