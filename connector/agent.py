@@ -25,6 +25,7 @@ from connector.control.live_agent import LiveAgent
 from connector.control.server import serving
 from connector.errors import (
     DeltatideError,
+    FencedError,
     LogOffError,
     OperatorError,
     PreconditionError,
@@ -43,6 +44,9 @@ from connector.store.probe import probe
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
+
+HANDOVER_SECONDS = 5.0
+"""How long an agent that handed over leaves the lease to others before it may take it back."""
 
 
 def open_source(config: Config) -> Source:
@@ -140,38 +144,56 @@ def _check_identity(newest: Manifest | None, source: Source) -> Finding:
     return Finding("history", "ok", f"resumes after manifest {newest.number}")
 
 
-def run(config: Config, load_config: Callable[[], Config] | None = None) -> Progress:
+def run(
+    config: Config, load_config: Callable[[], Config] | None = None, *, standby: bool = False
+) -> Progress:
     """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until an error stops it (raised).
 
     At SIGHUP it takes over what `load_config` returns (`Config.reloaded`).
     Waits for a store or a database that does not answer, at startup too. Its HTTP side answers from the
     beginning to the end.
+
+    As a `standby` it waits for as long as another agent is active. It stands by again when it is asked to
+    hand over, when another one has taken over, and when it could not read the log for half the length of the
+    lease, so that one that can may go on.
     """
     store = ObservedStore(open_store(config.landing, config.source.name))
     live = LiveAgent(config, store)
     with serving(live):
-        return _run(live, store, load_config)
+        while True:
+            try:
+                capture = _run_once(live, store, load_config, standby)
+            except FencedError as error:
+                if not standby:
+                    raise
+                log.warning("%s; standing by", error)
+            else:
+                if not capture.handed_over:
+                    return capture.progress
+            live.stand_by()
 
 
-def _run(live: LiveAgent, store: Store, load_config: Callable[[], Config] | None) -> Progress:
+def _run_once(
+    live: LiveAgent, store: Store, load_config: Callable[[], Config] | None, standby: bool
+) -> Capture:
+    """Check, wait for the lease, and capture until the end of it or of the agent."""
     config = live.config
-    patiently = retrying(threading.Event())
-    landing_zone = patiently(_check_landing, store)
-    newest = functools.partial(patiently, newest_manifest, store) if landing_zone.state != "failed" else None
-    asking_source = retrying(threading.Event(), "the source")
-    record = functools.partial(_record_log_off, config, store) if newest is not None else None
-    findings = [landing_zone, *asking_source(_check_source, config, newest, record)]
-    _raise_failures(findings)
+    findings = _checked(config, store)
     source = open_source(config)
     live.stand_by()
-    lease = _acquire_lease(config, store)
+    lease = _acquire_lease(config, store, standby=standby)
     try:
-        gauge = functools.partial(open_gauge, config)
-        unfit = unfit_tables(findings)
         capture = Capture(
-            source, store, config, term=lease.term, unfit=unfit, open_gauge=gauge, load_config=load_config
+            source,
+            store,
+            config,
+            term=lease.term,
+            closes_fence=lease.expired,
+            unfit=unfit_tables(findings),
+            open_gauge=functools.partial(open_gauge, config),
+            load_config=load_config,
+            hands_over=standby,
         )
-
         live.activate(capture, lease)
 
         def stop(number: signal.Signals) -> None:
@@ -183,17 +205,32 @@ def _run(live: LiveAgent, store: Store, load_config: Callable[[], Config] | None
         renewing = renewing_lease(lease, capture, config.landing.lease_seconds)
         with stopped_by_signals(stop), reloaded_by_signal(capture.reload), renewing:
             capture.run()
-        return capture.progress
     finally:
         source.close()
         lease.release()
+    if capture.handed_over:
+        log.info("handed over; standing by")
+        lease.wait_until_taken(HANDOVER_SECONDS)
+    return capture
 
 
-def _acquire_lease(config: Config, store: Store) -> Lease:
-    """Wait for the lease, and for a store that does not answer."""
-    holder = uuid.uuid4().hex
+def _checked(config: Config, store: Store) -> list[Finding]:
+    """Check store and source, waiting for those that do not answer; `PreconditionError` if they are unfit."""
     patiently = retrying(threading.Event())
-    return patiently(Lease.acquire, store, config.landing.lease_seconds, log.info, holder=holder)
+    landing_zone = patiently(_check_landing, store)
+    newest = functools.partial(patiently, newest_manifest, store) if landing_zone.state != "failed" else None
+    asking_source = retrying(threading.Event(), "the source")
+    record = functools.partial(_record_log_off, config, store) if newest is not None else None
+    findings = [landing_zone, *asking_source(_check_source, config, newest, record)]
+    _raise_failures(findings)
+    return findings
+
+
+def _acquire_lease(config: Config, store: Store, *, standby: bool = False) -> Lease:
+    """Wait for the lease, and for a store that does not answer."""
+    holder, seconds = uuid.uuid4().hex, config.landing.lease_seconds
+    patiently = retrying(threading.Event())
+    return patiently(Lease.acquire, store, seconds, log.info, holder=holder, standby=standby)
 
 
 def _record_log_off(config: Config, store: Store, source: Source) -> None:
@@ -225,13 +262,19 @@ def _raise_failures(findings: list[Finding]) -> None:
 
 @contextmanager
 def renewing_lease(lease: Lease, capture: Capture, lease_seconds: float) -> Iterator[None]:
-    """Renew the lease three times per lease period, with the agent's figures in it."""
+    """Renew the lease three times per lease period, with the agent's figures in it.
+
+    An agent that can't read the log for half of that hands over, if it is one of several.
+    """
     done = threading.Event()
 
     def renew_until_done() -> None:
         while not done.wait(lease_seconds / 3):
             try:
                 lease.renew(capture.progress.figures(capture.newest))
+                if capture.hands_over and capture.progress.lost_seconds > lease_seconds / 2:
+                    log.warning("the log could not be read for %.1f s", capture.progress.lost_seconds)
+                    capture.hand_over()
             except TransientError as error:
                 log.warning("can't renew the lease, retrying: %s", error)
             except DeltatideError as error:

@@ -69,7 +69,8 @@ class Capture:
 
     `unfit`: tables that a check found unfit; they are quarantined, the others are captured. `open_gauge`
     opens what measures the source's load; without it dumps hold back for nothing but a slow store.
-    `closes_fence`: the agent of an earlier term may still live (`ManifestHistory`).
+    `closes_fence`: the agent of an earlier term may still live (`ManifestHistory`). `hands_over`: standbys
+    may be waiting.
     `load_config` reads the configuration again, for `reload`.
     """
 
@@ -84,8 +85,9 @@ class Capture:
         unfit: Sequence[TableError] = (),
         open_gauge: Callable[[], LoadGauge] | None = None,
         load_config: Callable[[], Config] | None = None,
+        hands_over: bool = False,
     ) -> None:
-        self.progress = Progress()
+        self.progress, self.handed_over, self.hands_over = Progress(), False, hands_over
         self._source, self._store, self._config = source, store, config
         self._stopping = threading.Event()
         self._unfit, self._open_gauge, self._load_config = unfit, open_gauge, load_config
@@ -113,6 +115,13 @@ class Capture:
 
     def stop(self) -> None:
         """Ask for a graceful end: what has been read is landed, committed and confirmed first."""
+        self._stopping.set()
+
+    def hand_over(self) -> None:
+        """Ask for a graceful end in favor of a standby; `RequestError` if there can be none."""
+        if not self.hands_over:
+            raise RequestError("the active agent was not started with --standby")
+        self.handed_over = True
         self._stopping.set()
 
     def reload(self) -> None:
@@ -152,7 +161,8 @@ class Capture:
         return False
 
     def _capture(self) -> None:
-        self._intake = RequestIntake(self._store, self._source, self._dumps, self._tables, self._take_config)
+        on_agent = {"reload": self._take_config, "handover": self.hand_over}
+        self._intake = RequestIntake(self._store, self._source, self._dumps, self._tables, on_agent)
         self._workers = DumpWorkers(self._source, self._dumps, self._lander, self._tables.key)
         self._watch = CatalogWatcher(self._source, self._tables.fingerprints)
         busy = lambda: any(dump.active for dump in self._dumps.states)  # noqa: E731
@@ -189,8 +199,7 @@ class Capture:
 
     def _wait_before_reconnecting(self, error: TransientError, attempt: int) -> None:
         seconds = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
-        self.progress.reconnects += 1
-        self.progress.turn()
+        self.progress.lose()
         log.warning("%s; reopening the log in %s s", error, seconds)
         self._stopping.wait(seconds)
 

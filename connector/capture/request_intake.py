@@ -70,7 +70,7 @@ class Outcome:
 
 
 class RequestIntake(BackgroundThread):
-    """Turns requests into dumps. `reload` takes over a changed configuration, or raises `RequestError`.
+    """Turns requests into dumps. `on_agent`: what carries out requests about the agent, by kind.
 
     `serve`, `committed`, `news` belong to the capture loop's thread. Its own removes the finished requests
     before it ends.
@@ -82,10 +82,10 @@ class RequestIntake(BackgroundThread):
         source: Source,
         dumps: DumpQueue,
         tables: Tables,
-        reload: Callable[[], None],
+        on_agent: Mapping[str, Callable[[], None]],
     ) -> None:
         super().__init__("requests")
-        self._reload = reload
+        self._on_agent = on_agent
         self._store, self._source, self._dumps, self._tables = store, source, dumps, tables
         self._lock = threading.Lock()
         self._fetched: dict[str, Request | Malformed] = {}
@@ -143,7 +143,7 @@ class RequestIntake(BackgroundThread):
     def _must_wait(self, request: Request | Malformed, waiting: Mapping[str, Request | Malformed]) -> bool:
         if isinstance(request, DumpRequest):
             return self._dumps.is_full
-        if isinstance(request, Malformed) or request.kind == "reload":
+        if isinstance(request, Malformed) or request.kind in self._on_agent:
             return False
         if len(self._dumps.schedule.control.taken) >= MOST_TAKEN:
             self._log_once(f"requests wait: {MOST_TAKEN} that took effect can't be removed")
@@ -175,8 +175,8 @@ class RequestIntake(BackgroundThread):
     def _serve(self, request: Request | Malformed, next_number: int, position: int) -> None:
         if isinstance(request, Malformed):
             raise RequestError(request.problem)
-        if isinstance(request, ControlRequest) and request.kind == "reload":
-            self._reload()
+        if isinstance(request, ControlRequest) and request.kind in self._on_agent:
+            self._on_agent[request.kind]()
             return
         if isinstance(request, ControlRequest):
             carry_out(request, self._dumps, self._tables)

@@ -54,8 +54,17 @@ def check(config: ConfigOption, as_json: JsonOption = False) -> None:
 
 
 @agent_commands.command(epilog="Example: deltatide run -c shop.toml")
-def run(config: ConfigOption, verbose: VerboseOption = False) -> None:
-    """Capture: follow the log, dump tables, land and commit, until SIGTERM or Ctrl-C."""
+def run(
+    config: ConfigOption,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Wait while another agent is active, and take over from it.")
+    ] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Capture: follow the log, dump tables, land and commit, until SIGTERM or Ctrl-C.
+
+    Any number of agents of one source may run with --standby, on any hosts: one is active, the others wait.
+    """
     from connector.footprint import keep_small
 
     keep_small()
@@ -64,7 +73,7 @@ def run(config: ConfigOption, verbose: VerboseOption = False) -> None:
     with stopped_by_signals(lambda _signal: sys.exit(0)), reloaded_by_signal(lambda: None):
         from connector import agent
 
-        progress = agent.run(load(config), lambda: load(config))
+        progress = agent.run(load(config), lambda: load(config), standby=standby)
     logging.getLogger("deltatide").info(
         "%s changes, %s dumped rows in %s manifests",
         progress.changes,
@@ -89,6 +98,22 @@ def reload_(config: ConfigOption, as_json: JsonOption = False) -> None:
         out.print(
             "requested; the agent reads its own configuration file again, see its log and: deltatide status"
         )
+
+
+@agent_commands.command(epilog="Example: deltatide handover -c shop.toml")
+def handover(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """Have the active agent end its work and a standby go on, as before maintenance of its host.
+
+    All agents must have been started with run --standby.
+    """
+    from connector.control.handover import hand_over
+    from connector.control.source_view import SourceView
+
+    done = hand_over(SourceView(load(config)))
+    if as_json:
+        print(json.dumps(vars(done)))
+    else:
+        out.print(escape(f"{done.agent} took over, {done.seconds:.1f} s after the former agent had ended"))
 
 
 @agent_commands.command(epilog="Example: deltatide schema -c shop.toml public.orders")

@@ -204,6 +204,11 @@ def _requests(live: LiveAgent) -> APIRouter:
         """Have the active agent read its configuration file again: tables, dump and limits."""
         return Requested(id=request_control(live, kind="reload", **body.given()))
 
+    @requests.post("/handover", status_code=202)
+    def handover(body: _Body) -> Requested:
+        """Have the active agent end its work, for a standby to go on; see who is active in /api/status."""
+        return Requested(id=request_control(live, kind="handover", **body.given()))
+
     return requests
 
 

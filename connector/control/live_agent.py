@@ -65,8 +65,8 @@ class LiveAgent(SourceView):
         return self._observed.errors
 
     def stand_by(self) -> None:
-        """Note that the agent waits for the lease."""
-        self._role = "standby"
+        """Note that the agent waits for the lease, or will."""
+        self._role, self._capture, self._lease = "standby", None, None
 
     def activate(self, capture: Capture, lease: Lease) -> None:
         """Note that the agent holds the lease, and captures."""

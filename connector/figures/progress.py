@@ -110,8 +110,8 @@ class Progress:
     """Figures of this run. Each is written by one thread.
 
     `dumps_held_back`: why no chunks are read for now. `turned_at`: when the loop last went around, by the
-    monotonic clock. `rows`: committed events by table and operation. `load`: the source's load as last
-    measured, by the names of its limits.
+    monotonic clock; `lost_at`: since when it can't read the log, if it can't. `rows`: committed events by
+    table and operation. `load`: the source's load as last measured, by the names of its limits.
     """
 
     changes: int = 0
@@ -121,6 +121,7 @@ class Progress:
     position: int = 0
     dumps_held_back: str | None = None
     turned_at: float = field(default_factory=time.monotonic)
+    lost_at: float | None = None
     rows: Counter[tuple[TableName, str]] = field(default_factory=Counter)
     load: Mapping[str, float] = field(default_factory=dict)
     lag: Lag = field(default_factory=Lag)
@@ -143,8 +144,19 @@ class Progress:
         self.rows = self.rows + counted  # replaced, so that others may read it
 
     def turn(self) -> None:
-        """Note that the loop goes around."""
+        """Note that the loop goes around, and reads the log."""
+        self.turned_at, self.lost_at = time.monotonic(), None
+
+    def lose(self) -> None:
+        """Note that the loop goes around, and is about to open the log again."""
+        self.reconnects += 1
         self.turned_at = time.monotonic()
+        self.lost_at = self.lost_at or self.turned_at
+
+    @property
+    def lost_seconds(self) -> float:
+        """Return for how long the log can't have been read; 0: it is being read."""
+        return 0.0 if self.lost_at is None else time.monotonic() - self.lost_at
 
     def figures(self, newest: Manifest | None) -> dict[str, Any]:
         """Return the figures that the lease's status carries, as of now."""

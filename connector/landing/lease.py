@@ -148,6 +148,13 @@ class Lease:
         with suppress(DeltatideError):
             self._replace(self._state.model_copy(update={"released": True, "until": _now()}))
 
+    def wait_until_taken(self, seconds: float) -> None:
+        """Wait up to `seconds` until another holder has the released lease, or the store does not answer."""
+        deadline = time.monotonic() + seconds
+        with suppress(DeltatideError):
+            while time.monotonic() < deadline and _own_version(self._store, self._state):
+                time.sleep(STANDBY_POLL_SECONDS)
+
     def _replace(self, state: Holder) -> None:
         version = _write_lease(self._store, state, self._version)
         if version is None:  # the lease is lost, or the response to an earlier renewal was

@@ -93,16 +93,19 @@ class WantedSettings(DumpSettings):
     model_config = ConfigDict(extra="forbid")
 
 
+ControlKind: TypeAlias = Literal["pause", "resume", "cancel", "set", "reload", "handover"]
+
+
 class ControlRequest(_Request):
-    """A request about dumps that there are (pause, resume, cancel, set), or about the configuration (reload).
+    """A request about dumps (pause, resume, cancel, set), or about the active agent (reload, handover).
 
     `dump`: the id of a dump, or of the request that asked for several; `all`: all dumps. A pause of all also
     holds dumps queued later, until all are resumed. `set` without `dump` is for all dumps, these and later
     ones; `defaults`: settings not given are again those of the configuration, or of all dumps. `reload`: the
-    agent reads its configuration file again.
+    agent reads its configuration file again. `handover`: it ends its work, for a standby to go on.
     """
 
-    kind: Literal["pause", "resume", "cancel", "set", "reload"]
+    kind: ControlKind
     dump: _Text | None = Field(default=None, min_length=1, max_length=200)
     all: bool = False
     settings: WantedSettings = WantedSettings()
@@ -118,9 +121,9 @@ class ControlRequest(_Request):
                 raise ValueError("name a setting, or defaults")
         elif not nothing or self.defaults:
             raise ValueError(f"{self.kind} takes no settings")
-        elif self.kind == "reload":
+        elif self.kind in ("reload", "handover"):
             if self.dump is not None or self.all:
-                raise ValueError("reload is not about dumps")
+                raise ValueError(f"{self.kind} is not about dumps")
         elif (self.dump is None) != self.all:
             raise ValueError("name a dump, or all")
         return self
@@ -194,7 +197,7 @@ def reject(store: Store, request: Request | Malformed, reason: str) -> None:
     """Move a request to ``rejected/``, as much of it as can be read, with the reason beside it."""
     paths = _unchanged(store, request)
     if paths:
-        store.put(f"{REJECTED}/{encode(request.id)[:200]}.reason.txt", f"{reason}\n".encode(errors="replace"))
+        store.put(_reason_path(request.id), f"{reason}\n".encode(errors="replace"))
     for path in paths:
         try:
             data = store.read(path, MOST_BYTES)
@@ -203,6 +206,16 @@ def reject(store: Store, request: Request | Malformed, reason: str) -> None:
         if data is not None:
             store.put(f"{REJECTED}/{path.removeprefix(REQUESTS + '/')}", data)
         store.delete(path)
+
+
+def rejection_of(store: Store, request_id: str) -> str | None:
+    """Return why a request was rejected; None if it was not."""
+    data = store.read(_reason_path(request_id))
+    return None if data is None else data.decode(errors="replace").strip()
+
+
+def _reason_path(request_id: str) -> str:
+    return f"{REJECTED}/{encode(request_id)[:200]}.reason.txt"
 
 
 def _unchanged(store: Store, request: Request | Malformed) -> list[str]:
@@ -269,7 +282,7 @@ def _content(store: Store, paths: list[str]) -> bytes | None:
 
 
 class _Kind(BaseModel):
-    kind: Literal["dump", "pause", "resume", "cancel", "set", "reload"] = "dump"
+    kind: Literal["dump"] | ControlKind = "dump"
 
 
 def _parse(request_id: str, content: bytes) -> Request | Malformed:

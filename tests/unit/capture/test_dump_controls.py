@@ -251,7 +251,7 @@ def test_a_control_is_no_longer_named_once_its_content_is_gone(
     """Another request has its name by then."""
     control_, dumps = ControlRequest(id="a", kind="resume", all=True), DumpQueue([], epoch=1)
     submit(store, control_)
-    intake = RequestIntake(store, None, dumps, Tables({}, {}), lambda: None)  # type: ignore[arg-type]
+    intake = RequestIntake(store, None, dumps, Tables({}, {}), {})  # type: ignore[arg-type]
     intake._poll()
     intake.serve(2, 1)
     intake.committed()

@@ -43,7 +43,7 @@ def cancel(dumps: DumpQueue, tables: Tables, dump: DumpState | None = None) -> N
 
 def request(dumps: DumpQueue, tables: Tables, position: int) -> None:
     """Ask for a dump of all tables; the newest manifest is at `position`."""
-    intake = RequestIntake(MemoryStore(), None, dumps, tables, lambda: None)  # type: ignore[arg-type]
+    intake = RequestIntake(MemoryStore(), None, dumps, tables, {})  # type: ignore[arg-type]
     intake._serve(DumpRequest(), 9, position)
 
 
@@ -169,7 +169,7 @@ def test_the_dump_of_a_released_table_sees_what_did_not_land_though_the_releasin
     (before,) = dumps.active_of(ITEMS)
     before.state = "running"
     tables.quarantine(QuarantineNotice(ITEMS, 5, "broken", "mend it"))
-    intake = RequestIntake(store, start.source, dumps, tables, lambda: None)
+    intake = RequestIntake(store, start.source, dumps, tables, {})
     for id_ in ("releasing", "later"):
         intake._serve(DumpRequest(id=id_, tables=[ITEMS]), 2, 70_000)
     _, releasing, later = dumps.active_of(ITEMS)

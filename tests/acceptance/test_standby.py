@@ -1,0 +1,93 @@
+"""Agents and their standbys: one is active at any time, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.support.installed import AT_WORK, Installation, Running
+from tests.support.lake import assert_landed
+from tests.support.servers.lossy_proxy import LossyProxy
+from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.waiting import wait_until
+
+LEASE_SECONDS = 3
+
+
+def works(agent: Running, times: int = 1, seconds: float = 30) -> None:
+    """Wait until the agent has been active this many times."""
+    agent.wait_until(lambda: len(AT_WORK.findall(agent.output)) >= times, f"active {times} times", seconds)
+
+
+def test_a_standby_takes_over_from_one_that_is_paused_asked_to_or_killed(shop: Installation) -> None:
+    with ShopWriter(shop.database, seed=11), shop.start("run", "--standby") as one:
+        works(one)
+        with shop.start("run", "--standby") as other:
+            other.wait_says("standing by: process")
+
+            one.process.send_signal(signal.SIGSTOP)
+            works(other, seconds=LEASE_SECONDS + 20)  # machines are slow; the rule is tested with a clock
+            wait_until(lambda: shop.newest.term == 2 and shop.newest.files, "the other commits", seconds=20)
+            one.process.send_signal(signal.SIGCONT)
+            one.wait_says("standing by: process")
+
+            done = shop.json("handover")
+            assert done["agent"].startswith(f"process {one.process.pid} on ")
+            works(one, times=2)
+            other.wait_until(lambda: other.output.count("standing by: process") == 2, "it stands by again")
+
+            one.kill()
+            works(other, times=2)
+            wait_until(lambda: shop.newest.term == 4 and shop.newest.files, "the other commits", seconds=20)
+            assert other.stop() == 0, other.output
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+    terms = [manifest.term for manifest in shop.history()]
+    assert terms == sorted(terms)
+    assert_landed(shop, *TABLES)
+
+
+@pytest.mark.only_postgres  # the lease knows no database
+def test_an_agent_that_loses_its_database_leaves_it_to_one_that_has_not(shop: Installation) -> None:
+    with ShopWriter(shop.database, seed=12), LossyProxy(shop.database.port) as proxy:
+        shop.configure(source={"url": shop.through(proxy.port)})
+        with shop.start("run", "--standby") as one:
+            works(one)
+            shop.configure()
+            with shop.start("run", "--standby") as other:
+                other.wait_says("standing by: process")
+                proxy.lead_to(1)
+                proxy.cut(1.0)
+                works(other)
+                proxy.lead_to(shop.database.port)
+                one.wait_says("standing by: process")
+                assert not one.ended
+                assert other.stop() == 0, other.output
+            works(one, times=2)
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+    shop.history()
+    assert_landed(shop, *TABLES)
+
+
+@pytest.mark.only_postgres  # requests know no database
+def test_a_handover_that_nobody_can_take_says_so_and_the_agent_goes_on(shop: Installation) -> None:
+    refused = shop.run("handover")
+    assert refused.returncode == 1
+    assert "no agent is active" in refused.stderr
+    with shop.agent() as agent:
+        shop.wait_dumped(agent)
+        refused = shop.run("handover")
+        assert refused.returncode == 1
+        assert "not started with --standby" in refused.stderr
+        assert "hint: start all agents with: run --standby" in refused.stderr
+    with shop.start("run", "--standby") as alone:
+        works(alone)
+        refused = shop.run("handover")
+        assert refused.returncode == 1
+        assert "no standby took over" in refused.stderr
+        works(alone, times=2)
+        number = shop.newest.number
+        shop.wait(alone, lambda m: m.number > number, "it goes on")
+        assert alone.stop() == 0, alone.output
