@@ -121,7 +121,7 @@ def _events(
     events = landing.events(files, schemas, layout.columns)
     if plan.again:
         again = landing.events(plan.again, schemas, layout.columns)
-        events = events.unionByName(again.where(f"(_cdc.epoch, _cdc.lsn) > ({plan.low[0]}, {plan.low[1]}L)"))
+        events = events.unionByName(again.where(_after(plan.low)))
     if plan.swept is not None and plan.straddles_sweep:
         events = events.where(~_before(plan.swept))
     return events
@@ -286,6 +286,10 @@ def _keys_before(frame: DataFrame, layout: Layout, position: Position) -> DataFr
 
 def _before(position: Position) -> Column:
     return F.expr(f"(_cdc.epoch, _cdc.lsn, _cdc.seq) < {position_literal(position)}")
+
+
+def _after(position: Position) -> Column:
+    return F.expr(f"(_cdc.epoch, _cdc.lsn, _cdc.seq) > {position_literal(position)}")
 
 
 def _at(position: Position) -> Column:

@@ -3,10 +3,12 @@
 Invariants:
 
 - All of the table's files in the manifests ``(after, upto]`` are read.
-- If chunks are among them, all that is positioned after the lowest of their low watermarks is read again,
-  including from manifests at or before `after`, so that an older chunk row does not bring back a row deleted
-  since. The same goes for log that has landed a second time. Chunks are read again as well as log: a deletion
-  or a value that no log tells overrules older log only if it is there. So a plan has all events after `low`.
+- If chunks are among them, all that is positioned after the lowest of them is read again, including from
+  manifests at or before `after`, so that an older chunk row does not bring back a row deleted since. The same
+  goes for log that has landed a second time. Chunks are read again as well as log: a deletion or a value that
+  no log tells overrules older log only if it is there. While the log is idle, all chunks have one low
+  watermark; those of a later dump overrule those of an earlier one, so they are read again too. So a plan has
+  all events after `low`, which is a whole position.
 - The last full dump that ends in ``(after, upto]`` requires a sweep: see `Sweep`. Nothing positioned before
   the dump counts: a row is either in the dump, or gone. So layouts from before it no longer matter. Late
   or repeated events from before an earlier dump are ignored as well: they would resurrect ghosts.
@@ -25,8 +27,11 @@ from typing import NamedTuple, Protocol
 
 from connector.errors import GapError, TableError
 from connector.landing.manifest import DumpState, FullDump, LandedFile, Manifest, TableState
-from connector.position import Position
+from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableName, TableSchema
+
+NOTHING = Position(0, 0, 0)
+"""Before all events."""
 
 
 class Manifests(Protocol):
@@ -52,8 +57,8 @@ class Sweep:
 class TablePlan:
     """What to read to bring a table from manifest `after` to manifest `upto`.
 
-    `files`: those not read yet. `again`: files of which only the events after `low` (epoch, LSN) count: those
-    to read again, and those that have old events besides new ones.
+    `files`: those not read yet. `again`: files of which only the events after `low` count: those to read
+    again, and those that have old events besides new ones.
     `swept`: of all files, only events from this position on count; None: all.
     `altered`: the layout changed. `dumping`: a full dump is running at `upto`, and not paused.
     `full_dumps`: their ids.
@@ -65,7 +70,7 @@ class TablePlan:
     state: TableState
     files: tuple[LandedFile, ...]
     again: tuple[LandedFile, ...]
-    low: tuple[int, int]
+    low: Position
     swept: Position | None
     sweeps: tuple[Sweep, ...]
     altered: bool
@@ -164,21 +169,25 @@ def plan_table(
     fresh = [file for manifest in news for file in landed.files(manifest) if file not in resumed.files]
     chunks = [file for file in fresh if file.kind == "chunk"]
     log = [file for file in fresh if file.kind == "log"]
+    dumps = [dump for manifest in news for dump in manifest.dumps_of(table)]
     sweep = _last_sweep(table, news, manifests)
     earlier = _last_full(table, manifests.get(after)) if after else None
     before = earlier.position if earlier else None
     swept = max((p for p in (before, sweep.position if sweep else None) if p is not None), default=None)
     files = _not_swept([*log, *chunks], swept)
-    lows = [_low_watermark(file) for file in files if file.kind == "chunk"]
+    lows = [_position_of_rows(file) for file in files if file.kind == "chunk"]
     if past_hole is not None:
-        lows.append((past_hole.epoch, past_hole.low))
+        lows.append(past_hole.position)
     if after:
         known = manifests.get(after)
-        lows += [_just_before(f) for f in log if _just_before(f) < (known.epoch, known.position)]
+        lows += [_just_before(*f.first[:2]) for f in log if f.first[:2] <= (known.epoch, known.position)]
     if _after(resumed.read, resumed.files):
         lows.append(resumed.read)
-    low = max(min(lows, default=(0, 0)), (before.epoch, before.lsn) if before is not None else (0, 0))
-    again = [*_landed_after(landed, manifests, after, low), *_after(low, resumed.files)] if lows else []
+    low = max(min(lows, default=NOTHING), before or NOTHING)
+    again: list[LandedFile] = []
+    if lows:
+        since = _since(low, filter(None, [*dumps, earlier]))
+        again = [*_landed_after(landed, manifests, after, low, since), *_after(low, resumed.files)]
     return TablePlan(
         table=table,
         after=after,
@@ -191,7 +200,7 @@ def plan_table(
         sweeps=(sweep,) if sweep else (),
         altered=any(n.table == table and n.kind == "schema" for m in news for n in m.notices),
         dumping=any(d.runs_full for d in news[-1].dumps_of(table)),
-        full_dumps=frozenset(d.id for m in news for d in m.dumps_of(table) if d.kind == "full"),
+        full_dumps=frozenset(dump.id for dump in dumps if dump.kind == "full"),
     )
 
 
@@ -209,19 +218,20 @@ def plan_past_holes(table: TableName, manifests: Manifests, after: int, upto: in
         return plan_table(table, manifests, dump.started_in - 1, upto, dump)
 
 
-def _low_watermark(chunk: LandedFile) -> tuple[int, int]:
-    """Return epoch and LSN of a chunk's low watermark."""
+def _position_of_rows(chunk: LandedFile) -> Position:
+    """Return the position of a chunk's rows: its low watermark, and its dump's number."""
     if chunk.low is None:
         raise TableError(
             chunk.table,
             "a chunk has no low watermark",
             hint="deltatide did not write it; dump the table in full",
         )
-    return chunk.first.epoch, chunk.low
+    return chunk.first
 
 
-def _just_before(log: LandedFile) -> tuple[int, int]:
-    return log.first.epoch, log.first.lsn - 1
+def _just_before(epoch: int, lsn: int) -> Position:
+    """Return a position before a transaction's first event, and after all that precedes the transaction."""
+    return Position(epoch, lsn, -1)
 
 
 class _Landed:
@@ -253,12 +263,12 @@ class _Landed:
 class _Resumed(NamedTuple):
     """What the log of the block that a plan begins within was compacted to: one table's `files`.
 
-    `read`: epoch and LSN of the last log event in it that landed by then. They may have been merged already,
-    and nothing says which chunks have overruled them since. A manifest's position would not do: on MySQL the
-    next transaction begins there.
+    `read`: just after the last transaction in it that landed by then. Log up to there may have been merged
+    already, and nothing says which chunks have overruled it since. A manifest's position would not do: on
+    MySQL the next transaction begins there.
     """
 
-    read: tuple[int, int] = (0, 0)
+    read: Position = NOTHING
     files: Sequence[LandedFile] = ()
 
     @classmethod
@@ -268,20 +278,36 @@ class _Resumed(NamedTuple):
         if block is None or table not in block.tables:
             return cls()
         landed = (file for n in range(block.first, after + 1) for file in manifests.get(n).files_of(table))
-        read = max(((f.last.epoch, f.last.lsn) for f in landed if f.kind == "log"), default=None)
-        return cls() if read is None else cls(read, block.tables[table].files)
+        last = max((f.last for f in landed if f.kind == "log"), default=None)
+        return (
+            cls() if last is None else cls(_just_before(last.epoch, last.lsn + 1), block.tables[table].files)
+        )
 
 
-def _after(low: tuple[int, int], files: Iterable[LandedFile]) -> list[LandedFile]:
-    return [file for file in files if (file.last.epoch, file.last.lsn) > low]
+def _after(low: Position, files: Iterable[LandedFile]) -> list[LandedFile]:
+    return [file for file in files if file.last > low]
 
 
-def _landed_after(landed: _Landed, manifests: Manifests, upto: int, low: tuple[int, int]) -> list[LandedFile]:
-    """List the files with events after `low` in the manifests up to `upto`, in order."""
+def _since(low: Position, dumps: Iterable[DumpState | FullDump]) -> int:
+    """Return the first manifest that may hold chunks of dumps that were queued after the one `low` is of.
+
+    Dumps are numbered as they are queued. 1 if `low` is of none: log may have landed with any manifest.
+    """
+    return min((d.started_in for d in dumps if CHUNK_SEQ + d.number == low.seq), default=1)
+
+
+def _landed_after(
+    landed: _Landed, manifests: Manifests, upto: int, low: Position, since: int
+) -> list[LandedFile]:
+    """List the files with events after `low` in the manifests up to `upto`, in order.
+
+    Of the manifests at that very position, which are many if the log is idle, those from `since` on count.
+    """
     found: list[LandedFile] = []
     for number in range(upto, 0, -1):
         manifest = manifests.get(number)
-        if (manifest.epoch, manifest.position) <= low:
+        at = (manifest.epoch, manifest.position)
+        if at < low[:2] or (at == low[:2] and number < since):
             break
         found = _after(low, landed.files(manifest)) + found
     return found

@@ -10,7 +10,9 @@ What is needed of a landing zone, all manifests from one number on:
 them makes it read log again, down to the chunk's low watermark. Its dump was running at F, or began later; so
 the chunk was opened after manifest ``started_in - 1``, call it B, and its low watermark is at least B's
 position, or that of the oldest commit that was not visible yet at B. The merge reads manifests backward to
-the first one that is not after it. A full dump's sweep reads its chunks: manifests from `started_in` on.
+the first one that is not after it; of those at that very position, it passes over B and those before B, as
+only dumps that are queued later can have chunks there that count. A full dump's sweep reads its chunks:
+manifests from `started_in` on.
 
 **Blocks.** Manifests are removed by whole blocks (`connector.landing.format.block_of`): all are kept from the
 last one of a block on. A merge from within a block that was compacted reads all of that block's log again, so

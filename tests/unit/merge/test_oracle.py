@@ -143,7 +143,7 @@ def raised(landed: Landed, file: LandedFile) -> LandedFile:
 def read(landed: Landed, planned: TablePlan) -> list[Event]:
     new = [event for file in planned.files for event in landed.events[file.path]]
     again = [event for file in planned.again for event in landed.events[file.path]]
-    events = new + [event for event in again if (event.epoch, event.lsn) > planned.low]
+    events = new + [event for event in again if event.position > planned.low]
     return [event for event in events if planned.swept is None or event.position >= planned.swept]
 
 

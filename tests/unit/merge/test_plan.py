@@ -83,11 +83,15 @@ def test_log_from_before_a_full_dump_is_not_read_again_for_a_chunk_that_comes_af
     fresh = landed.chunk(NARROW, Chunk(28, 38, [{"id": 2, "a": 2}], dump=3))
     landed.commit(50, [late, fresh])
     plan = plan_table(T, landed, 1, 3)
-    assert (plan.files, plan.again, plan.low) == ((fresh,), (astride,), (1, 28))
+    assert (plan.files, plan.again, plan.low) == ((fresh,), (astride,), fresh.first)
     twice = landed.log(NARROW, [event(18, key=9), event(30)])
     landed.commit(60, [twice])
     plan = plan_table(T, landed, 3, 4)
-    assert (plan.files, plan.low, plan.straddles_sweep) == ((twice,), (1, 25), True)
+    assert (plan.files, plan.low, plan.straddles_sweep) == (
+        (twice,),
+        Position.of_chunk(1, 25, dump_number=2),
+        True,
+    )
     assert plan.swept is not None
     assert Position(1, 18, 0) < plan.swept < Position(1, 30, 0)
 
@@ -132,7 +136,7 @@ def test_what_lacks_old_manifests_begins_at_the_last_full_dump() -> None:
     whole = plan_table(T, landed, 0, 5)
     for plan in torn:
         assert plan.after == 3
-        assert (plan.again, plan.low) == ((before,), (1, 26))
+        assert (plan.again, plan.low) == ((before,), Position.of_chunk(1, 26, dump_number=2))
         assert (sorted(f.path for f in plan.all), plan.sweeps) == (
             sorted(f.path for f in whole.all),
             whole.sweeps,
@@ -153,7 +157,25 @@ def test_past_a_hole_all_log_since_the_dumps_low_watermark_is_read_though_its_ch
     with pytest.raises(GapError):
         plan_past_holes(T, landed, 0, 5)
     plan = plan_past_holes(T, landed, 0, 6)
-    assert ([file.first.lsn for file in plan.again], plan.low) == ([75], (1, 72))
+    assert [file.first.lsn for file in plan.again] == [75]
+    assert plan.low == Position.of_chunk(1, 72, dump_number=2)
+
+
+def test_while_the_log_is_idle_no_manifest_is_read_again_from_before_a_chunks_dump_was_queued() -> None:
+    """None of them can hold a chunk of a later dump; those from then on may."""
+    landed = Torn()
+    landed.table(NARROW)
+    landed.commit(40, [landed.log(NARROW, [event(35)])])
+    for _ in range(10):
+        landed.commit(40)
+    for number in (7, 8):
+        landed.missing_dump(T, number)
+    later, keyed = (landed.chunk(NARROW, Chunk(40, 41, [], [{"id": 1}], dump=n)) for n in (7, 8))
+    landed.commit(40, [keyed])
+    landed.commit(40, [later])
+    landed.lost = tuple(range(1, 11))
+    plan = plan_table(T, landed, 12, 13)
+    assert (plan.files, plan.again, plan.low) == ((later,), (keyed,), later.first)
 
 
 def test_the_log_since_the_lowest_chunk_is_kept_though_the_dump_ended_later() -> None:

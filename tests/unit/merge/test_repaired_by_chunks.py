@@ -118,3 +118,23 @@ def test_log_that_is_read_again_is_overruled_by_the_chunks_that_overruled_it(aga
     plan = zone.merge(6)
     assert [file.kind for file in plan.again] == ["log", "chunk"]
     assert "k5" not in zone.rows
+
+
+@pytest.mark.parametrize("low", [54, 55])
+@pytest.mark.parametrize("merged_between", [False, True])
+def test_a_chunk_that_comes_late_is_overruled_by_those_of_a_later_dump_though_the_log_was_idle(
+    merged_between: bool, low: int
+) -> None:
+    """Before row 4 is deleted and row 5 changed, unlogged, a chunk of both is read, and is long on its way.
+
+    An update of row 5 that lacks the column takes it from the later of the two chunks.
+    """
+    zone = Zone(soft=False)
+    zone.commit(Chunk(55, 56, [row(5, "new")], [{"h": 1, "k": "k4"}], dump=8))
+    if merged_between:
+        zone.merge(0)
+    zone.commit(Chunk(low, 56, [row(n) for n in range(1, 6)], dump=7))
+    update = Event("update", 80, 0, {**row(5), "a": 99}, ("b",))
+    zone.landed.commit(80, [zone.landed.log(SCHEMA, [update])])
+    zone.merge(6 if merged_between else 0)
+    assert zone.rows == {"k1": "old", "k2": "old", "k3": "old", "k5": "new"}
