@@ -9,6 +9,10 @@ Invariants:
   before the change, the floor is after its end: its events may be older in effect.
 - A fingerprint is remembered in the manifest that queues the dump it asks for.
 - A dump rests on a fingerprint: without one, what changes unlogged meanwhile would go unseen.
+- Log of a table that the log has only just begun to carry may lack what transactions wrote that were running
+  then. Which tables these are is remembered (`Tables.joined`) until a check has seen them, which leads to
+  dumps: an attempt to open the log may fail before that, and the next one finds them in it. A table that has
+  neither a fingerprint nor a dump that has begun is taken for one of them.
 """
 
 from __future__ import annotations
@@ -46,16 +50,21 @@ def start_capturing(
     To be called after `ensure_log_continues`. Returns the position of its catalog check. Durable on return:
     the manifest with what was queued, if anything was.
     """
-    prepared = source.prepare()
+    prepared = prepare(source, tables)
     listed = checked_tables(source, names) if names else TableListing([], [])
     for schema in listed.schemas:
         lander.ensure_schema(schema)
-    catalog_snapshot = queue_initial_and_repair_dumps(
-        source, manifest_history, tables, dumps, listed, prepared, config
-    )
+    catalog_snapshot = queue_initial_and_repair_dumps(source, manifest_history, tables, dumps, listed, config)
     if tables.notices or dumps.news:
         commit_queued(manifest_history, tables, dumps, prepared)
     return catalog_snapshot.position
+
+
+def prepare(source: Source, tables: Tables) -> PreparedSource:
+    """Let the log carry all tables, and remember those that it lacked."""
+    prepared = source.prepare()
+    tables.joined.update(prepared.added)
+    return prepared
 
 
 def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName]) -> None:
@@ -101,7 +110,6 @@ def queue_initial_and_repair_dumps(
     tables: Tables,
     dumps: DumpQueue,
     listed: TableListing,
-    prepared: PreparedSource,
     config: Config,
 ) -> CatalogSnapshot:
     """Queue dumps of new tables, and of those that changed without row events.
@@ -121,19 +129,20 @@ def queue_initial_and_repair_dumps(
     for problem in listed.unfit:
         tables.quarantine_unfit(problem, catalog_snapshot.position)
     _quarantine_busy(tables, catalog_snapshot)
-    undumped = _awaiting_publication(tables, prepared)
+    undumped = _awaiting_publication(tables)
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     new = [s for s in listed.schemas if tables.lacks_layout(s.table) and s.table not in passed_over]
     barrier = source.take_xid_barrier() if undumped or new else None
     unbegun = {
-        d.table for n in undumped for d in dumps.active_of(n) if (d.kind, d.state) == ("full", "waiting")
+        name
+        for name in undumped
+        if not _only_dump_has_begun(dumps, name) and dumps.require(name, catalog_snapshot.position, barrier)
     }
-    for name in unbegun:
-        dumps.require(name, catalog_snapshot.position, barrier)
-    added = [name for name in prepared.added if name not in unbegun]
+    added = tables.joined - unbegun
     repair_unlogged(
         source, tables, dumps, catalog_snapshot, manifest_history.next_number, config, added=added
     )
+    tables.joined -= catalog_snapshot.tables.keys()
     for schema in new:
         name, floor = schema.table, catalog_snapshot.position
         tables.add(schema)
@@ -146,10 +155,15 @@ def queue_initial_and_repair_dumps(
     return catalog_snapshot
 
 
-def _awaiting_publication(tables: Tables, prepared: PreparedSource) -> set[TableName]:
+def _only_dump_has_begun(dumps: DumpQueue, table: TableName) -> bool:
+    """Return whether a table has a full dump that has begun, and none that waits to begin."""
+    return {dump.state for dump in dumps.active_of(table) if dump.kind == "full"} == {"running"}
+
+
+def _awaiting_publication(tables: Tables) -> set[TableName]:
     """Return the tables whose first dump must not begin before the log is certain to have them.
 
-    Those that were added to it now, and those without a fingerprint: they were released, and may have been
+    Those that were added to it lately, and those without a fingerprint: they were released, and may have been
     added by an earlier attempt that did not get this far.
     """
     return {
@@ -157,7 +171,7 @@ def _awaiting_publication(tables: Tables, prepared: PreparedSource) -> set[Table
         for name, state in tables.states.items()
         if state.state == "captured"
         and not state.dumped
-        and (name in prepared.added or state.fingerprint is None)
+        and (name in tables.joined or state.fingerprint is None)
     }
 
 

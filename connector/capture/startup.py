@@ -23,6 +23,7 @@ from typing import Any
 
 from connector.capture.catalog_changes import (
     commit_queued,
+    prepare,
     quarantine_unfit,
     queue_initial_and_repair_dumps,
     stop_capturing,
@@ -77,10 +78,10 @@ def begin_or_resume(
     tables, dumps = _resume(newest, lander, listed, config)
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
     ensure_log_continues(source, manifest_history, tables, dumps, config)
-    prepared = source.prepare()
+    prepared = prepare(source, tables)
     for schema in listed.schemas:
         lander.ensure_schema(schema)
-    queue_initial_and_repair_dumps(source, manifest_history, tables, dumps, listed, prepared, config)
+    queue_initial_and_repair_dumps(source, manifest_history, tables, dumps, listed, config)
     commit_queued(manifest_history, tables, dumps, prepared)
     log.info("resuming after manifest %s at %s", newest.number, newest.position_text)
     return tables, dumps

@@ -37,11 +37,15 @@ class Repair:
 
 @dataclass
 class Tables:
-    """All captured tables of a source. Used only by the capture loop's thread, except for `key`."""
+    """All captured tables of a source. Used only by the capture loop's thread, except for `key`.
+
+    `joined`: those that the log did not carry until lately, and that no check of the catalog has seen since.
+    """
 
     states: dict[TableName, TableState]
     schemas: dict[TableName, TableSchema]
     notices: list[Notice] = field(default_factory=list)
+    joined: set[TableName] = field(default_factory=set)
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
     _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
 

@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 
 from connector.capture.catalog_changes import repair_unlogged
+from connector.capture.dump_queue import DumpQueue
+from connector.capture.tables import Tables
 from connector.errors import TransientError
 from connector.schema import TableName
+from connector.source import CatalogSnapshot
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_source import MemorySource
 from connector.testing.memory_store import MemoryStore
@@ -60,6 +63,54 @@ def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_
     database.idle()
     checked_at = start.start_capturing(tables, dumps)
     assert dumps.active_of(ITEMS)[-1].floor == checked_at > 1
+
+
+@pytest.mark.parametrize("dump", ["cancelled", "running"])
+def test_a_table_that_a_failed_attempt_added_to_the_log_is_dumped_behind_that_whatever_became_of_its_dump(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, dump: str
+) -> None:
+    """The log lacks what transactions wrote to it that were running when it was added."""
+    start = Start(database, store)
+    tables, dumps = start.open()
+    released(database, tables, dumps, dump)
+    start.source.fail("check_catalog")
+    with pytest.raises(TransientError):
+        start.start_capturing(tables, dumps)
+    with monkeypatch.context() as patch:  # or a RENAME hides the table
+        patch.setattr(start.source, "check_catalog", lambda _known: CatalogSnapshot({}, 1, frozenset(), {}))
+        start.start_capturing(tables, dumps)
+    database.idle()
+    checked_at = start.start_capturing(tables, dumps)
+    (repair,) = dumps.active_of(ITEMS)
+    assert (repair.reason, repair.state, repair.floor) == ("repair", "waiting", checked_at)
+    start.start_capturing(tables, dumps)
+    assert dumps.active_of(ITEMS) == [repair]
+
+
+def test_a_table_that_was_added_to_the_log_right_before_a_crash_needs_a_dump_from_behind_that(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    released(database, tables, dumps, "cancelled")
+    start.source.prepare()  # and nothing remembers that
+    database.idle()
+    checked_at = start.start_capturing(tables, dumps)
+    assert dumps.needs.by_table[ITEMS].floor == checked_at
+    assert dumps.add(ITEMS, manifest=9).floor == checked_at
+
+
+def released(database: MemoryDatabase, tables: Tables, dumps: DumpQueue, dump: str) -> None:
+    """Release a table that the log lacks; the dump of it that this asked for has begun, or is cancelled."""
+    layout = database.schema(ITEMS)
+    assert layout is not None
+    database.drop_table(str(ITEMS))
+    database.create_table(str(ITEMS), layout.key, {column.name: column.type for column in layout.columns})
+    tables.update(ITEMS, fingerprint=None)
+    (state,) = dumps.active_of(ITEMS)
+    state.state = "running"
+    if dump == "cancelled":
+        dumps.end(state, "cancelled")
 
 
 def test_a_table_that_others_keep_locked_keeps_no_other_from_being_captured_and_is_taken_up_later(
