@@ -26,6 +26,7 @@ from connector.capture.tables import HINT, key_changed
 from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.landing.event_batch import CdcColumns, QuarantineNotice, assemble
 from connector.landing.format import DELETE, DUMP
+from connector.landing.manifest import DumpState
 from connector.position import Position
 from connector.schema import TableName
 from connector.source import Chunk, ChunkRows, KeyRange, Source, TableReader
@@ -64,7 +65,7 @@ class DumpWorkers:
         key_of: Callable[[TableName], tuple[str, ...]],
     ) -> None:
         self.failure: BaseException | None = None
-        self.quarantined: deque[TableError] = deque()
+        self.quarantined: deque[tuple[DumpState, TableError]] = deque()
         self._source, self._dumps, self._lander, self._key_of = source, dumps, lander, key_of
         self._stopping = threading.Event()
         self._reported: set[str] = set()
@@ -89,8 +90,12 @@ class DumpWorkers:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def take_quarantined(self, position: int) -> list[QuarantineNotice]:
-        """Hand over the tables that could not be read, as quarantined from a position on."""
-        errors = [self.quarantined.popleft() for _ in range(len(self.quarantined))]
+        """Hand over the tables that could not be read, as quarantined from a position on.
+
+        A dump that has ended by now says nothing of its table, which may have been released since.
+        """
+        found = [self.quarantined.popleft() for _ in range(len(self.quarantined))]
+        errors = [error for dump, error in found if dump.active]
         return [QuarantineNotice(e.table, position, e.reason, e.hint or HINT) for e in errors]
 
     def _run(self) -> None:
@@ -133,7 +138,7 @@ class DumpWorkers:
         if isinstance(error, RequestError) and dump.reason != "request" and dump.kind == "full":
             error = TableError(dump.table, f"its dump failed: {error}")
         if isinstance(error, TableError):
-            self.quarantined.append(error)
+            self.quarantined.append((dump, error))
             self._dumps.give_back(task, REST_SECONDS)
             return
         if dump.reason != "request" and dump.active:

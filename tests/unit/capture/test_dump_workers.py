@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from connector.capture import dump_workers
+from connector.capture.catalog_changes import end_dumps_of_quarantined
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.dump_workers import DumpWorkers
 from connector.capture.tables import Tables
@@ -39,6 +40,24 @@ def test_a_dump_that_quarantines_its_table_stays_active_until_the_quarantine_is_
         assert dumps.next_task(0) is None, "it rests meanwhile"
         (found,) = workers.take_quarantined(7)
         assert (found.table, found.lsn) == (SCHEMA.table, 7)
+
+
+def test_another_worker_that_fails_later_does_not_quarantine_the_table_again_once_it_is_released() -> None:
+    tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
+    tables.add(SCHEMA)
+    workers = workers_of(dumps, tables)
+    dump = dumps.add(SCHEMA.table, manifest=1)
+    task = dumps.next_task(0)
+    assert task is not None
+    workers._fail(task, TableError(SCHEMA.table, "its key changed"))
+    (found,) = workers.take_quarantined(7)
+    tables.quarantine(found)
+    end_dumps_of_quarantined(tables, dumps)
+    workers._fail(task, TableError(SCHEMA.table, "its key changed"))
+    tables.release(SCHEMA.table, SCHEMA)
+    dumps.add(SCHEMA.table, manifest=2)
+    assert not dump.active
+    assert workers.take_quarantined(8) == []
 
 
 def test_a_dump_that_fails_for_now_again_and_again_lets_others_have_their_turn(
