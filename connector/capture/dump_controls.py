@@ -17,7 +17,7 @@ began later, even if another full dump of the table is under way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.tables import Tables
@@ -41,12 +41,28 @@ def carry_out(request: ControlRequest, dumps: DumpQueue, tables: Tables) -> None
             _cancel(dump, request, dumps, tables)
     else:
         _pause(chosen, dumps, request)
-    with dumps.changing() as schedule:
-        taken = [*schedule.control.taken, TakenRequest(id=request.id, digest=request.digest)]
-        schedule.control = schedule.control.model_copy(update={"taken": taken})
+    _note_taken(request, dumps)
     said = _said(request)
     log.info("request %s: %s", request.id, said)
     tables.notice(chosen[0].table if len(chosen) == 1 else None, "dump", said)
+
+
+def overtaken_by(request: ControlRequest, earlier: Iterable[ControlRequest]) -> list[ControlRequest]:
+    """List what waits to pause or resume one dump, if this later request does that to all of them."""
+    kinds = ("pause", "resume")
+    return [e for e in earlier if request.all and e.kind in kinds] if request.kind in kinds else []
+
+
+def pass_over(request: ControlRequest, later: ControlRequest, dumps: DumpQueue) -> None:
+    """Let a request never take effect, since it is overtaken by a later one."""
+    _note_taken(request, dumps)
+    log.info("request %s: overtaken by %s, %s", request.id, later.id, _said(later))
+
+
+def _note_taken(request: ControlRequest, dumps: DumpQueue) -> None:
+    with dumps.changing() as schedule:
+        taken = [*schedule.control.taken, TakenRequest(id=request.id, digest=request.digest)]
+        schedule.control = schedule.control.model_copy(update={"taken": taken})
 
 
 def was_carried_out(request: ControlRequest, dumps: DumpQueue) -> bool:

@@ -9,8 +9,9 @@ was rejected. What a crash leaves, and what is sent twice, is seen again, and ru
 newest manifest knows by id and content is only removed; any other is taken, whatever its name. No request
 ends the agent: one that can't be read is rejected, one that can't be removed is skipped from then on. Nor do
 many requests: they are read in small batches, and dumps wait in the landing zone while much is queued. What
-controls dumps does not wait behind them, except for the request of the dump that it names. What has taken
-effect is named by the manifests until its object is gone; no more than `MOST_TAKEN` are.
+controls dumps does not wait behind them, except for the request of the dump that it names. Of controls the
+last word counts, whichever waits. What has taken effect, or no longer may, is named by the manifests until
+its object is gone; controls wait while `MOST_TAKEN` are.
 """
 
 from __future__ import annotations
@@ -19,9 +20,17 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from connector.background import BackgroundThread
-from connector.capture.dump_controls import carry_out, forget_removed, unfinished, was_carried_out
+from connector.capture.dump_controls import (
+    carry_out,
+    forget_removed,
+    overtaken_by,
+    pass_over,
+    unfinished,
+    was_carried_out,
+)
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.tables import Tables
 from connector.errors import OperatorError, RequestError, TransientError
@@ -109,10 +118,11 @@ class RequestIntake(BackgroundThread):
         """
         waiting = self._take_fetched()
         try:
-            for request_id, request in _named_first(waiting):
+            for request_id, request in _in_turn(waiting).items():
                 if self._was_taken(request):
                     self._note_sent_twice(waiting.pop(request_id))
                 elif not self._must_wait(request, waiting):
+                    self._pass_over_earlier(request, waiting)
                     rejected = self._serve_or_reject(request, next_number, position)
                     self._served[request_id] = Outcome(waiting.pop(request_id), rejected)
         finally:
@@ -150,6 +160,17 @@ class RequestIntake(BackgroundThread):
             return True
         asked = isinstance(waiting.get(request.dump or ""), DumpRequest) or request.dump in self._passed_over
         return asked and not unfinished(request.dump, self._dumps.states)
+
+    def _pass_over_earlier(
+        self, request: Request | Malformed, waiting: dict[str, Request | Malformed]
+    ) -> None:
+        """Let no control that waits for its dump undo this later one."""
+        if isinstance(request, ControlRequest):
+            before = takewhile(lambda each: each is not request, waiting.values())
+            controls = [each for each in before if isinstance(each, ControlRequest)]
+            for overtaken in overtaken_by(request, controls):
+                pass_over(overtaken, request, self._dumps)
+                self._served[overtaken.id] = Outcome(waiting.pop(overtaken.id))
 
     def _was_taken(self, request: Request | Malformed) -> bool:
         if isinstance(request, ControlRequest):
@@ -302,11 +323,15 @@ class RequestIntake(BackgroundThread):
                 self._fetched.pop(request_id, None)
 
 
-def _named_first(
-    requests: Mapping[str, Request | Malformed],
-) -> list[tuple[str, Request | Malformed]]:
-    """Order requests: those for dumps that a control names come first, so that it applies to their dumps."""
-    named = {request.dump for request in requests.values() if isinstance(request, ControlRequest)}
-    return sorted(
-        requests.items(), key=lambda item: not (item[0] in named and isinstance(item[1], DumpRequest))
-    )
+def _in_turn(requests: Mapping[str, Request | Malformed]) -> dict[str, Request | Malformed]:
+    """Order requests: a dump that comes after a control which names it is moved to right before that.
+
+    Its id was chosen, and does not tell when it was asked for.
+    """
+    in_turn: dict[str, Request | Malformed] = {}
+    for request_id, request in requests.items():
+        named = requests.get(request.dump or "") if isinstance(request, ControlRequest) else None
+        if isinstance(named, DumpRequest):
+            in_turn.setdefault(named.id, named)
+        in_turn.setdefault(request_id, request)
+    return in_turn

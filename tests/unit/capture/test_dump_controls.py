@@ -11,9 +11,10 @@ from connector.capture.dump_queue import DumpQueue
 from connector.capture.request_intake import RequestIntake
 from connector.capture.tables import Tables
 from connector.errors import OperatorError, RequestError
-from connector.landing.manifest import Manifest
+from connector.landing.manifest import Manifest, TableState
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import ControlRequest, DumpRequest, discard, pending_ids, submit
+from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
 from tests.support.agents import Agent, Killed, dump_of, insert
@@ -22,6 +23,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 
+T = TableName.parse("public.items")
 SLOW = {"chunk_rows": 1, "delay_seconds": 0.05, "workers": 1}
 
 
@@ -221,6 +223,69 @@ def test_a_cancel_reaches_a_dump_that_is_still_a_request(
         manifest = agent.wait(lambda m: (d := dump_of(m, "nightly")) and not d.active, "it ends")
         gone(store)
     assert dump_of(manifest, "nightly").state == "cancelled"
+
+
+def polled(store: MemoryStore, dumps: DumpQueue, *requests: DumpRequest | ControlRequest) -> RequestIntake:
+    """Serve requests that one poll has found."""
+    tables = Tables({T: TableState(schema_id="x", key=["id"], dumped=True)}, {})
+    nothing: Any = None
+    intake = RequestIntake(store, nothing, dumps, tables, lambda: None)
+    for request in requests:
+        submit(store, request)
+    intake._poll()
+    intake.serve(2, 1)
+    return intake
+
+
+def asked(text: str) -> DumpRequest | ControlRequest:
+    """A request by its id, what it asks for, and of which dump; of all without that."""
+    id_, kind, *dump = text.split()
+    if kind == "dump":
+        return DumpRequest(id=id_, tables=[T])
+    which: dict[str, Any] = {"dump": dump[0]} if dump else {"all": True}
+    return ControlRequest(id=id_, kind=kind, **which)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        (["1 cancel", "2 dump", "3 pause 2"], ("waiting", True)),
+        (["1 cancel", "2 pause nightly", "nightly dump"], ("waiting", True)),
+        (["1 pause", "2 dump", "3 resume 2"], ("waiting", False)),
+        (["1 pause nightly", "2 resume", "nightly dump"], ("waiting", False)),
+        (["1 pause nightly", "2 cancel", "nightly dump"], ("cancelled", False)),
+    ],
+)
+def test_of_requests_that_are_seen_together_the_last_word_counts(
+    store: MemoryStore, requests: list[str], expected: tuple[str, bool]
+) -> None:
+    """An id that was chosen does not tell when the dump was asked for, but before what names it."""
+    dumps = DumpQueue([], epoch=1)
+    polled(store, dumps, *map(asked, requests))
+    (state,) = dumps.states
+    assert (state.state, state.paused) == expected
+
+
+def test_a_control_that_waits_for_its_dump_does_not_undo_a_later_one_of_all(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if the agent dies before its object is removed."""
+    monkeypatch.setattr("connector.capture.dump_queue.MOST_ACTIVE", 1)
+    dumps = DumpQueue([], epoch=1)
+    first = dumps.add(T, manifest=1)
+    asked = DumpRequest(id="1", tables=[T])
+    pause, resume = (
+        ControlRequest(id="2", kind="pause", dump="1"),
+        ControlRequest(id="3", kind="resume", all=True),
+    )
+    intake = polled(store, dumps, asked, pause, resume)
+    dumps.end(first, "cancelled")
+    again = polled(store, dumps)
+    assert [(d.id, d.paused) for d in dumps.states if d.active] == [("1", False)]
+    for each in (intake, again):
+        each.committed()
+        each._remove_done()
+    assert pending_ids(store) == set()
 
 
 def test_controls_that_can_not_be_removed_do_not_grow_the_manifest_without_bound(
