@@ -32,9 +32,6 @@ FEW_CHUNKS = 20
 RATE_SECONDS = 60.0
 """Progress is shown as the mean over about this long."""
 
-MOST_RESTS = 64
-"""How many of the latest rests are remembered: each worker rests once at a time, and there are no more."""
-
 FOREVER = float("inf")
 
 
@@ -65,7 +62,7 @@ class DumpSchedule:
         self.held_back: str | None = None
         self._clock = clock
         self._out: Counter[str] = Counter()
-        self._worker_rests: deque[tuple[float, DumpState]] = deque(maxlen=MOST_RESTS)
+        self._worker_rests: list[tuple[float, DumpState]] = []
         self._dump_rests: dict[str, float] = {}
         self._owed: dict[str | None, _RowDebt] = {}
         self._turns: dict[str, int] = {}
@@ -138,9 +135,17 @@ class DumpSchedule:
             self._dump_rests[dump.id] = self._clock() + rest_seconds
 
     def read(self, dump: DumpState, rows: int) -> None:
-        """Count a chunk that was read, which ends a task: its worker rests, its rows are owed."""
+        """Count a chunk that was read, which ends a task: its worker rests, its rows are owed.
+
+        Rests that have ended are forgotten; a dump never has more under way than workers.
+        """
         now = self._clock()
         self.take_back(dump)
+        self._worker_rests = [
+            (ended, rests_after)
+            for ended, rests_after in self._worker_rests
+            if ended + self.settings(rests_after).delay_seconds > now
+        ]
         if self.settings(dump).delay_seconds:
             self._worker_rests.append((now, dump))
         for whose in (None, dump.id) if dump.active else (None,):

@@ -115,6 +115,20 @@ def test_a_worker_pauses_after_a_chunk_and_a_shorter_delay_ends_the_pause(clock:
     assert step(dumps) == "t"
 
 
+def test_a_long_delay_of_one_dump_holds_however_many_chunks_of_others_are_read_meanwhile(
+    clock: Clock,
+) -> None:
+    dumps = queue_of(clock, workers=2)
+    for table, seconds in (("slow", 3600), ("quick", 0.01)):
+        dump = add(dumps, table, kind="keys", keys=[[str(n)] for n in range(90_000)])
+        dump.settings = DumpSettings(delay_seconds=seconds, workers=1)
+    read = []
+    while clock.now < 1100:
+        read.append(step(dumps))
+        clock.now += 1
+    assert (read.count("slow"), read.count("quick")) == (1, 90)
+
+
 def test_rows_per_second_holds_over_chunks_and_a_higher_rate_ends_the_wait(clock: Clock) -> None:
     dumps = queue_of(clock, workers=2, rows_per_second=100)
     dump = add(dumps, "t", kind="keys", keys=[[str(n)] for n in range(30_000)])
