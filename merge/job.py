@@ -409,10 +409,10 @@ class _MergeRun:
 
     def _may_request_again(self, frontier: Frontier, target: Target) -> bool:
         """Return whether rows that have waited for a column since the frontier must be requested again."""
-        dumps = (dump for dump in self.manifest.dumps if dump.table == target.table and dump.active)
-        answered = not any(dump.runs_full or dump.reason == "missing" for dump in dumps)
+        asked = any(d.active and d.reason == "missing" for d in self.manifest.dumps_of(target.table))
+        coming = asked or self.manifest.brings_all_rows(target.table)
         captured = self.manifest.tables[target.table].state == "captured"  # else it needs a full dump anyway
-        return bool(frontier.missing) and self.asks and answered and captured
+        return bool(frontier.missing) and self.asks and not coming and captured
 
     def request_lost(self, reports: list[TableReport]) -> list[TableReport]:
         """Request a full dump of tables that need what is gone from the landing zone, unless one is due."""

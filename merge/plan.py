@@ -60,7 +60,7 @@ class TablePlan:
     `files`: those not read yet. `again`: files of which only the events after `low` count: those to read
     again, and those that have old events besides new ones.
     `swept`: of all files, only events from this position on count; None: all.
-    `altered`: the layout changed. `dumping`: a full dump is running at `upto`, and not paused.
+    `altered`: the layout changed. `dumping`: a full dump brings all rows soon after `upto`.
     `full_dumps`: their ids.
     """
 
@@ -199,7 +199,7 @@ def plan_table(
         swept=swept,
         sweeps=(sweep,) if sweep else (),
         altered=any(n.table == table and n.kind == "schema" for m in news for n in m.notices),
-        dumping=any(d.runs_full for d in news[-1].dumps_of(table)),
+        dumping=news[-1].brings_all_rows(table),
         full_dumps=frozenset(dump.id for dump in dumps if dump.kind == "full"),
     )
 

@@ -209,11 +209,6 @@ class DumpState(_Part):
         """Return whether there is anything left to read."""
         return self.state in ("waiting", "running")
 
-    @property
-    def runs_full(self) -> bool:
-        """Return whether this brings all rows of its table soon: an unfinished full dump, not paused."""
-        return self.kind == "full" and self.active and not self.paused
-
     def count_chunk(self, low: int, rows: int) -> None:
         """Count a committed chunk."""
         self.low = low if self.low is None else min(self.low, low)
@@ -415,6 +410,11 @@ class Manifest(ManifestHeader):
     def dumps_of(self, table: TableName) -> Sequence[DumpState]:
         """Return one table's dumps, in order; see `files_of`."""
         return self._dumps_by_table.get(table, ())
+
+    def brings_all_rows(self, table: TableName) -> bool:
+        """Return whether a full dump brings all rows soon: the first one, which others wait for, goes on."""
+        full = next((dump for dump in self.dumps_of(table) if dump.kind == "full" and dump.active), None)
+        return full is not None and not full.paused
 
     @cached_property
     def _files_by_table(self) -> dict[TableName, list[LandedFile]]:

@@ -220,15 +220,12 @@ def test_a_landing_zone_that_kept_only_later_manifests_must_be_at_a_later_positi
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_paused_full_dump_answers_no_request_for_rows(paused: bool) -> None:
+def test_a_paused_full_dump_answers_no_request_for_rows_nor_does_one_behind_it(paused: bool) -> None:
     """It may stay so for as long as nobody resumes it; the rows' own dump does not wait behind it."""
     zone = zone_of(1)
-    zone.dumps.append(
-        DumpState(
-            id="d", number=1, table=A.table, kind="full", state="running", paused=paused, epoch=1,
-            requested_at=AT, started_in=1,
-        )
-    )  # fmt: skip
+    known = {"table": A.table, "kind": "full", "epoch": 1, "requested_at": AT, "started_in": 1}
+    zone.dumps.append(DumpState(id="d", number=1, state="running", paused=paused, **known))
+    zone.dumps.append(DumpState(id="e", number=2, **known))
     zone.commit(30, [])
     run = run_of(zone, frontiers_at(1))
     target = targets_of(run.config, [A.table])[A.table]

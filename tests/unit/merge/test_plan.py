@@ -205,14 +205,20 @@ def test_what_landed_under_another_key_is_left_out() -> None:
     assert len(plan_table(T, landed, 0, 4).of_key(schemas).sweeps) == 1
 
 
-def test_a_paused_full_dump_brings_no_rows_soon() -> None:
+def test_a_paused_full_dump_brings_no_rows_soon_nor_does_one_that_waits_behind_it() -> None:
     landed = Landed()
     landed.table(NARROW)
-    running = DumpState(
-        id="d", number=1, table=T, kind="full", state="running", epoch=1, requested_at=AT, started_in=1
+    first, second = (
+        DumpState(id=id_, number=1, table=T, kind="full", epoch=1, requested_at=AT, started_in=1)
+        for id_ in "de"
     )
-    landed.dumps.append(running)
-    for paused in (False, True):
-        running.paused = paused
-        landed.commit(10 * landed.number + 10, [landed.log(NARROW, [event(10 * landed.number + 5)])])
-        assert plan_table(T, landed, 0, landed.number).dumping is not paused
+    first.state = "running"
+    for dumps in ([first], [first, second]):
+        landed.dumps = dumps
+        for paused in (False, True):
+            first.paused = paused
+            landed.commit(10 * landed.number + 10, [landed.log(NARROW, [event(10 * landed.number + 5)])])
+            assert plan_table(T, landed, 0, landed.number).dumping is not paused
+    first.state = "complete"
+    landed.commit(100)
+    assert plan_table(T, landed, 0, landed.number).dumping
