@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from connector import agent
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import Tables
+from connector.control import source_view
 from connector.errors import RequestError
 from connector.landing.format import schema_path
 from connector.landing.layout_history import layout_history
@@ -81,7 +81,7 @@ def test_a_table_that_never_could_be_captured_is_refused_with_what_to_do(
     written(store, []).commit(
         tables={ORDERS: TableState(state="quarantined", reason="no primary key", hint="add one")}
     )
-    monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
+    monkeypatch.setattr(source_view, "open_store", lambda *_a, **_k: store)
     with pytest.raises(RequestError, match=r"public\.orders has never had .*no primary key") as refused:
-        agent.layouts_of(config_of(), "public.orders")
+        source_view.SourceView(config_of()).layouts("public.orders")
     assert refused.value.hint == "add one"
