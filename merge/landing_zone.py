@@ -332,7 +332,7 @@ class LandingZone:
         blocks = [m.compacted for m in news if m.compacted]
         replaced = {path for block in blocks for path in block.replaced}
         named = [*(f for m in news for f in m.files), *(f for block in blocks for f in block.files)]
-        files = [file for file in named if file.path not in replaced]
+        files = [file for file in named if file.kind != "verify" and file.path not in replaced]
         if len(files) <= COMPARED_AT_ONCE:
             with suppress(AnalysisException):
                 self._intact.update(self._of_known_size(files))

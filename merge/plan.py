@@ -218,6 +218,37 @@ def plan_past_holes(table: TableName, manifests: Manifests, after: int, upto: in
         return plan_table(table, manifests, dump.started_in - 1, upto, dump)
 
 
+def plan_verification(dump: DumpState, manifests: Manifests, upto: int) -> TablePlan:
+    """Plan what tells a table's rows after manifest `upto`, by the rows that a completed dump `verifies`.
+
+    `files`: those rows, each at its chunk's low watermark. `again`: all that landed from the lowest of them
+    on (also of chunks without rows, so that is the dump's `low`), log and chunks. What is from before the
+    last full dump (`swept`) does not count, of `files` either: that dump has read the row since, or it is a
+    ghost.
+    """
+    if dump.low is None or dump.finished_in is None or not dump.finished_in <= upto:
+        raise TableError(dump.table, f"verification {dump.id} has not ended by manifest {upto}")
+    news = [manifests.get(number) for number in range(dump.started_in, upto + 1)]
+    rows = (file for manifest in news for file in manifest.files if file.dump == dump.id)
+    low = _just_before(dump.epoch, dump.low)
+    full = _last_full(dump.table, news[-1])
+    swept = full.position if full is not None else None
+    again = _landed_after(_Landed(dump.table, news), manifests, upto, low, since=1)
+    return TablePlan(
+        table=dump.table,
+        after=dump.started_in - 1,
+        upto=upto,
+        state=news[-1].tables[dump.table],
+        files=tuple(file for file in rows if file.kind == "verify"),
+        again=_not_swept(again, swept),
+        low=low,
+        swept=swept,
+        sweeps=(),
+        altered=False,
+        dumping=False,
+    )
+
+
 def _position_of_rows(chunk: LandedFile) -> Position:
     """Return the position of a chunk's rows: its low watermark, and its dump's number."""
     if chunk.low is None:

@@ -41,7 +41,7 @@ from typing import Any, Literal
 from connector.capture.dump_needs import DumpNeeds
 from connector.capture.dump_schedule import FOREVER, DumpSchedule
 from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask, plan_keys, plan_task, read_task
-from connector.landing.manifest import DumpNeed, DumpState, OpenRange
+from connector.landing.manifest import DumpKind, DumpNeed, DumpState, OpenRange
 from connector.schema import TableName
 
 COMPLETED_KEPT = 100
@@ -79,7 +79,7 @@ class DumpQueue:
         table: TableName,
         *,
         manifest: int,
-        kind: Literal["full", "where", "keys"] = "full",
+        kind: DumpKind = "full",
         reason: Literal["initial", "request", "repair", "missing"] = "request",
         request: str | None = None,
         digest: str | None = None,
@@ -395,12 +395,12 @@ class DumpQueue:
         """Start over in a new epoch: uncommitted chunks are read again once its log is open.
 
         Full dumps of the old epoch are cancelled; the caller queues repair dumps of all tables instead,
-        because a ghost sweep needs all chunks of a dump in one epoch.
+        because a ghost sweep needs all chunks of a dump in one epoch. So does a comparison with the lake.
         """
         with self._lock:
             self._await_log_of(epoch)
             for state in self._active():
-                if state.kind == "full":
+                if state.within_epoch:
                     self.end(state, "cancelled", "the log history ended; a repair dump follows")
                 else:
                     state.epoch, state.floor, state.xid_barrier = epoch, None, None
@@ -409,15 +409,16 @@ class DumpQueue:
     def continue_in_epoch(self, epoch: int, *, manifest: int) -> None:
         """Continue in the epoch of another server's log: once it is open, uncommitted chunks are read again.
 
-        Full dumps start over, for the ghost sweep. Floors are lifted: whatever did not land is either seen by
-        every snapshot of that server, or its log shows it again. `manifest`: the number of the next one.
+        Full dumps start over, for the ghost sweep, and those that verify. Floors are lifted: whatever did not
+        land is either seen by every snapshot of that server, or its log shows it again. `manifest`: the
+        number of the next one.
         """
         with self._lock:
             self._await_log_of(epoch)
             self.needs.lift_floors()
             for state in self._active():
                 state.epoch, state.floor, state.xid_barrier = epoch, None, None
-                if state.kind == "full":
+                if state.within_epoch:
                     state.start_over(self._new_number(), manifest)
                     self.schedule.restart_clock(state)
 

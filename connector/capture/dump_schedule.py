@@ -2,10 +2,10 @@
 
 Order:
 
-1. dumps of keys, then of predicates: somebody waits for a few rows;
+1. dumps of keys, then of predicates, to be merged or verified: somebody waits for a few rows;
 2. full dumps of which few chunks were planned so far, oldest first: a new or small table does not wait behind
    one that takes a week;
-3. the other full dumps, in turn.
+3. the other full dumps, and verifications of whole tables, in turn.
 
 A chunk that is being read is never interrupted: order, pauses and settings take effect with the next one.
 
@@ -95,9 +95,9 @@ class DumpSchedule:
         )
 
     def _rank(self, dump: DumpState) -> tuple[int, int, int]:
-        if dump.kind != "full":
-            return ("keys", "where").index(dump.kind), 0, dump.number
-        if dump.next_chunk < FEW_CHUNKS:
+        if dump.keys is not None or dump.where is not None:
+            return 0 if dump.keys is not None else 1, 0, dump.number
+        if dump.next_chunk < FEW_CHUNKS and not dump.verifies:
             return 2, 0, dump.number
         return 3, self._turns.get(dump.id, 0), dump.number
 

@@ -135,6 +135,10 @@ class DumpWorkers:
         """
         dump = task.dump
         log.error("dump %s of %s failed: %s", dump.id, dump.table, error)
+        if dump.verifies:  # what it meets changes nothing: the log or the catalog will show it
+            self._dumps.end(dump, "failed", str(error))
+            self._dumps.give_back(task)
+            return
         if isinstance(error, RequestError) and dump.reason != "request" and dump.kind == "full":
             error = TableError(dump.table, f"its dump failed: {error}")
         if isinstance(error, TableError):
@@ -155,8 +159,8 @@ class DumpWorkers:
         A key that is renamed or replaced during the read fails with the database's message about some column.
         """
         table = task.dump.table
-        asked = (
-            isinstance(error, RequestError) and task.dump.kind != "full"
+        asked = isinstance(error, RequestError) and (
+            task.dump.where is not None or task.dump.keys is not None
         )  # its condition or keys are wrong
         if tables is None or asked:
             return None
@@ -206,7 +210,7 @@ class DumpWorkers:
             self._dumps.finished(chunk)
             return
         table = task.dump.table
-        if task.dump.kind == "full" and task.after is None and task.dump.rows_estimate is None:
+        if task.dump.where is None and task.after is None and task.dump.rows_estimate is None:
             task.dump.rows_estimate = tables.estimate_rows(table)
         rows = self._dumps.schedule.settings(task.dump).chunk_rows
         upto = tables.next_boundary(table, self._key_of(table), task.after, rows, task.dump.where)
@@ -246,7 +250,7 @@ def read_chunk(
             file = writer.close()
     landed = file and file.model_copy(
         update={
-            "kind": "chunk",
+            "kind": "verify" if task.dump.verifies else "chunk",
             "dump": task.dump.id,
             "chunk": task.chunk,
             "low": chunk.low,

@@ -426,7 +426,7 @@ class Capture:
 
     def _claim_committable_chunks(self, position: int, number: int) -> list[LandedFile]:
         chunks = self._dumps.take_committable(position, number)
-        for chunk in sorted(chunks, key=lambda c: c.high):
+        for chunk in sorted((c for c in chunks if not c.task.dump.verifies), key=lambda c: c.high):
             self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)
         end_dumps_of_quarantined(self._tables, self._dumps)
         captured = self._tables.captured()

@@ -215,7 +215,7 @@ class RequestIntake(BackgroundThread):
             self._dumps.add(
                 name,
                 manifest=next_number,
-                kind="keys" if request.keys else "where" if request.where else "full",
+                kind=request.dump_kind,
                 reason=request.reason,
                 request=request.id,
                 digest=request.digest,
@@ -235,7 +235,7 @@ class RequestIntake(BackgroundThread):
             if len(key) != len(state.key):
                 raise RequestError(f"{name}: {key} is not a value of the key ({', '.join(state.key)})")
         quarantined = state.state == "quarantined"
-        if quarantined and (request.keys or request.where):
+        if quarantined and request.dump_kind != "full":
             raise RequestError(f"{name} is quarantined ({state.reason}); request a full dump")
         return quarantined
 

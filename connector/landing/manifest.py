@@ -61,13 +61,14 @@ class SourceIdentity(_Part):
 class LandedFile(_Part):
     """One landing file: one table, one schema, events between `first` and `last` inclusive.
 
-    A chunk's file (`kind` chunk) has the dump's id, the chunk's number and its watermarks.
+    A chunk's file (`kind` chunk) has the dump's id, the chunk's number and its watermarks. So has one that
+    was read to verify the lake (`kind` verify), which nobody merges.
     """
 
     path: str
     table: TableName
     schema_id: str
-    kind: Literal["log", "chunk"]
+    kind: Literal["log", "chunk", "verify"]
     rows: int
     bytes: int
     first: Position
@@ -157,11 +158,16 @@ class DumpControl(_Part):
     taken: list[TakenRequest] = Field(default_factory=list)
 
 
+DumpKind = Literal["full", "where", "keys", "verify", "verify_rows"]
+
+
 class DumpState(_Part):
     """One dump of one table: what is requested, and its progress.
 
     ``kind``: full (sweeps ghosts), where (a predicate in the source's dialect), keys (given keys; the ones
-    not found land as deletes). A chunk is planned, read, and committed; `open` holds the planned ones, and
+    not found land as deletes); to be compared with the lake, and not merged: verify (all rows), verify_rows
+    (those of a predicate, or of given keys).
+    A chunk is planned, read, and committed; `open` holds the planned ones, and
     `planned_upto` the key after which nothing is planned yet. `low` is the lowest low watermark of the chunks
     committed so far: the ghost sweep of a full dump deletes only rows positioned before it.
     `floor`: log before it did not land for this table, so a chunk must see all commits before it.
@@ -176,7 +182,7 @@ class DumpState(_Part):
     id: str
     number: int
     table: TableName
-    kind: Literal["full", "where", "keys"]
+    kind: DumpKind
     reason: Literal["initial", "request", "repair", "missing"] = "request"
     where: str | None = None
     keys: list[list[str]] | None = None
@@ -209,11 +215,20 @@ class DumpState(_Part):
         """Return whether there is anything left to read."""
         return self.state in ("waiting", "running")
 
+    @property
+    def verifies(self) -> bool:
+        """Return whether its rows are compared with the lake instead of merged into it."""
+        return self.kind in ("verify", "verify_rows")
+
+    @property
+    def within_epoch(self) -> bool:
+        """Return whether all of its chunks count only together, read in one epoch."""
+        return self.kind == "full" or self.verifies
+
     def count_chunk(self, low: int, rows: int) -> None:
         """Count a committed chunk."""
         self.low = low if self.low is None else min(self.low, low)
-        self.rows += rows
-        self.chunks += 1
+        self.rows, self.chunks = self.rows + rows, self.chunks + 1
 
     def start_over(self, number: int, manifest: int) -> None:
         """Forget what was read: it is the dump of this number now, from the manifest of that number on."""
@@ -401,9 +416,9 @@ class Manifest(ManifestHeader):
         return not pending and all(t.dumped and t.state == "captured" for t in self.tables.values())
 
     def files_of(self, table: TableName) -> Sequence[LandedFile]:
-        """Return one table's files, in order; quick, as a merge asks each manifest for each table.
+        """Return one table's files of events, in order; quick, as a merge asks each manifest for each table.
 
-        Only for a manifest that is no longer changed.
+        Those that verify the lake are not among them. Only for a manifest that is no longer changed.
         """
         return self._files_by_table.get(table, ())
 
@@ -413,12 +428,12 @@ class Manifest(ManifestHeader):
 
     def brings_all_rows(self, table: TableName) -> bool:
         """Return whether a full dump brings all rows soon: the first one, which others wait for, goes on."""
-        full = next((dump for dump in self.dumps_of(table) if dump.kind == "full" and dump.active), None)
-        return full is not None and not full.paused
+        full = [dump for dump in self.dumps_of(table) if dump.kind == "full" and dump.active]
+        return bool(full) and not full[0].paused
 
     @cached_property
     def _files_by_table(self) -> dict[TableName, list[LandedFile]]:
-        return _by_table(self.files)
+        return _by_table(file for file in self.files if file.kind != "verify")
 
     @cached_property
     def _dumps_by_table(self) -> dict[TableName, list[DumpState]]:

@@ -27,7 +27,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from connector.errors import OperatorError, RequestError
 from connector.landing.format import REQUESTS, encode, request_path
-from connector.landing.manifest import DumpSettings
+from connector.landing.manifest import DumpKind, DumpSettings
 from connector.schema import TableName
 from connector.store.protocol import Store
 
@@ -69,7 +69,8 @@ class DumpRequest(_Request):
     """A request to dump tables again: all (`tables` None), some, or rows of one.
 
     `where` is a predicate in the source's dialect; `keys` are key values as the source's text, in the order
-    of the key's columns. Both are for one table, and exclude each other.
+    of the key's columns. Both are for one table, and exclude each other. `verify`: the rows are compared with
+    the lake instead of merged.
     """
 
     kind: Literal["dump"] = "dump"
@@ -77,6 +78,14 @@ class DumpRequest(_Request):
     where: _Text | None = Field(default=None, min_length=1, max_length=10_000)
     keys: list[Annotated[list[_Text], Field(min_length=1)]] | None = Field(default=None, min_length=1)
     reason: Literal["request", "repair", "missing"] = "request"
+    verify: bool = False
+
+    @property
+    def dump_kind(self) -> DumpKind:
+        """Return the kind of the dumps that it asks for."""
+        if self.verify:
+            return "verify" if self.where is None and self.keys is None else "verify_rows"
+        return "keys" if self.keys else "where" if self.where else "full"
 
     @model_validator(mode="after")
     def _one_table_for_rows(self) -> DumpRequest:
@@ -84,6 +93,8 @@ class DumpRequest(_Request):
             raise ValueError("where and keys can't be combined")
         if (self.where is not None or self.keys is not None) and len(self.tables or ()) != 1:
             raise ValueError("where and keys need exactly one table")
+        if self.verify and self.reason != "request":
+            raise ValueError("verify repairs nothing; leave out reason")
         return self
 
 

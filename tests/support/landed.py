@@ -16,7 +16,15 @@ import pyarrow.parquet as pq
 from connector.config import Config
 from connector.landing.event_batch import CdcColumns, arrow_type, assemble
 from connector.landing.format import data_path, manifest_path, schema_path
-from connector.landing.manifest import DumpState, LandedFile, Manifest, Notice, SourceIdentity, TableState
+from connector.landing.manifest import (
+    DumpKind,
+    DumpState,
+    LandedFile,
+    Manifest,
+    Notice,
+    SourceIdentity,
+    TableState,
+)
 from connector.landing.manifest_object import Base, StoredManifest, new_base
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import Column, TableName, TableSchema
@@ -179,6 +187,21 @@ class Landed:
         )  # fmt: skip
         self.dumps.append(state)
         self.tables[state.table] = self.tables[state.table].dumped_by(state)
+
+    def verified(self, schema: TableSchema, chunk: Chunk) -> LandedFile:
+        """Land a chunk that was read to verify the lake."""
+        return self.chunk(schema, chunk).model_copy(update={"kind": "verify"})
+
+    def verification(
+        self, table: str, number: int, low: int, *, started_in: int, rows: int = 0, kind: DumpKind = "verify"
+    ) -> DumpState:
+        """Record that the next manifest completes the verification with this number."""
+        state = DumpState(
+            id=f"dump-{number}", number=number, table=table, kind=kind, state="complete", epoch=1, rows=rows,
+            requested_at=AT, started_in=started_in, finished_in=self.number + 1, low=low,
+        )  # fmt: skip
+        self.dumps.append(state)
+        return state
 
     def missing_dump(self, table: str, number: int) -> None:
         """Record that a dump of rows requested by the merge is running from the next manifest on."""
