@@ -14,16 +14,20 @@ For notebooks and jobs::
 from __future__ import annotations
 
 from merge.control_table import cuts
+from merge.differences import recorded_differences
 from merge.job import merge_once
 from merge.queries import as_of, live
 from merge.report import MergeReport, TableProgress, TableReport
 from merge.schedule import merge_every
 from merge.session import local_session, open_session
+from merge.verification import TableVerification, Verification, verify
 
 __all__ = [
     "MergeReport",
     "TableProgress",
     "TableReport",
+    "TableVerification",
+    "Verification",
     "as_of",
     "cuts",
     "live",
@@ -31,4 +35,6 @@ __all__ = [
     "merge_every",
     "merge_once",
     "open_session",
+    "recorded_differences",
+    "verify",
 ]

@@ -22,6 +22,19 @@ dump_commands = typer.Typer()
 DumpArgument = Annotated[
     str | None, typer.Argument(help="A dump, or the request that asked for it; see: deltatide dumps")
 ]
+WhereOption = Annotated[
+    str | None, typer.Option(help="Only rows that match this condition, in the source's SQL dialect.")
+]
+KeysOption = Annotated[
+    str | None,
+    typer.Option(
+        help='Only these keys: "1,2,3", or a JSON array of keys (arrays for keys of several columns).'
+    ),
+]
+KeysFileOption = Annotated[
+    Path | None,
+    typer.Option(help="Only the keys in this file: one on each line, or a JSON array as in --keys."),
+]
 AllOption = Annotated[bool, typer.Option("--all", help="All unfinished dumps.")]
 
 
@@ -32,19 +45,9 @@ def dump(
     config: ConfigOption,
     tables: Annotated[list[str] | None, typer.Argument(help="Tables, as namespace.table.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All captured tables.")] = False,
-    where: Annotated[
-        str | None, typer.Option(help="Only rows that match this condition, in the source's SQL dialect.")
-    ] = None,
-    keys: Annotated[
-        str | None,
-        typer.Option(
-            help='Only these keys: "1,2,3", or a JSON array of keys (arrays for keys of several columns).'
-        ),
-    ] = None,
-    keys_file: Annotated[
-        Path | None,
-        typer.Option(help="Only the keys in this file: one on each line, or a JSON array as in --keys."),
-    ] = None,
+    where: WhereOption = None,
+    keys: KeysOption = None,
+    keys_file: KeysFileOption = None,
     request: Annotated[
         str | None,
         typer.Option("--id", help="The request's id; sent twice with the same content, it runs once."),
@@ -57,16 +60,21 @@ def dump(
 
     if bool(tables) == everything:
         raise ConfigurationError("name tables, or pass --all", hint="deltatide dump --help")
-    if sum(given is not None for given in (where, keys, keys_file)) > 1:
-        raise ConfigurationError(
-            "--where, --keys and --keys-file can't be combined", hint="request a dump for each"
-        )
-    wanted = parse_keys(keys) if keys is not None else read_keys(keys_file) if keys_file else None
+    wanted = chosen_keys(where, keys, keys_file)
     request_id = request_dump(SourceView(load(config)), tables, where, wanted, request)
     if as_json:
         print(json.dumps({"id": request_id}))
     else:
         out.print(f"requested dump {escape(request_id)}; check its progress with: deltatide dumps")
+
+
+def chosen_keys(where: str | None, keys: str | None, keys_file: Path | None) -> list[list[str]] | None:
+    """Return the keys that were asked for, if any; only one of the options may be given."""
+    if sum(given is not None for given in (where, keys, keys_file)) > 1:
+        raise ConfigurationError(
+            "--where, --keys and --keys-file can't be combined", hint="run the command for each"
+        )
+    return parse_keys(keys) if keys is not None else read_keys(keys_file) if keys_file else None
 
 
 def read_keys(file: Path) -> list[list[str]]:

@@ -6,16 +6,14 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from connector.cli.lake import Stopping, lake_config, stopping
-from connector.cli.printing import ConfigOption, err, escape, log_to_stderr, out
+from connector.cli.printing import ConfigOption, Shown, err, escape, log_to_stderr, out, progress_bar
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TransientError
 
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from connector.maintenance.landing_zone import LandingCare
 
 maintain_commands = typer.Typer()
-
-Shown = Callable[[int, int, str], None]
 
 
 def landing_zone_findings(
@@ -118,7 +114,7 @@ def maintain(
     settings = lake_config(config)
     log_to_stderr(verbose=False)
     stop, statuses = Stopping(), []
-    with stopping(settings, stop, reads_landing=False) as spark, _bar(shown=not as_json) as progress:
+    with stopping(settings, stop, reads_landing=False) as spark, progress_bar(shown=not as_json) as progress:
         shared: Any = {"dry_run": dry_run, "progress": progress, "stop": stop.event}
         for name, findings in (
             ("landing zone", landing_zone_findings(settings, forget=forget, **shared)),
@@ -134,18 +130,6 @@ def maintain(
     if stop.event.is_set():
         raise typer.Exit(stop.exit_code)
     raise typer.Exit(1 if "failed" in statuses else 0)
-
-
-@contextmanager
-def _bar(*, shown: bool) -> Iterator[Shown]:
-    """Yield what shows progress: a bar on a terminal, nothing elsewhere."""
-    if not shown or not out.is_terminal:
-        yield lambda *_: None
-        return
-    columns = (TextColumn("{task.description:<48}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=out, transient=True) as bars:
-        task = bars.add_task("reading the newest cut", total=None)
-        yield lambda done, total, what: bars.update(task, completed=done, total=total, description=what)
 
 
 def _print_json(step: str, finding: Any) -> None:

@@ -6,12 +6,15 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from connector.errors import BugError, DeltatideError
 
@@ -35,6 +38,22 @@ ConfigOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")]
+
+
+Shown = Callable[[int, int, str], None]
+"""Shows how much is done, of how much, and what is under way."""
+
+
+@contextmanager
+def progress_bar(*, shown: bool) -> Iterator[Shown]:
+    """Yield what shows progress: a bar on a terminal, nothing elsewhere."""
+    if not shown or not out.is_terminal:
+        yield lambda *_: None
+        return
+    columns = (TextColumn("{task.description:<48}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=out, transient=True) as bars:
+        task = bars.add_task("starting", total=None)
+        yield lambda done, total, what: bars.update(task, completed=done, total=total, description=what)
 
 
 def fail(error: DeltatideError) -> NoReturn:

@@ -58,17 +58,20 @@ def request_dump(
     where: str | None = None,
     keys: list[list[str]] | None = None,
     request_id: str | None = None,
+    *,
+    verify: bool = False,
 ) -> str:
     """Leave a request for dumps in the landing zone, and return its id; `tables` None: all.
 
-    With an id of the caller's, the same request sent again is taken once. `RequestError` if a table is not
-    captured.
+    With an id of the caller's, the same request sent again is taken once. `verify`: the rows are compared
+    with the lake instead of merged. `RequestError` if a table is not captured.
     """
     captured = view.newest().tables
     names = None if tables is None else [captured_name(text, captured) for text in tables]
     try:
-        named = {} if request_id is None else {"id": request_id}
-        request = DumpRequest(tables=names, where=where, keys=keys, **named)  # type: ignore[arg-type]
+        more: dict[str, Any] = {} if request_id is None else {"id": request_id}
+        more |= {"verify": True} if verify else {}
+        request = DumpRequest(tables=names, where=where, keys=keys, **more)
     except ValidationError as error:
         raise _refused(error) from error
     return submit(view.store, request)

@@ -166,10 +166,9 @@ class DumpState(_Part):
 
     ``kind``: full (sweeps ghosts), where (a predicate in the source's dialect), keys (given keys; the ones
     not found land as deletes); to be compared with the lake, and not merged: verify (all rows), verify_rows
-    (those of a predicate, or of given keys).
-    A chunk is planned, read, and committed; `open` holds the planned ones, and
-    `planned_upto` the key after which nothing is planned yet. `low` is the lowest low watermark of the chunks
-    committed so far: the ghost sweep of a full dump deletes only rows positioned before it.
+    (those of a predicate, or of given keys). A chunk is planned, read, and committed; `open` holds the
+    planned ones, and `planned_upto` the key after which nothing is planned yet. `low` is the lowest low
+    watermark of the chunks committed so far: the ghost sweep of a full dump deletes only rows before it.
     `floor`: log before it did not land for this table, so a chunk must see all commits before it.
     `xid_barrier`: transactions with a lower id must end first; the floor will be their end.
     `started_in` and `finished_in` are the numbers of the manifests between which all its chunks are.

@@ -1,0 +1,85 @@
+"""Verifications as the command asks for them: the agent is asked to read, and awaited."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from connector.control.source_view import SourceView
+from connector.errors import PreconditionError, RequestError, TransientError
+from connector.landing.dump_progress import progress_of
+from connector.landing.manifest import DumpState, Manifest
+from connector.landing.manifest_store import newest_manifest
+from connector.landing.requests import rejection_of
+from connector.schema import TableName
+
+TABLES_AT_ONCE = 50
+"""Tables of one request: fewer than the finished dumps that manifests list."""
+
+POLL_SECONDS = 0.5
+
+Progress = Callable[[int, int, str], None]
+"""Called with how much is done, of how much, and what is under way."""
+
+
+def captured_tables(view: SourceView) -> tuple[list[TableName], list[TableName]]:
+    """Return the tables that land, and those that are quarantined or have never landed."""
+    tables = view.newest().tables
+    landing = [
+        name for name, t in sorted(tables.items()) if t.state == "captured" and t.schema_id is not None
+    ]
+    return landing, [name for name in sorted(tables) if name not in landing]
+
+
+def require_agent(view: SourceView) -> None:
+    """Raise `PreconditionError` if no agent is there to read the source."""
+    lease = view.lease()
+    if lease is None or not lease.active:
+        raise PreconditionError(
+            f"no agent of source {view.config.source.name} is running", hint="start it: deltatide run"
+        )
+
+
+def await_dumps(view: SourceView, request: str, progress: Progress, stop: threading.Event) -> list[DumpState]:
+    """Wait until the dumps of a request have ended, and those that their tables need to be whole.
+
+    Without these a comparison would show what is about to be repaired. Returns the request's dumps, some of
+    which may have failed; none once `stop` is set. `RequestError` if the agent rejects the request.
+    """
+    while not stop.is_set():
+        with suppress(TransientError):
+            manifest = newest_manifest(view.store)
+            ours = _of_request(manifest, request)
+            if manifest is not None and ours:
+                left = _left(manifest, ours)
+                if not left:
+                    return ours
+                progress(*_progress(ours, left, manifest))
+            elif (why := rejection_of(view.store, request)) is not None:
+                raise RequestError(f"the agent rejected request {request}: {why}")
+        stop.wait(POLL_SECONDS)
+    return []
+
+
+def _of_request(manifest: Manifest | None, request: str) -> list[DumpState]:
+    return [dump for dump in (manifest.dumps if manifest else ()) if request in (dump.request, dump.id)]
+
+
+def _left(manifest: Manifest, ours: Sequence[DumpState]) -> list[DumpState]:
+    """Return the unfinished dumps to wait for; one that its table needs and that is paused is not."""
+    tables = {dump.table for dump in ours}
+    needed = (d for d in manifest.dumps if d.table in tables and d.reason != "request" and not d.paused)
+    return [dump for dump in (*ours, *needed) if dump.active]
+
+
+def _progress(
+    ours: Sequence[DumpState], left: Sequence[DumpState], manifest: Manifest
+) -> tuple[int, int, str]:
+    """Return percents done, of how many, and what is under way."""
+    known = [progress_of(dump, dumps=manifest.dumps) for dump in ours]
+    done = sum(1.0 if not dump.active else p.share or 0.0 for dump, p in zip(ours, known, strict=True))
+    first = left[0]
+    why = progress_of(first, dumps=manifest.dumps)
+    waits = "" if first in ours else f" ({first.reason})"
+    return round(100 * done), 100 * len(ours), f"{first.table}{waits}: {why.state}, {first.rows:,} rows read"

@@ -1,0 +1,78 @@
+"""The lake is verified while source, agent and merges go on: what differs is found, and repaired."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.installed import Installation, assert_message
+from tests.support.lake import assert_lake, merge
+from tests.support.shop_writer import TABLES, ShopWriter
+
+LONG = "word " * 2000
+PLANTED = """
+    DELETE FROM things WHERE id = 1;
+    UPDATE things SET value = NULL WHERE id = 2;
+    UPDATE things SET amount = amount + 0.01 WHERE id = 3;
+    INSERT INTO things VALUES (1000, 'new', 1)
+"""
+FOUND = {
+    ("1", None, "ghost", None, None),
+    ("2", "value", "different", None, LONG[:5]),
+    ("3", "amount", "different", "3.01", "3.00"),
+    ("1000", None, "missing", None, None),
+}
+
+
+@pytest.mark.soak_on_mysql
+def test_what_the_log_never_told_is_found_under_a_running_writer_and_repaired(
+    shop: Installation, spark: Any
+) -> None:
+    shop.database.script(
+        "CREATE TABLE things (id int PRIMARY KEY, value text, amount numeric(10,2));"
+        f"INSERT INTO things VALUES {', '.join(f'({n}, NULL, {n})' for n in range(1, 500))};"
+        f"UPDATE things SET value = '{LONG}'"
+    )
+    things = shop.table("things")
+    assert_message(shop.run("verify", things, "--keys", "1", "--where", "id = 1"), "combined", status=2)
+    assert_message(shop.run("verify", "--keys", "1"), "name the table", status=2)
+    with shop.agent() as agent:
+        shop.wait_dumped(agent)
+        assert_message(shop.run("verify", shop.table("thing")), f"did you mean {things}")
+        assert_message(shop.run("verify", things, "--keys", "word"), "word")
+        shop.database.changed_unseen(PLANTED)
+        merge(spark, shop)
+        with ShopWriter(shop.database, seed=70, pause=0.01) as writer:
+            before = writer.transactions
+            ended = shop.run("verify", "--json", "--repair", seconds=540)
+            assert writer.transactions > before + 10
+        assert ended.returncode == 0, ended
+        done = json.loads(ended.stdout)
+        tables = {table["table"]: table for table in done["verified"][0]["tables"]}
+        assert sorted(tables) == sorted(shop.table(name) for name in (*TABLES, "things"))
+        wrong = {
+            n: t for n, t in tables.items() if t["missing"] + t["ghosts"] + t["different"] + bool(t["error"])
+        }
+        assert list(wrong) == [things], wrong
+        assert (wrong[things]["missing"], wrong[things]["ghosts"], wrong[things]["different"]) == (1, 1, 2)
+        assert {found_in(row) for row in done["differences"]} == FOUND
+        assert [result["equal"] for result in done["repaired"]] == [True]
+        assert {d["kind"] for d in shop.json("dumps")} >= {"verify", "verify_rows", "keys"}
+        shop.wait_caught_up(agent)
+        merge(spark, shop)
+        assert_lake(shop, "things")
+        shop.database.changed_unseen(
+            "DELETE FROM things WHERE id = 7; UPDATE things SET amount = 1 WHERE id = 8"
+        )
+        again = shop.run("verify", things, "--where", "id < 10", seconds=400)
+    assert again.returncode == 1, again
+    assert "1 different" in again.stdout
+    assert "1 ghosts" in again.stdout, "the source did not return it, and was asked for its key"
+
+
+def found_in(row: dict[str, Any]) -> tuple[Any, ...]:
+    (key,) = row["key"]
+    lake = row["lake_value"]
+    return key, row["column"], row["kind"], row["source_value"], lake and lake[:5]
