@@ -208,7 +208,8 @@ def print_status(status: Status) -> None:
     table = Table("table", "state", "dumped", "active dumps", "reason", box=None)
     for name, t in status.tables.items():
         dumped = "yes" if t.dumped else "no"
-        table.add_row(escape(name), t.state, dumped, str(t.active_dumps), escape(t.reason or ""))
+        verify = f" ({t.verifications} to verify)" if t.verifications else ""
+        table.add_row(escape(name), t.state, dumped, f"{t.active_dumps}{verify}", escape(t.reason or ""))
     out.print(table)
     if status.lakes:
         lakes = Table("lake", "merged up to", "recorded", box=None)

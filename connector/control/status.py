@@ -16,13 +16,17 @@ from connector.landing.lease import Holder
 
 @dataclass(frozen=True)
 class TableStatus:
-    """The state of a table; `reason` and `hint` are set if it is quarantined."""
+    """The state of a table; `reason` and `hint` are set if it is quarantined.
+
+    `verifications`: how many of the active dumps are read to be compared with the lake.
+    """
 
     state: str
     dumped: bool
     active_dumps: int
     reason: str | None
     hint: str | None
+    verifications: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ def status(view: SourceView) -> Status:
     """Return the status as of now; `PreconditionError` if nothing has landed yet."""
     manifest = view.newest()
     active = Counter(d.table for d in manifest.dumps if d.active)
+    verifying = Counter(d.table for d in manifest.dumps if d.active and d.verifies)
     return Status(
         source=f"{manifest.source.name} ({manifest.source.kind} {manifest.source.version or ''})".strip(),
         agent=_agent_line(view.lease()),
@@ -81,7 +86,7 @@ def status(view: SourceView) -> Status:
         exact=manifest.exact,
         gaps=len(manifest.gaps),
         tables={
-            str(name): TableStatus(t.state, t.dumped, active[name], t.reason, t.hint)
+            str(name): TableStatus(t.state, t.dumped, active[name], t.reason, t.hint, verifying[name])
             for name, t in sorted(manifest.tables.items())
         },
         lakes=[LakeStatus(c.lake, c.manifest, c.at) for c in view.lakes()],

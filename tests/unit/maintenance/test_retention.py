@@ -87,18 +87,18 @@ def a_history(r: random.Random, count: int = 40) -> list[Manifest]:
                 low = lows[r.randrange(dump.started_in - 1, number)]
                 at = Position(epoch, low, CHUNK_SEQ + dump.number)
                 known = {"dump": dump.id, "chunk": dump.chunks, "low": low, "high": position}
-                files.append(file_of(number, "chunk", at, at, day, **known))
+                files.append(file_of(number, "verify" if dump.verifies else "chunk", at, at, day, **known))
                 lowest = min(low, dump.low if dump.low is not None else low)
                 dumps[n] = dump = dump.model_copy(update={"chunks": dump.chunks + 1, "low": lowest})
             if r.random() < 0.3 and dump.chunks:
                 dumps[n] = dump.model_copy(update={"state": "complete", "finished_in": number})
-                state = state.dumped_by(dumps[n])
+                state = state.dumped_by(dumps[n]) if dump.kind == "full" else state
         if r.random() < 0.3:
             number_of_dump += 1
             dumps.append(
                 DumpState(
-                    id=f"d{number_of_dump}", number=number_of_dump, table=T, kind="full", epoch=epoch,
-                    requested_at=BEGIN, started_in=number,
+                    id=f"d{number_of_dump}", number=number_of_dump, table=T, epoch=epoch,
+                    kind=r.choice(["full", "full", "verify"]), requested_at=BEGIN, started_in=number,
                 )
             )  # fmt: skip
         hidden = [c for c in hidden if r.random() < 0.8]

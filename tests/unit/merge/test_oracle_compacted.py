@@ -7,7 +7,7 @@ The histories, the rules and what must come out are those of `test_oracle` and `
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from connector.maintenance import compaction
 from connector.position import Position
 from merge.plan import NOTHING, TablePlan, plan_table
 from tests.support.landed import AT, Landed
-from tests.unit.merge import test_oracle, test_oracle_full_dumps
+from tests.unit.merge import test_oracle, test_oracle_full_dumps, test_verification_plan
 from tests.unit.merge.test_oracle import SCHEMA, read
 
 SEEDS = range(400)
@@ -94,6 +94,12 @@ def test_any_delivery_gives_the_source_at_every_cut(soft: bool) -> None:
 
 def test_every_exact_cut_is_the_source_whatever_lands_late_or_again() -> None:
     assert [seed for seed in SEEDS if not test_oracle_full_dumps.run(seed, reader_of=Compacted)] == []
+
+
+@pytest.mark.parametrize("run", test_verification_plan.RUNS)
+def test_a_verification_expects_the_source_at_every_cut(run: Callable[..., None]) -> None:
+    for seed in range(100):
+        run(seed, reader_of=Compacted)
 
 
 def mutants_of(mutant: str) -> Iterator[bool]:

@@ -1,0 +1,81 @@
+"""Waiting for the agent to read what is to be verified."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.agent import status
+from connector.control.verifications import await_dumps, captured_tables, require_agent
+from connector.errors import PreconditionError, RequestError
+from connector.landing.manifest import DumpState
+from connector.store.factory import open_store
+from tests.support.landed import AT, Landed, config_of
+from tests.support.zone import ORDERS, T
+
+
+@pytest.fixture
+def landed(tmp_path: Path) -> Landed:
+    landed = Landed.local(tmp_path / "landing")
+    landed.table(ORDERS)
+    landed.commit(1)
+    return landed
+
+
+def unfinished(landed: Landed, id_: str, **more: Any) -> DumpState:
+    state = DumpState(
+        id=id_, number=len(landed.dumps) + 9, table=T, kind="full", state="running", epoch=1, requested_at=AT,
+        started_in=1,
+    )  # fmt: skip
+    landed.dumps.append(state.model_copy(update=more))
+    return landed.dumps[-1]
+
+
+def test_a_verification_waits_for_its_dump_and_for_what_its_table_needs(
+    landed: Landed, tmp_path: Path
+) -> None:
+    config, stop, seen = config_of(str(tmp_path / "landing"), str(tmp_path / "lake")), threading.Event(), []
+    landed.verification(T, 1, 1, started_in=1)
+    ours = landed.dumps[0].model_copy(update={"state": "running", "rows": 7, "rows_estimate": 10})
+    landed.dumps = [ours]
+    unfinished(landed, "asked")  # nothing that the table needs
+    unfinished(landed, "paused", reason="repair", paused=True)
+    needed = unfinished(landed, "needed", reason="repair")
+    landed.commit(1)
+    assert status(config).tables[T].active_dumps == 4
+    assert status(config).tables[T].verifications == 1
+
+    def progress(done: int, of: int, what: str) -> None:
+        seen.append((done, of, what))
+        if len(seen) == 1:
+            landed.dumps[0] = ours.model_copy(update={"state": "complete", "finished_in": landed.number + 1})
+        else:
+            landed.dumps[3] = needed.model_copy(
+                update={"state": "complete", "finished_in": landed.number + 1}
+            )
+        landed.commit(1)
+
+    (found,) = await_dumps(config, "dump-1", progress, stop)
+    assert found.state == "complete"
+    assert seen == [
+        (70, 100, f"{T}: running, 7 rows read"),
+        (100, 100, f"{T} (repair): running, 0 rows read"),
+    ]
+    stop.set()
+    assert await_dumps(config, "another", progress, stop) == []
+
+
+def test_a_rejected_request_and_a_missing_agent_are_reported(landed: Landed, tmp_path: Path) -> None:
+    config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
+    open_store(config.landing, "shop").put("rejected/r1.reason.txt", b"public.orders is quarantined\n")
+    with pytest.raises(RequestError, match=r"rejected request r1: public\.orders is quarantined$"):
+        await_dumps(config, "r1", lambda *_: None, threading.Event())
+    with pytest.raises(PreconditionError, match="no agent of source shop is running"):
+        require_agent(config)
+    landed.tables[ORDERS.table] = landed.tables[ORDERS.table].changed(state="quarantined")
+    assert captured_tables(config) == ([ORDERS.table], [])
+    landed.commit(1)
+    assert captured_tables(config) == ([], [ORDERS.table])
