@@ -166,11 +166,10 @@ def verify(
         landing = LandingZone(session, config.landing.url, config.source.name)
         frontiers = read_frontiers(session, config)
         number = landing.newest(frontiers.newest)
-        newest = landing.get(number) if number else None
-        dumps = _dumps_of(newest, request)
-        assert newest is not None
+        dumps = _dumps_of(landing.get(number) if number else None, request)
         frontiers.check(landing, landing.first_kept)
-        run = _Run(session, config, landing, frontiers, targets_of(config, newest.tables), where)
+        targets = targets_of(config, landing.get(number).tables)
+        run = _Run(session, config, landing, frontiers, targets, where)
         tables = []
         for done, dump in enumerate(dumps):
             (progress or (lambda *_: None))(done, len(dumps), str(dump.table))
@@ -237,17 +236,17 @@ class _Run:
         counts = count_keys(recorded_differences(self.spark, self.config, self.id), dump.table)
         return TableVerification(
             dump.table,
-            upto,
-            at.position_text,
-            version,
-            dump.rows,
-            counts.get(MISSING, 0),
-            counts.get(GHOST, 0),
-            counts.get(DIFFERENT, 0),
-            frontier.missing or 0,
-            settled(at, dump.table),
-            note,
-            suspects,
+            manifest=upto,
+            position=at.position_text,
+            version=version,
+            rows=dump.rows,
+            missing=counts.get(MISSING, 0),
+            ghosts=counts.get(GHOST, 0),
+            different=counts.get(DIFFERENT, 0),
+            waiting=frontier.missing or 0,
+            settled=settled(at, dump.table),
+            note=note,
+            suspects=suspects,
         )
 
     def _target_of(self, dump: DumpState) -> Target:

@@ -169,8 +169,12 @@ class _Run:
     def _await(self, request: str) -> list[DumpState]:
         from connector.control.verifications import await_dumps
 
-        found = await_dumps(self.view, request, self.shown, self.stop.event)
-        self._exit_if_stopped()
+        try:
+            found = await_dumps(self.view, request, self.shown, self.stop.event)
+            self._exit_if_stopped()
+        except (KeyboardInterrupt, typer.Exit):
+            err.print(f"the agent reads on; to end that: deltatide cancel {escape(request)}")
+            raise
         return found
 
     def _exit_if_stopped(self) -> None:
@@ -206,8 +210,10 @@ def _print(run: _Run, left_out: Sequence[str], listed: Sequence[dict[str, Any]],
     if listed:
         shown = Table("table", "key", "column", "kind", "source", "lake", box=None)
         for row in listed:
-            values = (row["table"], ", ".join(row["key"]), row["column"], row["kind"])
-            shown.add_row(*(escape(v or "") for v in (*values, *map(_value, _values(row)))))
+            what = (row["table"], ", ".join(row["key"]), row["column"] or "", row["kind"])
+            nothing = "NULL" if row["column"] else ""
+            values = (row[n] if row[n] is not None else nothing for n in ("source_value", "lake_value"))
+            shown.add_row(*map(escape, (*what, *values)))
         out.print(shown)
         runs = ", ".join(f"'{result.run}'" for result in run.found)
         out.print(f"all differences: SELECT * FROM {escape(table)} WHERE run IN ({runs})")
@@ -216,14 +222,6 @@ def _print(run: _Run, left_out: Sequence[str], listed: Sequence[dict[str, Any]],
             _print_table(each, "after the repair, ")
     for name in left_out:
         err.print(f"[bold red]not verified[/] {escape(name)}: it is quarantined; see: deltatide status")
-
-
-def _values(row: dict[str, Any]) -> Iterator[Any]:
-    yield from (row["source_value"], row["lake_value"])
-
-
-def _value(value: str | None) -> str:
-    return "NULL" if value is None else value
 
 
 def _print_table(table: Any, when: str = "") -> None:

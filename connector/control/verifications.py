@@ -58,6 +58,8 @@ def await_dumps(view: SourceView, request: str, progress: Progress, stop: thread
                 progress(*_progress(ours, left, manifest))
             elif (why := rejection_of(view.store, request)) is not None:
                 raise RequestError(f"the agent rejected request {request}: {why}")
+            else:
+                progress(0, 1, "waiting for the agent")
         stop.wait(POLL_SECONDS)
     return []
 

@@ -78,10 +78,11 @@ def live_through(agent: Agent, database: MemoryDatabase, store: MemoryStore, cha
 
 
 def some_request(chance: random.Random) -> DumpRequest:
+    verify = chance.random() < 0.2
     if chance.random() < 0.5:
         keys = [[str(chance.randint(0, 120))] for _ in range(chance.randint(1, 20))]
-        return DumpRequest(tables=["public.items"], keys=keys)
-    return DumpRequest(tables=chance.choice([None, ["public.parts"]]))
+        return DumpRequest(tables=["public.items"], keys=keys, verify=verify)
+    return DumpRequest(tables=chance.choice([None, ["public.parts"]]), verify=verify)
 
 
 @pytest.mark.parametrize("seed", range(12))
