@@ -56,6 +56,8 @@ MOST_CHARACTERS = 200
 MOST_KEYS = 50_000
 """Of more keys than this, a dump of the whole table costs the source less than one of keys."""
 
+FAR_MICROS = 9 * 10**17
+
 FOUND = "struct<column: string, source_value: string, lake_value: string, kind: string>"
 
 
@@ -127,8 +129,17 @@ def _of_column(source: Column, lake: Column, name: str, number: int, type_: str)
         same = same & values[0].cast("string").eqNullSafe(values[1].cast("string"))
     lacking = (F.coalesce(F.array_contains(row["missing"], name), F.lit(False)) for row in (source, lake))
     waits = next(lacking) | next(lacking)
-    shown = [_shown(F.coalesce(raw, key_text(value, type_))) for value, raw in zip(values, raws, strict=True)]
+    shown = [_shown(F.coalesce(raw, _text(value, type_))) for value, raw in zip(values, raws, strict=True)]
     return F.when(~same & ~waits, F.struct(F.lit(name), *shown, F.lit(DIFFERENT)).cast(FOUND))
+
+
+def _text(value: Column, type_: str) -> Column:
+    """Format a value as it lands; an instant after the year 30,000, of which Spark makes no text in UTC."""
+    if type_ != "timestamp":
+        return key_text(value, type_)
+    micros = F.unix_micros(value)
+    far = F.concat(micros.cast("string"), F.lit(" microseconds since 1970"))
+    return F.when(F.abs(micros) > F.lit(FAR_MICROS), far).otherwise(key_text(value, type_))
 
 
 def _shown(value: Column) -> Column:

@@ -36,7 +36,7 @@ What else is compared, or not (values: `merge.differences`):
 - If somebody else has changed the Delta table's rows since the cut, its newest version is compared, which is
   what people read; the next merge rebuilds it (`merge.commits`).
 
-What checksums in the database prove equal need not be read: they would shorten the rows read, not the rest.
+Checksums computed in the database would only save the agent rows to read: of ranges that they prove equal.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ TYPED = schema_of(
     "public.typed",
     id="int", s="string", n="int", big="bigint", d="decimal(20,4)", f="float", g="double", t="timestamp",
     tn="timestamp_ntz", dt="date", x="binary", y="boolean", ns="array<int>", gs="array<double>",
-    raw="decimal(5,2)",
+    raw="decimal(5,2)", far="timestamp",
 )  # fmt: skip
 LONG = "word " * 5000
 AT = datetime(2026, 3, 29, 1, 30, tzinfo=timezone.utc)
@@ -134,6 +134,7 @@ VALUES: dict[str, tuple[Any, Any, str, str]] = {
     "f": (0.1, 0.10000001, "0.1", "0.10000001"),
     "g": (-0.0, 0.0, "-0.0", "0.0"),
     "t": (AT, AT.replace(microsecond=1), "2026-03-29 01:30:00+00", "2026-03-29 01:30:00.000001+00"),
+    "far": (10**18 + 1, 10**18, *(f"{micros} microseconds since 1970" for micros in (10**18 + 1, 10**18))),
     "tn": (datetime(2026, 1, 1), datetime(2026, 1, 1, 0, 0, 1), "2026-01-01 00:00:00", "2026-01-01 00:00:01"),
     "dt": (date(1, 1, 1), date(1, 1, 2), "0001-01-01", "0001-01-02"),
     "x": (b"\x00\xff", b"\x00\xfe", "\\x00ff", "\\x00fe"),
