@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from connector.agent import status
+from connector.control.source_view import SourceView
+from connector.control.status import status
 from connector.control.verifications import await_dumps, captured_tables, require_agent
 from connector.errors import PreconditionError, RequestError
 from connector.landing.manifest import DumpState
-from connector.store.factory import open_store
 from tests.support.landed import AT, Landed, config_of
 from tests.support.zone import ORDERS, T
 
@@ -23,6 +23,10 @@ def landed(tmp_path: Path) -> Landed:
     landed.table(ORDERS)
     landed.commit(1)
     return landed
+
+
+def view_of(folder: Path) -> SourceView:
+    return SourceView(config_of(str(folder / "landing"), str(folder / "lake")))
 
 
 def unfinished(landed: Landed, id_: str, **more: Any) -> DumpState:
@@ -37,7 +41,7 @@ def unfinished(landed: Landed, id_: str, **more: Any) -> DumpState:
 def test_a_verification_waits_for_its_dump_and_for_what_its_table_needs(
     landed: Landed, tmp_path: Path
 ) -> None:
-    config, stop, seen = config_of(str(tmp_path / "landing"), str(tmp_path / "lake")), threading.Event(), []
+    view, stop, seen = view_of(tmp_path), threading.Event(), []
     landed.verification(T, 1, 1, started_in=1)
     ours = landed.dumps[0].model_copy(update={"state": "running", "rows": 7, "rows_estimate": 10})
     landed.dumps = [ours]
@@ -45,8 +49,8 @@ def test_a_verification_waits_for_its_dump_and_for_what_its_table_needs(
     unfinished(landed, "paused", reason="repair", paused=True)
     needed = unfinished(landed, "needed", reason="repair")
     landed.commit(1)
-    assert status(config).tables[T].active_dumps == 4
-    assert status(config).tables[T].verifications == 1
+    assert status(view).tables[T].active_dumps == 4
+    assert status(view).tables[T].verifications == 1
 
     def progress(done: int, of: int, what: str) -> None:
         seen.append((done, of, what))
@@ -58,24 +62,24 @@ def test_a_verification_waits_for_its_dump_and_for_what_its_table_needs(
             )
         landed.commit(1)
 
-    (found,) = await_dumps(config, "dump-1", progress, stop)
+    (found,) = await_dumps(view, "dump-1", progress, stop)
     assert found.state == "complete"
     assert seen == [
         (70, 100, f"{T}: running, 7 rows read"),
         (100, 100, f"{T} (repair): running, 0 rows read"),
     ]
     stop.set()
-    assert await_dumps(config, "another", progress, stop) == []
+    assert await_dumps(view, "another", progress, stop) == []
 
 
 def test_a_rejected_request_and_a_missing_agent_are_reported(landed: Landed, tmp_path: Path) -> None:
-    config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
-    open_store(config.landing, "shop").put("rejected/r1.reason.txt", b"public.orders is quarantined\n")
+    view = view_of(tmp_path)
+    view.store.put("rejected/r1.reason.txt", b"public.orders is quarantined\n")
     with pytest.raises(RequestError, match=r"rejected request r1: public\.orders is quarantined$"):
-        await_dumps(config, "r1", lambda *_: None, threading.Event())
+        await_dumps(view, "r1", lambda *_: None, threading.Event())
     with pytest.raises(PreconditionError, match="no agent of source shop is running"):
-        require_agent(config)
+        require_agent(view)
     landed.tables[ORDERS.table] = landed.tables[ORDERS.table].changed(state="quarantined")
-    assert captured_tables(config) == ([ORDERS.table], [])
+    assert captured_tables(view) == ([ORDERS.table], [])
     landed.commit(1)
-    assert captured_tables(config) == ([], [ORDERS.table])
+    assert captured_tables(view) == ([], [ORDERS.table])
