@@ -11,8 +11,9 @@ import pymysql
 import pytest
 
 from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
+from tests.support.servers.copied_data import CopiedMariadbServer, CopiedMysqlServer
 from tests.support.servers.mysql_database import MysqlDatabase
-from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root
+from tests.support.servers.mysql_server import find_root
 from tests.support.waiting import wait_until
 
 MARIADB = {
@@ -116,8 +117,8 @@ def own_server(kind: str, folder: Path, number: int) -> MariadbServer:
         if root is None:
             pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql, as root, with debootstrap")
         settings = {"server-id": str(number), **MYSQL}
-        return ChrootedMysqlServer.start(folder / f"{kind}-{number}", settings=settings, base=root)
+        return CopiedMysqlServer.start(folder / f"{kind}-{number}", settings=settings, base=root)
     if find_programs() is None:
         pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
     settings = {"server-id": str(number), **MARIADB}
-    return MariadbServer.start(folder / f"{kind}-{number}", settings=settings)
+    return CopiedMariadbServer.start(folder / f"{kind}-{number}", settings=settings)
