@@ -111,8 +111,12 @@ def maintain(
 
     Manifests younger than landing.retention_days stay, and cuts younger than lake.retention_days.
     """
+    from connector.maintenance.landing_zone import check_lake
+
     settings = lake_config(config)
     log_to_stderr(verbose=False)
+    if forget is not None:  # before Spark is started
+        check_lake(settings, forget)
     stop, statuses = Stopping(), []
     with stopping(settings, stop, reads_landing=False) as spark, progress_bar(shown=not as_json) as progress:
         shared: Any = {"dry_run": dry_run, "progress": progress, "stop": stop.event}

@@ -83,6 +83,11 @@ def care_for_landing_zone(
     return Retrying(retry=again, stop=stop_after_attempt(ATTEMPTS), reraise=True)(care)
 
 
+def check_lake(config: Config, name: str) -> None:
+    """Refuse a lake to be forgotten that is unknown, or whose name several have; reads only their records."""
+    _named(open_store(config.landing, config.source.name, patient=False), name)
+
+
 def _named(store: Store, name: str) -> Consumer:
     consumers = read_consumers(store)
     found = [consumer for consumer in consumers if name.rstrip("/") in (consumer.lake, consumer.id)]
