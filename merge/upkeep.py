@@ -37,6 +37,7 @@ from connector import failpoint
 from connector.config import Config
 from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.schema import TableName
+from merge.apply import LARGE_BYTES
 from merge.commits import (
     KEEPS_ROWS,
     REWRITES_FILES,
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SETTINGS = {
-    **COMPILED,
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
     "spark.databricks.delta.optimize.maxFileSize": str(TARGET_BYTES),
     # VACUUM lists a table with this many tasks: Spark's 10,000 take a minute for ten files.
@@ -114,6 +114,8 @@ class _Plan:
     """When VACUUM may begin to remove files that cuts to be kept need, in seconds since 1970."""
     outdated: bool = False
     """Whether files of the newest cut's version were rewritten already, or will be."""
+    large: bool = False
+    """Whether compiling the statements pays, as in a merge."""
 
 
 def upkeep(
@@ -251,7 +253,7 @@ class _Upkeep:
             return _left_to_merge(target, f"it was restored or written to: {why_broken}")
         log_hours = max(self._age_hours(row["timestamp"]) for row in history if row["version"] >= checkpoint)
         changes = needed_properties(properties, self.retention_days, log_hours)
-        plan = _Plan(target, frontier, known)
+        plan = _Plan(target, frontier, known, large=detail["sizeInBytes"] > LARGE_BYTES)
         actions = [
             *self._property_actions(target, properties, changes),
             *self._rewrites(target, detail, history[0]["version"]),
@@ -316,7 +318,8 @@ class _Upkeep:
         mark = Mark(
             self.config.source.name, plan.frontier.manifest, layout=True, follows=plan.frontier.version
         )
-        with applied_settings(self.spark, {USER_METADATA: mark.to_json()}):
+        settings = {USER_METADATA: mark.to_json()} | (COMPILED if plan.large else {})
+        with applied_settings(self.spark, settings):
             yield from self._done(plan.actions, plan.vacuum_until)
             yield from plan.deferred
             if not plan.outdated:
