@@ -200,12 +200,8 @@ def read_history(spark: SparkSession, target: Target, since: int) -> list[Row]:
 
 
 def _newest(spark: SparkSession, target: Target, count: int) -> list[Row]:
-    history = spark.sql(f"DESCRIBE HISTORY {target.name} LIMIT {count}")
-    return (
-        history.select("version", "timestamp", "operation", "userMetadata")
-        .orderBy("version", ascending=False)
-        .collect()
-    )
+    rows = spark.sql(f"DESCRIBE HISTORY {target.name} LIMIT {count}").collect()  # as it is: without a job
+    return sorted(rows, key=lambda row: int(row["version"]), reverse=True)
 
 
 def _marks(rows: Sequence[Row], source: str) -> dict[int, Mark]:

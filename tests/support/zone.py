@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from connector.config import Config
 from merge import live, merge_once
@@ -35,23 +35,27 @@ class Zone:
         return merge_once(self.spark, self.config, **options)
 
     def rows(self, columns: str = "id, a, b", table: str = "public/orders") -> list[tuple[Any, ...]]:
-        name = f"delta.`{self.folder}/lake/{table}`"
-        return [tuple(r) for r in self.spark.sql(f"SELECT {columns} FROM {name} ORDER BY 1").collect()]
+        """Return the rows of a Delta table by their first column, a number."""
+        return _sorted(self.spark.sql(f"SELECT {columns} FROM delta.`{self.folder}/lake/{table}`"))
 
     def live(self) -> list[tuple[Any, ...]]:
-        frame = live(self.spark, self.config, T).select("id", "a", "b")
-        return [tuple(row) for row in frame.orderBy("id").collect()]
+        return _sorted(live(self.spark, self.config, T).select("id", "a", "b"))
 
     def forget_cuts(self, after: int) -> None:
         self.spark.sql(f"DELETE FROM delta.`{self.folder}/lake/_deltatide/cuts` WHERE manifest > {after}")
 
     def history(self) -> list[Any]:
-        frame = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.folder}/lake/public/orders`")
-        return frame.orderBy("version").collect()
+        rows = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.folder}/lake/public/orders`").collect()
+        return sorted(rows, key=lambda found: found["version"])
 
     def requests(self) -> list[dict[str, Any]]:
         parts = (self.folder / "landing/shop/requests").glob("*.json/part-*")
         return [json.loads(part.read_text()) for part in parts]
+
+
+def _sorted(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Collect and sort; Spark would compute the frame twice, to find the ranges of its partitions."""
+    return sorted((tuple(found) for found in frame.collect()), key=lambda found: found[0])
 
 
 def insert(lsn: int, key: int, a: int | None = None, b: str = "x", **more: Any) -> Event:
