@@ -54,7 +54,8 @@ _numbers = itertools.count(1)
 # Committed data survives a kill of the server, as it must wherever the log is to be trusted.
 DURABLE_SETTINGS = {"innodb-flush-log-at-trx-commit": "2"}
 # Tests merge few rows and never recoup the cost of the second compiler, nor do the commands that they run.
-os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
+# With one compiler Java keeps only 48 MB of compiled code; Spark's needs more, and would be compiled again.
+os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 QUICK_JAVA = "-XX:+UseSerialGC"
 FURTHER_RELEASES = ("mariadb-11.4", "mysql-8.0")
 
@@ -241,8 +242,11 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
             yield session
         return
     from merge.session import local_session
+    from merge.session_settings import INTERPRETED
 
     s3_server: S3Server = request.getfixturevalue("s3_server")
     session = local_session("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)
+    for name, value in INTERPRETED.items():  # of few rows, reading is quicker so as well as merging
+        session.conf.set(name, value)
     yield session
     session.stop()
