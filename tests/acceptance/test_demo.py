@@ -1,12 +1,17 @@
-"""The demonstration by its command: equal in the end, able to find a difference, gone when interrupted."""
+"""The demonstration by its command: equal in the end, able to find a difference, gone when interrupted.
+
+And the notebooks: run to the end on what it leaves, and committed without outputs.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +22,8 @@ from connector.landing.manifest_store import newest_manifest
 from connector.store.local import LocalStore
 from tests.support.finished_demo import DEMO_SECONDS_LIMIT, Demo, finished_demo
 from tests.support.waiting import wait_until
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 @pytest.fixture
@@ -61,6 +68,36 @@ def assert_hard(demo: Demo) -> None:
     assert any(b'"truncates": true' in manifest for manifest in landed)
     assert any(b'"partial": true' in manifest for manifest in landed)
     assert any(b'"chunk"' in manifest for manifest in landed)
+
+
+def outputs_of(notebook: Any, kind: str) -> list[Any]:
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [
+        output["data"][kind] for cell in cells for output in cell.outputs if kind in output.get("data", {})
+    ]
+
+
+def test_the_first_look_runs_from_beginning_to_end(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient")
+    assert demo.status == 0, demo.output
+    monkeypatch.setenv("DELTATIDE_DEMO", str(demo.folder))
+    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOKS.parent))
+    notebook = nbformat.read(NOTEBOOKS / "01_first_look.ipynb", as_version=4)
+    client.NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}
+    ).execute()
+    assert outputs_of(notebook, "image/png"), "no plot"
+    tables = "".join(outputs_of(notebook, "text/html"))
+    for name in ("public.orders", "public.documents", "committed_at", "returned"):
+        assert name in tables
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.name)
+def test_notebooks_are_committed_without_outputs(path: Path) -> None:
+    for cell in json.loads(path.read_text())["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
 
 
 @pytest.mark.parametrize("source", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
