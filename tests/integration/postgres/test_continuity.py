@@ -32,20 +32,16 @@ from tests.support.agent_thread import AgentThread
 from tests.support.cuts import manifests_in
 from tests.support.waiting import wait_until
 
-SETTINGS = {
-    # Nothing but a checkpoint or a commit that waits flushes the log.
-    "wal_writer_delay": "10s",
-    "wal_writer_flush_after": "1GB",
-    "wal_buffers": "16MB",
-    "autovacuum": "off",
-    "restore_command": "false",
-}
+SETTINGS = {"autovacuum": "off", "restore_command": "false"}
+FLUSHED_LATE = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "wal_buffers": "16MB"}
+"""Nothing but a checkpoint or a commit that waits flushes the log."""
 
 
 @pytest.fixture
 def server(servers_folder: Path, request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """A server of the test's own; indirect parametrization may add settings."""
     folder = servers_folder / request.node.name[:30]
-    with PostgresServer.start(folder, settings=SETTINGS) as server:
+    with PostgresServer.start(folder, settings=SETTINGS | getattr(request, "param", {})) as server:
         yield server
     shutil.rmtree(folder)
 
@@ -326,12 +322,15 @@ def promote(server: PostgresServer) -> None:
     execute(server, "CHECKPOINT")
 
 
+@pytest.mark.parametrize("server", [FLUSHED_LATE], indirect=True)
 def test_a_crash_after_asynchronous_commits_leaves_nothing_in_the_lake_that_it_took_back(
     server: PostgresServer,
 ) -> None:
     store = MemoryStore()
     execute(server, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with Agent(server, store) as agent:
+        created = "SELECT count(*) FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL"
+        wait_until(lambda: execute(server, "CHECKPOINT", created), "the slot's beginning is flushed")
         agent.wait_exact()
         execute(server, "SET synchronous_commit = off", "INSERT INTO t VALUES (2)")
         submit(store, DumpRequest(tables=["public.t"]))
