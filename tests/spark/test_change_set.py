@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from merge import apply, change_set, key_pruning, merge_once
-from tests.support.landed import Chunk, Event
+from tests.support.landed import Chunk, Event, schema_of
 from tests.support.spark_sessions import another_session
 from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
@@ -256,22 +256,38 @@ def test_a_key_that_a_dump_has_twice_is_in_the_table_once(
     assert zone.rows("id, a") == [(1, 1), (2, 22), (3, 3)]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "disjoint"),
-    [([1, 2], [3, 4], True), ([3, 4], [1, 2], True), ([1, 3], [3, 4], False), ([1, 9], [3, 4], False)],
-)
 def test_chunks_with_ranges_of_their_own_need_no_comparing_of_keys(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    first: list[int], second: list[int], disjoint: bool,
-) -> None:  # fmt: skip
-    zone, found, asked = Zone(spark, tmp_path), [], change_set._disjoint
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table for each case, with a column of its name: the keys of two chunks, whether they are apart."""
+    cases = {
+        "ascending": ([1, 2], [3, 4], True),
+        "descending": ([3, 4], [1, 2], True),
+        "touching": ([1, 3], [3, 4], False),
+        "overlapping": ([1, 9], [3, 4], False),
+    }
+    zone, found, asked, files = Zone(spark, tmp_path), {}, change_set._disjoint, []
+
+    def disjoint(events: Any, layout: Any, chunks: int) -> bool:
+        (name,) = cases.keys() & layout.columns.keys()
+        found[name] = asked(events, layout, chunks)
+        return found[name]
+
     monkeypatch.setattr(change_set, "FEW_DUMPED", 0)
-    monkeypatch.setattr(change_set, "_disjoint", lambda *a: found.append(asked(*a)) or found[-1])
-    zone.landed.full_dump(T, 1, low=10, started_in=1)
-    zone.chunk(20, *(Chunk(10, 20, [row(key, key) for key in keys]) for keys in (first, second)))
-    zone.merge()
-    assert found == [disjoint]
-    assert zone.rows("id") == sorted({(key,) for key in (*first, *second)})
+    monkeypatch.setattr(change_set, "_disjoint", disjoint)
+    zone.landed.tables.pop(ORDERS.table)
+    for number, (name, chunks) in enumerate(cases.items(), 1):
+        schema = schema_of(f"public.{name}", id="int", **{name: "int"})
+        zone.landed.table(schema)
+        zone.landed.full_dump(str(schema.table), number, low=10, started_in=1)
+        for keys in chunks[:2]:
+            rows = [{"id": key, name: key} for key in keys]
+            files.append(zone.landed.chunk(schema, Chunk(10, 20, rows, dump=number)))
+    zone.landed.commit(20, files)
+    assert not zone.merge().failed
+    assert found == {name: apart for name, (_, _, apart) in cases.items()}
+    for name, (first, second, _) in cases.items():
+        assert zone.rows("id", f"public/{name}") == sorted({(key,) for key in (*first, *second)})
 
 
 def test_a_key_that_somebody_widens_before_the_merge_matches_nevertheless(
