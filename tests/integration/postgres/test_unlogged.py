@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from connector.capture import catalog_watcher, dump_workers, loop
+from connector.capture import catalog_watcher, dump_workers, loop, request_intake
 from connector.capture.loop import Capture
 from connector.config import Config
 from connector.errors import GapError, TableError
 from connector.landing.manifest import Manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.postgres import publication, source
+from connector.postgres.log import reader
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import KeyRange
@@ -32,6 +33,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.05, 0.1))
     monkeypatch.setattr(source, "DECODE_SECONDS", 0.2)
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(reader, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(request_intake, "POLL_SECONDS", 0.1)
 
 
 class Agent(AgentThread):
