@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from connector.agent import open_source
-from connector.capture import catalog_watcher
+from connector.capture import catalog_watcher, request_intake
 from connector.capture.loop import Capture
 from connector.config import Config
 from connector.landing.manifest import Manifest
-from connector.landing.manifest_store import newest_manifest
+from connector.landing.manifest_store import newest_manifest, read_manifest
 from connector.landing.requests import DumpRequest, submit
+from connector.mysql.log import reader as mysql_reader
+from connector.postgres.log import reader as postgres_reader
 from connector.schema import TableName
 from connector.store.factory import open_store
 from tests.support.cuts import Table, add_manifest, manifests_in
@@ -25,6 +27,7 @@ from tests.support.tested_database import TestedDatabase
 from tests.support.waiting import wait_until
 
 CHECK_SECONDS = 0.3
+POLL_SECONDS = 0.1
 
 
 class CapturedDatabase:
@@ -38,6 +41,8 @@ class CapturedDatabase:
         **source: Any,
     ) -> None:
         monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", CHECK_SECONDS)
+        for polling in (request_intake, mysql_reader, postgres_reader):
+            monkeypatch.setattr(polling, "POLL_SECONDS", POLL_SECONDS)
         self.database = database
         self.config = Config.model_validate(
             {
@@ -102,19 +107,25 @@ class CapturedDatabase:
 
     def dump(self, tables: list[TableName] | None = None) -> None:
         """Request a full dump of all tables, or of some, and wait until it ends or is rejected."""
+        before = newest_manifest(self.store)
+        since = before.number if before else 0
         request_id = submit(self.store, DumpRequest(tables=tables))
 
         def ended() -> bool:
             self._raise_error()
             newest = newest_manifest(self.store)
-            ours = [d for d in newest.dumps if d.id.startswith(request_id)] if newest else []
-            return (bool(ours) and not any(d.active for d in ours)) or self._is_rejected(request_id)
+            if newest is None:
+                return False
+            ours = [d for d in newest.dumps if d.id.startswith(request_id)]
+            ends = bool(ours) and not any(d.active for d in ours)
+            return ends or self._is_rejected(request_id, since, newest.number)
 
         wait_until(ended, "the dump has ended", seconds=60)
         self.wait_settled()
 
-    def _is_rejected(self, request_id: str) -> bool:
-        return any(request_id in notice.text for m in manifests_in(self.store) for notice in m.notices)
+    def _is_rejected(self, request_id: str, since: int, upto: int) -> bool:
+        manifests = (read_manifest(self.store, number) for number in range(since + 1, upto + 1))
+        return any(request_id in notice.text for m in manifests if m is not None for notice in m.notices)
 
 
 def landed_tables(store: Any) -> dict[TableName, Table]:
