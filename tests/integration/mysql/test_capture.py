@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from connector.capture import catalog_watcher, dump_workers, loop
+from connector.capture import catalog_watcher, dump_workers, loop, request_intake
 from connector.capture.loop import Capture
 from connector.config import Config
 from connector.landing.manifest import DumpState
@@ -38,6 +38,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.05, 0.1))
     monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.05, 0.1))
     monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(request_intake, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(reader, "POLL_SECONDS", 0.2)
 
 
 def config_of(mariadb: MysqlDatabase, folder: Path, url: str | None = None, **dump: Any) -> Config:
@@ -232,7 +234,6 @@ def test_a_global_read_lock_ends_no_reading(
         number = unpack_position(mariadb.end_of_log())[0]
         return mariadb.execute("SELECT max(log_file) FROM deltatide.watermark") == [(number,)]
 
-    monkeypatch.setattr(reader, "POLL_SECONDS", 0.2)
     monkeypatch.setattr(reader, "end_of_log", counted)
     fill(mariadb)
     with agent(mariadb, tmp_path) as store, mariadb.connect() as backup, backup.cursor() as cursor:

@@ -16,7 +16,6 @@ from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.mysql import source
-from connector.mysql.log import reader
 from connector.mysql.state_tables import StateTables
 from connector.store.local import LocalStore
 from tests.integration.mysql.test_capture import (
@@ -462,7 +461,6 @@ def polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
     with monkeypatch.context() as patched:
         patched.setattr(StateTables, "is_writable", counted)
-        patched.setattr(reader, "POLL_SECONDS", 0.2)
         yield wait
 
 
