@@ -17,6 +17,7 @@ from merge.control_table import cuts
 from merge.differences import recorded_differences
 from merge.job import merge_once
 from merge.queries import as_of, live
+from merge.rebuilding import rebuild
 from merge.report import MergeReport, TableProgress, TableReport
 from merge.schedule import merge_every
 from merge.session import local_session, open_session
@@ -35,6 +36,7 @@ __all__ = [
     "merge_every",
     "merge_once",
     "open_session",
+    "rebuild",
     "recorded_differences",
     "verify",
 ]

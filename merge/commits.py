@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from connector.errors import GapError
@@ -147,7 +147,8 @@ class Commits:
     `version`: that of our newest commit that wrote rows, or the frontier's if that is newer (one of upkeep);
     if none did, of our first; if none is ours, the newest of all. `manifest`: the one that our newest commit
     that wrote rows names. `newest`: the table's version. `why_broken`: why the table does not continue, or
-    None. `last`: the greatest mark of those that wrote rows, which the next commit has to exceed.
+    None. `marks`: those of our commits that wrote rows. `last`: the greatest of them, which the next commit
+    has to exceed.
     """
 
     version: int
@@ -155,6 +156,7 @@ class Commits:
     newest: int
     why_broken: str | None
     last: Mark | None = None
+    marks: frozenset[Mark] = field(default=frozenset(), compare=False)
 
 
 def read_commits(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> Commits:
@@ -222,7 +224,8 @@ def commits_of(rows: Sequence[Row], source: str, frontier: Frontier) -> Commits:
     version = max(merged, default=min(marks, default=newest))
     manifest = written[max(written)].manifest if written else None
     last = max(written.values(), key=lambda mark: mark.delta_txn_version, default=None)
-    return Commits(version, manifest, newest, _breach(rows, marks, frontier), last)
+    why_broken = _breach(rows, marks, frontier)
+    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()))
 
 
 def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int | None:

@@ -23,10 +23,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from connector import failpoint
@@ -35,7 +36,6 @@ from connector.errors import DeltatideError, FencedError, GapError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.backfill import has_pending_request, write_request
-from merge.commits import Mark, newest_unchanged
 from merge.consumer import record_progress, register
 from merge.control_table import (
     Frontier,
@@ -45,21 +45,20 @@ from merge.control_table import (
     create_cuts,
     cuts_table,
     read_frontiers,
-    recorded_frontiers,
 )
 from merge.key_pruning import PUSHED_LISTS
 from merge.landing_zone import LandingZone
 from merge.log_store import IDEMPOTENT, check_log_store
-from merge.plan import TablePlan, plan_past_holes
+from merge.plan import plan_past_holes
 from merge.report import MergeReport, Progress, TableProgress, TableReport
-from merge.retry import SPARK_ERRORS, first_line, is_lost_file, with_retries
+from merge.retry import SPARK_ERRORS, first_line, with_retries
+from merge.rewrite import Rewrite
 from merge.schema import check_layout
 from merge.session_pool import SessionPool, own_session_pool
 from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
-from merge.table import Merged, TableJob, beginning_of, is_lost
+from merge.table import Merged, TableJob, beginning_of
 from merge.target import (
     Target,
-    TargetState,
     check_rival,
     check_schema,
     not_landed,
@@ -158,38 +157,19 @@ def _merge_all(
     stop: threading.Event,
     reader: FrontierReader,
 ) -> MergeReport:
-    begun, spark = time.monotonic(), sessions.first
-    frontiers = reader.read(spark)
-    # Checked before the manifests: what the agent picks up meanwhile is then in one of those.
-    waits = any(frontier.missing for frontier in frontiers.by_table.values()) and has_pending_request(landing)
-    manifest = _newest(landing, frontiers, until)
-    if manifest is None:
+    begun, frontiers = time.monotonic(), reader.read(sessions.first)
+    run = MergeRun.begun(sessions.first, config, landing, frontiers, progress, until=until)
+    if run is None:
         return MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)
-    check_log_store(spark, config)
-    chosen = _chosen(manifest, frontiers, tables)
-    targets = targets_of(config, manifest.tables)
-    if not frontiers.newest:
-        check_schema(spark, config)
-    if not frontiers.newest or landing.is_known_removed(frontiers.newest):
-        create_cuts(spark, config)
-        register(spark, landing, config)
-    run = _MergeRun(spark, config, landing, frontiers, manifest, progress, asks=until is None and not waits)
+    chosen = _chosen(run.manifest, frontiers, tables)
+    targets = targets_of(config, run.manifest.tables)
+    run.prepare_lake()
     landing.compare_new_sizes(frontiers.newest)
     reports = run.merge_in_parallel([targets[table] for table in chosen], sessions, stop)
     reports = run.request_lost(reports)
-    exact, recorded = run.record_cut(reports)
-    landing.forget(manifest.number - KEPT_MANIFESTS)
-    return MergeReport(
-        config.source.name,
-        manifest.number,
-        manifest.epoch,
-        manifest.position,
-        exact,
-        recorded,
-        time.monotonic() - begun,
-        reports,
-        stopped=len(reports) < len(chosen),
-    )
+    done = run.record_cut(reports)
+    landing.forget(run.manifest.number - KEPT_MANIFESTS)
+    return replace(done, seconds=time.monotonic() - begun, stopped=len(reports) < len(chosen))
 
 
 def _newest(landing: LandingZone, frontiers: Frontiers, until: int | None) -> Manifest | None:
@@ -218,7 +198,7 @@ def _chosen(manifest: Manifest, frontiers: Frontiers, tables: Collection[str] | 
 
 
 @dataclass(frozen=True)
-class _MergeRun:
+class MergeRun:
     """One merge of a source up to one manifest. `asks`: whether to request rows that still wait again.
 
     The session is that of the table being merged, the first one for all that concerns the whole.
@@ -232,6 +212,38 @@ class _MergeRun:
     progress: Progress
     asks: bool
     showing: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def begun(
+        cls,
+        spark: SparkSession,
+        config: Config,
+        landing: LandingZone,
+        frontiers: Frontiers,
+        progress: Progress,
+        *,
+        until: int | None = None,
+    ) -> MergeRun | None:
+        """Begin a merge up to manifest `until` or the newest; None if there is nothing to merge up to."""
+        # Checked before the manifests: what the agent picks up meanwhile is then in one of those.
+        waits = any(frontier.missing for frontier in frontiers.by_table.values()) and has_pending_request(
+            landing
+        )
+        manifest = _newest(landing, frontiers, until)
+        if manifest is None:
+            return None
+        check_log_store(spark, config)
+        asks = until is None and not waits
+        return cls(spark, config, landing, frontiers, manifest, progress, asks)
+
+    def prepare_lake(self) -> None:
+        """Create the control table of a new lake and register it as a consumer of the landing zone."""
+        newest = self.frontiers.newest
+        if not newest:
+            check_schema(self.spark, self.config)
+        if not newest or self.landing.is_known_removed(newest):
+            create_cuts(self.spark, self.config)
+            register(self.spark, self.landing, self.config)
 
     def merge_in_parallel(
         self, targets: Sequence[Target], sessions: SessionPool, stop: threading.Event
@@ -332,15 +344,16 @@ class _MergeRun:
                 log.warning(
                     "%s: no cut names it, and its manifest was removed; building it anew", target.name
                 )
-                return self._rewrite(target, Frontier(0), begins.last)
-        job = self._table_job(target, plan, state)
+                return self._rewrite(target).from_nothing(begins.last)
+        job = TableJob.prepared(self.spark, self.config, self.landing, target, plan, state)
+        self._show(target, "merging", job.plan.rows)
         idle = plan.is_empty and frontier.version is not None
         merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
         if merged.why_broken is None:
             waits = bool(merged.report.missing) and self._may_request_again(frontier, target)
             return replace(merged.report, requested=job.request_missing_again()) if waits else merged.report
         log.warning("%s: %s; rebuilding it from the landing zone", target.name, merged.why_broken)
-        return self._rebuild(target, frontier, merged.last)
+        return self._rewrite(target).continued(frontier, merged.last)
 
     def _check_again(self, target: Target, frontier: Frontier) -> None:
         """Raise what still blocks a table, before reading everything it has to catch up with."""
@@ -353,59 +366,9 @@ class _MergeRun:
             newest = self.landing.schemas([(target.table, schema_id)])[schema_id]
             check_layout(target, state, self.config.source.name, newest)
 
-    def _rebuild(self, target: Target, frontier: Frontier, last: Mark | None) -> TableReport:
-        """Rewrite all rows of a Delta table; `last`: its greatest mark.
-
-        With hard deletes, from the landing zone alone. With soft deletes, the landing zone alone may lack a
-        deleted row's last values, so start from the newest version that a cut recorded, unless that version
-        itself is found to be gone: what a rewrite can't read may be another file, or come back.
-        """
-        base = self._base(target, frontier)
-        if base is not None and base.version is not None:
-            try:
-                return self._rewrite(target, base, last)
-            except SPARK_ERRORS as error:
-                if not (is_lost_file(error) and is_lost(self.spark, target, base.version)):
-                    raise
-                log.warning(
-                    "%s: files of its version %s are gone; rows deleted before the last full dump are lost",
-                    target.name,
-                    base.version,
-                )
-        return self._rewrite(target, Frontier(0), last)
-
-    def _base(self, target: Target, frontier: Frontier) -> Frontier | None:
-        """Return the newest frontier from which soft deletes continue; None if there is none."""
-        if self.config.table(target.table).deletes != "soft" or frontier.id is None:
-            return None
-        known = recorded_frontiers(self.spark, self.config, target.table, frontier.id, frontier.manifest)
-        source = self.config.source.name
-        # Usually the newest one, whose history is short.
-        return newest_unchanged(self.spark, target, source, known[:1]) or newest_unchanged(
-            self.spark, target, source, known
-        )
-
-    def _rewrite(self, target: Target, base: Frontier, last: Mark | None) -> TableReport:
-        """Rewrite all rows of a Delta table from a frontier on."""
-        self.landing.load(base.manifest + 1, self.manifest.number)
-        plan = plan_past_holes(target.table, self.landing, base.manifest, self.manifest.number)
-        job = self._table_job(target, plan, read_state(self.spark, target))
-        merged = job.merge(base, job.mark.rebuild_after(last))
-        if merged.why_broken is not None:
-            raise TableError(
-                target.table,
-                f"{target.name} changed while it was rebuilt: {merged.why_broken}",
-                hint="stop other writers to that Delta table; the next merge tries again",
-            )
-        return merged.report
-
-    def _table_job(self, target: Target, plan: TablePlan, state: TargetState | None) -> TableJob:
-        schemas = self.landing.schemas((target.table, id_) for id_ in plan.all_schema_ids)
-        job = TableJob.prepared(
-            self.spark, self.config, self.landing, target, plan.of_key(schemas), schemas, state
-        )
-        self._show(target, "merging", job.plan.rows)
-        return job
+    def _rewrite(self, target: Target) -> Rewrite:
+        upto, show = self.manifest.number, partial(self._show, target, "merging")
+        return Rewrite(self.spark, self.config, self.landing, upto, target, show)
 
     def _may_request_again(self, frontier: Frontier, target: Target) -> bool:
         """Return whether rows that have waited for a column since the frontier must be requested again."""
@@ -427,8 +390,8 @@ class _MergeRun:
         hint = "a full dump was requested; the merge after it builds the table from it"
         return [replace(r, hint=hint) if r.lacks_history and r.table in dumping else r for r in reports]
 
-    def record_cut(self, reports: Iterable[TableReport]) -> tuple[bool, bool]:
-        """Record the cut if anything changed; return whether it is exact, and whether it was recorded."""
+    def record_cut(self, reports: list[TableReport]) -> MergeReport:
+        """Record the cut if anything changed; return the report of the merge."""
         before = {table: self.frontiers.of(table) for table in self.manifest.tables}
         frontiers = before | {report.table: report.frontier for report in reports}
         exact = self.manifest.exact and all(
@@ -441,7 +404,8 @@ class _MergeRun:
             failpoint.reach("cut-missing")
             with_retries(lambda: self._append_cut(frontiers, exact), cuts_table(self.config))
             record_progress(self.spark, self.landing, self.config, self.manifest, self.frontiers, frontiers)
-        return exact, recorded
+        at, source = self.manifest, self.config.source.name
+        return MergeReport(source, at.number, at.epoch, at.position, exact, recorded, tables=reports)
 
     def _append_cut(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:
         if not self.frontiers.newest:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC
-from merge.apply import DELETED, Rules, effective, fresh_values, new_values
+from merge.apply import DELETED, KEPT, Rules, effective, fresh_values, new_values
 from merge.keys import Layout, same_rows
 from merge.schema import CDC_TYPE
 from merge.sql import data_type, quoted
@@ -51,6 +51,12 @@ def overlay(target: DataFrame, source: DataFrame, layout: Layout, rules: Rules) 
     ]
     both = source.join(touched, same, "left").where(stays).select(*folded)
     return untouched.unionByName(both)
+
+
+def fresh_rows(source: DataFrame, layout: Layout, *, soft: bool = False) -> DataFrame:
+    """Return an empty table as merging the reconciled rows `source` would leave it. Pure."""
+    kept = source.alias("source") if soft else source.alias("source").where(KEPT)
+    return kept.select(*[F.expr(value).alias(name) for name, value in fresh_values(layout).items()])
 
 
 def as_wide(frame: DataFrame, layout: Layout) -> DataFrame:

@@ -17,13 +17,13 @@ from connector.errors import ConfigurationError, TableError
 from connector.landing.format import CDC
 from connector.landing.manifest import Manifest
 from connector.schema import TableName, TableSchema, fold
-from merge.apply import KEPT, Rules, fresh_cdc
+from merge.apply import Rules
 from merge.change_set import changes
 from merge.commits import is_from_landing_zone, read_commits, version_is_unchanged
 from merge.control_table import Frontier, cuts, read_frontiers, recorded_frontiers
 from merge.keys import Layout
 from merge.landing_zone import Columns, LandingZone
-from merge.overlay import ALIVE, as_wide, overlay
+from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
 from merge.plan import TablePlan, plan_past_holes
 from merge.schema import check_layout, wanted_columns, wider
 from merge.session_settings import ANY_VERSION, applied_settings, check_strict, plain_settings
@@ -32,9 +32,9 @@ from merge.target import (
     Target,
     TargetState,
     check_rival,
-    not_landed,
     ownership_error,
     read_state,
+    require_landed,
     table_id,
     table_name,
     targets_of,
@@ -101,10 +101,7 @@ def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
 def _captured(landing: LandingZone, table: TableName, after: int) -> Manifest:
     """Return the newest manifest, which must name the table; those before `after` need not be read."""
     number = landing.newest(after)
-    manifest = landing.get(number) if number else None
-    if manifest is None or table not in manifest.tables or manifest.tables[table].schema_id is None:
-        raise not_landed(table, manifest)
-    return manifest
+    return require_landed(table, landing.get(number) if number else None)
 
 
 def _continuing(
@@ -151,10 +148,7 @@ def _with_changes(landing: LandingZone, plan: TablePlan, frame: DataFrame | None
     wanted = _columns(plan, known, [schemas[id_] for id_ in plan.schema_ids])
     layout = Layout.of(wanted, plan.state.key, schemas[plan.schema_ids[0]])
     if frame is None:
-        source = changes(landing, plan, schemas, layout, None).alias("source")
-        return source.where(KEPT).select(
-            *[F.col(quoted(c)) for c in layout.columns], F.expr(fresh_cdc()).alias(CDC)
-        )
+        return fresh_rows(changes(landing, plan, schemas, layout, None), layout)
     target = as_wide(frame, layout)
     source = changes(landing, plan, schemas, layout, target)
     return overlay(target, source, layout, Rules(plan.partial, plan.chunks, soft=False)).where(ALIVE)

@@ -40,8 +40,17 @@ NOT_LOST = re.compile(r"Too many open files|Permission denied|\bblockmgr-")
 """Java says FileNotFoundException also of a file that it can't open now, and of Spark's own shuffle files."""
 
 
+class OvertakenError(Exception):
+    """another job committed a later manifest first, so Delta skipped our commit."""
+
+
+LOST_RACES: tuple[type[Exception], ...] = (*SPARK_ERRORS, OvertakenError)
+
+
 def is_conflict(error: BaseException) -> bool:
-    """Return whether Delta refused a commit because another one came first."""
+    """Return whether Delta refused or skipped a commit because another one came first."""
+    if isinstance(error, OvertakenError):
+        return True
     return isinstance(error, SPARK_ERRORS) and CONFLICTS.search(f"{type(error).__name__} {error}") is not None
 
 
@@ -72,7 +81,7 @@ def with_retries(do: Callable[[], T], what: str) -> T:
     )
     try:
         return retrying(do)
-    except SPARK_ERRORS as error:
+    except LOST_RACES as error:
         if not is_conflict(error):
             raise
         hint = "let one merge job run at a time"

@@ -24,7 +24,7 @@ from merge.landing_zone import LandingZone
 from merge.overlay import as_wide, overlay
 from merge.plan import TablePlan
 from merge.report import TableReport
-from merge.retry import SPARK_ERRORS, is_lost_file
+from merge.retry import SPARK_ERRORS, OvertakenError, is_lost_file
 from merge.schema import create_or_evolve_target
 from merge.session_settings import ANY_VERSION, COMPILED, applied_settings
 from merge.target import DROP, Target, TargetState
@@ -103,8 +103,24 @@ def is_lost(spark: SparkSession, target: Target, version: int) -> bool:
 
 
 @dataclass(frozen=True)
+class Base:
+    """The rows that a rebuild starts from: those of a Delta table's `version` of which `where` holds."""
+
+    target: Target
+    version: int
+    where: str = "true"
+
+    def rows(self, spark: SparkSession, layout: Layout) -> DataFrame:
+        """Return the rows in the columns of a layout."""
+        return as_wide(self.target.at(spark, self.version), layout).where(self.where)
+
+
+@dataclass(frozen=True)
 class TableJob:
-    """The merge of one table by one plan, into a Delta table in the given `state`; `mark`: its commit's."""
+    """The merge of one table by one plan, into a Delta table in the given `state`; `mark`: its commit's.
+
+    `asks`: whether rows that lack a column are requested from the agent.
+    """
 
     spark: SparkSession
     config: Config
@@ -114,6 +130,7 @@ class TableJob:
     schemas: Mapping[str, TableSchema]
     state: TargetState
     mark: Mark
+    asks: bool = True
 
     @classmethod
     def prepared(
@@ -123,14 +140,17 @@ class TableJob:
         landing: LandingZone,
         target: Target,
         plan: TablePlan,
-        schemas: Mapping[str, TableSchema],
         state: TargetState | None,
+        *,
+        asks: bool = True,
     ) -> TableJob:
         """Create the Delta table (`state` None), or evolve its columns to the plan's."""
+        schemas = landing.schemas((plan.table, id_) for id_ in plan.all_schema_ids)
+        plan = plan.of_key(schemas)
         newest, *others = (schemas[id_] for id_ in plan.schema_ids)
         mark = Mark(config.source.name, plan.upto, write_id=landing.get(plan.upto).write_id)
         ready = create_or_evolve_target(spark, target, state, mark, newest, others)
-        return cls(spark, config, landing, target, plan, schemas, ready, mark)
+        return cls(spark, config, landing, target, plan, schemas, ready, mark, asks)
 
     @property
     def layout(self) -> Layout:
@@ -138,10 +158,11 @@ class TableJob:
         newest = self.schemas[self.plan.schema_ids[0]]
         return Layout.of(self.state.columns, self.plan.state.key, newest)
 
-    def merge(self, frontier: Frontier, mark: Mark | None = None) -> Merged:
+    def merge(self, frontier: Frontier, mark: Mark | None = None, base: Base | None = None) -> Merged:
         """Apply the plan, which begins at the frontier; with a rebuild's mark, rewrite all rows.
 
-        A rebuild takes rows from before the plan from the frontier's version; from none if that is None.
+        A rebuild starts from the rows of `base`; from none if that is None. `OvertakenError` if Delta skipped
+        it.
         """
         rebuild, mark = mark is not None, mark or self.mark
         written, missing = Written(), MissingRows()
@@ -149,12 +170,14 @@ class TableJob:
         if self.plan.all or self.plan.sweeps or rebuild:
             small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
             with applied_settings(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
-                written, missing = self._apply(mark, replaces_all, frontier)
+                written, missing = self._apply(mark, replaces_all, base)
         commits = read_commits(self.spark, self.target, mark.source, Frontier(0) if rebuild else frontier)
+        if rebuild and commits.marks and mark not in commits.marks:
+            raise OvertakenError(f"{self.target.name} was merged up to a later manifest meanwhile")
         if commits.last is not None and commits.last.manifest >= self.plan.upto:
             check_origin(self.landing, self.target, commits.last)
         manifest = max(self.plan.upto, commits.manifest or 0)
-        complete = frontier.missing == 0 or (replaces_all and frontier.version is None)
+        complete = base is None if replaces_all else frontier.missing == 0
         known = manifest == self.plan.upto and missing.left == 0 and complete
         report = TableReport(
             self.plan.table,
@@ -170,17 +193,21 @@ class TableJob:
         )
         return Merged(report, commits.why_broken, commits.last)
 
-    def _apply(self, mark: Mark, replaces_all: bool, frontier: Frontier) -> tuple[Written, MissingRows]:
+    def _apply(self, mark: Mark, replaces_all: bool, base: Base | None) -> tuple[Written, MissingRows]:
         """Write the changes; return what was written, and how many of the rows lack a column.
 
-        `replaces_all`: with the frontier's rows, they are all rows of the table, and overwrite it. Otherwise
+        `replaces_all`: with the rows of `base`, they are all rows of the table, and overwrite it. Otherwise
         changes since a frontier are merged even into an empty table, which another job may have rebuilt.
         """
-        frame = self._known(frontier) if replaces_all else self.target.frame(self.spark)
+        frame: DataFrame | None = None
+        if not replaces_all:
+            frame = self.target.frame(self.spark)
+        elif base is not None:
+            frame = base.rows(self.spark, self.layout)
         soft = self.config.table(self.plan.table).deletes == "soft"
         source = self._changes(frame, soft=soft)
-        missing = MissingRows()
-        if self.plan.partial:
+        missing = MissingRows(self.plan.rows if self.plan.partial else 0)
+        if self.plan.partial and self.asks:
             missing = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
         touches_any_row = bool(self.plan.truncates or self.plan.sweeps)
         rules = Rules(self.plan.partial, self.plan.chunks, soft, touches_any_row, replaces_all)
@@ -194,12 +221,6 @@ class TableJob:
         if target is None and not self.config.table(self.plan.table).key:
             return first_changes(*known, soft=soft)
         return changes(*known, target, soft=soft)
-
-    def _known(self, frontier: Frontier) -> DataFrame | None:
-        """Return the rows as of a frontier, in today's columns; None: there was no table."""
-        if frontier.version is None:
-            return None
-        return as_wide(self.target.at(self.spark, frontier.version), self.layout)
 
     def request_missing_again(self) -> int:
         """Request all rows that lack a column; return their number."""

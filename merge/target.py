@@ -168,6 +168,13 @@ def not_landed(table: TableName, manifest: Manifest | None) -> ConfigurationErro
     )
 
 
+def require_landed(table: TableName, manifest: Manifest | None) -> Manifest:
+    """Return a manifest that names a table with a layout; else raise `not_landed`."""
+    if manifest is None or table not in manifest.tables or manifest.tables[table].schema_id is None:
+        raise not_landed(table, manifest)
+    return manifest
+
+
 def read_state(spark: SparkSession, target: Target) -> TargetState | None:
     """Return the state of a Delta table; None if it does not exist."""
     try:

@@ -19,6 +19,7 @@ from connector.cli.dumps import dump_commands
 from connector.cli.maintain import maintain_commands
 from connector.cli.merge import merge_commands
 from connector.cli.printing import close_broken_pipe, err, fail, out
+from connector.cli.rebuild import rebuild_commands
 from connector.cli.verify import verify_commands
 from connector.errors import DeltatideError
 
@@ -35,6 +36,7 @@ app.add_typer(agent_commands)
 app.add_typer(dump_commands)
 app.add_typer(merge_commands)
 app.add_typer(verify_commands)
+app.add_typer(rebuild_commands)
 app.add_typer(maintain_commands)
 
 

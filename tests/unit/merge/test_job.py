@@ -13,7 +13,7 @@ from connector.landing.manifest import DumpState
 from connector.schema import TableName
 from merge import job
 from merge.control_table import Frontier, Frontiers
-from merge.job import _chosen, _MergeRun, _newest
+from merge.job import MergeRun, _chosen, _newest
 from merge.landing_zone import LandingZone
 from merge.target import targets_of
 from tests.support.landed import AT, Landed, config_of, schema_of
@@ -61,12 +61,12 @@ def frontiers_at(newest: int, **frontiers: Frontier) -> Frontiers:
     return Frontiers(newest, 1, 10 * newest, True, None, named)
 
 
-def run_of(zone: Zone, frontiers: Frontiers, **options: Any) -> _MergeRun:
+def run_of(zone: Zone, frontiers: Frontiers, **options: Any) -> MergeRun:
     config: Any = config_of("/nowhere", "/nowhere")
     spark: Any = None
     landing: Any = zone
     manifest = zone.get(zone.number)
-    return _MergeRun(spark, config, landing, frontiers, manifest, lambda _: None, **{"asks": True, **options})
+    return MergeRun(spark, config, landing, frontiers, manifest, lambda _: None, **{"asks": True, **options})
 
 
 @pytest.mark.parametrize(("until", "number", "chosen"), [(1, None, []), (2, 2, ["b"]), (3, 3, ["a", "b"])])
