@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from merge.control_table import cuts
 from merge.differences import recorded_differences
+from merge.explanation import Explanation, explain, explain_row
 from merge.job import merge_once
 from merge.queries import as_of, live
 from merge.rebuilding import rebuild
@@ -24,6 +25,7 @@ from merge.session import local_session, open_session
 from merge.verification import TableVerification, Verification, verify
 
 __all__ = [
+    "Explanation",
     "MergeReport",
     "TableProgress",
     "TableReport",
@@ -31,6 +33,8 @@ __all__ = [
     "Verification",
     "as_of",
     "cuts",
+    "explain",
+    "explain_row",
     "live",
     "local_session",
     "merge_every",

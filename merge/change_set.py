@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -23,7 +23,7 @@ from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableSchema
 from merge.keys import Layout, raw_of_key, same_keys, same_rows, with_raw
-from merge.landing_zone import LandingZone
+from merge.landing_zone import Columns
 from merge.plan import Sweep, TablePlan
 from merge.reconcile import SINCE_TYPE, group_columns, only_events, position_of, reconcile
 from merge.sql import data_type, position_literal, quoted
@@ -52,8 +52,17 @@ MOST_PARTITIONS = 64
 """How dumped chunks are grouped for a first load; a plan of many unions is slow to analyze."""
 
 
+class Events(Protocol):
+    """Where events are read from: the landing zone, or a part of it."""
+
+    def events(
+        self, files: Sequence[LandedFile], schemas: Mapping[str, TableSchema], columns: Columns
+    ) -> DataFrame:
+        """Read events like `merge.landing_zone.LandingZone.events`."""
+
+
 def changes(
-    landing: LandingZone,
+    landing: Events,
     plan: TablePlan,
     schemas: Mapping[str, TableSchema],
     layout: Layout,
@@ -76,7 +85,7 @@ def changes(
 
 
 def first_changes(
-    landing: LandingZone,
+    landing: Events,
     plan: TablePlan,
     schemas: Mapping[str, TableSchema],
     layout: Layout,
@@ -111,7 +120,7 @@ def first_changes(
 
 
 def _events(
-    landing: LandingZone,
+    landing: Events,
     plan: TablePlan,
     files: Sequence[LandedFile],
     schemas: Mapping[str, TableSchema],
@@ -123,12 +132,12 @@ def _events(
         again = landing.events(plan.again, schemas, layout.columns)
         events = events.unionByName(again.where(_after(plan.low)))
     if plan.swept is not None and plan.straddles_sweep:
-        events = events.where(~_before(plan.swept))
+        events = events.where(~before(plan.swept))
     return events
 
 
 def _any_twice(
-    landing: LandingZone, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: Layout
+    landing: Events, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: Layout
 ) -> bool:
     """Return whether any key is in the chunks twice."""
     keys = {name: layout.columns[name] for name in layout.key}
@@ -159,7 +168,7 @@ def _disjoint(events: DataFrame, layout: Layout, chunks: int) -> bool:
 
 
 def _in_order(
-    landing: LandingZone, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: Layout
+    landing: Events, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: Layout
 ) -> DataFrame:
     """Read chunks in partitions of neighbors, each of about `PARTITION_BYTES`."""
     parts = max(1, min(MOST_PARTITIONS, sum(chunk.bytes for chunk in chunks) // PARTITION_BYTES))
@@ -178,7 +187,7 @@ def _union(frames: Iterable[DataFrame]) -> DataFrame:
 
 def _reconciled(
     events: DataFrame,
-    landing: LandingZone,
+    landing: Events,
     plan: TablePlan,
     schemas: Mapping[str, TableSchema],
     layout: Layout,
@@ -197,7 +206,7 @@ def _reconciled(
 
 
 def _column_groups(
-    landing: LandingZone, plan: TablePlan, schemas: Mapping[str, TableSchema], layout: Layout
+    landing: Events, plan: TablePlan, schemas: Mapping[str, TableSchema], layout: Layout
 ) -> list[list[str]] | None:
     """Return the groups of columns that the plan's events carry together; None: not asked, or too many."""
     partial = [file for file in plan.all if file.partial]
@@ -210,7 +219,7 @@ def _column_groups(
 
 
 def _truncate(
-    landing: LandingZone,
+    landing: Events,
     plan: TablePlan,
     schemas: Mapping[str, TableSchema],
     layout: Layout,
@@ -223,23 +232,28 @@ def _truncate(
 
     If deletes are `soft`, the events stay, and each truncate deletes the rows that it found.
     """
-    truncates = landing.events(plan.truncates, schemas, {}).where(F.col(CDC)["op"] == TRUNCATE)
-    found = truncates.select(position_of(F.col(CDC)).alias("at")).distinct().collect()
-    if not found:
+    positions = truncates_of(landing, plan, schemas)
+    if not positions:
         return events
-    positions = sorted(Position(*row["at"]) for row in found)
     events = events.where(F.col(CDC)["op"] != TRUNCATE)
     if soft:
         frames = [events] if target is None else [events, target]
-        return events.unionByName(_truncated(frames, layout, positions))
+        return events.unionByName(truncated(frames, layout, positions))
     last = positions[-1]
-    kept = events.where(~_before(last))
+    kept = events.where(~before(last))
     if target is None:
         return kept
-    return kept.unionByName(_deletes(_keys_before(target, layout, last), layout, _at(last)))
+    return kept.unionByName(_deletes(_keys_before(target, layout, last), layout, at_literal(last)))
 
 
-def _truncated(frames: Sequence[DataFrame], layout: Layout, positions: Iterable[Position]) -> DataFrame:
+def truncates_of(landing: Events, plan: TablePlan, schemas: Mapping[str, TableSchema]) -> list[Position]:
+    """Return the positions of a plan's truncates, in order."""
+    truncates = landing.events(plan.truncates, schemas, {}).where(F.col(CDC)["op"] == TRUNCATE)
+    found = truncates.select(position_of(F.col(CDC)).alias("at")).distinct().collect()
+    return sorted(Position(*row["at"]) for row in found)
+
+
+def truncated(frames: Sequence[DataFrame], layout: Layout, positions: Iterable[Position]) -> DataFrame:
     """Return a delete for each row of `frames` that a truncate found, at the first such truncate. Pure.
 
     A row whose delete was logged before is not found; one that a keyed dump lacked is, since the dump's
@@ -250,7 +264,7 @@ def _truncated(frames: Sequence[DataFrame], layout: Layout, positions: Iterable[
     """
     cdc, key = F.col(CDC), with_raw(layout.key, layout.raw_keys)
     at, lives = position_of(cdc), (cdc["op"] != DELETE) | (cdc["seq"] >= CHUNK_SEQ)
-    truncate = F.array_min(F.filter(F.array(*map(_at, positions)), lambda truncate: truncate > at))
+    truncate = F.array_min(F.filter(F.array(*map(at_literal, positions)), lambda truncate: truncate > at))
     state = F.struct(at.alias("at"), lives.alias("lives"), truncate.alias("truncate"))
     states = _union(frame.select(*key, state.alias(CDC)) for frame in frames)
     of_key = [F.col(quoted(name)) for name in states.columns if name != CDC]
@@ -261,7 +275,7 @@ def _truncated(frames: Sequence[DataFrame], layout: Layout, positions: Iterable[
 
 
 def _stale_key_deletes(
-    landing: LandingZone,
+    landing: Events,
     sweep: Sweep,
     schemas: Mapping[str, TableSchema],
     layout: Layout,
@@ -275,16 +289,17 @@ def _stale_key_deletes(
         .alias("source")
         .join(dumped.alias("target"), same_keys(layout), "left_anti")
     )
-    return _deletes(ghosts, layout, _at(sweep.position))
+    return _deletes(ghosts, layout, at_literal(sweep.position))
 
 
 def _keys_before(frame: DataFrame, layout: Layout, position: Position) -> DataFrame:
     """Return the keys of undeleted rows positioned before `position`."""
-    older = frame.where((F.col(CDC)["op"] != DELETE) & _before(position))
+    older = frame.where((F.col(CDC)["op"] != DELETE) & before(position))
     return older.select(*with_raw(layout.key, layout.raw_keys))
 
 
-def _before(position: Position) -> Column:
+def before(position: Position) -> Column:
+    """Return whether an event or a row is positioned before a position."""
     return F.expr(f"(_cdc.epoch, _cdc.lsn, _cdc.seq) < {position_literal(position)}")
 
 
@@ -292,7 +307,8 @@ def _after(position: Position) -> Column:
     return F.expr(f"(_cdc.epoch, _cdc.lsn, _cdc.seq) > {position_literal(position)}")
 
 
-def _at(position: Position) -> Column:
+def at_literal(position: Position) -> Column:
+    """Return a known position as a struct that compares as positions do."""
     return F.struct(*map(F.lit, position)).cast(SINCE_TYPE)
 
 

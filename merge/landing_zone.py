@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
 CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in CDC_FIELDS) + ">"
 
+NAMED_CDC_TYPE = f"{CDC_TYPE[:-1]},file:string>"
+
 CACHED_SECONDS: float = 6 * 3600
 """How long manifests are cached; files that were compacted stay for a day."""
 
@@ -303,12 +305,17 @@ class LandingZone:
         return {id_: self._schemas[id_] for _, id_ in ids}
 
     def events(
-        self, files: Sequence[LandedFile], schemas: Mapping[str, TableSchema], columns: Columns
+        self,
+        files: Sequence[LandedFile],
+        schemas: Mapping[str, TableSchema],
+        columns: Columns,
+        *,
+        named: bool = False,
     ) -> DataFrame:
         """Read events as `columns` and the landed `_cdc`; a column that a file lacks is null.
 
-        Rows are in no particular order. Without files the frame is empty. `TableError` for a file that is not
-        as it was written.
+        Rows are in no particular order. Without files the frame is empty. `named`: `_cdc.file` is the name of
+        the event's file. `TableError` for a file that is not as it was written.
         """
         self._require_intact(files)
         groups: dict[str, list[str]] = {}
@@ -317,10 +324,10 @@ class LandingZone:
         if not groups:
             nulls = (
                 f"CAST(NULL AS {data_type(type_)}) AS {quoted(name)}"
-                for name, type_ in {**columns, CDC: CDC_TYPE}.items()
+                for name, type_ in {**columns, CDC: NAMED_CDC_TYPE if named else CDC_TYPE}.items()
             )
             return self._spark.sql(f"SELECT {', '.join(nulls)} WHERE false")
-        frames = [self._group(paths, schemas[id_], columns) for id_, paths in groups.items()]
+        frames = [self._group(paths, schemas[id_], columns, named) for id_, paths in groups.items()]
         joined = frames[0]
         for frame in frames[1:]:
             joined = joined.unionByName(frame)
@@ -369,14 +376,17 @@ class LandingZone:
         sizes = {row["path"].rpartition("/")[2]: row["length"] for row in rows}
         return {file.path for file in files if sizes.get(file.path.rpartition("/")[2]) == file.bytes}
 
-    def _group(self, paths: list[str], schema: TableSchema, columns: Columns) -> DataFrame:
+    def _group(self, paths: list[str], schema: TableSchema, columns: Columns, named: bool) -> DataFrame:
         landed = {column.name: column.type for column in schema.columns}
         frame = (
             self._spark.read.options(**LANDED).schema(schema_ddl({**landed, CDC: CDC_TYPE})).parquet(*paths)
         )
-        named = {fold(name): name for name in columns}
-        renamed = {name: new for name in landed if (new := named.get(fold(name), name)) != name}
-        return frame.select(*_selected(landed, columns), _renamed(renamed) if renamed else CDC)
+        wanted = {fold(name): name for name in columns}
+        renamed = {name: new for name in landed if (new := wanted.get(fold(name), name)) != name}
+        cdc = _renamed(renamed) if renamed else F.col(CDC)
+        if named:
+            cdc = cdc.withField("file", frame.metadataColumn("_metadata")["file_name"])
+        return frame.select(*_selected(landed, columns), cdc.alias(CDC))
 
 
 def _selected(landed: Columns, columns: Columns) -> Iterator[Column]:
@@ -400,7 +410,7 @@ def _renamed(names: Mapping[str, str]) -> Column:
 
     unchanged = F.transform(F.col(CDC)["unchanged"], new)
     raw = F.transform_keys(F.col(CDC)["raw"], lambda name, _: new(name))
-    return F.col(CDC).withField("unchanged", unchanged).withField("raw", raw).alias(CDC)
+    return F.col(CDC).withField("unchanged", unchanged).withField("raw", raw)
 
 
 def schema_ddl(columns: Columns) -> str:

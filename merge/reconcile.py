@@ -107,6 +107,30 @@ def position_of(cdc: Column) -> Column:
     return F.struct(cdc["epoch"], cdc["lsn"], cdc["seq"])
 
 
+def is_boundary(cdc: Column) -> Column:
+    """Return whether nothing older than an event counts."""
+    return cdc["op"].isin(INSERT, DUMP, DELETE) | (F.size(_unchanged(cdc)) == 0)
+
+
+def carries(cdc: Column, name: str) -> Column:
+    """Return whether an event carries a column."""
+    return (cdc["op"] != DELETE) & ~F.array_contains(_unchanged(cdc), name)
+
+
+def is_current(at: Column, since: Column) -> Column:
+    """Return whether the last event that carries a column (at `at`) is not from before the last boundary."""
+    return at.isNotNull() & F.coalesce(at >= since, F.lit(True))
+
+
+def last_boundary(deleted: Column, boundary: Column, created: Column, *, soft: bool) -> Column:
+    """Return a key's last boundary; for a key that is deleted softly, no delete is one."""
+    return F.when(deleted, created).otherwise(boundary) if soft else boundary
+
+
+def _unchanged(cdc: Column) -> Column:
+    return F.coalesce(cdc["unchanged"], F.array().cast(MISSING_TYPE))
+
+
 def _by_row(
     events: DataFrame, key: Sequence[str], columns: Sequence[str], raw_keys: Sequence[str]
 ) -> DataFrame:
@@ -137,17 +161,15 @@ def _by_group(
     """
     cdc = F.col(CDC)
     at = position_of(cdc)
-    unchanged = F.coalesce(cdc["unchanged"], F.array().cast(MISSING_TYPE))
-    boundary = cdc["op"].isin(INSERT, DUMP, DELETE) | (F.size(unchanged) == 0)
+    boundary = is_boundary(cdc)
     names = [F.array(*map(F.lit, group)) for group in groups]
 
     def latest(n: int) -> Column:
-        group = groups[n]
-        carries = (cdc["op"] != DELETE) & ~F.array_contains(unchanged, group[0])
+        group, carried = groups[n], carries(cdc, groups[n][0])
         values = F.struct(*[F.col(quoted(name)).alias(name) for name in group])
         raw = F.map_filter(cdc["raw"], lambda name, _text: F.array_contains(names[n], name))
-        carried = F.struct(at.alias("at"), values.alias("values"), raw.alias("raw"))
-        return F.max_by(F.when(carries, carried), F.when(carries, at))
+        event = F.struct(at.alias("at"), values.alias("values"), raw.alias("raw"))
+        return F.max_by(F.when(carried, event), F.when(carried, at))
 
     folded = _grouped(events, key, raw_keys).agg(
         F.struct(
@@ -172,13 +194,13 @@ def _resolved(
     """Build the rows from each key's `folded` events; `groups`: their columns, and an array of the names."""
     fold = F.col(CDC)
     deleted = fold["last"]["op"] == DELETE
-    since = F.when(deleted, fold["created"]).otherwise(fold["boundary"]) if soft else fold["boundary"]
+    since = last_boundary(deleted, fold["boundary"], fold["created"], soft=soft)
 
     values: dict[str, Column] = {}
     missing, raws = [], [F.array_compact(F.array(*raw_entries(raw_keys)).cast(RAW_ENTRIES))]
     for n, (group, names) in enumerate(groups):
         latest = fold[f"g{n}"]
-        known = latest["at"].isNotNull() & ~F.coalesce(latest["at"] < since, F.lit(False))
+        known = is_current(latest["at"], since)
         found = F.when(known, latest["values"])
         values |= {name: found[name] for name in group}
         missing.append(F.when(known, F.array()).otherwise(names))

@@ -16,6 +16,7 @@ import typer
 from connector import __version__
 from connector.cli.agent import agent_commands
 from connector.cli.dumps import dump_commands
+from connector.cli.explain import explain_commands
 from connector.cli.maintain import maintain_commands
 from connector.cli.merge import merge_commands
 from connector.cli.printing import close_broken_pipe, err, fail, out
@@ -36,6 +37,7 @@ app.add_typer(agent_commands)
 app.add_typer(dump_commands)
 app.add_typer(merge_commands)
 app.add_typer(verify_commands)
+app.add_typer(explain_commands)
 app.add_typer(rebuild_commands)
 app.add_typer(maintain_commands)
 

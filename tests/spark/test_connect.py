@@ -1,4 +1,4 @@
-"""A lake kept over Spark Connect: merges, reads and upkeep, with no Java in this process."""
+"""A lake kept over Spark Connect: merges, reads and upkeep, explained and rebuilt, with no Java here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from merge import as_of, cuts, merge_once
+from merge import as_of, cuts, explain, explain_row, merge_once, rebuild
 from merge.upkeep import upkeep
 from tests.support.landed import Chunk
 from tests.support.servers.connect_server import ConnectServer
@@ -45,6 +45,14 @@ def test_a_lake_is_loaded_changed_read_and_maintained(zone: Zone) -> None:
     assert (merged.inserted, merged.updated, merged.deleted) == (2, 1, 1)
     assert [r.id for r in as_of(zone.spark, zone.config, 1)[T].orderBy("id").collect()] == [1, 2, 3]
     assert [r.manifest for r in cuts(zone.spark, zone.config).collect()] == [2, 1]
+    assert [e["verdict"] for e in explain(zone.spark, zone.config, T, "1").collect()] == [
+        "supplies columns",
+        "wins",
+    ]
+    explained = explain_row(zone.spark, zone.config, T, "1").to_dict()
+    assert (explained["result"], explained["delta"]["differences"]) == (explained["delta"]["row"], [])
+    rebuild(zone.spark, zone.config, T, into="check.orders")
+    assert zone.rows(table="check/orders") == changed
     found = {(f.subject, f.action): f.status for f in upkeep(zone.spark, zone.config)}
     assert found[T, "SET TBLPROPERTIES"] == "done"
     zone.log(30)

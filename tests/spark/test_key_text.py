@@ -1,4 +1,4 @@
-"""The texts that a merge makes of keys: exact, and the same whatever the session's settings are."""
+"""The texts that a merge makes of keys, and that name a key: the same whatever the session's settings are."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from connector.landing.event_batch import arrow_type
+from connector.landing.format import CDC
+from connector.schema import TableName
 from merge.backfill import key_text
+from merge.key_values import key_condition
+from merge.keys import RAW_TYPE, Layout
 from merge.session_settings import applied_settings
 
 UTC = timezone.utc
+T = TableName("public", "t")
 TEXTS: dict[str, dict[Any, str]] = {
     "boolean": {True: "true", False: "false"},
     "tinyint": {-128: "-128"},
@@ -63,5 +69,13 @@ def test_keys_are_formatted_the_same_in_any_session(
         frame = spark.read.schema(schema).parquet(str(tmp_path / "keys.parquet"))
         texts = [key_text(frame[name], type_).alias(name) for type_, name in names.items()]
         found = frame.select(*texts).toArrow().to_pydict()
+        counted = [
+            F.count_if(key_condition(T, Layout({names[type_]: type_}, (names[type_],), ()), [text]))
+            for type_, values in TEXTS.items()
+            for text in values.values()
+        ]
+        landed = frame.withColumn(CDC, F.lit(None).cast(f"struct<raw:{RAW_TYPE}>"))
+        matches = [*landed.agg(*counted).collect()[0]]
     for type_, values in TEXTS.items():
         assert found[names[type_]][: len(values)] == list(values.values()), type_
+    assert set(matches) == {1}, "read back, each text is its own value and no other"
