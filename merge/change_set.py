@@ -248,6 +248,8 @@ def _truncate(
 
 def truncates_of(landing: Events, plan: TablePlan, schemas: Mapping[str, TableSchema]) -> list[Position]:
     """Return the positions of a plan's truncates, in order."""
+    if not plan.truncates:
+        return []
     truncates = landing.events(plan.truncates, schemas, {}).where(F.col(CDC)["op"] == TRUNCATE)
     found = truncates.select(position_of(F.col(CDC)).alias("at")).distinct().collect()
     return sorted(Position(*row["at"]) for row in found)

@@ -14,7 +14,7 @@ Nothing is written. The key is a filter on the landing files; Parquet skips row 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -32,14 +32,15 @@ from merge.keys import Layout
 from merge.landing_zone import LandingZone
 from merge.overlay import as_wide
 from merge.schema import wider
-from merge.session_settings import ANY_VERSION, applied_settings, check_strict, plain_settings
+from merge.session_settings import ANY_VERSION, INTERPRETED, applied_settings, check_strict, plain_settings
 from merge.sql import quoted
+from merge.table import FEW_ROWS
 from merge.target import (
     Target,
     TargetState,
+    manifest_at,
     ownership_error,
     read_state,
-    require_landed,
     table_name,
     targets_of,
 )
@@ -74,6 +75,7 @@ class Explanation:
 
     `columns`: with their types. `first`: the oldest manifest there is; `complete`: whether no part of the row
     is gone with older ones. `delta` None: there is no Delta table, or no cut that names its version.
+    `settings`: of the session, while so many events are read.
     """
 
     table: TableName
@@ -86,9 +88,14 @@ class Explanation:
     events: DataFrame
     result: DataFrame
     delta: DeltaRow | None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values, for JSON; values of columns as text, as in `key`."""
+        with applied_settings(self.events.sparkSession, self.settings):
+            return self._to_dict()
+
+    def _to_dict(self) -> dict[str, Any]:
         delta = None
         if self.delta is not None:
             delta = {
@@ -166,36 +173,30 @@ def _explained(
     landing = LandingZone(spark, config.landing.url, config.source.name)
     # Frontier and version before the manifests: so those are at least as new.
     version = _version(spark, config, table, at)
-    number = landing.newest(0, at)
-    landing.check_end(at)
-    if at is not None and number != at:
-        raise ConfigurationError(
-            f"manifest {at} is not in {landing.root}",
-            hint="it has not landed yet, or was removed after landing.retention_days; see deltatide cuts",
-        )
-    manifest = require_landed(table, landing.get(number) if number else None)
-    history = TableHistory.read(config, landing, table, number)
+    manifest = manifest_at(landing, table, at)
+    history = TableHistory.read(config, landing, table, manifest.number)
     if version is not None and version.is_foreign(config.source.name, manifest.tables[table].key):
         version = None
     frame = None if version is None else version.read(spark)
     layout = _as_wide_as(history.layout(), frame)
     condition = key_condition(table, layout, key)
-    delta = None
+    delta, settings = None, INTERPRETED if history.rows <= FEW_ROWS else {}
     if frame is not None and version is not None:
-        delta = _compared(
-            config, history, version, as_wide(frame, layout).where(condition), layout, condition
-        )
+        row = as_wide(frame, layout).where(condition)
+        with applied_settings(spark, settings):
+            delta = _compared(config, history, version, row, layout, condition)
     return Explanation(
         table,
         manifest.source.kind,
         dict(zip(layout.key, key, strict=True)),
         layout.columns,
-        number,
+        manifest.number,
         history.first,
         history.complete,
         history.events(layout, condition),
         history.row(layout, condition),
         delta,
+        settings,
     )
 
 

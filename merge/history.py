@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -37,14 +38,14 @@ from connector.errors import GapError
 from connector.landing.format import CDC, DELETE, DUMP, TRUNCATE
 from connector.landing.manifest import FullDump, LandedFile, Manifest
 from connector.position import CHUNK_SEQ, Position
-from connector.schema import TableName, TableSchema
+from connector.schema import TableName, TableSchema, fold
 from merge.change_set import at_literal, before, changes, truncated, truncates_of
 from merge.keys import Layout, with_raw
 from merge.landing_zone import Columns, LandingZone
 from merge.overlay import fresh_rows
 from merge.plan import TablePlan, plan_table
 from merge.reconcile import SINCE_TYPE, carries, is_boundary, is_current, last_boundary, position_of
-from merge.schema import wanted_columns
+from merge.schema import wanted_columns, wider
 from merge.sql import data_type, quoted
 
 if TYPE_CHECKING:
@@ -69,9 +70,6 @@ VERDICT_TYPES = {
     "by": SINCE_TYPE,
     "carried": "array<string>",
 }
-
-PLACE = f"{CDC}.place"
-"""A column of our own; `_cdc` is the only name that no table may use, so this one begins with it."""
 
 FIELDS = ("op", "epoch", "lsn", "seq", "committed_at", "txid", "dump", "chunk", "low_lsn", "high_lsn", "raw")
 """The fields of `_cdc` that an explained event has as columns."""
@@ -176,6 +174,11 @@ class TableHistory:
         """Return whether all that makes up the table's rows is still there."""
         return self.first == 1 or (self.full_dump is not None and self.full_dump.started_in >= self.first)
 
+    @property
+    def rows(self) -> int:
+        """Count the events of all keys."""
+        return sum(file.rows for _, file in self.files.values())
+
     def layout(self) -> Layout:
         """Return the columns that a new Delta table would have."""
         schemas = [self.schemas[id_] for id_ in self.plan.schema_ids]
@@ -196,21 +199,40 @@ class TableHistory:
         it; `by`, a position. A truncate has neither key nor row.
         """
         keyed = KeyedEvents(self.landing, condition)
-        files = [file for _, file in self.files.values()]
-        landed = self._located(keyed.events(files, self.schemas, layout.columns, named=True))
+        landed = self._located(self._landed(keyed, layout))
         truncates = truncates_of(keyed, self.plan, self.schemas)
         judged = self._judged(landed.where(F.col(CDC)["op"] != TRUNCATE), layout, truncates)
-        found = _explained(judged, layout).unionByName(self._truncates(layout))
+        found = _explained(judged, layout)
+        if any(file.truncates for _, file in self.files.values()):
+            found = found.unionByName(self._truncates(layout))
         return found.orderBy("epoch", "lsn", "seq", "manifest", "file")
+
+    def _landed(self, keyed: KeyedEvents, layout: Layout) -> DataFrame:
+        """Read all events; a column that had another type before the last full dump is null in those."""
+        by_columns: dict[tuple[str, ...], list[LandedFile]] = {tuple(layout.columns): []}
+        for _, file in self.files.values():
+            fitting = _fitting(self.schemas[file.schema_id], layout)
+            if set(layout.key) <= set(fitting):
+                by_columns.setdefault(fitting, []).append(file)
+        frames = []
+        for names, files in by_columns.items():
+            columns = {name: layout.columns[name] for name in names}
+            frame = keyed.events(files, self.schemas, columns, named=True)
+            nulls = {name: F.lit(None).cast(data_type(t)) for name, t in layout.columns.items()}
+            selected = [(F.col(quoted(n)) if n in names else nulls[n]).alias(n) for n in layout.columns]
+            frames.append(frame.select(*selected, CDC))
+        return reduce(lambda one, other: one.unionByName(other), frames)
 
     def _located(self, events: DataFrame) -> DataFrame:
         """Add manifest and path to events that have the name of their file."""
         rows = [(name, number, file.path) for name, (number, file) in self.files.items()]
         places = events.sparkSession.createDataFrame(rows, "name string, manifest bigint, path string")
-        places = F.broadcast(places.select(F.struct("name", "manifest", "path").alias(PLACE)))
-        joined = events.join(places, F.col(CDC)["file"] == F.col(quoted(PLACE))["name"])
-        cdc = F.col(CDC).withField("manifest", F.col(quoted(PLACE))["manifest"])
-        return joined.withColumn(CDC, cdc.withField("file", F.col(quoted(PLACE))["path"])).drop(PLACE)
+        known = F.col(f"source.{CDC}.file") == F.col("target.name")
+        joined = events.alias("source").join(F.broadcast(places).alias("target"), known)
+        cdc = F.col(f"source.{CDC}").withField("manifest", F.col("target.manifest"))
+        cdc = cdc.withField("file", F.col("target.path"))
+        columns = [F.col(f"source.{quoted(name)}") for name in events.columns if name != CDC]
+        return joined.select(*columns, cdc.alias(CDC))
 
     def _truncates(self, layout: Layout) -> DataFrame:
         """Return the truncates as explained events."""
@@ -312,6 +334,14 @@ def _explained(events: DataFrame, layout: Layout, has_key: Column | None = None)
     fields = [cdc[name].alias(name) for name in ("manifest", "file", *FIELDS, "carried")]
     judged = [cdc[name].alias(name) for name in ("verdict", "supplies", "by")]
     return events.select(key.alias("key"), *fields, row.alias("row"), *judged)
+
+
+def _fitting(schema: TableSchema, layout: Layout) -> tuple[str, ...]:
+    """Return the columns of a layout whose type that of a schema can become, or that a schema lacks."""
+    types = {fold(column.name): column.type for column in schema.columns}
+    return tuple(
+        name for name, type_ in layout.columns.items() if wider(types.get(fold(name), type_), type_) == type_
+    )
 
 
 def _names(found: list[Column]) -> Column:

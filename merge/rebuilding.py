@@ -34,6 +34,7 @@ from merge.target import (
     check_owner,
     check_rival,
     check_schema,
+    manifest_at,
     read_state,
     require_landed,
     table_name,
@@ -108,21 +109,14 @@ def _into(
     show: Progress,
 ) -> MergeReport:
     frontier = read_frontiers(spark, config).of(table)
-    number = landing.newest(0, at)
-    landing.check_end(at)
-    if at is not None and number != at:
-        raise ConfigurationError(
-            f"manifest {at} is not in {landing.root}",
-            hint="it has not landed yet, or was removed after landing.retention_days; see deltatide cuts",
-        )
-    manifest = require_landed(table, landing.get(number) if number else None)
+    manifest = manifest_at(landing, table, at)
     check_log_store(spark, config)
     check_schema(spark, config)
     target = targets_of(config, manifest.tables)[table]
     other = _place_of(spark, config, manifest, target, into)
     rewrite = _rewrite(spark, config, landing, manifest, target, show, other)
     _require_complete(rewrite)
-    report = rewrite.whole(replace(frontier, manifest=min(frontier.manifest, number)))
+    report = rewrite.whole(replace(frontier, manifest=min(frontier.manifest, manifest.number)))
     return MergeReport(
         config.source.name, manifest.number, manifest.epoch, manifest.position, tables=[report]
     )

@@ -15,7 +15,7 @@ from connector.errors import ConfigurationError, TableError
 from connector.landing.format import CDC, encode
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.landing_zone import is_missing, spark_url
+from merge.landing_zone import LandingZone, is_missing, spark_url
 from merge.sql import quoted, text
 
 if TYPE_CHECKING:
@@ -173,6 +173,21 @@ def require_landed(table: TableName, manifest: Manifest | None) -> Manifest:
     if manifest is None or table not in manifest.tables or manifest.tables[table].schema_id is None:
         raise not_landed(table, manifest)
     return manifest
+
+
+def manifest_at(landing: LandingZone, table: TableName, at: int | None) -> Manifest:
+    """Return manifest `at`, or the newest, which must name a table; read those before it, too.
+
+    `ConfigurationError` if the table has not landed, or the state after the manifest can't be read.
+    """
+    number = landing.newest(0, at)
+    landing.check_end(at)
+    if at is not None and number != at:
+        raise ConfigurationError(
+            f"manifest {at} is not in {landing.root}",
+            hint="it has not landed yet, or was removed after landing.retention_days; see deltatide cuts",
+        )
+    return require_landed(table, landing.get(number) if number else None)
 
 
 def read_state(spark: SparkSession, target: Target) -> TargetState | None:

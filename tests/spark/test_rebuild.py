@@ -85,6 +85,10 @@ def test_one_killed_before_its_cut_and_one_that_a_merge_overtook_leave_the_right
     report = rebuilt(zone)
     assert (report.exact, report.manifest, zone.rows("id")) == (True, 3, [(1,), (2,)])
 
+    zone.log(40, delete(35, 1), delete(35, 2))
+    assert [rebuilt(zone).exact for _ in range(2)] == [True, True], "also of a table without rows"
+    assert zone.rows("id") == []
+
 
 def test_another_table_gets_the_state_after_any_manifest_and_asks_for_nothing(zone: Zone) -> None:
     zone.log(10, insert(5, 1), update_of_a(6, 7, a=70))
