@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from connector.cli import maintain
 from connector.cli.maintain import landing_zone_findings
+from connector.errors import ConfigurationError
 from connector.landing import format
 from connector.maintenance import compaction
 from connector.store.local import LocalStore
@@ -59,3 +61,20 @@ def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (finding,) = landing_zone_findings(config.model_copy(update={"landing": settings}))
     assert finding.status == "failed"
     assert "log-4.parquet is missing or not as it was written" in finding.reason
+
+
+def test_an_unknown_lake_is_refused_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starts(*_: object, **__: object) -> None:
+        raise AssertionError("Spark is started")
+
+    monkeypatch.setattr(maintain, "stopping", starts)
+    monkeypatch.setattr(maintain, "log_to_stderr", lambda **_: None)
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        '[source]\nname = "shop"\nkind = "postgres"\nurl = "postgresql://h/shop"\ntables = ["public.*"]\n'
+        f'[landing]\nurl = "{tmp_path / "landing"}"\n[lake]\nurl = "{tmp_path / "lake"}"\n'
+    )
+    with pytest.raises(ConfigurationError, match="no lake s3://other/lake"):
+        maintain.maintain(file, dry_run=False, forget="s3://other/lake", as_json=False)
