@@ -293,7 +293,7 @@ def _content(store: Store, paths: list[str]) -> bytes | None:
 
 
 class _Kind(BaseModel):
-    kind: Literal["dump"] | ControlKind = "dump"
+    kind: Literal["dump", ControlKind] = "dump"
 
 
 def _parse(request_id: str, content: bytes) -> Request | Malformed:

@@ -36,7 +36,7 @@ class PostgresGauge:
         self._connection = connect(config.url.get_secret_value(), self._ours)
 
     def measure(self) -> Mapping[str, float]:
-        """Return active sessions, and in MiB the lag of standbys and of our slot, and the log kept for it.
+        """Return active sessions, and in MiB the lag of standbys and our slot, and the log kept for it.
 
         Absent: there is none.
 

@@ -229,7 +229,7 @@ def polled(store: MemoryStore, dumps: DumpQueue, *requests: DumpRequest | Contro
     """Serve requests that one poll has found."""
     tables = Tables({T: TableState(schema_id="x", key=["id"], dumped=True)}, {})
     nothing: Any = None
-    intake = RequestIntake(store, nothing, dumps, tables, lambda: None)
+    intake = RequestIntake(store, nothing, dumps, tables, {})
     for request in requests:
         submit(store, request)
     intake._poll()
@@ -335,7 +335,10 @@ def test_a_control_is_no_longer_named_once_its_content_is_gone(
         ({"kind": "resume", "dump": "a", "settings": {"workers": 1}}, "resume takes no settings"),
         ({"kind": "set", "settings": {"workers": 0}}, "settings.workers: input should be greater than"),
         ({"kind": "set", "settings": {"speed": 1}}, "settings.speed: extra inputs are not permitted"),
-        ({"kind": "stop"}, "kind: input should be 'dump', 'pause', 'resume', 'cancel', 'set' or 'reload'"),
+        (
+            {"kind": "stop"},
+            "kind: input should be 'dump', 'pause', 'resume', 'cancel', 'set', 'reload' or 'handover'",
+        ),
     ],
 )
 def test_a_malformed_control_is_rejected_with_the_reason(request_: dict[str, Any], problem: str) -> None:
