@@ -159,24 +159,29 @@ def run(
     """
     store = ObservedStore(open_store(config.landing, config.source.name))
     live = LiveAgent(config, store)
+    stopped = threading.Event()
     with serving(live):
         while True:
             try:
-                capture = _run_once(live, store, load_config, standby)
+                capture = _run_once(live, store, load_config, standby, stopped)
             except FencedError as error:
-                if not standby:
+                if not standby or stopped.is_set():
                     raise
                 log.warning("%s; standing by", error)
             else:
-                if not capture.handed_over:
+                if stopped.is_set() or not capture.handed_over:
                     return capture.progress
             live.stand_by()
 
 
 def _run_once(
-    live: LiveAgent, store: Store, load_config: Callable[[], Config] | None, standby: bool
+    live: LiveAgent,
+    store: Store,
+    load_config: Callable[[], Config] | None,
+    standby: bool,
+    stopped: threading.Event,
 ) -> Capture:
-    """Check, wait for the lease, and capture until the end of it or of the agent."""
+    """Check, wait for the lease, and capture until it is lost or handed over, or the agent is `stopped`."""
     config = live.config
     findings = _checked(config, store)
     source = open_source(config)
@@ -198,6 +203,7 @@ def _run_once(
 
         def stop(number: signal.Signals) -> None:
             log.info("%s: landing and committing what was read", number.name)
+            stopped.set()
             capture.stop()
 
         if load_config is not None:
@@ -208,7 +214,7 @@ def _run_once(
     finally:
         source.close()
         lease.release()
-    if capture.handed_over:
+    if capture.handed_over and not stopped.is_set():
         log.info("handed over; standing by")
         lease.wait_until_taken(HANDOVER_SECONDS)
     return capture
@@ -236,11 +242,15 @@ def _acquire_lease(config: Config, store: Store, *, standby: bool = False) -> Le
 def _record_log_off(config: Config, store: Store, source: Source) -> None:
     """Record the gap of a server that writes no log, if its landing zone has a manifest; durable on return.
 
-    `SourceMismatchError` if it is another database's.
+    An active agent will see it by itself. `SourceMismatchError` if it is another database's.
     """
     if retrying(threading.Event())(newest_manifest, store) is None:
         return
-    lease = _acquire_lease(config, store)
+    try:
+        lease = _acquire_lease(config, store)
+    except FencedError as error:
+        log.warning("the server writes no log, and %s", error)
+        return
     try:
         manifest_history = ManifestHistory(store, lease.term)
         manifest_history.load(lambda landed: landed.source)
