@@ -56,6 +56,9 @@ MOST_CHARACTERS = 200
 MOST_KEYS = 50_000
 """Of more keys than this, a dump of the whole table costs the source less than one of keys."""
 
+MOST_KEY_BYTES = 4 << 20
+"""Nor fit more in one request, which holds twice this with what JSON adds."""
+
 FAR_MICROS = 9 * 10**17
 
 FOUND = "struct<column: string, source_value: string, lake_value: string, kind: string>"
@@ -195,7 +198,13 @@ def count_keys(found: DataFrame, table: TableName) -> dict[str, int]:
 
 
 def differing_keys(spark: SparkSession, config: Config, run: str, table: TableName) -> list[list[str]] | None:
-    """Return a table's keys that differ, as the source's text; None if there are more than `MOST_KEYS`."""
+    """Return a table's keys that differ, as the source's text; None if there are too many to ask for."""
     found = recorded_differences(spark, config, run).where(f"`table` = {text(str(table))}")
-    keys = sorted(list(row["key"]) for row in found.select("key").distinct().limit(MOST_KEYS + 1).collect())
-    return keys if len(keys) <= MOST_KEYS else None
+    return few_keys(found.select("key").distinct())
+
+
+def few_keys(keys: DataFrame) -> list[list[str]] | None:
+    """Fetch the column `key`, sorted; None if it has more than `MOST_KEYS` rows, or `MOST_KEY_BYTES`."""
+    found = sorted(list(row["key"]) for row in keys.limit(MOST_KEYS + 1).collect())
+    size = sum(len(part.encode()) + 4 for key in found for part in key)
+    return found if len(found) <= MOST_KEYS and size <= MOST_KEY_BYTES else None

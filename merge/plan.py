@@ -221,16 +221,17 @@ def plan_past_holes(table: TableName, manifests: Manifests, after: int, upto: in
 def plan_verification(dump: DumpState, manifests: Manifests, upto: int) -> TablePlan:
     """Plan what tells a table's rows after manifest `upto`, by the rows that a completed dump `verifies`.
 
-    `files`: those rows, each at its chunk's low watermark. `again`: all that landed from the lowest of them
-    on (also of chunks without rows, so that is the dump's `low`), log and chunks. What is from before the
-    last full dump (`swept`) does not count, of `files` either: that dump has read the row since, or it is a
-    ghost.
+    `files`: those rows, each at its chunk's low watermark. `again`: all that landed after the lowest of them
+    (also of chunks without rows, so that is the dump's `low`), log and chunks. What is before it, at the same
+    log position too, every chunk has seen: it must not count, or a row that has vanished without an event
+    since would. What is from before the last full dump (`swept`) does not count, of `files` either: that dump
+    has read the row since, or it is a ghost.
     """
     if dump.low is None or dump.finished_in is None or not dump.finished_in <= upto:
         raise TableError(dump.table, f"verification {dump.id} has not ended by manifest {upto}")
     news = [manifests.get(number) for number in range(dump.started_in, upto + 1)]
     rows = (file for manifest in news for file in manifest.files if file.dump == dump.id)
-    low = _just_before(dump.epoch, dump.low)
+    low = Position.of_chunk(dump.epoch, dump.low, dump.number)
     full = _last_full(dump.table, news[-1])
     swept = full.position if full is not None else None
     again = _landed_after(_Landed(dump.table, news), manifests, upto, low, since=1)

@@ -10,8 +10,9 @@ positioned before the last full dump does not count. Such rows come from the new
 recorded and that the table still has:
 
 - all rows of it, with what landed since, if that version is sound (`continued`);
-- only those marked as deleted, under everything that landed, if no row is to be trusted (`whole`). The
-  others are in the dump, or landed after it. Without a full dump, the landing zone knows them all.
+- only those marked as deleted, under everything that landed, if no row is to be trusted (`whole`), and those
+  from before the last full dump, which may have ended since: it deletes what it lacks, and overrules the
+  rest. The others are in the dump, or landed after it. Without one, the landing zone knows them all.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from merge.landing_zone import LandingZone
 from merge.plan import TablePlan, plan_past_holes
 from merge.report import TableReport
 from merge.retry import SPARK_ERRORS, is_lost_file
+from merge.sql import position_literal
 from merge.table import Base, TableJob, check_origin, is_lost
 from merge.target import Target, read_state
 
@@ -74,10 +76,13 @@ class Rewrite:
         if read_state(self.spark, written) is not None:
             last = read_commits(self.spark, written, self.config.source.name, Frontier(0)).last
             check_origin(self.landing, written, last)
-        known = self._recorded(frontier) if self.plan(0).swept is not None else None
-        if known is None or known.version is None:
+        swept, state = self.plan(0).swept, read_state(self.spark, self.target)
+        continues = state is not None and state.id == frontier.id
+        known = self._recorded(frontier) if continues and swept is not None else None
+        if known is None or known.version is None or swept is None:
             return self.from_nothing(last)
-        return self._rewritten(0, Base(self.target, known.version, GONE), last)
+        swept_since = f"(_cdc.epoch, _cdc.lsn, _cdc.seq) < {position_literal(swept)}"
+        return self._rewritten(0, Base(self.target, known.version, f"{GONE} OR {swept_since}"), last)
 
     def from_nothing(self, last: Mark | None) -> TableReport:
         """Rewrite a table from the landing zone alone; `last`: its greatest mark."""

@@ -42,7 +42,7 @@ Checksums computed in the database would only save the agent rows to read: of ra
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +61,9 @@ from merge.differences import (
     DIFFERENT,
     GHOST,
     MISSING,
-    MOST_KEYS,
     count_keys,
     differences,
+    few_keys,
     record_differences,
     recorded_differences,
 )
@@ -82,6 +82,9 @@ from merge.unreachable import check_endpoint, explain, explained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+SHOWN = "NOT coalesce(_cdc.op = 'delete', false)"
+"""Rows of a Delta table that its readers see; those of others may have no `_cdc`."""
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of tables done, of all tables, and the one under way."""
@@ -128,8 +131,8 @@ class Verification:
 
     @property
     def equal(self) -> bool:
-        """Return whether all tables were compared, and nothing differs."""
-        return not any(table.error or table.differing for table in self.tables)
+        """Return whether all tables were compared and are settled, and nothing differs."""
+        return not any(table.error or table.differing or not table.settled for table in self.tables)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values, for JSON."""
@@ -150,14 +153,17 @@ def verify(
     request: str,
     *,
     where: str | None = None,
+    tables: Collection[TableName] = (),
     progress: Progress | None = None,
 ) -> Verification:
     """Compare the tables that the agent has read for a request with `verify`, as of their newest cut.
 
-    `request`: its id. `where`: its condition, if it has one, to look for `suspects`. The differences are
-    durable on return (`merge.differences`). A table that can't be compared is in the result: its dump has not
-    ended or failed, or the lake has not been merged as far (merge, then call this again). Raises what affects
-    all tables, and `ConfigurationError` if the landing zone knows no such verification.
+    `request`: its id. `tables`: those that it names; manifests list only the dumps that ended last, so one of
+    them may be listed no more, which is that table's error. `where`: its condition, if it has one, to look
+    for `suspects`. The differences are durable on return (`merge.differences`). A table that can't be
+    compared is in the result: its dump has not ended or failed, or the lake has not been merged as far
+    (merge, then call this again). Raises what affects all tables, and `ConfigurationError` if the landing
+    zone knows no such verification.
     """
     check_endpoint(spark, config)
     with explained(config), merging_sessions(spark, config) as sessions:
@@ -170,11 +176,14 @@ def verify(
         frontiers.check(landing, landing.first_kept)
         targets = targets_of(config, landing.get(number).tables)
         run = _Run(session, config, landing, frontiers, targets, where)
-        tables = []
+        compared = []
         for done, dump in enumerate(dumps):
             (progress or (lambda *_: None))(done, len(dumps), str(dump.table))
-            tables.append(run.verify(dump))
-        return Verification(run.id, tables)
+            compared.append(run.verify(dump))
+        unlisted = sorted(set(tables) - {dump.table for dump in dumps})
+        problem = f"manifests list its verification {request} no more"
+        lost = [TableVerification(name, error=problem, hint="verify again") for name in unlisted]
+        return Verification(run.id, [*compared, *lost])
 
 
 def _dumps_of(newest: Manifest | None, request: str) -> list[DumpState]:
@@ -218,10 +227,11 @@ class _Run:
         self.landing.load(dump.started_in, upto)
         plan = plan_verification(dump, self.landing, upto)
         schemas = self.landing.schemas((dump.table, id_) for id_ in plan.all_schema_ids)
+        self._require_landed(dump, plan)
         plan, newest = plan.of_key(schemas), schemas[plan.schema_ids[0]]
         lake = target.at(self.spark, version)
         layout = _layout(lake, plan, newest)
-        actual = as_wide(lake, layout).where(ALIVE)
+        actual = as_wide(lake, layout).where(SHOWN)
         expected = changes(self.landing, plan, schemas, layout, None).where(ALIVE)
         suspects: list[list[str]] | None = []
         if dump.kind == "verify_rows":
@@ -248,6 +258,19 @@ class _Run:
             note=note,
             suspects=suspects,
         )
+
+    def _require_landed(self, dump: DumpState, plan: TablePlan) -> None:
+        """Refuse a table whose log has not all landed since the rows were read, unless a full dump has."""
+        if plan.swept is not None and plan.swept >= plan.low:
+            return
+        manifests = (self.landing.get(number) for number in range(dump.started_in, plan.upto + 1))
+        states = (m.tables[dump.table] for m in manifests)
+        if why := next((state.reason or state.state for state in states if state.state != "captured"), None):
+            raise TableError(
+                dump.table,
+                f"was not captured for a while after its rows were read: {why}",
+                hint="verify again",
+            )
 
     def _target_of(self, dump: DumpState) -> Target:
         """Return the Delta table to compare, which must be as far as the dump; `TableError` if not."""
@@ -286,9 +309,10 @@ class _Run:
 
 
 def settled(manifest: Manifest, table: TableName) -> bool:
-    """Return whether, as of a manifest, no dump is under way that a table needs to be whole."""
+    """Return whether, as of a manifest, a table is captured, and needs no dump to be whole."""
     needed = (d for d in manifest.dumps_of(table) if d.active and d.reason != "request")
-    return not any(needed) and manifest.tables[table].need is None
+    state = manifest.tables[table]
+    return not any(needed) and state.need is None and state.state == "captured"
 
 
 def _layout(lake: DataFrame, plan: TablePlan, newest: TableSchema) -> Layout:
@@ -321,7 +345,6 @@ def _suspects(actual: DataFrame, scope: DataFrame, layout: Layout, where: str) -
     ]
     try:
         others = _joined(actual.where(F.expr(where)), scope, layout, "left_anti")
-        found = others.select(F.array(*key).alias("key")).limit(MOST_KEYS + 1).collect()
+        return few_keys(others.select(F.array(*key).alias("key")))
     except SPARK_ERRORS:
         return None
-    return sorted(list(row["key"]) for row in found) if len(found) <= MOST_KEYS else None

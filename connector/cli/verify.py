@@ -144,6 +144,7 @@ class _Run:
 
     def _compare(self, names: Sequence[str], where: str | None, keys: list[list[str]] | None) -> Any:
         from connector.control.dump_requests import request_dump
+        from connector.control.source_view import captured_name
 
         request = request_dump(self.view, list(names), where, keys, verify=True)
         dumps = self._await(request)
@@ -163,6 +164,7 @@ class _Run:
             self.config,
             request,
             where=where,
+            tables=[captured_name(name, self.view.newest().tables) for name in names],
             progress=lambda done, of, what: self.shown(done, of, f"comparing {what}"),
         )
 
@@ -233,8 +235,9 @@ def _print_table(table: Any, when: str = "") -> None:
         return
     kinds = {"missing": table.missing, "ghosts": table.ghosts, "different": table.different}
     counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
+    nothing = "equal" if table.settled else "no difference found"
     at = f"as of manifest {table.manifest} ({escape(table.position)})"
-    out.print(f"{name}: {when}{table.rows:,} rows read from the source, {counts or 'equal'} {at}")
+    out.print(f"{name}: {when}{table.rows:,} rows read from the source, {counts or nothing} {at}")
     for text in _notes(table):
         out.print(f"  {escape(text)}")
 
@@ -243,7 +246,7 @@ def _notes(table: Any) -> Iterator[str]:
     if table.note is not None:
         yield f"somebody else changed the Delta table: {table.note}; the next merge rebuilds it"
     if not table.settled:
-        yield "a dump was under way that this table needs; what differs may be what it brings"
+        yield "a dump was under way that this table needs, or it was quarantined: verify again after that"
     if table.waiting:
         yield f"{table.waiting:,} rows of it wait for columns, which were not compared"
     if table.suspects is None:

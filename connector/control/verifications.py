@@ -11,7 +11,7 @@ from connector.errors import PreconditionError, RequestError, TransientError
 from connector.landing.dump_progress import progress_of
 from connector.landing.manifest import DumpState, Manifest
 from connector.landing.manifest_store import newest_manifest
-from connector.landing.requests import rejection_of
+from connector.landing.requests import pending_ids, rejection_of
 from connector.schema import TableName
 
 TABLES_AT_ONCE = 50
@@ -44,21 +44,27 @@ def require_agent(view: SourceView) -> None:
 def await_dumps(view: SourceView, request: str, progress: Progress, stop: threading.Event) -> list[DumpState]:
     """Wait until the dumps of a request have ended, and those that their tables need to be whole.
 
-    Without these a comparison would show what is about to be repaired. Returns the request's dumps, some of
-    which may have failed; none once `stop` is set. `RequestError` if the agent rejects the request.
+    Without these a comparison would show what is about to be repaired. Returns the request's dumps that are
+    listed, some of which may have failed; none once `stop` is set. `RequestError` if the agent rejects the
+    request, or so many dumps have ended meanwhile that manifests list none of its own any more.
     """
+    seen = taken = False
     while not stop.is_set():
         with suppress(TransientError):
             manifest = newest_manifest(view.store)
             ours = _of_request(manifest, request)
             if manifest is not None and ours:
+                seen = True
                 left = _left(manifest, ours)
                 if not left:
                     return ours
                 progress(*_progress(ours, left, manifest))
             elif (why := rejection_of(view.store, request)) is not None:
                 raise RequestError(f"the agent rejected request {request}: {why}")
+            elif seen or taken:
+                raise RequestError(f"manifests list verification {request} no more", hint="verify again")
             else:
+                taken = request not in pending_ids(view.store)  # then the next look finds its dumps
                 progress(0, 1, "waiting for the agent")
         stop.wait(POLL_SECONDS)
     return []

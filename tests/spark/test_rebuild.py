@@ -133,17 +133,32 @@ def test_what_is_gone_from_the_landing_zone_is_named_and_nothing_is_written(zone
     assert ORDERS.table in zone.landed.tables
 
 
-def test_rows_deleted_softly_before_the_last_full_dump_stay(spark: SparkSession, tmp_path: Path) -> None:
-    """The landing zone does not tell them any more; all other rows are as it tells."""
+@pytest.mark.parametrize("merged", [True, False])
+def test_rows_deleted_softly_before_the_last_full_dump_stay(
+    spark: SparkSession, tmp_path: Path, merged: bool
+) -> None:
+    """The landing zone does not tell them any more; all other rows are as it tells.
+
+    The full dump that deletes them has been `merged`, or has ended since the last merge.
+    """
     zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
     zone.log(10, insert(5, 1), insert(5, 2), insert(5, 3), delete(6, 1))
     zone.merge()
     zone.landed.full_dump(T, 1, 18, started_in=2)
     chunk = zone.landed.chunk(ORDERS, Chunk(18, 19, [row(2, 2)]))
     zone.landed.commit(20, [zone.landed.log(ORDERS, [delete(17, 3)]), chunk])
-    zone.merge()
-    before = zone.rows("id, a, b, _cdc")
-    assert [(r[0], r[3]["op"]) for r in before] == [(1, "delete"), (2, "dump"), (3, "delete")]
-    forge(zone, "UPDATE {} SET b = 'wrong', _cdc.op = 'delete' WHERE id = 2", "DELETE FROM {} WHERE id = 1")
+    if merged:
+        zone.merge()
+        before = zone.rows("id, a, b, _cdc")
+        assert [(r[0], r[3]["op"]) for r in before] == [(1, "delete"), (2, "dump"), (3, "delete")]
+        forge(
+            zone, "UPDATE {} SET b = 'wrong', _cdc.op = 'delete' WHERE id = 2", "DELETE FROM {} WHERE id = 1"
+        )
     assert rebuilt(zone).exact
-    assert zone.rows("id, a, b, _cdc") == before
+    rows = zone.rows("id, a, b, _cdc.op")
+    assert rows == [(1, 1, "x", "delete"), (2, 2, "x", "dump"), (3, 3, "x", "delete")]
+    if merged:
+        assert zone.rows("id, a, b, _cdc") == before
+        zone.spark.sql(f"DROP TABLE {zone.table}")
+        assert rebuilt(zone).exact
+        assert zone.rows("id") == [(2,)]

@@ -72,6 +72,23 @@ def test_a_verification_waits_for_its_dump_and_for_what_its_table_needs(
     assert await_dumps(view, "another", progress, stop) == []
 
 
+def test_one_whose_dumps_are_listed_no_more_is_not_awaited_for_ever(landed: Landed, tmp_path: Path) -> None:
+    view, seen = view_of(tmp_path), []
+    with pytest.raises(RequestError, match="manifests list verification never no more"):
+        await_dumps(view, "never", lambda *_: seen.append("waits"), threading.Event())
+    assert seen == ["waits"]
+    landed.verification(T, 1, 1, started_in=1)
+    landed.dumps[0] = landed.dumps[0].model_copy(update={"state": "running"})
+    landed.commit(1)
+
+    def forget(*_: Any) -> None:
+        landed.dumps.clear()
+        landed.commit(1)
+
+    with pytest.raises(RequestError, match="manifests list verification dump-1 no more"):
+        await_dumps(view, "dump-1", forget, threading.Event())
+
+
 def test_a_rejected_request_and_a_missing_agent_are_reported(landed: Landed, tmp_path: Path) -> None:
     view = view_of(tmp_path)
     view.store.put("rejected/r1.reason.txt", b"public.orders is quarantined\n")

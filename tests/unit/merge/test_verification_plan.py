@@ -139,6 +139,21 @@ def run_with_unlogged_changes(
                 assert {key: row.known.columns["a"][0] for key, row in got.items()} == truth, f"seed {seed}"
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_row_that_vanished_without_an_event_is_a_ghost_though_the_log_is_idle_since_it_was_dumped(
+    number: int,
+) -> None:
+    source = Source(random.Random(1))
+    landed, names = source.landed, ("k0", "k1")
+    first = Chunk(7, 7, [source.row(name, 1) for name in names], dump=1)
+    landed.full_dump(SCHEMA.table, 1, 7, started_in=1)
+    landed.commit(7, [landed.chunk(SCHEMA, first)])
+    chunk = Chunk(7, 7, [source.row("k1", 1)], dump=number)
+    dump = landed.verification(TABLE, number, 7, started_in=landed.number + 1)
+    landed.commit(7, [landed.verified(SCHEMA, chunk)])
+    assert list(expected(landed, landed, dump, "")) == [(1, "k1")]
+
+
 RUNS = [run_with_hidden_commits, run_with_unlogged_changes]
 
 
