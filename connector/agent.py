@@ -13,6 +13,7 @@ import functools
 import logging
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from connector.config import Config
 from connector.control.live_agent import LiveAgent
 from connector.control.server import serving
 from connector.errors import (
+    ConfigurationError,
     DeltatideError,
     FencedError,
     LogOffError,
@@ -44,6 +46,9 @@ from connector.store.probe import probe
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
+
+STALE_SECONDS = 2.0
+"""After waiting longer than this for the lease, configuration and source are looked at again."""
 
 HANDOVER_SECONDS = 5.0
 """How long an agent that handed over leaves the lease to others before it may take it back."""
@@ -184,10 +189,17 @@ def _run_once(
     """Check, wait for the lease, and capture until it is lost or handed over, or the agent is `stopped`."""
     config = live.config
     findings = _checked(config, store)
-    source = open_source(config)
     live.stand_by()
+    checked_at = time.monotonic()
     lease = _acquire_lease(config, store, standby=standby)
+    source: Source | None = None
+    capture: Capture | None = None
     try:
+        if time.monotonic() - checked_at > STALE_SECONDS:
+            config = _as_of_now(config, load_config)
+            findings = retrying(threading.Event(), "the source")(_check_source, config, None)
+            _raise_failures(findings)
+        source = open_source(config)
         capture = Capture(
             source,
             store,
@@ -206,18 +218,35 @@ def _run_once(
             stopped.set()
             capture.stop()
 
-        if load_config is not None:
-            capture.reload()  # the file may have changed while the lease was waited for
         renewing = renewing_lease(lease, capture, config.landing.lease_seconds)
         with stopped_by_signals(stop), reloaded_by_signal(capture.reload), renewing:
             capture.run()
     finally:
-        source.close()
-        lease.release()
+        if source is not None:
+            source.close()
+        lease.release(fenced=_fenced(capture, lease))
     if capture.handed_over and not stopped.is_set():
+        live.stand_by()
         log.info("handed over; standing by")
         lease.wait_until_taken(HANDOVER_SECONDS)
     return capture
+
+
+def _fenced(capture: Capture | None, lease: Lease) -> bool:
+    """Return whether a manifest of this term is committed, after which no earlier agent can commit."""
+    newest = capture.newest if capture is not None else None
+    return newest is not None and newest.term >= lease.term
+
+
+def _as_of_now(config: Config, load_config: Callable[[], Config] | None) -> Config:
+    """Return what an agent that had run all along would have taken over of its file by now."""
+    if load_config is None:
+        return config
+    try:
+        return config.reloaded(load_config())[0]
+    except ConfigurationError as error:
+        log.error("the configuration stays as it was at the start: %s", error)
+        return config
 
 
 def _checked(config: Config, store: Store) -> list[Finding]:
@@ -281,7 +310,7 @@ def renewing_lease(lease: Lease, capture: Capture, lease_seconds: float) -> Iter
     def renew_until_done() -> None:
         while not done.wait(lease_seconds / 3):
             try:
-                lease.renew(capture.progress.figures(capture.newest))
+                lease.renew(capture.progress.figures(capture.newest), fenced=_fenced(capture, lease))
                 if capture.hands_over and capture.progress.lost_seconds > lease_seconds / 2:
                     log.warning("the log could not be read for %.1f s", capture.progress.lost_seconds)
                     capture.hand_over()

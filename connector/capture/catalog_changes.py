@@ -138,7 +138,9 @@ def queue_initial_and_repair_dumps(
         for name in undumped
         if not _only_dump_has_begun(dumps, name) and dumps.require(name, catalog_snapshot.position, barrier)
     }
-    added = tables.joined - unbegun
+    # seen published for the first time: it may have joined in an attempt or a run that did not get this far
+    begun = {n for n in undumped if tables.states[n].fingerprint is None and _only_dump_has_begun(dumps, n)}
+    added = (tables.joined | begun) - unbegun
     repair_unlogged(
         source, tables, dumps, catalog_snapshot, manifest_history.next_number, config, added=added
     )

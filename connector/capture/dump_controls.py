@@ -41,7 +41,7 @@ def carry_out(request: ControlRequest, dumps: DumpQueue, tables: Tables) -> None
             _cancel(dump, request, dumps, tables)
     else:
         _pause(chosen, dumps, request)
-    _note_taken(request, dumps)
+    note_taken(request, dumps)
     said = _said(request)
     log.info("request %s: %s", request.id, said)
     tables.notice(chosen[0].table if len(chosen) == 1 else None, "dump", said)
@@ -55,11 +55,12 @@ def overtaken_by(request: ControlRequest, earlier: Iterable[ControlRequest]) -> 
 
 def pass_over(request: ControlRequest, later: ControlRequest, dumps: DumpQueue) -> None:
     """Let a request never take effect, since it is overtaken by a later one."""
-    _note_taken(request, dumps)
+    note_taken(request, dumps)
     log.info("request %s: overtaken by %s, %s", request.id, later.id, _said(later))
 
 
-def _note_taken(request: ControlRequest, dumps: DumpQueue) -> None:
+def note_taken(request: ControlRequest, dumps: DumpQueue) -> None:
+    """Have manifests name a request as carried out, until its object is gone."""
     with dumps.changing() as schedule:
         taken = [*schedule.control.taken, TakenRequest(id=request.id, digest=request.digest)]
         schedule.control = schedule.control.model_copy(update={"taken": taken})

@@ -68,6 +68,8 @@ class ManifestHistory:
                 return None
             newest, base = found
             check_identity(newest.source, identify(newest))
+            if self._newest and newest.number > self._newest.number and newest.term > self._term:
+                raise _overtaken(newest, self._term)  # since an earlier attempt
             self._newest, self._writer = newest, ManifestWriter(self._store, base)
             if not self.closes_fence or newest.term >= self._term:
                 return newest
@@ -78,11 +80,7 @@ class ManifestHistory:
         """Check that nobody has committed after our newest manifest; `FencedError` if somebody has."""
         later = retrying(self._stop)(newest_manifest, self._store)
         if later is not None and later.number >= self.next_number:
-            raise FencedError(
-                f"manifest {later.number} was committed by another agent (its term is {later.term},"
-                f" ours {self._term})",
-                hint="run one agent per source; a standby waits for the lease",
-            )
+            raise _overtaken(later, self._term)
 
     def begin(self, identity: SourceIdentity, **state: Any) -> Manifest:
         """Commit the first manifest of a landing zone; `state`: epoch, position, tables, dumps and so on."""
@@ -130,6 +128,13 @@ class ManifestHistory:
         self._newest = manifest
         log.debug("manifest %s at %s: %s files", manifest.number, manifest.position_text, len(manifest.files))
         return manifest
+
+
+def _overtaken(later: Manifest, term: int) -> FencedError:
+    return FencedError(
+        f"manifest {later.number} was committed by another agent (its term is {later.term}, ours {term})",
+        hint="run one agent per source; a standby waits for the lease",
+    )
 
 
 def check_identity(landed: SourceIdentity, now: SourceIdentity) -> None:

@@ -26,6 +26,7 @@ from connector.background import BackgroundThread
 from connector.capture.dump_controls import (
     carry_out,
     forget_removed,
+    note_taken,
     overtaken_by,
     pass_over,
     unfinished,
@@ -198,6 +199,7 @@ class RequestIntake(BackgroundThread):
             raise RequestError(request.problem)
         if isinstance(request, ControlRequest) and request.kind in self._on_agent:
             self._on_agent[request.kind]()
+            note_taken(request, self._dumps)  # the next agent must not hand over again
             return
         if isinstance(request, ControlRequest):
             carry_out(request, self._dumps, self._tables)

@@ -147,7 +147,7 @@ def _check_body(headers: Headers) -> None:
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RefusedError(415, "the content type is not application/json", "send JSON, at least {}")
     length = headers.get("content-length", "")
-    if not (length.isascii() and length.isdigit()):
+    if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
         raise RefusedError(411, "the request has no length", "send the header Content-Length")
     if int(length) > MOST_BYTES:
         raise RefusedError(413, f"{int(length):,} bytes; a request has at most {MOST_BYTES:,}", "split it")

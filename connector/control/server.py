@@ -89,6 +89,7 @@ class _Server:
         import uvicorn
 
         from connector.control.api import build_app
+        from connector.control.connections import Protocol
         from connector.control.guard import Guard
         from connector.control.history import History
 
@@ -101,7 +102,8 @@ class _Server:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 Guard(build_app(live, self._history), config),
-                http="h11",
+                http=Protocol,
+                backlog=MOST_CONNECTIONS,  # accepted at once
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
@@ -109,7 +111,7 @@ class _Server:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=MOST_CONNECTIONS,
+                limit_concurrency=MOST_CONNECTIONS + 1,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=int(STOP_SECONDS),
                 ssl_certfile=config.certificate,

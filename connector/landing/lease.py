@@ -38,7 +38,8 @@ STANDBY_POLL_SECONDS = 0.5
 class Holder(BaseModel):
     """The content of lease.json. `term` counts the holders; `until` is by the holder's clock, for people.
 
-    `renewals` makes each renewal a different object, even if the clock stands still.
+    `renewals` makes each renewal a different object, even if the clock stands still. `unfenced`: an earlier
+    holder may still live, and no manifest of this term is committed yet.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -54,6 +55,7 @@ class Holder(BaseModel):
     seconds: float = Field(gt=0, le=3600)
     renewals: int = 0
     released: bool = False
+    unfenced: bool = False
     status: dict[str, Any] = Field(default_factory=dict)
 
     @property
@@ -69,13 +71,9 @@ def read_lease(store: Store) -> Holder | None:
 
 
 class Lease:
-    """An acquired lease, used by one thread. `term` is greater than that of any earlier holder.
+    """An acquired lease, used by one thread. `term` is greater than that of any earlier holder."""
 
-    `expired`: the former holder neither released it nor is known to be gone.
-    """
-
-    def __init__(self, store: Store, state: Holder, version: str, *, expired: bool = False) -> None:
-        self.expired = expired
+    def __init__(self, store: Store, state: Holder, version: str) -> None:
         self._store = store
         self._state = state
         self._version = version
@@ -89,6 +87,15 @@ class Lease:
     def state(self) -> Holder:
         """Return the lease as this holder last wrote it; replaced at each renewal, never changed."""
         return self._state
+
+    @property
+    def expired(self) -> bool:
+        """Return whether it was taken over by time, and no manifest of this term is known to be committed.
+
+        The former holder neither released it nor is known to be gone; or that was so of one before it, and
+        none has closed the fence since.
+        """
+        return self._state.unfenced
 
     @property
     def holder(self) -> str:
@@ -118,11 +125,13 @@ class Lease:
         while True:
             found = _read(store)
             if found is not None and found[0].holder == holder:  # the response to an earlier attempt was lost
-                return cls(store, *found, expired=True)
+                return cls(store, *found)
             if found is not None and not _is_free(found[0]):
                 watch = _wait_until_free if standby else _wait_until_expired
                 found = watch(store, found, on_wait, sleep, clock)
-            state = _new_holder(found[0] if found else None, seconds, holder)
+            former = found[0] if found else None
+            unfenced = former is not None and (former.unfenced or not _is_free(former))
+            state = _new_holder(former, seconds, holder, unfenced)
             version = _write_lease(store, state, found[1] if found else None)
             try:
                 version = version or _own_version(store, state)
@@ -130,23 +139,27 @@ class Lease:
                 if not standby:
                     raise
                 continue
-            return cls(store, state, version, expired=found is not None and not _is_free(found[0]))
+            return cls(store, state, version)
 
-    def renew(self, status: dict[str, Any] | None = None) -> None:
+    def renew(self, status: dict[str, Any] | None = None, *, fenced: bool = False) -> None:
         """Hold the lease for another `seconds`, and leave a status for others to read.
 
-        `FencedError` if it is lost. After a `TransientError` it can be called again.
+        `fenced`: a manifest of this term is committed. `FencedError` if it is lost. After a `TransientError`
+        it can be called again.
         """
         changes = {"until": _until(self._state.seconds), "renewals": self._state.renewals + 1}
-        renewed = self._state.model_copy(update=changes)
+        renewed = self._state.model_copy(update=changes | ({"unfenced": False} if fenced else {}))
         if status is not None:
             renewed = renewed.model_copy(update={"status": status})
         self._replace(renewed)
 
-    def release(self) -> None:
+    def release(self, *, fenced: bool = False) -> None:
         """Let the next agent take it at once. Never raises: an unreleased lease expires."""
+        unfenced = self._state.unfenced and not fenced
         with suppress(DeltatideError):
-            self._replace(self._state.model_copy(update={"released": True, "until": _now()}))
+            self._replace(
+                self._state.model_copy(update={"released": True, "until": _now(), "unfenced": unfenced})
+            )
 
     def wait_until_taken(self, seconds: float) -> None:
         """Wait up to `seconds` until another holder has the released lease, or the store does not answer."""
@@ -264,7 +277,7 @@ def _described(state: Holder) -> str:
     return f"process {state.pid} on {state.host}"
 
 
-def _new_holder(former: Holder | None, seconds: float, holder: str) -> Holder:
+def _new_holder(former: Holder | None, seconds: float, holder: str, unfenced: bool) -> Holder:
     return Holder(
         holder=holder,
         term=former.term + 1 if former else 1,
@@ -275,6 +288,7 @@ def _new_holder(former: Holder | None, seconds: float, holder: str) -> Holder:
         since=_now(),
         until=_until(seconds),
         seconds=seconds,
+        unfenced=unfenced,
         status=former.status if former else {},
     )
 

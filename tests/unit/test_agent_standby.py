@@ -11,9 +11,12 @@ import pytest
 
 from connector import agent
 from connector.capture import retry
+from connector.config import Config
 from connector.errors import FencedError, RequestError
 from connector.landing import lease as lease_module
 from connector.landing.lease import Lease, read_lease
+from connector.schema import TableName
+from connector.source import Finding
 from connector.testing.memory_store import MemoryStore
 from tests.support.agents import CheckedSource, config_of, shop
 
@@ -25,7 +28,13 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-def run(monkeypatch: pytest.MonkeyPatch, store: MemoryStore, *steps: Step, standby: bool = True) -> list[int]:
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    store: MemoryStore,
+    *steps: Step,
+    standby: bool = True,
+    load_config: Callable[[], Config] | None = None,
+) -> list[int]:
     """Run the agent, whose captures take these steps; return the terms in which it was active."""
     left, terms = list(steps), []
 
@@ -43,7 +52,7 @@ def run(monkeypatch: pytest.MonkeyPatch, store: MemoryStore, *steps: Step, stand
         agent, "open_source", lambda _: CheckedSource(shop(rows=3), config_of().source, store)
     )
     monkeypatch.setattr(agent.Capture, "run", capture)
-    agent.run(config_of(), standby=standby)
+    agent.run(config_of(), load_config, standby=standby)
     assert left == []
     return terms
 
@@ -107,3 +116,18 @@ def test_only_what_was_taken_over_by_time_closes_the_fence(
     closes: list[bool] = []
     run(monkeypatch, store, lambda capture: closes.append(capture._manifest_history.closes_fence))
     assert closes == [not released]
+
+
+def test_after_a_long_wait_it_begins_with_the_configuration_and_the_tables_of_now(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    changed = config_of().model_copy(update={"dump": config_of().dump.model_copy(update={"workers": 7})})
+    findings = [[Finding("tables public.items", "failed", "no key", table=TableName("public", "items"))], []]
+    monkeypatch.setattr(CheckedSource, "check", lambda _: findings.pop(0))
+    monkeypatch.setattr(agent, "STALE_SECONDS", -1.0)
+    begun: list[Any] = []
+    run(
+        monkeypatch, store, lambda capture: begun.append((capture.config.dump.workers, capture._unfit)),
+        load_config=lambda: changed,
+    )  # fmt: skip
+    assert begun == [(7, [])]

@@ -210,7 +210,7 @@ function showManifests(manifests) {
 
 function showLakes(lakes) {
   byId("lakes-section").hidden = !lakes.length;
-  rows("lakes", lakes, (lake) => lake.lake, (lake) => [lake.lake, String(lake.manifest), when(lake.at)]);
+  rows("lakes", lakes.map((lake, n) => ({ ...lake, n })), (lake) => lake.n, (lake) => [lake.lake, String(lake.manifest), when(lake.at)]);
 }
 
 // ---- what is asked for

@@ -8,6 +8,7 @@ import pytest
 
 from connector.capture import request_intake
 from connector.capture.dump_queue import DumpQueue
+from connector.capture.dump_schedule import DumpSchedule
 from connector.capture.request_intake import RequestIntake
 from connector.capture.tables import Tables
 from connector.errors import OperatorError, RequestError
@@ -365,3 +366,16 @@ def test_an_error_about_dumps_stays_short() -> None:
     error = unknown_dump("x", dumps.states)
     assert isinstance(error, RequestError)
     assert str(error).endswith("and 20 more")
+
+
+def test_a_request_about_the_agent_is_obeyed_once_even_if_it_can_not_be_removed(store: MemoryStore) -> None:
+    obeyed: list[str] = []
+    nothing: Any = None
+    dumps, request = DumpQueue([], epoch=1), ControlRequest(kind="handover", id="h")
+    on_agent = {"handover": lambda: obeyed.append("handover")}
+    for _ in range(3):  # agents, one after the other
+        intake = RequestIntake(store, nothing, dumps, Tables({}, {}), on_agent)
+        intake._fetched = {request.id: request}
+        intake.serve(7, 0)
+        dumps = DumpQueue([], epoch=1, schedule=DumpSchedule(control=dumps.recorded()["dump_control"]))
+    assert obeyed == ["handover"]

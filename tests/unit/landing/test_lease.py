@@ -232,6 +232,21 @@ def test_a_standby_takes_the_lease_of_a_process_of_its_host_that_is_gone_or_paus
         first.renew()
 
 
+def test_a_fence_that_was_not_closed_is_for_the_next_holder_to_close(store: MemoryStore) -> None:
+    held_elsewhere(store)
+    clock = Clock()
+    first = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
+    first.renew()
+    first.release()
+    second = Lease.acquire(store, 15)
+    assert second.expired
+    second.renew(fenced=True)
+    assert not second.expired
+    second.release()
+    third = Lease.acquire(store, 15)
+    assert not third.expired
+
+
 def test_of_two_standbys_one_gets_it_and_the_other_goes_on_watching(store: MemoryStore) -> None:
     held_elsewhere(store)
     clock = Clock()
