@@ -100,6 +100,19 @@ def test_a_table_that_was_added_to_the_log_right_before_a_crash_needs_a_dump_fro
     assert dumps.add(ITEMS, manifest=9).floor == checked_at
 
 
+def test_a_dump_that_had_begun_before_its_table_was_added_to_the_log_is_repaired_even_after_a_crash(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    start = Start(database, store)
+    tables, dumps = start.open()
+    released(database, tables, dumps, "running")
+    start.source.prepare()  # and nothing remembers that
+    database.idle()
+    checked_at = start.start_capturing(tables, dumps)
+    (repair,) = dumps.active_of(ITEMS)
+    assert (repair.reason, repair.floor) == ("repair", checked_at)
+
+
 def released(database: MemoryDatabase, tables: Tables, dumps: DumpQueue, dump: str) -> None:
     """Release a table that the log lacks; the dump of it that this asked for has begun, or is cancelled."""
     layout = database.schema(ITEMS)
