@@ -7,7 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from connector.control.server import MOST_CONNECTIONS
+MOST_CONNECTIONS = 100
 
 
 class Protocol(H11Protocol):

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 2.0
 """How long requests may take to end when the agent ends."""
 
-MOST_CONNECTIONS = 100
+BACKLOG = 100
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def _listen(config: ControlConfig) -> socket.socket | None:
     host, port = config.address
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         problem = f"control.listen: {config.listen}: {_reason(error)}"
         hint = 'choose another port, as in listen = "127.0.0.1:8643", or turn it off with listen = false'
@@ -89,7 +89,7 @@ class _Server:
         import uvicorn
 
         from connector.control.api import build_app
-        from connector.control.connections import Protocol
+        from connector.control.connections import MOST_CONNECTIONS, Protocol
         from connector.control.guard import Guard
         from connector.control.history import History
 
@@ -103,7 +103,7 @@ class _Server:
             uvicorn.Config(
                 Guard(build_app(live, self._history), config),
                 http=Protocol,
-                backlog=MOST_CONNECTIONS,  # accepted at once
+                backlog=BACKLOG,
                 ws="none",
                 loop="asyncio",
                 lifespan="off",

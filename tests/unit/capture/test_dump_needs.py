@@ -179,16 +179,18 @@ def test_the_dump_of_a_released_table_sees_what_did_not_land_though_the_releasin
     assert before.number <= dumps.needs.by_table[ITEMS].outdated < later.number
 
 
-def test_a_first_dump_that_has_begun_counts_though_the_log_is_reopened(
+def test_a_first_dump_that_has_begun_goes_on_when_the_log_is_reopened(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
     start = Start(database, store)
     tables, dumps = start.open()
     (first,) = dumps.active_of(ITEMS)
     first.state = "running"
-    tables.update(ITEMS, fingerprint=None)
     start.start_capturing(tables, dumps)
-    assert dumps.needs.copy() == {}
+    assert (dumps.active_of(ITEMS), dumps.needs.copy()) == ([first], {})
+    tables.update(ITEMS, fingerprint=None)  # the log may have lacked it
+    start.start_capturing(tables, dumps)
+    assert [(d.reason, d.state) for d in dumps.active_of(ITEMS)] == [("repair", "waiting")]
 
 
 def test_a_table_that_is_no_longer_captured_needs_nothing() -> None:
