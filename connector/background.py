@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 
 JOIN_SECONDS = 5.0
 
 
-class BackgroundThread:
+class BackgroundThread(ABC):
     """A daemon thread. A subclass implements `work`, which returns soon after `stopping` is set.
 
     `failure` holds the error that ended it for good; the capture loop raises that.
@@ -18,9 +19,9 @@ class BackgroundThread:
         self.stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
+    @abstractmethod
     def work(self) -> None:
         """Do the thread's work until `stopping` is set."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start the thread."""
