@@ -9,11 +9,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from connector.errors import TableError
 from connector.landing.manifest import DumpState, Manifest
 from merge.plan import Manifests, plan_table, plan_verification
+from merge.verification import TableVerification, Verification, _Run, settled
 from tests.support.histories import NAMES, Key, World
 from tests.support.landed import Chunk, Landed
 from tests.unit.merge.test_oracle import SCHEMA, TABLE, Target, apply_rules, land, read
@@ -183,3 +187,24 @@ def _is_wrong(run: Callable[..., None], seed: int, mutant: str) -> bool:
     except (AssertionError, KeyError):
         return True
     return False
+
+
+@pytest.mark.parametrize("state", ["captured", "quarantined"])
+def test_a_table_that_was_quarantined_after_its_rows_were_read_is_neither_compared_nor_equal(
+    state: str,
+) -> None:
+    source = Source(random.Random(1))
+    landed = source.landed
+    dump = landed.verification(TABLE, 3, 7, started_in=landed.number + 1)
+    landed.commit(7, [landed.verified(SCHEMA, Chunk(7, 7, [source.row("k1", 1)], dump=3))])
+    landed.tables[SCHEMA.table] = landed.tables[SCHEMA.table].changed(state=state, reason="its key changed")
+    newest = landed.commit(9)
+    run: Any = SimpleNamespace(landing=landed)
+    plan = plan_verification(dump, landed, landed.number)
+    if state == "captured":
+        _Run._require_landed(run, dump, plan)
+    else:
+        with pytest.raises(TableError, match="after its rows were read: its key changed"):
+            _Run._require_landed(run, dump, plan)
+    assert settled(newest, SCHEMA.table) == (state == "captured")
+    assert not Verification("r", [TableVerification(SCHEMA.table, settled=False)]).equal
