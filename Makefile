@@ -13,7 +13,7 @@ RUN := .ci/with-java
 LOG_STORE := merge/java/deltatide-log-store.jar
 PYTEST := $(RUN) $(VENV)/bin/python -m pytest
 
-.PHONY: help demo test test-unit test-spark test-matrix test-integration test-acceptance soak lint format bench bench-large wheel clean setup
+.PHONY: help demo test test-unit test-spark test-matrix test-integration test-acceptance soak lint format screenshots bench bench-large chaos wheel audit sbom clean setup
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 20
@@ -54,6 +54,10 @@ format: $(VENV)/ready  ## sort imports and format
 	@$(VENV)/bin/ruff check --quiet --fix --select I .
 	@$(VENV)/bin/ruff format --quiet .
 
+screenshots: $(VENV)/ready  ## take the README's pictures of the status page, in headless Chromium
+	@.ci/fetch-servers chromium
+	@$(VENV)/bin/python -m tests.screenshots
+
 bench: setup  ## measure against the databases' own tools (ARGS="--source mariadb"), print a table, write bench.json
 	@.ci/fetch-servers mariadb
 	@$(RUN) $(VENV)/bin/python -m tests.bench $(ARGS)
@@ -61,8 +65,17 @@ bench: setup  ## measure against the databases' own tools (ARGS="--source mariad
 bench-large: setup  ## measure merges into a table of 10 million rows (ARGS="--rows 30000000"), write bench-large.json
 	@$(RUN) $(VENV)/bin/python -m tests.bench.large $(ARGS)
 
+chaos: setup .cache/servers.ready  ## reliability figures: a live bank amid faults of everything (ARGS="--minutes 60 --seed 1 --source mariadb")
+	@$(RUN) $(VENV)/bin/python -m tests.chaos $(ARGS)
+
 wheel: setup  ## the wheel, with the log store's jar in it, in dist/
 	@$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+audit: $(VENV)/ready  ## known vulnerabilities of the packages in the lock file (status 2: they can't be looked up here)
+	@$(VENV)/bin/python .ci/audit vulnerabilities
+
+sbom: $(VENV)/ready  ## the environment's packages with their licenses, as CycloneDX, in dist/sbom.json
+	@$(VENV)/bin/python .ci/audit sbom $(VENV)
 
 clean:  ## remove the environment, caches and build results
 	@rm -rf $(VENV) .cache $(LOG_STORE) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -81,14 +94,14 @@ $(VENV)/ready: pyproject.toml .ci/requirements-dev.lock .ci/make-venv
 	@mkdir -p .cache && touch $@
 
 # The class by which several Spark drivers commit to one lake on S3, compiled by what Spark brings.
-$(LOG_STORE): $(shell find merge/java -name '*.java') merge/log_store_jar.py | $(VENV)/ready .cache/java.ready
+$(LOG_STORE): $(shell find merge/java -name '*.java') merge/spark/log_store_jar.py | $(VENV)/ready .cache/java.ready
 	@echo "setup: log store for S3"
-	@$(RUN) $(VENV)/bin/python -m merge.log_store_jar $@ > /dev/null
+	@$(RUN) $(VENV)/bin/python -m merge.spark.log_store_jar $@ > /dev/null
 
 # The session's own settings say which jars; resolving them once keeps later starts quick and quiet.
-.cache/jars.ready: $(VENV)/ready .cache/java.ready $(LOG_STORE) merge/session.py
+.cache/jars.ready: $(VENV)/ready .cache/java.ready $(LOG_STORE) merge/spark/session.py
 	@echo "setup: Spark's jars for Delta and S3"
-	@$(RUN) $(VENV)/bin/python -m merge.session --resolve > .cache/jars.log 2>&1 \
+	@$(RUN) $(VENV)/bin/python -m merge.spark.session --resolve > .cache/jars.log 2>&1 \
 		|| { tail -n 20 .cache/jars.log >&2; exit 1; }
 	@touch $@
 

@@ -1,9 +1,14 @@
 """The agent as a process: preconditions, lease, capture, graceful shutdown.
 
-Order: the store is probed and the source checked before anything is written; the lease is taken before the
-newest manifest is read; it is released after the last commit. Losing the lease ends capture at once, and even
-an agent that has not noticed cannot commit: the manifest is the fence. One thing precedes the checks: a
-server that writes no log is recorded as a gap as soon as it is seen, whatever else then ends the start.
+The store is probed and the source checked before anything is written: a start that can't succeed fails at
+once. One thing precedes that: a server that writes no log is recorded as a gap as soon as it is seen,
+whatever else then ends the start.
+
+Every tenure begins in the same way, however long the agent has waited and whoever was active before: it takes
+the lease and reads its configuration. Then, while the lease is renewed, it reads the newest manifest, checks
+the source against it, and begins or resumes the history (`connector.capture.startup`). What was seen before
+the lease was taken counts for nothing. The lease is released after the last commit. Losing it ends capture at
+once, and even an agent that has not noticed can't commit: the manifest is the fence.
 """
 
 from __future__ import annotations
@@ -13,10 +18,9 @@ import functools
 import logging
 import signal
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from connector.capture.loop import Capture
 from connector.capture.manifest_history import ManifestHistory, check_identity
@@ -30,25 +34,22 @@ from connector.errors import (
     FencedError,
     LogOffError,
     OperatorError,
-    PreconditionError,
     TransientError,
 )
 from connector.figures.progress import Progress
 from connector.figures.source_load import LoadGauge
+from connector.findings import never_dropped, require_fit
 from connector.landing.lease import Lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.signals import reloaded_by_signal, stopped_by_signals
-from connector.source import Finding, Source, unfit_tables
+from connector.source import Finding, Source
 from connector.store.factory import open_store
 from connector.store.observed import ObservedStore
 from connector.store.probe import probe
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
-
-STALE_SECONDS = 2.0
-"""After waiting longer than this for the lease, configuration and source are looked at again."""
 
 HANDOVER_SECONDS = 5.0
 """How long an agent that handed over leaves the lease to others before it may take it back."""
@@ -108,7 +109,7 @@ def _check_source(
         findings += source.check()
         landed = newest() if newest is not None else None
         if landed is None:
-            findings = [dataclasses.replace(f, dropped=False) for f in findings]
+            findings = never_dropped(findings)
         if newest is not None:
             findings.append(_check_identity(landed, source))
     except TransientError:
@@ -154,7 +155,7 @@ def run(
 ) -> Progress:
     """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until an error stops it (raised).
 
-    At SIGHUP it takes over what `load_config` returns (`Config.reloaded`).
+    When it becomes active, and at SIGHUP, it takes over what `load_config` returns (`Config.reloaded`).
     Waits for a store or a database that does not answer, at startup too. Its HTTP side answers from the
     beginning to the end.
 
@@ -164,92 +165,106 @@ def run(
     """
     store = ObservedStore(open_store(config.landing, config.source.name))
     live = LiveAgent(config, store)
-    stopped = threading.Event()
     with serving(live):
+        return _Agent(live, store, load_config, standby).run()
+
+
+@dataclasses.dataclass
+class _Agent:
+    """The tenures of this process, one after the other, until it is stopped. `term`: its last one; 0: none.
+
+    The configuration of a tenure is where the next one begins (`LiveAgent.stand_by`).
+    """
+
+    live: LiveAgent
+    store: ObservedStore
+    load_config: Callable[[], Config] | None
+    standby: bool
+    stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
+    term: int = 0
+
+    def run(self) -> Progress:
         while True:
             try:
-                capture = _run_once(live, store, load_config, standby, stopped)
+                capture = self._serve()
             except FencedError as error:
-                if not standby or stopped.is_set():
+                if not self.standby or self.stopped.is_set():
                     raise
                 log.warning("%s; standing by", error)
             else:
-                if stopped.is_set() or not capture.handed_over:
+                if self.stopped.is_set() or not capture.handed_over:
                     return capture.progress
-            live.stand_by()
+            self.live.stand_by()
 
+    def _serve(self) -> Capture:
+        """Check, wait for the lease, and capture until it is lost or handed over, or the agent is stopped."""
+        _require_fit(self.live.config, self.store)
+        self.live.stand_by()
+        lease = _acquire_lease(self.live.config, self.store, standby=self.standby)
+        source: Source | None = None
+        capture: Capture | None = None
+        try:
+            config = self._config_as_of_now(lease.term)
+            self.term = lease.term
+            source = open_source(config)
+            capture = Capture(
+                source,
+                self.store,
+                config,
+                term=lease.term,
+                closes_fence=lease.expired,
+                open_gauge=functools.partial(open_gauge, config),
+                load_config=self.load_config,
+                hands_over=self.standby,
+            )
+            self.live.activate(capture, lease)
+            renewing = renewing_lease(lease, capture, config.landing.lease_seconds)
+            with self._stopping(capture), reloaded_by_signal(capture.reload), renewing:
+                capture.run()
+        finally:
+            if source is not None:
+                source.close()
+            lease.release(fenced=_fenced(capture, lease))
+        if capture.handed_over and not self.stopped.is_set():
+            self.live.stand_by()
+            log.info("handed over; standing by")
+            lease.wait_until_taken(HANDOVER_SECONDS)
+        return capture
 
-def _run_once(
-    live: LiveAgent,
-    store: Store,
-    load_config: Callable[[], Config] | None,
-    standby: bool,
-    stopped: threading.Event,
-) -> Capture:
-    """Check, wait for the lease, and capture until it is lost or handed over, or the agent is `stopped`."""
-    config = live.config
-    findings = _checked(config, store)
-    live.stand_by()
-    checked_at = time.monotonic()
-    lease = _acquire_lease(config, store, standby=standby)
-    source: Source | None = None
-    capture: Capture | None = None
-    try:
-        if time.monotonic() - checked_at > STALE_SECONDS:
-            config = _as_of_now(config, load_config)
-            findings = retrying(threading.Event(), "the source")(_check_source, config, None)
-            _raise_failures(findings)
-        source = open_source(config)
-        capture = Capture(
-            source,
-            store,
-            config,
-            term=lease.term,
-            closes_fence=lease.expired,
-            unfit=unfit_tables(findings),
-            open_gauge=functools.partial(open_gauge, config),
-            load_config=load_config,
-            hands_over=standby,
-        )
-        live.activate(capture, lease)
-
+    def _stopping(self, capture: Capture) -> AbstractContextManager[None]:
         def stop(number: signal.Signals) -> None:
             log.info("%s: landing and committing what was read", number.name)
-            stopped.set()
+            self.stopped.set()
             capture.stop()
 
-        renewing = renewing_lease(lease, capture, config.landing.lease_seconds)
-        with stopped_by_signals(stop), reloaded_by_signal(capture.reload), renewing:
-            capture.run()
-    finally:
-        if source is not None:
-            source.close()
-        lease.release(fenced=_fenced(capture, lease))
-    if capture.handed_over and not stopped.is_set():
-        live.stand_by()
-        log.info("handed over; standing by")
-        lease.wait_until_taken(HANDOVER_SECONDS)
-    return capture
+        return stopped_by_signals(stop)
+
+    def _config_as_of_now(self, term: int) -> Config:
+        """Return what an agent that had run all along would have taken over of its file by now.
+
+        If the file is invalid now, it is what our last tenure ended with, provided that this one follows it.
+        Otherwise another agent may have left tables that the configuration as we know it still names:
+        `ConfigurationError`.
+        """
+        config = self.live.config
+        if self.load_config is None:
+            return config
+        try:
+            return config.reloaded(self.load_config())[0]
+        except ConfigurationError as error:
+            if term > self.term + 1:
+                raise
+            log.error("keeping the configuration as it was: %s", error)
+            return config
 
 
 def _fenced(capture: Capture | None, lease: Lease) -> bool:
     """Return whether a manifest of this term is committed, after which no earlier agent can commit."""
     newest = capture.newest if capture is not None else None
-    return newest is not None and newest.term >= lease.term
+    return newest is not None and newest.term == lease.term
 
 
-def _as_of_now(config: Config, load_config: Callable[[], Config] | None) -> Config:
-    """Return what an agent that had run all along would have taken over of its file by now."""
-    if load_config is None:
-        return config
-    try:
-        return config.reloaded(load_config())[0]
-    except ConfigurationError as error:
-        log.error("the configuration stays as it was at the start: %s", error)
-        return config
-
-
-def _checked(config: Config, store: Store) -> list[Finding]:
+def _require_fit(config: Config, store: Store) -> None:
     """Check store and source, waiting for those that do not answer; `PreconditionError` if they are unfit."""
     patiently = retrying(threading.Event())
     landing_zone = patiently(_check_landing, store)
@@ -257,8 +272,10 @@ def _checked(config: Config, store: Store) -> list[Finding]:
     asking_source = retrying(threading.Event(), "the source")
     record = functools.partial(_record_log_off, config, store) if newest is not None else None
     findings = [landing_zone, *asking_source(_check_source, config, newest, record)]
-    _raise_failures(findings)
-    return findings
+    for finding in findings:
+        if finding.state == "warning" or finding.dropped:
+            log.warning("%s: %s", finding.name, finding.detail)
+    require_fit(findings)
 
 
 def _acquire_lease(config: Config, store: Store, *, standby: bool = False) -> Lease:
@@ -271,7 +288,7 @@ def _acquire_lease(config: Config, store: Store, *, standby: bool = False) -> Le
 def _record_log_off(config: Config, store: Store, source: Source) -> None:
     """Record the gap of a server that writes no log, if its landing zone has a manifest; durable on return.
 
-    An active agent will see it by itself. `SourceMismatchError` if it is another database's.
+    An active agent will see it on its own. `SourceMismatchError` if it is another database's.
     """
     if retrying(threading.Event())(newest_manifest, store) is None:
         return
@@ -286,17 +303,6 @@ def _record_log_off(config: Config, store: Store, source: Source) -> None:
         manifest_history.note_log_off(source.identity)
     finally:
         lease.release()
-
-
-def _raise_failures(findings: list[Finding]) -> None:
-    """Raise if a failure concerns the whole source; a failure of one table quarantines that table."""
-    failed = [f for f in findings if f.state == "failed" and f.table is None and not f.dropped]
-    for finding in findings:
-        if finding.state == "warning" or finding.dropped:
-            log.warning("%s: %s", finding.name, finding.detail)
-    if failed:
-        lines = [f"{f.name}: {f.detail}" + (f"\n  -> {f.fix}" if f.fix else "") for f in failed]
-        raise PreconditionError("\n".join(lines), hint="deltatide check shows the result of every check")
 
 
 @contextmanager

@@ -6,7 +6,12 @@ events at or before it. Everything else in Deltatide follows from that one sente
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import NamedTuple
+
+from connector.errors import ConfigurationError
 
 CHUNK_SEQ = 1 << 62
 """A chunk event's ``seq`` is this plus its dump's number: it sorts after every log event of its ``lsn``."""
@@ -29,6 +34,11 @@ class Position(NamedTuple):
         """Return the position of all rows of a chunk whose low watermark is ``low``."""
         return cls(epoch, low, CHUNK_SEQ + dump_number)
 
+    @classmethod
+    def of_gap(cls, epoch: int, floor: int) -> Position:
+        """Return where a gap before a floor ends: before every chunk and every event of the log after it."""
+        return cls(epoch, floor - 1, CHUNK_SEQ)
+
 
 def format_lsn(lsn: int) -> str:
     """Format an LSN as PostgreSQL does, ``16/B374D848``."""
@@ -46,3 +56,58 @@ def parse_lsn(text: str) -> int:
     """Parse an LSN in PostgreSQL's notation; ``ValueError`` if it is not one."""
     high, low = text.split("/")
     return (int(high, 16) << 32) | int(low, 16)
+
+
+def parse_position(text: str, kind: str) -> tuple[int | None, int]:
+    """Parse ``16/B374D848``, or a binlog's ``3/4512`` (file, offset), with its epoch if it begins ``2:``.
+
+    Binlog positions may also be as `format_position` writes them. ``ValueError`` if it is none.
+    """
+    digits = "[0-9A-Fa-f]+" if kind == "postgres" else "[0-9]+"
+    pattern = rf"(?:(\d+):)?(?:({digits})/|binlog file (\d+) offset )({digits})"
+    found = re.fullmatch(pattern, text.strip())
+    if found is None or (kind == "postgres" and found[3]):
+        raise ValueError(f"{text!r} is not a position")
+    base = 16 if kind == "postgres" else 10
+    high, low = int(found[2] or found[3], base), int(found[4], base)
+    if high >> 31 or low >> 32:
+        raise ValueError(f"{text!r} is beyond all positions")
+    return (int(found[1]) if found[1] else None), high << 32 | low
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment in a source's history, named by one of three: a manifest, a position, a commit time in UTC.
+
+    `position`: epoch (None: the newest) and boundary. `text`: as it was written.
+    """
+
+    text: str
+    manifest: int | None = None
+    position: tuple[int | None, int] | None = None
+    committed_at: datetime | None = None
+
+    @classmethod
+    def parse(cls, text: str, kind: str) -> Moment:
+        """Parse a manifest's number, a position (`parse_position`) or an ISO 8601 time; without zone: UTC."""
+        written = text.strip()
+        if written.isascii() and written.isdigit() and len(written) <= 15:
+            return cls(written, manifest=int(written))
+        try:
+            return cls(written, position=parse_position(written, kind))
+        except ValueError:
+            pass
+        try:
+            at = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", written))
+        except ValueError:
+            example = "16/B374D848" if kind == "postgres" else "3/4512 (binlog file and offset)"
+            raise ConfigurationError(
+                f"{text!r} is neither a manifest, nor a position, nor a time",
+                hint=f"write 120, {example}, or 2026-11-21T10:00:00Z; deltatide cuts lists what there is",
+            ) from None
+        return cls(written, committed_at=in_utc(at))
+
+
+def in_utc(at: datetime) -> datetime:
+    """Return an instant in UTC; without a zone it is one."""
+    return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)

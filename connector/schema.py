@@ -79,11 +79,15 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The layout of one table's landing files: columns in the source's order, and the key."""
+    """The layout of one table's landing files: columns in the source's order, and the key.
+
+    `before_images`: a further column, `_before`, holds the row as it was before each update and delete.
+    """
 
     table: TableName
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    before_images: bool = False
 
     @cached_property
     def id(self) -> str:
@@ -102,6 +106,7 @@ class TableSchema:
             "name": self.table.name,
             "key": list(self.key),
             "columns": [{"name": c.name, "source_type": c.source_type, "type": c.type} for c in self.columns],
+            **({"before_images": True} if self.before_images else {}),  # others keep the id they had
         }
         return json.dumps(body, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
 
@@ -117,6 +122,7 @@ class TableSchema:
             TableName(body["namespace"], body["name"]),
             tuple(Column(c["name"], c["source_type"], c["type"]) for c in body["columns"]),
             tuple(body["key"]),
+            body.get("before_images", False),
         )
 
 

@@ -80,8 +80,8 @@ class Failover:
 class PreparedSource:
     """What was added to an existing log, and the xid barrier (lsn 0) for the transactions from before.
 
-    Those may have written to a table and committed before the log began to carry it. The barrier is there
-    even when nothing was added now: it may have been added just before a crash.
+    Those may have written to a table and committed before the log began to carry it. The barrier is set
+    even if nothing was added now: it may have been added just before a crash.
     """
 
     added: tuple[TableName, ...] = ()
@@ -124,38 +124,11 @@ class TableListing(NamedTuple):
         return known | self.busy
 
     def without(self, problems: Iterable[TableError]) -> TableListing:
-        """Count the tables that a check found unfit among the unfit ones."""
+        """Move the tables that a check found unfit from `schemas` to `unfit`."""
         found = {problem.table: problem for problem in problems}
         unfit = [found[schema.table] for schema in self.schemas if schema.table in found]
         fit = [schema for schema in self.schemas if schema.table not in found]
         return self._replace(schemas=fit, unfit=[*self.unfit, *unfit])
-
-
-def unfit_tables(findings: Iterable[Finding]) -> list[TableError]:
-    """Return the tables that a check has found unfit."""
-    failed = (found for found in findings if found.state == "failed")
-    return [TableError(f.table, f.detail, hint=f.fix) for f in failed if f.table is not None]
-
-
-def check_patterns(
-    config: SourceConfig, settings: Iterable[TableName], found: Collection[TableName], detail: str, fix: str
-) -> Iterator[Finding]:
-    """Report configured names and patterns that match no table, and settings of tables not captured.
-
-    `detail`, `fix`: what is wrong with a pattern that matches nothing, and what to do.
-    """
-    for pattern in config.tables:
-        one = config.model_copy(update={"tables": [pattern], "exclude": []})
-        if not any(one.captures(table) for table in found):
-            yield Finding(f"tables {pattern}", "failed", detail, fix, dropped=bool(found))
-    for name in sorted(set(settings) - set(found)):
-        yield Finding(f'[tables."{name}"]', "warning", "is not captured", "fix its name")
-
-
-def checked_tables(source: Source, among: Collection[TableName]) -> TableListing:
-    """List some tables with the checks of a start: for tables that are created or released later."""
-    listed = source.tables(among)
-    return listed.without(unfit_tables(source.check())) if listed.schemas else listed
 
 
 @dataclass(frozen=True)
@@ -251,7 +224,7 @@ class LogReader(Protocol):
         """
 
     def confirm(self, position: int) -> None:
-        """Tell the source that everything up to `position` is durable here."""
+        """Confirm to the source that everything up to `position` is durable here."""
 
     def not_yet_visible(self, position: int) -> list[InvisibleCommit]:
         """Return the commits at or before `position` that a fresh snapshot does not show yet (may query)."""
@@ -262,10 +235,19 @@ class LogReader(Protocol):
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Keys after `after` (exclusive) up to `upto` (inclusive), as the source's text; None: the end."""
+    """Keys after `after` (exclusive) up to `upto` (inclusive), as the source's text; None: the end.
+
+    `of_prefix`: they may be of the key's first columns alone; then only these are compared.
+    """
 
     after: tuple[str, ...] | None = None
     upto: tuple[str, ...] | None = None
+    of_prefix: bool = False
+
+    def fits(self, columns: int) -> bool:
+        """Return whether the ends are values of a key of so many columns."""
+        lengths = {len(end) for end in (self.after, self.upto) if end is not None}
+        return max(lengths) <= columns if self.of_prefix and lengths else lengths <= {columns}
 
 
 @dataclass(frozen=True)
@@ -273,11 +255,18 @@ class ChunkRows:
     """Some rows of a chunk: the table's columns in the schema's order, and `raw` (a map, or None for none).
 
     For given keys `absent` (a boolean array) marks those without a row: there only the key columns are valid.
+    `summed`: what is here are checksums of so many rows.
     """
 
     columns: list[pa.Array]
     raw: pa.Array | None = None
     absent: pa.Array | None = None
+    summed: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Return how many of the table's rows this is about."""
+        return len(self.columns[0]) if self.summed is None else self.summed
 
 
 class Chunk(Protocol):
@@ -320,6 +309,21 @@ class TableReader(Protocol):
     ) -> AbstractContextManager[Chunk]:
         """Open a snapshot and the rows of a key range in it (order not promised)."""
 
+    def key_span(self, table: TableName, key: Sequence[str]) -> tuple[int, int]:
+        """Return the least and greatest value of the key's first column; (0, 0) if the table is empty.
+
+        `RequestError` if that is not an integer.
+        """
+
+    def open_checksums(
+        self, table: TableName, key_range: KeyRange, bits: int
+    ) -> AbstractContextManager[Chunk]:
+        """Open a snapshot and the checksums of a key range's rows in it, computed by the database.
+
+        They are by buckets of so many `bits` (`connector.checksums.definition`). `RequestError` if rows of
+        the table have none.
+        """
+
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> AbstractContextManager[Chunk]:
         r"""Open a snapshot and the rows of the given keys; keys without a row come as `absent`.
 
@@ -343,7 +347,7 @@ class Source(Protocol):
         """
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
-        """Name tables anew; everything else in `config` is as it was. Only while no log is open."""
+        """Change which tables are captured; nothing else in `config` differs. Only while no log is open."""
 
     def check(self) -> list[Finding]:
         """Check every precondition and report all; raises only when the database can't be reached."""
@@ -358,7 +362,7 @@ class Source(Protocol):
         """
 
     def evict_former_agent(self) -> None:
-        """End what a paused or cut-off agent still holds of the log; it can't commit any more."""
+        """Release what a paused or cut-off agent still holds of the log; it can no longer commit."""
 
     def prepare(self) -> PreparedSource:
         """Create or extend what the source lacks and the role may create: the publication.

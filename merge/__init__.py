@@ -13,16 +13,18 @@ For notebooks and jobs::
 
 from __future__ import annotations
 
-from merge.control_table import cuts
-from merge.differences import recorded_differences
-from merge.explanation import Explanation, explain, explain_row
 from merge.job import merge_once
+from merge.lake.control_table import cuts
+from merge.proof.differences import recorded_differences
+from merge.proof.explanation import Explanation, explain, explain_row
+from merge.proof.rebuilding import rebuild
+from merge.proof.sides import TableVerification
+from merge.proof.verification import Verification, verify
 from merge.queries import as_of, live
-from merge.rebuilding import rebuild
-from merge.report import MergeReport, TableProgress, TableReport
+from merge.report import MergeReport, TableProgress, TableReport, ViewReport
 from merge.schedule import merge_every
-from merge.session import local_session, open_session
-from merge.verification import TableVerification, Verification, verify
+from merge.spark.session import local_session, open_session
+from merge.views.listing import ViewState, refresh_views, view_states
 
 __all__ = [
     "Explanation",
@@ -31,6 +33,8 @@ __all__ = [
     "TableReport",
     "TableVerification",
     "Verification",
+    "ViewReport",
+    "ViewState",
     "as_of",
     "cuts",
     "explain",
@@ -42,5 +46,7 @@ __all__ = [
     "open_session",
     "rebuild",
     "recorded_differences",
+    "refresh_views",
     "verify",
+    "view_states",
 ]

@@ -47,13 +47,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from connector.landing.format import CDC
-from merge.commits import USER_METADATA, Mark
 from merge.key_pruning import WIDENED, key_conditions
-from merge.keys import Layout, keys_equal
+from merge.keys import TargetLayout, keys_equal
+from merge.lake.commits import USER_METADATA, Mark
+from merge.lake.target import Target, TargetState
 from merge.reconcile import TARGET_FIELDS
-from merge.session_settings import applied_settings
-from merge.sql import listed, position, quoted, text
-from merge.target import Target, TargetState
+from merge.spark.session_settings import applied_settings
+from merge.sql_formatting import listed, position, quoted, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,7 +102,7 @@ def apply(
     target: Target,
     state: TargetState,
     source: DataFrame,
-    layout: Layout,
+    layout: TargetLayout,
     rules: Rules,
     mark: Mark,
     rows: int,
@@ -110,7 +110,7 @@ def apply(
     """Write the changes up to the manifest of `mark` (at most `rows`) as one commit, durable on return.
 
     Writes nothing if another job has already brought the table to this manifest or a later one; read its
-    history to find out (`merge.commits`). Delta's concurrent-modification errors propagate: nothing was
+    history to find out (`merge.lake.commits`). Delta's concurrent-modification errors propagate: nothing was
     written, read the table again.
     """
     view = f"deltatide_{uuid.uuid4().hex}"
@@ -135,7 +135,8 @@ def apply(
 def commit_settings(target: Target, mark: Mark) -> dict[str, str]:
     """Return the settings that make Delta write manifest and fence in the same commit as the data.
 
-    A platform that refuses them runs without the fence; positions alone keep rows from moving backward.
+    A platform that refuses them runs without the fence. Then positions alone keep rows from moving backward,
+    but not the versions of a history: there an overtaken job deletes those that it does not know of.
     """
     prefix = "spark.databricks.delta."
     return {
@@ -145,7 +146,7 @@ def commit_settings(target: Target, mark: Mark) -> dict[str, str]:
     }
 
 
-def overwrite_sql(target: Target, view: str, layout: Layout, rules: Rules) -> str:
+def overwrite_sql(target: Target, view: str, layout: TargetLayout, rules: Rules) -> str:
     """Build the statement that fills a new table, or rewrites all of its rows.
 
     It overwrites, since a plain append could duplicate rows that another job has added; the changes include
@@ -157,7 +158,7 @@ def overwrite_sql(target: Target, view: str, layout: Layout, rules: Rules) -> st
     return f"INSERT OVERWRITE {into} SELECT {columns} FROM {view} AS source{where}"
 
 
-def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, conditions: str = "") -> str:
+def merge_sql(target: Target, view: str, layout: TargetLayout, rules: Rules, conditions: str = "") -> str:
     """Build the MERGE of reconciled changes, in the temporary view `view`, into a target.
 
     Rows that keep values of the target have a clause of their own: its condition is evaluated once a row,
@@ -176,11 +177,11 @@ def merge_sql(target: Target, view: str, layout: Layout, rules: Rules, condition
             THEN INSERT ({listed([*layout.columns, CDC])}) VALUES ({inserts})"""
 
 
-def _updates(layout: Layout, values: Mapping[str, str]) -> str:
+def _updates(layout: TargetLayout, values: Mapping[str, str]) -> str:
     return ", ".join(f"{quoted(n)} = {value}" for n, value in values.items() if n not in layout.key)
 
 
-def new_values(layout: Layout, rules: Rules) -> dict[str, str]:
+def new_values(layout: TargetLayout, rules: Rules) -> dict[str, str]:
     """Build each column of a row that is in both `source` and `target`, and that `source` changes."""
     if rules.soft:
         return _folded(layout, KEEPS_SOFT)
@@ -189,12 +190,12 @@ def new_values(layout: Layout, rules: Rules) -> dict[str, str]:
     return fresh_values(layout)
 
 
-def fresh_values(layout: Layout) -> dict[str, str]:
+def fresh_values(layout: TargetLayout) -> dict[str, str]:
     """Build each column of a row that takes nothing from `target`."""
     return {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
 
 
-def _folded(layout: Layout, keeps: str = "true") -> dict[str, str]:
+def _folded(layout: TargetLayout, keeps: str = "true") -> dict[str, str]:
     """Build each column, from `target` where `keeps` holds and `source` lacks it."""
     values = {name: f"source.{quoted(name)}" for name in layout.columns}
     for name in layout.values:
@@ -214,7 +215,7 @@ def _unless_empty(collection: str) -> str:
     return f"CASE WHEN size({collection}) > 0 THEN {collection} END"
 
 
-def effective(layout: Layout, rules: Rules) -> str:
+def effective(layout: TargetLayout, rules: Rules) -> str:
     """Build the condition that `source` has something that `target` lacks."""
     if not rules.ties:
         return NEWER
@@ -222,7 +223,7 @@ def effective(layout: Layout, rules: Rules) -> str:
     return f"{NEWER} OR ({tied if rules.soft else f'{KEPT} AND {tied}'})"
 
 
-def tie(layout: Layout, rules: Rules) -> str:
+def tie(layout: TargetLayout, rules: Rules) -> str:
     """Build the condition that `source` knows more about the same event that `target` holds."""
     values = new_values(layout, rules)
     new = [values[name] for name in layout.values]

@@ -22,11 +22,11 @@ from connector.landing.format import CDC, CDC_FIELDS, DELETE, TRUNCATE
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableSchema
-from merge.keys import Layout, raw_of_key, same_keys, same_rows, with_raw
-from merge.landing_zone import Columns
+from merge.columns.landed_files import Columns
+from merge.keys import TargetLayout, raw_of_key, same_keys, same_rows, with_raw
 from merge.plan import Sweep, TablePlan
 from merge.reconcile import SINCE_TYPE, group_columns, only_events, position_of, reconcile
-from merge.sql import data_type, position_literal, quoted
+from merge.sql_formatting import data_type, position_literal, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -65,7 +65,7 @@ def changes(
     landing: Events,
     plan: TablePlan,
     schemas: Mapping[str, TableSchema],
-    layout: Layout,
+    layout: TargetLayout,
     target: DataFrame | None,
     *,
     soft: bool = False,
@@ -88,7 +88,7 @@ def first_changes(
     landing: Events,
     plan: TablePlan,
     schemas: Mapping[str, TableSchema],
-    layout: Layout,
+    layout: TargetLayout,
     *,
     soft: bool = False,
 ) -> DataFrame:
@@ -124,7 +124,7 @@ def _events(
     plan: TablePlan,
     files: Sequence[LandedFile],
     schemas: Mapping[str, TableSchema],
-    layout: Layout,
+    layout: TargetLayout,
 ) -> DataFrame:
     """Read the events of a plan's new `files`, and of those to read again, that count."""
     events = landing.events(files, schemas, layout.columns)
@@ -137,7 +137,7 @@ def _events(
 
 
 def _any_twice(
-    landing: Events, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: Layout
+    landing: Events, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: TargetLayout
 ) -> bool:
     """Return whether any key is in the chunks twice."""
     keys = {name: layout.columns[name] for name in layout.key}
@@ -149,7 +149,7 @@ def _any_twice(
     return bool(rows.groupBy(*of_key).count().where("count > 1").limit(1).collect())
 
 
-def _disjoint(events: DataFrame, layout: Layout, chunks: int) -> bool:
+def _disjoint(events: DataFrame, layout: TargetLayout, chunks: int) -> bool:
     """Return whether each of so many chunks has a range of the key's first column to itself.
 
     Then no key is in two chunks, nor in one twice: a chunk is one snapshot of a table with that key. False if
@@ -168,7 +168,7 @@ def _disjoint(events: DataFrame, layout: Layout, chunks: int) -> bool:
 
 
 def _in_order(
-    landing: Events, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: Layout
+    landing: Events, chunks: Sequence[LandedFile], schemas: Mapping[str, TableSchema], layout: TargetLayout
 ) -> DataFrame:
     """Read chunks in partitions of neighbors, each of about `PARTITION_BYTES`."""
     parts = max(1, min(MOST_PARTITIONS, sum(chunk.bytes for chunk in chunks) // PARTITION_BYTES))
@@ -190,7 +190,7 @@ def _reconciled(
     landing: Events,
     plan: TablePlan,
     schemas: Mapping[str, TableSchema],
-    layout: Layout,
+    layout: TargetLayout,
     *,
     soft: bool,
 ) -> DataFrame:
@@ -206,7 +206,7 @@ def _reconciled(
 
 
 def _column_groups(
-    landing: Events, plan: TablePlan, schemas: Mapping[str, TableSchema], layout: Layout
+    landing: Events, plan: TablePlan, schemas: Mapping[str, TableSchema], layout: TargetLayout
 ) -> list[list[str]] | None:
     """Return the groups of columns that the plan's events carry together; None: not asked, or too many."""
     partial = [file for file in plan.all if file.partial]
@@ -222,7 +222,7 @@ def _truncate(
     landing: Events,
     plan: TablePlan,
     schemas: Mapping[str, TableSchema],
-    layout: Layout,
+    layout: TargetLayout,
     events: DataFrame,
     target: DataFrame | None,
     *,
@@ -255,7 +255,7 @@ def truncates_of(landing: Events, plan: TablePlan, schemas: Mapping[str, TableSc
     return sorted(Position(*row["at"]) for row in found)
 
 
-def truncated(frames: Sequence[DataFrame], layout: Layout, positions: Iterable[Position]) -> DataFrame:
+def truncated(frames: Sequence[DataFrame], layout: TargetLayout, positions: Iterable[Position]) -> DataFrame:
     """Return a delete for each row of `frames` that a truncate found, at the first such truncate. Pure.
 
     A row whose delete was logged before is not found; one that a keyed dump lacked is, since the dump's
@@ -280,7 +280,7 @@ def _stale_key_deletes(
     landing: Events,
     sweep: Sweep,
     schemas: Mapping[str, TableSchema],
-    layout: Layout,
+    layout: TargetLayout,
     target: DataFrame,
 ) -> DataFrame:
     """Return deletes of the keys that a full dump lacks (ghosts); events from before it are not read."""
@@ -294,7 +294,7 @@ def _stale_key_deletes(
     return _deletes(ghosts, layout, at_literal(sweep.position))
 
 
-def _keys_before(frame: DataFrame, layout: Layout, position: Position) -> DataFrame:
+def _keys_before(frame: DataFrame, layout: TargetLayout, position: Position) -> DataFrame:
     """Return the keys of undeleted rows positioned before `position`."""
     older = frame.where((F.col(CDC)["op"] != DELETE) & before(position))
     return older.select(*with_raw(layout.key, layout.raw_keys))
@@ -314,7 +314,7 @@ def at_literal(position: Position) -> Column:
     return F.struct(*map(F.lit, position)).cast(SINCE_TYPE)
 
 
-def _deletes(keys: DataFrame, layout: Layout, at: Column) -> DataFrame:
+def _deletes(keys: DataFrame, layout: TargetLayout, at: Column) -> DataFrame:
     """Return a delete event for each key, at the position `at`."""
     known = {"op": F.lit(DELETE), "epoch": at["epoch"], "lsn": at["lsn"], "seq": at["seq"]}
     fields = {name: known.get(name, F.lit(None)).cast(data_type(type_)) for name, type_ in CDC_FIELDS}

@@ -2,7 +2,7 @@
 
 ::
 
-    frontier -> manifests after it -> for each table: plan -> schema -> changes -> apply -> cut
+    frontier -> manifests after it -> for each table: plan -> schema -> changes -> apply -> views -> cut
 
 Invariants:
 
@@ -10,7 +10,7 @@ Invariants:
   what a commit carries from the session. A table that fails stays where it is; the others go on.
 - The cut is recorded after the tables; the next run repairs a crash at any point.
 - A cut is exact only if no row of a table waits for a column, counted in the very version that the cut names.
-- A table is merged from its frontier only while that continues (`merge.commits`): a Delta table that was
+- A table is merged from its frontier only while that continues (`merge.lake.commits`): a Delta table that was
   replaced, or whose rows somebody else changed, is rebuilt from the landing zone. No row is trusted as it is
   now; where deletes are soft, those of the newest recorded version that the table still has are.
 - With nothing new, nothing is written. The caller's session is left as it was, and its own commits carry
@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any
 
 from connector import failpoint
 from connector.config import Config
-from connector.errors import DeltatideError, FencedError, GapError, TableError
+from connector.errors import DeltatideError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.backfill import has_pending_request, write_request
-from merge.consumer import record_progress, register
-from merge.control_table import (
+from merge.key_pruning import PUSHED_LISTS
+from merge.lake.consumer import record_progress, register
+from merge.lake.control_table import (
     Frontier,
     FrontierReader,
     Frontiers,
@@ -46,27 +46,30 @@ from merge.control_table import (
     cuts_table,
     read_frontiers,
 )
-from merge.key_pruning import PUSHED_LISTS
-from merge.landing_zone import LandingZone
-from merge.log_store import IDEMPOTENT, check_log_store
-from merge.plan import plan_past_holes
-from merge.report import MergeReport, Progress, TableProgress, TableReport
-from merge.retry import SPARK_ERRORS, first_line, with_retries
-from merge.rewrite import Rewrite
-from merge.schema import check_layout
-from merge.session_pool import SessionPool, own_session_pool
-from merge.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
-from merge.table import Merged, TableJob, beginning_of
-from merge.target import (
+from merge.lake.retry import TABLE_ERRORS, UNEXPECTED, first_line, with_retries, without_values
+from merge.lake.rewrite import Rewrite
+from merge.lake.schema import check_layout
+from merge.lake.target import (
     Target,
+    check_columns,
     check_rival,
     check_schema,
     not_landed,
     read_state,
     table_name,
-    targets_of,
 )
-from merge.unreachable import check_endpoint, explain, explained
+from merge.landing_zone import DAMAGED_HINT, LandingZone
+from merge.missing_rows import has_pending_request, request_lost
+from merge.plan import plan_past_holes
+from merge.report import STOPPED, MergeReport, Progress, TableProgress, TableReport, ViewReport
+from merge.shapes.merging import JOBS
+from merge.shapes.shape import Shape, shapes_of, targets_with_shapes, with_shapes
+from merge.spark.log_store import IDEMPOTENT, check_log_store
+from merge.spark.session_pool import SessionPool, own_session_pool
+from merge.spark.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
+from merge.spark.unreachable import check_endpoint, explain, explained
+from merge.table import Merged, TableJob, beginning_of
+from merge.views.merging import ViewsOfMerge
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,15 +80,6 @@ KEPT_MANIFESTS = 1000
 
 MOST_PARALLEL = 8
 """Most tables merged at a time, unless configured: more gain little, and each needs memory in the driver."""
-
-UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError)
-"""Python's errors about a value that our code can't handle: a bug, but only that table's values meet it."""
-
-TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, FencedError, GapError, *SPARK_ERRORS, *UNEXPECTED)
-"""Errors that stop the merge of one table and let the others go on.
-
-`GapError`: a manifest is gone that only this table needs again; new ones are checked before any table.
-"""
 
 
 def merge_once(
@@ -106,7 +100,7 @@ def merge_once(
     the same tables.
     """
     with merging_sessions(spark, config) as sessions:
-        landing = LandingZone(sessions.first, config.landing.url, config.source.name)
+        landing = LandingZone.of(sessions.first, config)
         return merge_in(sessions, config, landing, tables=tables, until=until, progress=progress, stop=stop)
 
 
@@ -161,15 +155,17 @@ def _merge_all(
     run = MergeRun.begun(sessions.first, config, landing, frontiers, progress, until=until)
     if run is None:
         return MergeReport(config.source.name, frontiers.newest, frontiers.epoch, frontiers.position)
-    chosen = _chosen(run.manifest, frontiers, tables)
-    targets = targets_of(config, run.manifest.tables)
+    chosen = _chosen(run.manifest, run.frontiers, tables, run.shapes)
+    targets = targets_with_shapes(config, run.manifest.tables, run.shapes)
+    views = run.plan_views(targets)
     run.prepare_lake()
     landing.compare_new_sizes(frontiers.newest)
     reports = run.merge_in_parallel([targets[table] for table in chosen], sessions, stop)
-    reports = run.request_lost(reports)
-    done = run.record_cut(reports)
+    reports = request_lost(landing, run.manifest, reports, run.source_of, asks=run.asks)
+    done = run.record_cut(reports, views, stop)
     landing.forget(run.manifest.number - KEPT_MANIFESTS)
-    return replace(done, seconds=time.monotonic() - begun, stopped=len(reports) < len(chosen))
+    stopped = len(reports) < len(chosen) or any(view.error == STOPPED for view in done.views)
+    return replace(done, seconds=time.monotonic() - begun, stopped=stopped)
 
 
 def _newest(landing: LandingZone, frontiers: Frontiers, until: int | None) -> Manifest | None:
@@ -187,20 +183,33 @@ def _newest(landing: LandingZone, frontiers: Frontiers, until: int | None) -> Ma
     return landing.get(number) if number else None
 
 
-def _chosen(manifest: Manifest, frontiers: Frontiers, tables: Collection[str] | None) -> list[TableName]:
-    """Return the tables to merge: those not yet at the manifest."""
+def _chosen(
+    manifest: Manifest,
+    frontiers: Frontiers,
+    tables: Collection[str] | None,
+    shapes: Mapping[TableName, Shape],
+) -> list[TableName]:
+    """Return the tables to merge, and their shapes: those not yet at the manifest."""
     named = None if tables is None else {table_name(text) for text in tables}
-    landed = [table for table, state in manifest.tables.items() if state.schema_id is not None]
+    landed = [table for table in manifest.tables if has_landed(manifest, table)]
     if unknown := sorted((named or set()) - set(landed)):
         raise not_landed(unknown[0], manifest)
-    wanted = landed if named is None else [t for t in landed if t in named]
+    chosen = landed if named is None else [t for t in landed if t in named]
+    wanted = [table for table in chosen if manifest.tables[table].key]  # without one, there are only changes
+    wanted += [name for name, shape in shapes.items() if shape.table in chosen]
     return [table for table in wanted if frontiers.of(table).manifest < manifest.number]
+
+
+def has_landed(manifest: Manifest, table: TableName) -> bool:
+    """Return whether anything of a table has landed: its layout, at least."""
+    return table in manifest.tables and manifest.tables[table].schema_id is not None
 
 
 @dataclass(frozen=True)
 class MergeRun:
     """One merge of a source up to one manifest. `asks`: whether to request rows that still wait again.
 
+    `shapes`: those of the landed tables, by their names in the lake.
     The session is that of the table being merged, the first one for all that concerns the whole.
     """
 
@@ -211,6 +220,7 @@ class MergeRun:
     manifest: Manifest
     progress: Progress
     asks: bool
+    shapes: Mapping[TableName, Shape] = field(default_factory=dict)
     showing: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -229,12 +239,15 @@ class MergeRun:
         waits = any(frontier.missing for frontier in frontiers.by_table.values()) and has_pending_request(
             landing
         )
-        manifest = _newest(landing, frontiers, until)
+        shapes = shapes_of(config)
+        manifest = _newest(landing, frontiers.naming(shapes), until)
         if manifest is None:
             return None
+        frontiers = with_shapes(frontiers, shapes, landing)
+        shapes = {name: shape for name, shape in shapes.items() if shape.is_made_of(manifest)}
         check_log_store(spark, config)
         asks = until is None and not waits
-        return cls(spark, config, landing, frontiers, manifest, progress, asks)
+        return cls(spark, config, landing, frontiers, manifest, progress, asks, shapes)
 
     def prepare_lake(self) -> None:
         """Create the control table of a new lake and register it as a consumer of the landing zone."""
@@ -287,11 +300,14 @@ class MergeRun:
 
     def _failed(self, target: Target, error: Exception) -> TableReport:
         hint = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
+        if hint == DAMAGED_HINT and target.table in self.shapes:
+            hint = self.shapes[target.table].damaged_hint
         level = logging.ERROR if isinstance(error, UNEXPECTED) else logging.DEBUG
         log.log(level, "merge of %s failed", target.table, exc_info=error)
         lost = isinstance(error, GapError)
         at = self.frontiers.of(target.table)
-        return self._report(target, at, error=first_line(error), hint=hint, lacks_history=lost)
+        told = first_line(error) if target.columns is None else without_values(error)
+        return self._report(target, at, error=told, hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
         with self.showing:
@@ -312,12 +328,22 @@ class MergeRun:
         known = iter([self.frontiers.of(target.table)])
 
         def merge() -> TableReport:
-            frontier = next(known, None) or read_frontiers(self.spark, self.config).of(target.table)
+            frontier = next(known, None) or self._read_frontier(target)
             if frontier.manifest >= self.manifest.number:
                 return self._report(target, frontier)
+            if (shape := self.shapes.get(target.table)) is not None:
+                show = partial(self._show, target, "merging")
+                job = JOBS[shape.kind](
+                    self.spark, self.config, self.landing, self.manifest, shape, target, show
+                )
+                return job.merge(frontier)
             return self._merge_from(target, frontier)
 
         return with_retries(merge, f"{target.table} in {target.name}")
+
+    def _read_frontier(self, target: Target) -> Frontier:
+        recorded = read_frontiers(self.spark, self.config)
+        return with_shapes(recorded, self.shapes, self.landing).of(target.table)
 
     def _merge_from(self, target: Target, frontier: Frontier) -> TableReport:
         """Merge from a frontier; from the beginning if its Delta table is gone or was replaced."""
@@ -327,6 +353,7 @@ class MergeRun:
         plan = plan_past_holes(target.table, self.landing, frontier.manifest, self.manifest.number)
         now = replace(frontier, manifest=self.manifest.number, error=None)
         if plan.is_empty and frontier.version is not None and not self._may_request_again(frontier, target):
+            check_columns(self.spark, target)
             return self._report(target, now)
         self._show(target, "reading", plan.rows)
         state = read_state(self.spark, target)
@@ -341,9 +368,7 @@ class MergeRun:
             if begins.frontier is not None:
                 return self._merge_from(target, begins.frontier)
             if not begins.trusted:
-                log.warning(
-                    "%s: no cut names it, and its manifest was removed; building it anew", target.name
-                )
+                log.warning("%s: no cut names it, and its manifest was removed; rebuilding it", target.name)
                 return self._rewrite(target).from_nothing(begins.last)
         job = TableJob.prepared(self.spark, self.config, self.landing, target, plan, state)
         self._show(target, "merging", job.plan.rows)
@@ -377,35 +402,45 @@ class MergeRun:
         captured = self.manifest.tables[target.table].state == "captured"  # else it needs a full dump anyway
         return bool(frontier.missing) and self.asks and not coming and captured
 
-    def request_lost(self, reports: list[TableReport]) -> list[TableReport]:
-        """Request a full dump of tables that need what is gone from the landing zone, unless one is due."""
-        dumping = {dump.table for dump in self.manifest.dumps if dump.active and dump.kind == "full"}
-        lost = [report.table for report in reports if report.lacks_history]
-        lost = [t for t in lost if t not in dumping and self.manifest.tables[t].state == "captured"]
-        if lost and self.asks:
-            if not has_pending_request(self.landing):
-                write_request(self.landing, lost)
-                log.warning("what these tables need is gone; requested dumps: %s", ", ".join(map(str, lost)))
-            dumping.update(lost)
-        hint = "a full dump was requested; the merge after it builds the table from it"
-        return [replace(r, hint=hint) if r.lacks_history and r.table in dumping else r for r in reports]
+    def source_of(self, name: TableName) -> TableName:
+        """Return the source table of a table or a shape."""
+        return self.shapes[name].table if name in self.shapes else name
 
-    def record_cut(self, reports: list[TableReport]) -> MergeReport:
-        """Record the cut if anything changed; return the report of the merge."""
-        before = {table: self.frontiers.of(table) for table in self.manifest.tables}
+    def plan_views(self, targets: Mapping[TableName, Target]) -> ViewsOfMerge | None:
+        """Plan the views that this merge refreshes, if there are any: at an old manifest, none."""
+        if self.manifest.number < self.frontiers.newest:
+            return None
+        recorded = self.frontiers.by_table
+        return ViewsOfMerge.planned(self.spark, self.config, self.manifest, targets, recorded)
+
+    def record_cut(
+        self,
+        reports: list[TableReport],
+        views: ViewsOfMerge | None = None,
+        stop: threading.Event | None = None,
+    ) -> MergeReport:
+        """Refresh the views, and record the cut if anything changed; return the report of the merge."""
+        keyed = [name for name, t in self.manifest.tables.items() if t.key or t.schema_id is None]
+        before = {table: self.frontiers.of(table) for table in [*keyed, *self.shapes]}
         frontiers = before | {report.table: report.frontier for report in reports}
         exact = self.manifest.exact and all(
             frontier.manifest == self.manifest.number and frontier.missing == 0 and frontier.error is None
             for frontier in frontiers.values()
         )
+        of_views: list[ViewReport] = []
         further = frontiers != before or self.manifest.number > self.frontiers.newest
+        if views is not None:
+            of_views = views.refresh(self.spark, self.landing, frontiers, stop=stop, show=self.progress)
+            further = further or views.differ(of_views)
         recorded = further or (exact and not self.frontiers.exact)
         if recorded:
             failpoint.reach("cut-missing")
-            with_retries(lambda: self._append_cut(frontiers, exact), cuts_table(self.config))
+            entries = frontiers | {view.table: view.frontier for view in of_views}
+            with_retries(lambda: self._append_cut(entries, exact), cuts_table(self.config))
             record_progress(self.spark, self.landing, self.config, self.manifest, self.frontiers, frontiers)
         at, source = self.manifest, self.config.source.name
-        return MergeReport(source, at.number, at.epoch, at.position, exact, recorded, tables=reports)
+        done = MergeReport(source, at.number, at.epoch, at.position, exact, recorded, tables=reports)
+        return replace(done, views=of_views)
 
     def _append_cut(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:
         if not self.frontiers.newest:

@@ -26,8 +26,8 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import functions as F
 
 from connector.schema import decimal_of
-from merge.keys import Layout
-from merge.sql import literal, quoted, text
+from merge.keys import TargetLayout
+from merge.sql_formatting import literal, quoted, text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ _HASHED = (*_INTEGERS, "string", "binary", "boolean", "date", "timestamp", "time
 
 
 @contextmanager
-def key_conditions(spark: SparkSession, source: DataFrame, layout: Layout, rows: int) -> Iterator[str]:
+def key_conditions(spark: SparkSession, source: DataFrame, layout: TargetLayout, rows: int) -> Iterator[str]:
     """Build the conditions for the MERGE of `source`, ``AND ...``, which has at most `rows` rows.
 
     They hold during the block, in this session.
@@ -76,7 +76,7 @@ def key_conditions(spark: SparkSession, source: DataFrame, layout: Layout, rows:
             spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {name}")
 
 
-def key_lists(source: DataFrame, layout: Layout) -> str:
+def key_lists(source: DataFrame, layout: TargetLayout) -> str:
     """List the values of each key column; empty if one has no literals, or if the list gets too long."""
     if not all(_has_literals(layout.columns[name]) for name in layout.key):
         return ""
@@ -94,7 +94,7 @@ def key_lists(source: DataFrame, layout: Layout) -> str:
     return conditions if len(conditions) <= LONGEST_LIST else ""
 
 
-def key_ranges(source: DataFrame, layout: Layout, *, split: bool = True) -> str:
+def key_ranges(source: DataFrame, layout: TargetLayout, *, split: bool = True) -> str:
     """Build the ranges of the changes' keys, from their smallest and greatest values."""
     key = [name for name in layout.key if _has_literals(layout.columns[name])]
     if not key:
@@ -150,7 +150,7 @@ def _gaps(source: DataFrame, name: str) -> Sequence[tuple[Any, Any]]:
     return sorted((row["before"], row["k"]) for row in widest.select("before", "k").collect())
 
 
-def key_filter(spark: SparkSession, source: DataFrame, layout: Layout, rows: int, name: str) -> str:
+def key_filter(spark: SparkSession, source: DataFrame, layout: TargetLayout, rows: int, name: str) -> str:
     """Set the session variable `name` to the filter of `source`'s keys, and build the condition.
 
     Empty for types whose equal values may hash differently, and on a platform without session variables.

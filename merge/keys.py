@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from connector.landing.format import CDC
 from connector.schema import TableSchema, array_of, decimal_of
-from merge.sql import quoted, text
+from merge.sql_formatting import quoted, text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -42,7 +42,7 @@ def may_be_raw(type_: str, source_type: str = "") -> bool:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TargetLayout:
     """The target's columns with their types, and its key.
 
     `raw_keys`: the key's columns that may be null, with their text in `_cdc.raw`.
@@ -53,7 +53,7 @@ class Layout:
     raw_keys: tuple[str, ...]
 
     @classmethod
-    def of(cls, columns: Mapping[str, str], key: Sequence[str], newest: TableSchema) -> Layout:
+    def of(cls, columns: Mapping[str, str], key: Sequence[str], newest: TableSchema) -> TargetLayout:
         """Return the layout of a target with these columns, into which rows of `newest` are merged."""
         sources = {column.name: column.source_type for column in newest.columns}
         raw = (name for name in key if may_be_raw(columns[name], sources.get(name, "")))
@@ -93,7 +93,7 @@ def raw_entries(raw_keys: Sequence[str]) -> list[Column]:
     ]
 
 
-def keys_equal(layout: Layout) -> str:
+def keys_equal(layout: TargetLayout) -> str:
     """Build the MERGE condition that `source` and `target`, which have `_cdc`, are the same row."""
     return " AND ".join(
         f"{_compare('<=>', name)} AND source._cdc.raw[{text(name)}] <=> target._cdc.raw[{text(name)}]"
@@ -103,17 +103,17 @@ def keys_equal(layout: Layout) -> str:
     )
 
 
-def same_rows(layout: Layout) -> Column:
+def same_rows(layout: TargetLayout) -> Column:
     """Return the same condition for a join. Not as SQL: the caller's session decides how that is parsed."""
     return _same(layout, lambda frame, name: F.col(f"{frame}.{CDC}")["raw"][name])
 
 
-def same_keys(layout: Layout) -> Column:
+def same_keys(layout: TargetLayout) -> Column:
     """Return the condition that `source` and `target`, frames of keys, have the same key."""
     return _same(layout, lambda frame, name: F.col(f"{frame}.{quoted(raw_column(name))}"))
 
 
-def _same(layout: Layout, raw: Callable[[str, str], Column]) -> Column:
+def _same(layout: TargetLayout, raw: Callable[[str, str], Column]) -> Column:
     found = F.lit(True)
     for name in layout.key:
         ours, other = (F.col(f"{frame}.{quoted(name)}") for frame in ("source", "target"))
@@ -122,6 +122,29 @@ def _same(layout: Layout, raw: Callable[[str, str], Column]) -> Column:
         else:
             found = found & (ours == other)
     return found
+
+
+def key_text(value: Column, type_: str) -> Column:
+    """Format a key value as `connector.source.TableReader.open_keys` reads it.
+
+    The session's time zone and settings must not matter: text that matches no row leaves the row incomplete.
+    """
+    if type_ == "binary":
+        return F.concat(F.lit("\\x"), F.lower(F.hex(value)))
+    if type_ == "timestamp":
+        since_1970 = F.expr("INTERVAL '0.000001' SECOND") * F.unix_micros(value)
+        return F.concat((F.expr("TIMESTAMP_NTZ'1970-01-01'") + since_1970).cast("string"), F.lit("+00"))
+    if element := array_of(type_):
+        return _array_text(value, element)
+    return value.cast("string")
+
+
+def _array_text(value: Column, element: str) -> Column:
+    def quoted_text(item: Column) -> Column:
+        escaped = F.regexp_replace(key_text(item, element), r'(["\\])', r"\\$1")
+        return F.coalesce(F.concat(F.lit('"'), escaped, F.lit('"')), F.lit("NULL"))
+
+    return F.concat(F.lit("{"), F.array_join(F.transform(value, quoted_text), ","), F.lit("}"))
 
 
 def _compare(sign: str, name: str) -> str:

@@ -16,18 +16,21 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
+from connector.config import Config
 from connector.errors import ConfigurationError, GapError, TableError
 from connector.landing.format import (
+    BEFORE,
     CDC,
-    CDC_FIELDS,
     COMPACTION,
     DATA,
     MANIFESTS,
@@ -41,7 +44,7 @@ from connector.landing.format import (
     schema_path,
     state_path,
 )
-from connector.landing.manifest import LandedFile, Manifest
+from connector.landing.manifest import LandedFile, Manifest, TableState
 from connector.landing.manifest_object import (
     EMPTY,
     CompactionProgress,
@@ -51,27 +54,32 @@ from connector.landing.manifest_object import (
     missing_state,
     parse_compacted,
 )
-from connector.schema import TableName, TableSchema, fold
-from merge.sql import data_type, quoted
+from connector.schema import TableName, TableSchema
+from merge.columns.landed_files import (
+    CDC_TYPE,
+    NAMED_CDC_TYPE,
+    WHOLE,
+    Columns,
+    in_columns,
+    no_events,
+    read_files,
+    types_of,
+)
+from merge.columns.projection import Projection, projections_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in CDC_FIELDS) + ">"
+    from merge.shapes.before_images import OldRows
 
-NAMED_CDC_TYPE = f"{CDC_TYPE[:-1]},file:string>"
+MISSING = (
+    *("PATH_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE"),
+    *("DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND"),
+)
+"""Conditions by which Spark and Delta report that a path or table does not exist."""
 
 CACHED_SECONDS: float = 6 * 3600
 """How long manifests are cached; files that were compacted stay for a day."""
-
-WHOLE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-"""A file that a manifest names is read, or it is an error, whatever the session's settings."""
-
-LANDED = {
-    **WHOLE,
-    "datetimeRebaseMode": "CORRECTED",  # dates are the source's, not shifted to Spark 2's Julian calendar
-    "parquet.page.verify-checksum.enabled": "true",
-}
 
 DAMAGED_HINT = "restore it from a copy; or dump the table in full: the merge after that reads no older file"
 
@@ -80,9 +88,6 @@ COMPARED_AT_ONCE = 1000
 
 _MANIFEST = re.compile(r"\d{15}\.json")
 _READ = r"^\d{15}(\.compacted)?\.json$"
-
-Columns = Mapping[str, str]
-"""Names of a table's columns in order, with their Spark SQL types."""
 
 
 def spark_url(url: str) -> str:
@@ -93,11 +98,18 @@ def spark_url(url: str) -> str:
 class LandingZone:
     """One source's folder in the landing zone. Caches what it has read, since none of it changes soon.
 
-    Threads may share it.
+    Threads may share it. Tables are as their targets have them (`projections`): keys, layouts and events.
     """
 
-    def __init__(self, spark: SparkSession, url: str, source: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        url: str,
+        source: str,
+        projections: Mapping[TableName, Projection] | None = None,
+    ) -> None:
         self.root = f"{spark_url(url).rstrip('/')}/{source}"
+        self._projections = projections or {}
         self._spark = spark
         self._manifests: dict[int, Manifest] = {}
         self._cached_at = time.monotonic()
@@ -107,6 +119,15 @@ class LandingZone:
         """From which manifest on all are there, once one was found missing; else 0."""
         self._schemas: dict[str, TableSchema] = {}
         self._reading = threading.RLock()
+
+    @classmethod
+    def of(cls, spark: SparkSession, config: Config) -> LandingZone:
+        """Return the configured landing zone."""
+        return cls(spark, config.landing.url, config.source.name, projections_of(config))
+
+    def projection(self, table: TableName) -> Projection | None:
+        """Return what a table's target has of it; None: all, as it is."""
+        return self._projections.get(table)
 
     def read_by(self, spark: SparkSession) -> LandingZone:
         """Return the same landing zone, read by another session; both share what they have read."""
@@ -140,7 +161,7 @@ class LandingZone:
         return max(found, default=after)
 
     def is_removed(self, number: int) -> bool:
-        """Return whether a manifest is from before those that are kept; asks if it doesn't know."""
+        """Return whether a manifest is older than those that are kept; looks it up if unknown."""
         return number < (self.first_kept or self._read_first_kept())
 
     def is_known_removed(self, number: int) -> bool:
@@ -148,8 +169,8 @@ class LandingZone:
         return number < self.first_kept
 
     def _read_first_kept(self) -> int:
-        """Read from which manifest on all are there."""
-        for file, text in self._texts([f"{self.root}/{RETENTION}"]):
+        """Read the number of the first manifest from which all are kept."""
+        for file, text in self.texts([f"{self.root}/{RETENTION}"]):
             self.first_kept = Retained.from_json(text, file).first
         return self.first_kept
 
@@ -192,15 +213,15 @@ class LandingZone:
         if upto is None:
             return
         first, last = block_of(upto)
-        texts = self._texts([f"{self.root}/{COMPACTION}"]) if upto < last else []
+        texts = self.texts([f"{self.root}/{COMPACTION}"]) if upto < last else []
         removing = [CompactionProgress.from_json(text, file).removing for file, text in texts]
         if max(removing, default=0) < last:
             return
         path = f"{self.root}/{compacted_path(last)}"
-        if any(parse_compacted(text, path).tables for _, text in self._texts([path])):
+        if any(parse_compacted(text, path).tables for _, text in self.texts([path])):
             raise ConfigurationError(
                 f"manifests {first} to {last} of {self.root} were compacted:"
-                f" the state after manifest {upto} can't be read any more",
+                f" the state after manifest {upto} can no longer be read",
                 hint=f"choose manifest {last} or a later one",
             )
 
@@ -230,17 +251,29 @@ class LandingZone:
         name = F.col("_metadata.file_name")
         wanted = (name >= f"{first:015d}") & name.rlike(_READ)
         if last is not None:
-            wanted &= name <= _file_name(last)
+            wanted &= name <= manifest_path(last).rpartition("/")[2]
         path = f"{self.root}/{manifest_folder(folder * MANIFESTS_PER_FOLDER)}"
-        texts = dict(self._texts([path], wanted))
+        texts = dict(self.texts([path], wanted))
         blocks = {last: parse_compacted(texts.pop(f), f) for f in list(texts) if (last := compacted_block(f))}
         read = [StoredManifest.from_json(text, f"manifest {file}") for file, text in texts.items()]
         read = [manifest for manifest in read if not manifest.removed]
         states = self._states_of(read)
-        found = {m.number: m.whole(states[m.state.path] if m.state else EMPTY) for m in read}
+        found = {m.number: self._named(m.whole(states[m.state.path] if m.state else EMPTY)) for m in read}
         for last in blocks.keys() & found.keys():
             found[last].compacted = blocks[last]
         return found
+
+    def _named(self, manifest: Manifest) -> Manifest:
+        """Name the keys of tables as their targets do."""
+        renamed: dict[TableName, TableState] = {}
+        for table, projection in self._projections.items():
+            if (known := manifest.tables.get(table)) is not None:
+                state = known.changed(key=list(projection.key(known.key)))
+                renamed |= {} if state is known else {table: state}
+        if not renamed:
+            return manifest
+        tables = ChainMap(renamed, manifest.tables)  # type: ignore[arg-type]
+        return manifest.model_copy(update={"tables": tables})
 
     def _states_of(self, manifests: Iterable[StoredManifest]) -> dict[str, LandingState]:
         """Read the state objects that manifests name, all at once; return them by path."""
@@ -248,7 +281,7 @@ class LandingZone:
         with self._reading:
             new = [path for path in named if path not in self._states]
             if new:
-                texts = dict(self._texts([f"{self.root}/{path}" for path in new]))
+                texts = dict(self.texts([f"{self.root}/{path}" for path in new]))
                 for path in new:
                     text = texts.get(path.rpartition("/")[2])
                     if text is None:
@@ -256,7 +289,7 @@ class LandingZone:
                     self._states[path] = LandingState.from_json(text, path)
             return {path: self._states[path] for path in named}
 
-    def _texts(self, paths: Sequence[str], wanted: Column | None = None) -> list[tuple[str, str]]:
+    def texts(self, paths: Sequence[str], wanted: Column | None = None) -> list[tuple[str, str]]:
         """Return file names and contents of whole files; nothing if the folder does not exist."""
         try:
             frame = self._spark.read.options(**WHOLE).text(list(paths), wholetext=True)
@@ -292,17 +325,40 @@ class LandingZone:
         frame.write.mode(mode).option("compression", "none").text(f"{self.root}/{path}")
 
     def schemas(self, wanted: Iterable[tuple[TableName, str]]) -> dict[str, TableSchema]:
-        """Read the schema objects of ``(table, schema id)`` all at once; return them by id."""
+        """Read the schema objects of ``(table, schema id)`` all at once; return layouts by these ids.
+
+        `TableError` for a layout that a target can't have as the configuration wants it.
+        """
         ids = dict.fromkeys(wanted)
         with self._reading:
             new = [pair for pair in ids if pair[1] not in self._schemas]
-            paths = [f"{self.root}/{schema_path(table, id_)}" for table, id_ in new]
-            for file, text in self._texts(paths) if paths else []:
+            paths = dict.fromkeys(self._schema_path(table, id_) for table, id_ in new)
+            for file, text in self.texts(list(paths)) if paths else []:
                 self._schemas[file.removesuffix(".json")] = TableSchema.from_json(text)
         for table, id_ in ids:
             if id_ not in self._schemas:
                 raise TableError(table, f"schema {id_} is missing in {self.root}")
-        return {id_: self._schemas[id_] for _, id_ in ids}
+        return {id_: self._projected(self._schemas[id_]) for _, id_ in ids}
+
+    def check_settings(self, table: TableName, schema_id: str | None) -> None:
+        """Refuse settings of a table that a layout can't have: for what is about to be built with them."""
+        if schema_id is not None and (projection := self._projections.get(table)) is not None:
+            self.schemas([(table, schema_id)])
+            landed = self._schemas[schema_id]
+            projection.check_names(self._layouts(table))
+            projection.frame(no_events(self._spark, {**types_of(landed), CDC: CDC_TYPE}), landed, landed)
+
+    def _schema_path(self, table: TableName, id_: str) -> str:
+        """Return where to read a layout; of a table with a projection, with all that ever landed."""
+        path = schema_path(table, id_)
+        return f"{self.root}/{path.rpartition('/')[0] if table in self._projections else path}"
+
+    def _layouts(self, table: TableName) -> list[TableSchema]:
+        return [schema for schema in list(self._schemas.values()) if schema.table == table]
+
+    def _projected(self, schema: TableSchema) -> TableSchema:
+        projection = self._projections.get(schema.table)
+        return schema if projection is None else projection.schema(schema, self._layouts(schema.table))
 
     def events(
         self,
@@ -311,27 +367,32 @@ class LandingZone:
         columns: Columns,
         *,
         named: bool = False,
+        old: OldRows | None = None,
     ) -> DataFrame:
         """Read events as `columns` and the landed `_cdc`; a column that a file lacks is null.
 
-        Rows are in no particular order. Without files the frame is empty. `named`: `_cdc.file` is the name of
-        the event's file. `TableError` for a file that is not as it was written.
+        `schemas`: layouts by id, the newest first. Rows are in no particular order. Without files the frame
+        is empty. `named`: `_cdc.file` is the name of the event's file. `old`: with before-images.
+        `TableError` for a file that is not as it was written.
         """
         self._require_intact(files)
         groups: dict[str, list[str]] = {}
         for file in files:
             groups.setdefault(file.schema_id, []).append(f"{self.root}/{file.path}")
         if not groups:
-            nulls = (
-                f"CAST(NULL AS {data_type(type_)}) AS {quoted(name)}"
-                for name, type_ in {**columns, CDC: NAMED_CDC_TYPE if named else CDC_TYPE}.items()
-            )
-            return self._spark.sql(f"SELECT {', '.join(nulls)} WHERE false")
-        frames = [self._group(paths, schemas[id_], columns, named) for id_, paths in groups.items()]
-        joined = frames[0]
-        for frame in frames[1:]:
-            joined = joined.unionByName(frame)
-        return joined
+            before = {} if old is None else {BEFORE: old.type}
+            return no_events(self._spark, {**columns, CDC: NAMED_CDC_TYPE if named else CDC_TYPE, **before})
+
+        def events_of(id_: str) -> DataFrame:
+            projection = self._projections.get(schemas[id_].table)
+            if projection is None:
+                found = read_files(self._spark, groups[id_], schemas[id_], named=named, old=old)
+                return in_columns(found, schemas[id_], columns, old)
+            landed, newest = (self._schemas[known] for known in (id_, next(iter(schemas))))
+            found = read_files(self._spark, groups[id_], landed, named=named)
+            return in_columns(projection.frame(found, landed, newest), schemas[id_], columns, old)
+
+        return reduce(lambda one, other: one.unionByName(other), map(events_of, groups))
 
     def compare_new_sizes(self, after: int) -> None:
         """Ask for the sizes of all files of the manifests after `after`; `events` asks for those left."""
@@ -350,16 +411,16 @@ class LandingZone:
             return
         try:
             self._intact.update(self._of_known_size(unknown))
-            damaged = [file.path for file in unknown if file.path not in self._intact]
+            damaged = [file for file in unknown if file.path not in self._intact]
         except AnalysisException as error:
             if not is_missing(error):
                 raise
-            damaged = [file.path for file in unknown if not self.exists(file.path)]
+            damaged = [file for file in unknown if not self.exists(file.path)]
         if damaged:
             raise TableError(
                 unknown[0].table,
-                f"landing file {self.root}/{damaged[0]} is missing or not as it was written",
-                hint=DAMAGED_HINT,
+                f"landing file {self.root}/{damaged[0].path} is missing or not as it was written",
+                hint="verify again" if damaged[0].kind == "verify" else DAMAGED_HINT,
             )
 
     def hint_for(self, error: Exception) -> str | None:
@@ -376,63 +437,12 @@ class LandingZone:
         sizes = {row["path"].rpartition("/")[2]: row["length"] for row in rows}
         return {file.path for file in files if sizes.get(file.path.rpartition("/")[2]) == file.bytes}
 
-    def _group(self, paths: list[str], schema: TableSchema, columns: Columns, named: bool) -> DataFrame:
-        landed = {column.name: column.type for column in schema.columns}
-        frame = (
-            self._spark.read.options(**LANDED).schema(schema_ddl({**landed, CDC: CDC_TYPE})).parquet(*paths)
-        )
-        wanted = {fold(name): name for name in columns}
-        renamed = {name: new for name in landed if (new := wanted.get(fold(name), name)) != name}
-        cdc = _renamed(renamed) if renamed else F.col(CDC)
-        if named:
-            cdc = cdc.withField("file", frame.metadataColumn("_metadata")["file_name"])
-        return frame.select(*_selected(landed, columns), cdc.alias(CDC))
-
-
-def _selected(landed: Columns, columns: Columns) -> Iterator[Column]:
-    """Select the wanted columns of a file, whatever the case of their names in it."""
-    named = {fold(name): name for name in landed}
-    for name, type_ in columns.items():
-        known = named.get(fold(name))
-        if known == name and landed[known] == type_:
-            yield F.col(quoted(name))
-        else:
-            value = F.lit(None) if known is None else F.col(quoted(known))
-            yield value.cast(data_type(type_)).alias(name)
-
-
-def _renamed(names: Mapping[str, str]) -> Column:
-    """Return `_cdc` with these columns under their names in the target."""
-    pairs = F.create_map(*[F.lit(name) for pair in names.items() for name in pair])
-
-    def new(name: Column) -> Column:
-        return F.coalesce(F.element_at(pairs, name), name)
-
-    unchanged = F.transform(F.col(CDC)["unchanged"], new)
-    raw = F.transform_keys(F.col(CDC)["raw"], lambda name, _: new(name))
-    return F.col(CDC).withField("unchanged", unchanged).withField("raw", raw)
-
-
-def schema_ddl(columns: Columns) -> str:
-    """Build the schema of a frame, as Spark parses it."""
-    return ", ".join(f"{quoted(name)} {data_type(type_)}" for name, type_ in columns.items())
-
 
 def is_missing(error: AnalysisException) -> bool:
     """Return whether Spark reports that a path or table does not exist."""
     before_spark_4 = not hasattr(error, "getCondition")
     condition = error.getErrorClass if before_spark_4 else error.getCondition
-    return (condition() or "") in (
-        "PATH_NOT_FOUND",
-        "TABLE_OR_VIEW_NOT_FOUND",
-        "DELTA_MISSING_DELTA_TABLE",
-        "DELTA_PATH_DOES_NOT_EXIST",
-        "DELTA_TABLE_NOT_FOUND",
-    )
-
-
-def _file_name(number: int) -> str:
-    return manifest_path(number).rpartition("/")[2]
+    return (condition() or "") in MISSING
 
 
 def _first_missing(found: Mapping[int, object], first: int, known: int = 0) -> int | None:

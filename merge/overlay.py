@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from connector.landing.format import CDC
+from connector.schema import fold
 from merge.apply import DELETED, KEPT, Rules, effective, fresh_values, new_values
-from merge.keys import Layout, same_rows
-from merge.schema import CDC_TYPE
-from merge.sql import data_type, quoted
+from merge.keys import TargetLayout, same_rows
+from merge.lake.schema import CDC_TYPE
+from merge.sql_formatting import data_type, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,7 +24,7 @@ ALIVE = "_cdc.op <> 'delete'"
 """Rows of a table that are not marked as deleted."""
 
 
-def overlay(target: DataFrame, source: DataFrame, layout: Layout, rules: Rules) -> DataFrame:
+def overlay(target: DataFrame, source: DataFrame, layout: TargetLayout, rules: Rules) -> DataFrame:
     """Return `target` as merging the reconciled rows `source` would leave it. Pure.
 
     The MERGE's cases, of which the first that holds applies::
@@ -53,20 +54,25 @@ def overlay(target: DataFrame, source: DataFrame, layout: Layout, rules: Rules) 
     return untouched.unionByName(both)
 
 
-def fresh_rows(source: DataFrame, layout: Layout, *, soft: bool = False) -> DataFrame:
+def fresh_rows(source: DataFrame, layout: TargetLayout, *, soft: bool = False) -> DataFrame:
     """Return an empty table as merging the reconciled rows `source` would leave it. Pure."""
     kept = source.alias("source") if soft else source.alias("source").where(KEPT)
     return kept.select(*[F.expr(value).alias(name) for name, value in fresh_values(layout).items()])
 
 
-def as_wide(frame: DataFrame, layout: Layout) -> DataFrame:
-    """Cast a table to the columns and types of a layout; a column that it lacks is null."""
+def as_wide(frame: DataFrame, layout: TargetLayout) -> DataFrame:
+    """Cast a table to the columns and types of a layout; a column that it lacks is null.
+
+    Columns are the same if their names differ only in case.
+    """
+    named = {fold(name): name for name in frame.columns}
+    found = ((name, named.get(fold(name)), type_) for name, type_ in layout.columns.items())
     columns = [
-        (F.col(quoted(name)) if name in frame.columns else F.lit(None)).cast(data_type(type_)).alias(name)
-        for name, type_ in layout.columns.items()
+        (F.lit(None) if known is None else F.col(quoted(known))).cast(data_type(type_)).alias(name)
+        for name, known, type_ in found
     ]
     return frame.select(*columns, F.col(CDC).cast(data_type(CDC_TYPE)).alias(CDC))
 
 
-def _columns(layout: Layout) -> list[Column]:
+def _columns(layout: TargetLayout) -> list[Column]:
     return [F.col(quoted(name)) for name in (*layout.columns, CDC)]

@@ -6,7 +6,7 @@ Invariants:
 - If chunks are among them, all that is positioned after the lowest of them is read again, including from
   manifests at or before `after`, so that an older chunk row does not bring back a row deleted since. The same
   goes for log that has landed a second time. Chunks are read again as well as log: a deletion or a value that
-  no log tells overrules older log only if it is there. While the log is idle, all chunks have one low
+  no log has overrules older log only if it is there. While the log is idle, all chunks have one low
   watermark; those of a later dump overrule those of an earlier one, so they are read again too. So a plan has
   all events after `low`, which is a whole position.
 - The last full dump that ends in ``(after, upto]`` requires a sweep: see `Sweep`. Nothing positioned before
@@ -165,13 +165,13 @@ def plan_table(
     its low watermark, so all log since then is read, though the chunk with that watermark may have no rows.
     """
     news = [manifests.get(number) for number in range(after + 1, upto + 1)]
-    landed, resumed = _Landed(table, news), _Resumed.of(table, manifests, after, news)
+    landed, resumed = Landed(table, news), _Resumed.of(table, manifests, after, news)
     fresh = [file for manifest in news for file in landed.files(manifest) if file not in resumed.files]
     chunks = [file for file in fresh if file.kind == "chunk"]
     log = [file for file in fresh if file.kind == "log"]
     dumps = [dump for manifest in news for dump in manifest.dumps_of(table)]
     sweep = _last_sweep(table, news, manifests)
-    earlier = _last_full(table, manifests.get(after)) if after else None
+    earlier = last_full(table, manifests.get(after)) if after else None
     before = earlier.position if earlier else None
     swept = max((p for p in (before, sweep.position if sweep else None) if p is not None), default=None)
     files = _not_swept([*log, *chunks], swept)
@@ -187,7 +187,7 @@ def plan_table(
     again: list[LandedFile] = []
     if lows:
         since = _since(low, filter(None, [*dumps, earlier]))
-        again = [*_landed_after(landed, manifests, after, low, since), *_after(low, resumed.files)]
+        again = [*landed_after(landed, manifests, after, low, since), *_after(low, resumed.files)]
     return TablePlan(
         table=table,
         after=after,
@@ -212,14 +212,14 @@ def plan_past_holes(table: TableName, manifests: Manifests, after: int, upto: in
     try:
         return plan_table(table, manifests, after, upto)
     except GapError:
-        dump = _last_full(table, manifests.get(upto))
+        dump = last_full(table, manifests.get(upto))
         if dump is None or dump.started_in - 1 <= after:
             raise
         return plan_table(table, manifests, dump.started_in - 1, upto, dump)
 
 
 def plan_verification(dump: DumpState, manifests: Manifests, upto: int) -> TablePlan:
-    """Plan what tells a table's rows after manifest `upto`, by the rows that a completed dump `verifies`.
+    """Plan what makes up a table's rows after manifest `upto`, by the rows that a completed dump `verifies`.
 
     `files`: those rows, each at its chunk's low watermark. `again`: all that landed after the lowest of them
     (also of chunks without rows, so that is the dump's `low`), log and chunks. What is before it, at the same
@@ -232,9 +232,9 @@ def plan_verification(dump: DumpState, manifests: Manifests, upto: int) -> Table
     news = [manifests.get(number) for number in range(dump.started_in, upto + 1)]
     rows = (file for manifest in news for file in manifest.files if file.dump == dump.id)
     low = Position.of_chunk(dump.epoch, dump.low, dump.number)
-    full = _last_full(dump.table, news[-1])
+    full = last_full(dump.table, news[-1])
     swept = full.position if full is not None else None
-    again = _landed_after(_Landed(dump.table, news), manifests, upto, low, since=1)
+    again = landed_after(Landed(dump.table, news), manifests, upto, low, since=1)
     return TablePlan(
         table=dump.table,
         after=dump.started_in - 1,
@@ -266,7 +266,7 @@ def _just_before(epoch: int, lsn: int) -> Position:
     return Position(epoch, lsn, -1)
 
 
-class _Landed:
+class Landed:
     """One table's files to read, by manifest: of a block known to be compacted, what it was compacted to.
 
     Whether it was is asked once, of the block's last manifest: it may be compacted meanwhile.
@@ -328,8 +328,8 @@ def _since(low: Position, dumps: Iterable[DumpState | FullDump]) -> int:
     return min((d.started_in for d in dumps if CHUNK_SEQ + d.number == low.seq), default=1)
 
 
-def _landed_after(
-    landed: _Landed, manifests: Manifests, upto: int, low: Position, since: int
+def landed_after(
+    landed: Landed, manifests: Manifests, upto: int, low: Position, since: int
 ) -> list[LandedFile]:
     """List the files with events after `low` in the manifests up to `upto`, in order.
 
@@ -359,7 +359,7 @@ def _last_sweep(table: TableName, news: Sequence[Manifest], manifests: Manifests
     return max(sweeps, key=lambda sweep: sweep.position, default=None)
 
 
-def _last_full(table: TableName, manifest: Manifest) -> FullDump | None:
+def last_full(table: TableName, manifest: Manifest) -> FullDump | None:
     """Return the last full dump completed as of a manifest."""
     state = manifest.tables.get(table)
     return state.full_dump if state is not None else None

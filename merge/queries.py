@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
-
-from pyspark.sql import functions as F
 
 from connector.config import Config
 from connector.errors import ConfigurationError, TableError
 from connector.landing.format import CDC
 from connector.landing.manifest import Manifest
+from connector.position import Moment
 from connector.schema import TableName, TableSchema, fold
 from merge.apply import Rules
 from merge.change_set import changes
-from merge.commits import is_from_landing_zone, read_commits, version_is_unchanged
-from merge.control_table import Frontier, cuts, read_frontiers, recorded_frontiers
-from merge.keys import Layout
-from merge.landing_zone import Columns, LandingZone
-from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
-from merge.plan import TablePlan, plan_past_holes
-from merge.schema import check_layout, wanted_columns, wider
-from merge.session_settings import ANY_VERSION, applied_settings, check_strict, plain_settings
-from merge.sql import quoted
-from merge.target import (
+from merge.columns.landed_files import Columns
+from merge.keys import TargetLayout
+from merge.lake.commits import is_from_landing_zone, read_commits, version_is_unchanged
+from merge.lake.control_table import Frontier, read_frontiers, recorded_frontiers
+from merge.lake.schema import check_layout, wanted_columns, wider
+from merge.lake.target import (
     Target,
     TargetState,
     check_rival,
@@ -39,9 +36,17 @@ from merge.target import (
     table_name,
     targets_of,
 )
+from merge.landing_zone import LandingZone
+from merge.missing_rows import INCOMPLETE
+from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
+from merge.plan import TablePlan, plan_past_holes
+from merge.reading.cut_choice import find_cut, moment_of
+from merge.shapes.shape import shapes_of
+from merge.spark.session_settings import ANY_VERSION, applied_settings, check_strict, plain_settings
+from merge.views.view import not_of_cut, stale_views
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 
 def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
@@ -49,16 +54,15 @@ def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
 
     The frame keeps showing that state, from that manifest's files and the Delta table's current version,
     until VACUUM removes that version, or ``deltatide maintain`` the landing files, at least a day after it
-    joined them. Costs a join of the Delta table with what has landed since its last
-    merge; a Delta table that does not continue (`merge.commits`), or that a merge refuses (another source's,
-    another landing zone's, of another key, of types that can't become today's), is ignored, and everything
-    that landed is read. `ConfigurationError` if no such table has landed, or the session skips files that it
+    joined them. Costs a join of the Delta table with what has landed since its last merge; a Delta table that
+    does not continue (`merge.lake.commits`), or that a merge refuses (another source's, another landing
+    zone's, of another key, of types that can't become today's), is ignored, and everything that landed is
+    read. `ConfigurationError` if no such table has landed, or the session skips files that it
     can't read; `SourceMismatchError` if the cuts are of another landing zone; `TableError` if what landed
     itself has types that can't become today's, which a full dump ends.
     """
-    check_strict(spark)
-    with plain_settings(spark):
-        return _live(spark, config, table)
+    name = table_name(table)
+    return live_tables(spark, config, lambda _: [name])[1][name].frame
 
 
 def as_printed(frame: DataFrame) -> DataFrame:
@@ -66,42 +70,109 @@ def as_printed(frame: DataFrame) -> DataFrame:
 
     Python has none at either end of time, unless the driver is in UTC.
     """
-    types = {f.name: re.sub(r"\btimestamp\b", "string", f.dataType.simpleString()) for f in frame.schema}
-    return frame.select(*(F.col(quoted(name)).cast(type_).alias(name) for name, type_ in types.items()))
+    numbered = frame.toDF(*map(str, range(len(frame.columns))))  # two columns may have one name
+    columns = []
+    for number, field in enumerate(frame.schema):
+        type_ = re.sub(r"\btimestamp\b", "string", field.dataType.simpleString())
+        column = numbered[str(number)]
+        changed = column if type_ == field.dataType.simpleString() else column.cast(type_)
+        columns.append(changed.alias(field.name))
+    return numbered.select(*columns)
 
 
-def _live(spark: SparkSession, config: Config, table: str) -> DataFrame:
-    landing = LandingZone(spark, config.landing.url, config.source.name)
+@dataclass(frozen=True)
+class LiveTable:
+    """A table's live rows; `may_lack`: some may wait for a column that no event has carried yet."""
+
+    frame: DataFrame
+    may_lack: bool
+
+    def is_complete(self) -> bool:
+        """Return whether no row waits for a column; reads the rows only if one may."""
+        return not self.may_lack or self.frame.where(INCOMPLETE).isEmpty()
+
+
+def live_tables(
+    spark: SparkSession, config: Config, choose: Callable[[Sequence[TableName]], Iterable[TableName]]
+) -> tuple[Manifest, dict[TableName, LiveTable]]:
+    """Return tables like `live`, all as of one manifest, the newest, which is returned first.
+
+    `choose` gets the names of all tables that have landed.
+    """
+    check_strict(spark)
+    with plain_settings(spark):
+        return _live(spark, config, choose)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A table's Delta table, to be overlaid by what landed after `frontier`; `frame` None: it is ignored."""
+
+    target: Target
+    frontier: Frontier
+    state: TargetState | None
+    frame: DataFrame | None
+
+
+def _live(
+    spark: SparkSession, config: Config, choose: Callable[[Sequence[TableName]], Iterable[TableName]]
+) -> tuple[Manifest, dict[TableName, LiveTable]]:
+    landing = LandingZone.of(spark, config)
     # This order keeps frontier <= state of the Delta table <= newest manifest, whatever merges run meanwhile.
-    name = table_name(table)
+    # The newest manifest is looked for once, after all Delta tables: so no table shows more than the others.
     frontiers = read_frontiers(spark, config)
-    frontier = frontiers.of(name)
-    known = _captured(landing, name, frontiers.newest)
+    known = _newest(landing, frontiers.newest)
+    landed = [table for table, state in known.tables.items() if state.schema_id is not None and state.key]
+    names = list(choose(landed))
+    for name in names:
+        require_landed(name, known)
     frontiers.check(landing, landing.first_kept)
-    target = targets_of(config, known.tables)[name]
+    targets = targets_of(config, known.tables)
+    begun = [_begin(spark, config, landing, targets[name], frontiers.of(name)) for name in names]
+    newest = _newest(landing, known.number)
+    return newest, {each.target.table: _brought_up(landing, config, each, newest) for each in begun}
+
+
+def _newest(landing: LandingZone, after: int) -> Manifest:
+    """Return the newest manifest; those before `after` need not be read."""
+    number = landing.newest(after)
+    if not number:
+        raise ConfigurationError("nothing has landed yet", hint="start the agent: deltatide run")
+    return landing.get(number)
+
+
+def _begin(
+    spark: SparkSession, config: Config, landing: LandingZone, target: Target, frontier: Frontier
+) -> _Begun:
+    """Find a table's Delta table as it is now."""
     check_rival(spark, target)
     state = read_state(spark, target)
     if frontier.version is None and state is not None:
-        recorded = recorded_frontiers(spark, config, name, state.id, frontier.manifest)
+        recorded = recorded_frontiers(spark, config, target.table, state.id, frontier.manifest)
         frontier = recorded[0] if recorded else frontier
     frame = None if state is None else _continuing(spark, config, landing, target, state.id, frontier)
-    newest = _captured(landing, name, known.number)
-    source, key = config.source.name, newest.tables[name].key
-    if frame is not None and state is not None and ownership_error(state, target, source, key) is None:
-        if newest.number <= frontier.manifest:
-            return frame.where(ALIVE)
-        plan = plan_past_holes(name, landing, frontier.manifest, newest.number)
+    return _Begun(target, frontier, state, frame)
+
+
+def _brought_up(landing: LandingZone, config: Config, begun: _Begun, newest: Manifest) -> LiveTable:
+    """Overlay a Delta table with what has landed since, up to a manifest."""
+    name, source, frame = begun.target.table, config.source.name, begun.frame
+    key = require_landed(name, newest).tables[name].key
+    if (
+        frame is not None
+        and begun.state is not None
+        and ownership_error(begun.state, begun.target, source, key) is None
+    ):
+        may_lack = begun.frontier.missing != 0
+        if newest.number <= begun.frontier.manifest:
+            return LiveTable(frame.where(ALIVE), may_lack)
+        plan = plan_past_holes(name, landing, begun.frontier.manifest, newest.number)
         if plan.is_empty:
-            return frame.where(ALIVE)
-        if _fits(landing, plan, target, replace(state, columns=_types(frame)), source):
-            return _with_changes(landing, plan, frame)
-    return _with_changes(landing, plan_past_holes(name, landing, 0, newest.number), None)
-
-
-def _captured(landing: LandingZone, table: TableName, after: int) -> Manifest:
-    """Return the newest manifest, which must name the table; those before `after` need not be read."""
-    number = landing.newest(after)
-    return require_landed(table, landing.get(number) if number else None)
+            return LiveTable(frame.where(ALIVE), may_lack)
+        if _fits(landing, plan, begun.target, replace(begun.state, columns=_types(frame)), source):
+            return LiveTable(_with_changes(landing, plan, frame), may_lack or plan.partial)
+    plan = plan_past_holes(name, landing, 0, newest.number)
+    return LiveTable(_with_changes(landing, plan, None), plan.partial)
 
 
 def _continuing(
@@ -146,7 +217,7 @@ def _with_changes(landing: LandingZone, plan: TablePlan, frame: DataFrame | None
     schemas, plan = _keyed(landing, plan)
     known = {} if frame is None else _types(frame)
     wanted = _columns(plan, known, [schemas[id_] for id_ in plan.schema_ids])
-    layout = Layout.of(wanted, plan.state.key, schemas[plan.schema_ids[0]])
+    layout = TargetLayout.of(wanted, plan.state.key, schemas[plan.schema_ids[0]])
     if frame is None:
         return fresh_rows(changes(landing, plan, schemas, layout, None), layout)
     target = as_wide(frame, layout)
@@ -166,48 +237,85 @@ def _columns(plan: TablePlan, known: Columns, schemas: list[TableSchema]) -> dic
     return columns
 
 
-def as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataFrame]:
+def as_of(
+    spark: SparkSession,
+    config: Config,
+    manifest: int | None = None,
+    *,
+    position: str | None = None,
+    committed_at: datetime | str | None = None,
+    tables: Iterable[str] | None = None,
+) -> dict[str, DataFrame]:
     """Return all tables as of one cut, by name: the source at one position if the cut is exact.
 
-    Soft-deleted rows are included. `ConfigurationError` if no cut of this manifest was recorded, if the
-    session skips files that it can't read, or if one of the cut's Delta tables no longer has the cut's state:
-    it was dropped or replaced since, its history was cleaned up, or its files were restored from an older
-    copy, so that the version that the cut names is missing or another state's; or ``deltatide maintain`` gave
-    it up, as it is older than ``lake.retention_days``.
+    The cut of a manifest, or the last exact one whose `position` (as ``deltatide cuts`` shows it; before it,
+    ``2:`` names the epoch, else it is the newest) or whose last commit (`committed_at`; without zone: UTC) is
+    at or before the given one; without any of these, the newest cut. `tables`: only these.
+
+    Views are included, as ``views.NAME``, but for those that the cut could not bring up to date. Soft-deleted
+    rows are included. `ConfigurationError` if no such cut was recorded or it has no such table,
+    if the session skips files that it can't read, or if one of the cut's Delta tables no longer has the cut's
+    state: it was dropped or replaced since, its history was cleaned up, or its files were restored from an
+    older copy, so that the version that the cut names is missing or another state's; or ``deltatide
+    maintain`` gave it up, as it is older than ``lake.retention_days``.
     """
+    moment = moment_of(config, manifest, position, committed_at)
+    wanted = None if tables is None else [table_name(table) for table in tables]
+    _, frames = tables_at(spark, config, moment, lambda known, _: known if wanted is None else wanted)
+    return {str(table): frame for table, frame in frames.items()}
+
+
+Choose = Callable[[Sequence[TableName], Mapping[TableName, str]], Iterable[TableName]]
+"""Gets the names of all tables and views of a cut, and its views that are not of its state, with the reasons;
+returns those to be read."""
+
+
+def tables_at(
+    spark: SparkSession,
+    config: Config,
+    moment: Moment | None,
+    choose: Choose,
+) -> tuple[Row, dict[TableName, DataFrame]]:
+    """Return the cut of a moment (None: the newest) and tables as of it, like `as_of`."""
     check_strict(spark)
     # An unchanged table's version may be of any age.
     with plain_settings(spark), applied_settings(spark, ANY_VERSION):
-        return _as_of(spark, config, manifest)
+        row = find_cut(spark, config, moment)
+        return row, _as_of(spark, config, row, choose)
 
 
-def _as_of(spark: SparkSession, config: Config, manifest: int) -> dict[str, DataFrame]:
-    row = cuts(spark, config).where(f"manifest = {int(manifest)}").first()
-    if row is None:
-        raise ConfigurationError(
-            f"no cut of manifest {manifest} was recorded", hint="list the cuts: deltatide cuts"
-        )
-    if row["gone"]:
-        raise ConfigurationError(
-            f"the cut of manifest {manifest} is gone: deltatide maintain removed its versions of"
-            f" {', '.join(row['gone'])}",
-            hint="choose a newer cut: deltatide cuts; lake.retention_days sets how long they stay",
-        )
+def _as_of(
+    spark: SparkSession,
+    config: Config,
+    row: Row,
+    choose: Choose,
+) -> dict[TableName, DataFrame]:
     frontiers = {
         TableName.parse(table): Frontier(**frontier.asDict()) for table, frontier in row["tables"].items()
     }
     targets = targets_of(config, frontiers)
-    frames: dict[str, DataFrame] = {}
-    for table, frontier in frontiers.items():
-        if frontier.version is None:
-            continue
-        if (reason := _why_gone(spark, config, targets[table], frontier)) is not None:
+    stale = stale_views(spark, row, targets)
+    there = [t for t, frontier in frontiers.items() if frontier.version is not None and t not in stale]
+    frames: dict[TableName, DataFrame] = {}
+    for table in choose(there, stale):
+        if table in stale:
+            raise not_of_cut(table, row["manifest"], stale[table])
+        if table not in there:
             raise ConfigurationError(
-                f"{targets[table].name} {reason} after the cut of manifest {manifest}",
-                hint="choose a newer cut: deltatide cuts; if the newest is refused too, run"
-                f" deltatide dump {shlex.quote(str(table))}, then merge: that rebuilds the table",
+                f"the cut of manifest {row['manifest']} has no table {str(table)!r}",
+                hint=f"tables of that cut: {', '.join(sorted(map(str, there))) or 'none'}",
             )
-        frames[str(table)] = targets[table].at(spark, frontier.version)
+        target, frontier = targets[table], frontiers[table]
+        if (reason := _why_gone(spark, config, target, frontier)) is not None:
+            shape = shapes_of(config).get(table)
+            dumped = shape.table if shape is not None else table
+            raise ConfigurationError(
+                f"{target.name} {reason} after the cut of manifest {row['manifest']}",
+                hint="choose a newer cut: deltatide cuts; if the newest is refused too, run"
+                f" deltatide dump {shlex.quote(str(dumped))}, then merge: that rebuilds the table",
+            )
+        assert frontier.version is not None, "of a table that is there"
+        frames[table] = target.at(spark, frontier.version)
     return frames
 
 

@@ -38,7 +38,7 @@ from pyspark.sql import functions as F
 
 from connector.landing.format import CDC, DELETE, DUMP, INSERT
 from merge.keys import raw_entries, raw_of_key, with_raw
-from merge.sql import quoted
+from merge.sql_formatting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData

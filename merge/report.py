@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from connector.schema import TableName
-from merge.control_table import Frontier
+from merge.lake.control_table import Frontier
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,39 @@ class TableReport:
         return Frontier(self.manifest, self.version, self.id, self.missing, self.error)
 
 
+STOPPED = "the merge was stopped before it was refreshed"
+"""The error of a view that was left as it is because the merge was asked to stop."""
+
+
+@dataclass(frozen=True)
+class ViewReport:
+    """What a merge did to one view: where it is after that, and how many `rows` were written, if `refreshed`.
+
+    With an `error`, it is as it was: its rows are not those of this merge's cut.
+    """
+
+    table: TableName
+    manifest: int
+    version: int | None
+    id: str | None = None
+    refreshed: bool = False
+    rows: int | None = None
+    seconds: float = 0.0
+    error: str | None = None
+    hint: str | None = None
+
+    @property
+    def frontier(self) -> Frontier:
+        """Return the view's frontier."""
+        return Frontier(self.manifest, self.version, self.id, 0, self.error)
+
+
 @dataclass(frozen=True)
 class MergeReport:
     """What a merge did. `manifest`: the one it merged up to; 0 when nothing has landed yet.
 
-    `stopped`: it was asked to stop before it had merged all tables.
+    `exact` is about the tables. `stopped`: it was asked to stop before it had merged all tables and refreshed
+    all views.
     """
 
     source: str
@@ -69,6 +97,7 @@ class MergeReport:
     seconds: float = 0.0
     tables: list[TableReport] = field(default_factory=list)
     stopped: bool = False
+    views: list[ViewReport] = field(default_factory=list)
 
     @property
     def failed(self) -> list[TableReport]:
@@ -77,10 +106,11 @@ class MergeReport:
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if a table failed, else 0."""
-        return 1 if self.failed else 0
+        """Return 1 if a table or a view failed, else 0."""
+        return 1 if self.failed or any(view.error is not None for view in self.views) else 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values, for JSON."""
         tables = [asdict(table) | {"table": str(table.table)} for table in self.tables]
-        return asdict(self) | {"tables": tables}
+        views = [asdict(view) | {"table": str(view.table)} for view in self.views]
+        return asdict(self) | {"tables": tables, "views": views}

@@ -1,4 +1,4 @@
-"""Merges repeatedly, with upkeep in between, through outages of the store, until stopped."""
+"""Merges repeatedly, with upkeep and verification in between, through outages of the store, until stopped."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from connector.config import Config
 from connector.errors import TransientError
-from merge.control_table import FrontierReader
 from merge.job import merge_in, merging_sessions
-from merge.kept_versions import read_kept
+from merge.lake.control_table import FrontierReader
+from merge.lake.kept_versions import read_kept
+from merge.lake.upkeep import Finding, upkeep_in
 from merge.landing_zone import LandingZone
+from merge.proof.continuous import ContinuousVerification
 from merge.report import MergeReport, Progress
-from merge.upkeep import Finding, upkeep_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,12 +42,14 @@ def merge_every(
     Then finish the tables under way, and record the cut with the tables merged so far. If the store can't be
     reached, retry with growing pauses, and log the error when it changes. A table's failure is in the report;
     other errors that affect all tables are raised. Upkeep runs every ``maintain.every_hours``, if set, and
-    logs what it does; `more_upkeep` is done with it.
+    logs what it does; `more_upkeep` is done with it. Without `tables`, a share of the rows is verified every
+    ``verify.every_hours``, if set (`merge.proof.continuous`).
     """
     stop = stop or threading.Event()
     outage, due, reader = _Outage(seconds), UpkeepTimer(config), FrontierReader(config)
+    verification = ContinuousVerification(config)
     with merging_sessions(spark, config) as sessions:
-        landing = LandingZone(sessions.first, config.landing.url, config.source.name)
+        landing = LandingZone.of(sessions.first, config)
         while not stop.is_set():
             begun = time.monotonic()
             try:
@@ -55,6 +58,8 @@ def merge_every(
                 )
                 if report is not None:
                     report(done)
+                if not stop.is_set() and tables is None:
+                    verification.step(sessions.first, landing, done.manifest)
                 if not stop.is_set() and due.now(sessions.first):
                     _log_upkeep(upkeep_in(sessions.first, config, stop=stop))
                     _log_upkeep(more_upkeep() if more_upkeep else ())
@@ -66,7 +71,7 @@ def merge_every(
 
 
 class UpkeepTimer:
-    """Tells when upkeep is due: `maintain.every_hours` after the last one began, whoever ran it.
+    """Decides when upkeep is due: `maintain.every_hours` after the last one began, whoever ran it.
 
     That is recorded in the lake, so a restart makes none due. It is read only when upkeep would be due.
     """

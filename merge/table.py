@@ -15,19 +15,19 @@ from connector.errors import TableError
 from connector.landing.format import CDC
 from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
-from merge.backfill import MissingRows, count_incomplete, request_missing, request_missing_again
 from merge.change_set import changes, first_changes
-from merge.commits import Commits, Mark, is_from_landing_zone, read_commits
-from merge.control_table import Frontier, recorded_frontiers
-from merge.keys import Layout
+from merge.keys import TargetLayout
+from merge.lake.commits import Commits, Mark, is_from_landing_zone, read_commits
+from merge.lake.control_table import Frontier, recorded_frontiers
+from merge.lake.retry import SPARK_ERRORS, OvertakenError, is_lost_file
+from merge.lake.schema import create_or_evolve_target
+from merge.lake.target import Target, TargetState
 from merge.landing_zone import LandingZone
+from merge.missing_rows import MissingRows, count_incomplete, request_missing, request_missing_again
 from merge.overlay import as_wide, overlay
 from merge.plan import TablePlan
 from merge.report import TableReport
-from merge.retry import SPARK_ERRORS, OvertakenError, is_lost_file
-from merge.schema import create_or_evolve_target
-from merge.session_settings import ANY_VERSION, COMPILED, applied_settings
-from merge.target import DROP, Target, TargetState
+from merge.spark.session_settings import ANY_VERSION, COMPILED, applied_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> boo
             target.table,
             f"{target.name} was merged up to manifest {last.manifest} of another landing zone,"
             f" or that manifest is missing in {landing.root}",
-            hint=DROP,
+            hint=target.drop_hint,
         )
     return bool(from_here)
 
@@ -70,7 +70,7 @@ class Beginning:
 
     At the last frontier that an older cut recorded in it; without one (None), at its own marks, of which
     `last` is the greatest. If they are not certainly this landing zone's (not `trusted`), none of its rows
-    counts: those of a zone that was begun anew at earlier positions would win over its dump.
+    counts: those of a zone that was begun again at earlier positions would win over its dump.
     """
 
     frontier: Frontier | None
@@ -110,7 +110,7 @@ class Base:
     version: int
     where: str = "true"
 
-    def rows(self, spark: SparkSession, layout: Layout) -> DataFrame:
+    def rows(self, spark: SparkSession, layout: TargetLayout) -> DataFrame:
         """Return the rows in the columns of a layout."""
         return as_wide(self.target.at(spark, self.version), layout).where(self.where)
 
@@ -143,20 +143,26 @@ class TableJob:
         state: TargetState | None,
         *,
         asks: bool = True,
+        like: TargetState | None = None,
     ) -> TableJob:
-        """Create the Delta table (`state` None), or evolve its columns to the plan's."""
+        """Create the Delta table (`state` None), or evolve its columns to the plan's.
+
+        `like`: a Delta table whose rows it must hold, too: it gets their columns, as they are named there.
+        """
         schemas = landing.schemas((plan.table, id_) for id_ in plan.all_schema_ids)
         plan = plan.of_key(schemas)
         newest, *others = (schemas[id_] for id_ in plan.schema_ids)
+        if state is None:
+            landing.check_settings(plan.table, plan.state.schema_id)
         mark = Mark(config.source.name, plan.upto, write_id=landing.get(plan.upto).write_id)
-        ready = create_or_evolve_target(spark, target, state, mark, newest, others)
+        ready = create_or_evolve_target(spark, target, state, mark, newest, others, like)
         return cls(spark, config, landing, target, plan, schemas, ready, mark, asks)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> TargetLayout:
         """Return the Delta table's layout."""
         newest = self.schemas[self.plan.schema_ids[0]]
-        return Layout.of(self.state.columns, self.plan.state.key, newest)
+        return TargetLayout.of(self.state.columns, self.plan.state.key, newest)
 
     def merge(self, frontier: Frontier, mark: Mark | None = None, base: Base | None = None) -> Merged:
         """Apply the plan, which begins at the frontier; with a rebuild's mark, rewrite all rows.

@@ -27,13 +27,13 @@ from connector.demo.servers.mysql import MysqlServer
 from connector.demo.servers.postgres import PostgresServer
 from tests.support.servers import mysql_server as mysql_servers
 from tests.support.servers.connect_server import ConnectServer
-from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.servers.mysql_database import DURABLE_SETTINGS, MysqlDatabase
 from tests.support.servers.mysql_database import fresh_database as fresh_mariadb
 from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root
 from tests.support.servers.postgres import Database, PostgresServers, database_name, fresh_database
 from tests.support.servers.s3_server import S3, S3Server
 from tests.support.servers.server_programs import find_programs as find_server_programs
-from tests.support.spark_sessions import connected
+from tests.support.spark.spark_sessions import QUICK_START, connected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,12 +50,7 @@ hypothesis.settings.load_profile("default")
 
 _numbers = itertools.count(1)
 
-
-# Committed data survives a kill of the server, as it must wherever the log is to be trusted.
-DURABLE_SETTINGS = {"innodb-flush-log-at-trx-commit": "2"}
-# Tests merge few rows and never recoup the cost of the second compiler, nor do the commands that they run.
-# With one compiler Java keeps only 48 MB of compiled code; Spark's needs more, and would be compiled again.
-os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+os.environ["JDK_JAVA_OPTIONS"] = QUICK_START
 QUICK_JAVA = "-XX:+UseSerialGC"
 FURTHER_RELEASES = ("mariadb-11.4", "mysql-8.0")
 
@@ -226,7 +221,7 @@ def connect_server(servers_folder: Path, s3_server: S3Server) -> Iterator[Connec
     """Start one Spark Connect server, with a local session's settings."""
     pytest.importorskip("pyspark")
     pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
-    from merge.session import local_settings
+    from merge.spark.session import local_settings
 
     settings = local_settings("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)
     with ConnectServer(servers_folder, settings) as server:
@@ -241,8 +236,8 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
         with connected(request.getfixturevalue("connect_server").url) as session:
             yield session
         return
-    from merge.session import local_session
-    from merge.session_settings import INTERPRETED
+    from merge.spark.session import local_session
+    from merge.spark.session_settings import INTERPRETED
 
     s3_server: S3Server = request.getfixturevalue("s3_server")
     session = local_session("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)

@@ -1,7 +1,7 @@
 """Which tables are captured and dumped, by what a check of the catalog shows.
 
 New tables are dumped from the start, those that changed without row events again. Those that can't be
-captured (any more) are quarantined, those that are gone are left.
+captured (anymore) are quarantined, those that are gone are left alone.
 
 Invariants:
 
@@ -11,8 +11,8 @@ Invariants:
 - A dump rests on a fingerprint: without one, what changes unlogged meanwhile would go unseen.
 - Log of a table that the log has only just begun to carry may lack what transactions wrote that were running
   then. Which tables these are is remembered (`Tables.joined`) until a check has seen them, which leads to
-  dumps: an attempt to open the log may fail before that, and the next one finds them in it. A table that has
-  neither a fingerprint nor a dump that has begun is taken for one of them.
+  dumps: an attempt to open the log may fail before that, and the next one finds them in it. A captured table
+  without a fingerprint is taken for one of them, whatever has become of its dump.
 """
 
 from __future__ import annotations
@@ -23,17 +23,12 @@ from connector.capture.dump_queue import DumpQueue
 from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import HINT, Tables
-from connector.config import Config
+from connector.config import Config, TableConfig
 from connector.errors import GapError, RequestError, TableError
+from connector.findings import checked_tables
+from connector.landing.manifest import TableState
 from connector.schema import TableName
-from connector.source import (
-    CatalogSnapshot,
-    PreparedSource,
-    Source,
-    TableListing,
-    UnloggedChange,
-    checked_tables,
-)
+from connector.source import CatalogSnapshot, PreparedSource, Source, TableListing, UnloggedChange
 
 
 def start_capturing(
@@ -47,7 +42,7 @@ def start_capturing(
 ) -> int:
     """Let the log carry all tables, start capturing new ones (`names`), and repair, while no log is open.
 
-    To be called after `ensure_log_continues`. Returns the position of its catalog check. Durable on return:
+    To be called after `check_for_gap`. Returns the position of its catalog check. Durable on return:
     the manifest with what was queued, if anything was.
     """
     prepared = prepare(source, tables)
@@ -71,9 +66,14 @@ def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName])
     """Stop capturing tables: dropped ones, and those that the configuration no longer names."""
     for name in names:
         tables.remove(name)
-        for state in dumps.active_of(name):
-            dumps.end(state, "cancelled", "the table is no longer captured")
-        dumps.needs.forget(name)
+        _end_dumps(dumps, name, "the table is no longer captured")
+
+
+def _end_dumps(dumps: DumpQueue, name: TableName, why: str) -> None:
+    """End the dumps of a table, which needs none."""
+    for state in dumps.active_of(name):
+        dumps.end(state, "cancelled", why)
+    dumps.needs.forget(name)
 
 
 def end_dumps_of_quarantined(tables: Tables, dumps: DumpQueue) -> None:
@@ -88,7 +88,7 @@ def require_some_named(tables: Tables, config: Config) -> None:
     """Raise `RequestError` if a changed configuration names no captured table: it is taken for a mistake."""
     if tables.states and not any(map(config.source.captures, tables.states)):
         raise RequestError(
-            f"source.tables = {config.source.tables} names none of the captured tables;"
+            f"source.tables = {config.source.tables} matches none of the captured tables;"
             " to capture only others, restart the agent"
         )
 
@@ -101,7 +101,15 @@ def name_anew(source: Source, tables: Tables, dumps: DumpQueue, config: Config) 
     """
     source.reconfigure(config.source, config.tables)
     stop_capturing(tables, dumps, [name for name in tables.states if not config.source.captures(name)])
-    return source.tables().existing - tables.states.keys()
+    changed = {
+        n for n, its in tables.states.items() if its.schema_id and _changes_its_key(its, config.table(n))
+    }
+    return source.tables().existing - (tables.states.keys() - changed)
+
+
+def _changes_its_key(state: TableState, settings: TableConfig) -> bool:
+    """Return whether a table is no longer to be captured with, or without, a key."""
+    return state.state == "captured" and settings.only_changes == bool(state.key)
 
 
 def queue_initial_and_repair_dumps(
@@ -114,7 +122,7 @@ def queue_initial_and_repair_dumps(
 ) -> CatalogSnapshot:
     """Queue dumps of new tables, and of those that changed without row events.
 
-    Tables that can't be captured (any more) are quarantined. A dump of a released table begins only where the
+    Tables that can't be captured (anymore) are quarantined. A dump of a released table begins only where the
     log has the table. A new table that others keep locked is left to a later check, because its dump relies
     on its first fingerprint.
 
@@ -125,13 +133,16 @@ def queue_initial_and_repair_dumps(
     begins after what was running at that time.
     """
     catalog_snapshot = source.check_catalog(tables.fingerprints())
+    for schema in filter(tables.keep_only_changes, listed.schemas):
+        _end_dumps(dumps, schema.table, "only its changes are captured")
     dumps.lower_unreachable_floors(source.take_xid_barrier, catalog_snapshot.position)
+    dumps.needs.carry_gaps(tables.states, dumps.epoch, catalog_snapshot.position)
     for problem in listed.unfit:
         tables.quarantine_unfit(problem, catalog_snapshot.position)
     _quarantine_busy(tables, catalog_snapshot)
     undumped = _awaiting_publication(tables)
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
-    new = [s for s in listed.schemas if tables.lacks_layout(s.table) and s.table not in passed_over]
+    new = [s for s in listed.schemas if tables.begins_with(s) and s.table not in passed_over]
     barrier = source.take_xid_barrier() if undumped or new else None
     unbegun = {
         name
@@ -139,8 +150,9 @@ def queue_initial_and_repair_dumps(
         if not _only_dump_has_begun(dumps, name) and dumps.require(name, catalog_snapshot.position, barrier)
     }
     # seen published for the first time: it may have joined in an attempt or a run that did not get this far
-    begun = {n for n in undumped if tables.states[n].fingerprint is None and _only_dump_has_begun(dumps, n)}
-    added = (tables.joined | begun) - unbegun
+    unseen = {n for n in tables.captured() if tables.states[n].fingerprint is None}
+    begun = {n for n in unseen if tables.states[n].dumped or _only_dump_has_begun(dumps, n)}
+    added = (tables.joined | begun) - unbegun - {n for n in unseen if not tables.has_key(n)}
     repair_unlogged(
         source, tables, dumps, catalog_snapshot, manifest_history.next_number, config, added=added
     )
@@ -150,9 +162,10 @@ def queue_initial_and_repair_dumps(
         tables.add(schema)
         tables.update(name, fingerprint=catalog_snapshot.tables.get(name))
         tables.notice(name, "schema", "capture begins")
-        dumps.add(
-            name, manifest=manifest_history.next_number, reason="initial", floor=floor, xid_barrier=barrier
-        )
+        if tables.has_key(name):
+            number = manifest_history.next_number
+            dumps.needs.note_gap(name, dumps.epoch, manifest_history.newest.position)  # it may be back
+            dumps.add(name, manifest=number, reason="initial", floor=floor, xid_barrier=barrier)
     dumps.start_unblocked(source.position_past_barrier)
     return catalog_snapshot
 
@@ -225,6 +238,9 @@ def repair_unlogged(
     for name, fingerprint in seen.items():
         _remember(source, tables, catalog_snapshot, name, fingerprint)
     for name, what in found.items():
+        if not tables.has_key(name):
+            tables.notice(name, "gap", f"{what.reason}: changes of rows that this made did not land")
+            continue
         tables.notice(name, "gap", f"{what.reason}: dumping it again")
         _queue_repair(dumps, name, next_number, catalog_snapshot.position, barrier)
     dumps.start_unblocked(source.position_past_barrier)
@@ -281,7 +297,8 @@ def _unlogged_changes(
 def _columns_back(
     tables: Tables, catalog_snapshot: CatalogSnapshot, seen: Collection[TableName]
 ) -> dict[TableName, UnloggedChange]:
-    landing = [name for name in tables.captured() if name in seen and name in catalog_snapshot.columns]
+    landing = [n for n in tables.captured() if n in seen and n in catalog_snapshot.columns]
+    landing = [name for name in landing if tables.has_key(name)]  # else no row holds the old values
     back = [name for name in landing if tables.readds_dropped_column(name, catalog_snapshot.columns[name])]
     return {name: UnloggedChange("a column was added under the name of a dropped one") for name in back}
 

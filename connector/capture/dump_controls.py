@@ -1,6 +1,6 @@
-"""Carries out what is asked of dumps that there are: pause, resume, cancel, set.
+"""Carries out requests to pause, resume, cancel or set existing dumps.
 
-Each request sets a state and is not relative to one: obeyed twice, it has the same effect. It is effective
+Requests are idempotent: each sets an absolute state. One is effective
 from the next chunk on, and recorded, with the request's id, by the next manifest (`DumpQueue.recorded`); only
 then does its object go. A crash before that manifest leaves the object, and the next agent obeys it. A crash
 after it may leave the object too: the manifest names it as taken, so that an old pause is not obeyed again

@@ -1,4 +1,4 @@
-"""What tables need a full dump for: recorded with each table, whatever becomes of the dumps there are.
+"""Why tables need a full dump: recorded with each table, so it outlasts the dumps themselves.
 
 A first dump or a repair that ends early (cancelled, failed, replaced) leaves a *need*: what it was to see is
 not in the lake. No dump that has begun by then counts, since it may have read rows from before the change.
@@ -10,11 +10,14 @@ Invariants:
   that have not begun when the need arises get new, greater numbers.
 - Needs are part of the tables' state in each manifest (`TableState.need`), so they outlast dumps, restarts
   and the list of finished dumps. In another epoch their floors are lifted; the need remains.
+- A floor is a condition on snapshots, which may be lifted, lowered or raised. That log before it did not land
+  is a fact, which nothing undoes: it is among the table's `gaps`, in each manifest up to the one that ends a
+  full dump from after it. It is noted whenever a floor is set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from connector.landing.manifest import DumpNeed, DumpState, TableState
@@ -23,9 +26,13 @@ from connector.schema import TableName
 
 @dataclass
 class DumpNeeds:
-    """The needs of a source's tables; guarded by the lock of its `DumpQueue`."""
+    """The needs of a source's tables; guarded by the lock of its `DumpQueue`.
+
+    `gaps`: those noted by this agent; `connector.capture.tables.Tables` knows which of them still count.
+    """
 
     by_table: dict[TableName, DumpNeed] = field(default_factory=dict)
+    gaps: dict[TableName, frozenset[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tables: Mapping[TableName, TableState]) -> DumpNeeds:
@@ -37,6 +44,48 @@ class DumpNeeds:
         need = self.by_table.setdefault(table, DumpNeed(outdated=outdated))
         need.outdated = outdated
         need.floor, need.xid_barrier = _later(need.floor, floor), _later(need.xid_barrier, xid_barrier)
+
+    def note_gap(self, table: TableName, epoch: int, floor: int | None) -> None:
+        """Note that log of a table from before a floor did not land, or did not show all changes."""
+        if floor is not None:
+            self.gaps[table] = self.gaps.get(table, frozenset()) | {(epoch, floor)}
+
+    def with_dumps(self, dumps: Iterable[DumpState]) -> list[tuple[TableName, DumpState | DumpNeed]]:
+        """List dumps and needs, each with its table: all that may have a floor or barrier."""
+        return [*((dump.table, dump) for dump in dumps), *self.by_table.items()]
+
+    def unblock(self, dumps: Iterable[DumpState], barrier: int, epoch: int, end: int) -> None:
+        """Replace a barrier by a floor: the position that all transactions below it precede."""
+        for table, state in self.with_dumps(dumps):
+            if state.xid_barrier == barrier:
+                self._bound(table, state, epoch, max(state.floor or 0, end), None)
+
+    def lower(self, dumps: Iterable[DumpState], barrier: int | None, epoch: int, position: int) -> bool:
+        """Lower floors to a position and barriers to `barrier`; return whether any was greater."""
+        above = [
+            (table, state)
+            for table, state in self.with_dumps(dumps)
+            if (state.floor or 0) > position or (barrier and (state.xid_barrier or 0) > barrier)
+        ]
+        for table, state in above:
+            self._bound(table, state, epoch, position, barrier)
+        return bool(above)
+
+    def _bound(
+        self, table: TableName, state: DumpState | DumpNeed, epoch: int, floor: int, xid_barrier: int | None
+    ) -> None:
+        state.floor, state.xid_barrier = floor, xid_barrier
+        if isinstance(state, DumpNeed) or state.kind == "full":
+            self.note_gap(table, epoch, floor)
+
+    def carry_gaps(self, tables: Mapping[TableName, TableState], epoch: int, position: int) -> None:
+        """Extend the gaps of earlier epochs to a position of this one, by which its log has caught up.
+
+        A floor may have been ahead of what had landed: then this epoch's log shows again what is before it.
+        """
+        for table, state in tables.items():
+            if state.gaps and state.gaps[-1][0] < epoch:
+                self.note_gap(table, epoch, position)
 
     def apply_to(self, dump: DumpState) -> None:
         """Make a full dump that has not begun see what its table needs it for."""
@@ -54,15 +103,17 @@ class DumpNeeds:
     def forget(self, table: TableName) -> None:
         """Forget a table that is no longer captured; if captured again, it is dumped anyway."""
         self.by_table.pop(table, None)
+        self.gaps.pop(table, None)
 
     def lift_floors(self) -> None:
         """Lift floors and barriers: another epoch begins, in which they mean nothing."""
         for need in self.by_table.values():
             need.floor = need.xid_barrier = None
 
-    def copy(self) -> dict[TableName, DumpNeed]:
-        """Copy the needs, to be recorded by a manifest."""
-        return {table: need.model_copy() for table, need in dict(self.by_table).items()}
+    def copy(self) -> DumpNeeds:
+        """Copy the needs and gaps, to be recorded by a manifest."""
+        needs = {table: need.model_copy() for table, need in dict(self.by_table).items()}
+        return DumpNeeds(needs, dict(self.gaps))
 
 
 def _later(one: int | None, other: int | None) -> int | None:

@@ -40,8 +40,8 @@ from typing import Any, Literal
 
 from connector.capture.dump_needs import DumpNeeds
 from connector.capture.dump_schedule import FOREVER, DumpSchedule
-from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask, plan_keys, plan_task, read_task
-from connector.landing.manifest import DumpKind, DumpNeed, DumpState, OpenRange
+from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask, plan_named, plan_task, read_task
+from connector.landing.manifest import DumpKind, DumpState, OpenRange
 from connector.schema import TableName
 
 COMPLETED_KEPT = 100
@@ -49,8 +49,7 @@ COMPLETED_KEPT = 100
 
 MOST_ACTIVE = 1000
 MOST_KEYS = 100_000
-"""Limits on active dumps, and on the keys they ask for, beyond which no further request is taken: each
-manifest lists all of them."""
+"""Limits of active dumps, and of their keys or ranges. Requests wait then: manifests list all of them."""
 
 
 @dataclass
@@ -86,13 +85,14 @@ class DumpQueue:
         part: int | None = None,
         where: str | None = None,
         keys: Sequence[Sequence[str]] | None = None,
+        ranges: Sequence[tuple[int | None, int | None]] = (),
         floor: int | None = None,
         xid_barrier: int | None = None,
     ) -> DumpState:
         """Queue a dump; it starts as soon as a worker is free. `manifest`: the number of the next manifest.
 
         `request` and `digest`: id and digest of the request that asks for it. The dump takes the request's id
-        if no other dump has it, with the number of its part if the request asks for several dumps.
+        if no other dump has it, with the number of its part if it asks for several. `ranges`: its chunks'.
         `floor`: log before this position did not land for the table, so each chunk has to see all of it.
         `xid_barrier`: the dump starts once all transactions below have ended (`start_unblocked`).
         A full dump also sees what its table needs one for.
@@ -116,6 +116,10 @@ class DumpQueue:
                 xid_barrier=xid_barrier,
                 paused=self.schedule.control.pause_new,
             )
+            if ranges:
+                plan_named(state, ranges)
+            if kind == "full" and reason != "missing":  # which only has to see what has landed
+                self.needs.note_gap(table, self.epoch, floor)
             self.needs.apply_to(state)
             self.states.append(state)
             self.news = True
@@ -149,8 +153,7 @@ class DumpQueue:
         """Take a task, or return after how many seconds to look again at the latest."""
         if self._awaits_log or self.schedule.held_back is not None:
             return None, FOREVER
-        soonest = self.schedule.seconds_until_free()
-        if soonest:
+        if soonest := self.schedule.seconds_until_free():
             return None, soonest
         soonest = FOREVER
         for state in self.schedule.in_order(self._active()):
@@ -173,7 +176,7 @@ class DumpQueue:
         if state.planned_all or state.id in self._planning:
             return None
         if state.keys is not None:
-            plan_keys(state)
+            plan_named(state)
             return self._take_task(state)
         self._planning.add(state.id)
         return plan_task(state)
@@ -189,8 +192,7 @@ class DumpQueue:
             bound = list(upto) if upto is not None else None
             state.open.append(OpenRange(chunk=state.next_chunk, after=state.planned_upto, upto=bound))
             state.next_chunk += 1
-            state.planned_upto = bound
-            state.planned_all = bound is None
+            state.planned_upto, state.planned_all = bound, bound is None
             self._lock.notify_all()
 
     def finished(self, chunk: FinishedChunk) -> None:
@@ -251,6 +253,7 @@ class DumpQueue:
         """
         with self._lock:
             self.needs.record(table, self.last_number, floor, xid_barrier)
+            self.needs.note_gap(table, self.epoch, floor)
             unbegun = (s for s in self._active() if (s.kind, s.state) == ("full", "waiting"))
             postponed = [s for s in unbegun if s.table == table]
             for state in postponed:
@@ -264,29 +267,26 @@ class DumpQueue:
         return self.last_number
 
     def start_unblocked(self, position_past_barrier: Callable[[int], int | None]) -> None:
-        """Start the dumps whose barrier nothing precedes any more; their floors are after all that did."""
-        for barrier in {s.xid_barrier for s in self._active() if s.xid_barrier is not None}:
+        """Start the dumps whose barrier nothing precedes anymore; floors are after all that did."""
+        waiting = self.needs.with_dumps(self._active())
+        for barrier in {state.xid_barrier for _, state in waiting if state.xid_barrier is not None}:
             if (end := position_past_barrier(barrier)) is not None:
                 with self._lock:
-                    for state in (s for s in self._active() if s.xid_barrier == barrier):
-                        state.floor, state.xid_barrier = max(state.floor or 0, end), None
+                    self.needs.unblock(self._active(), barrier, self.epoch, end)
                     self.news = True
                     self._lock.notify_all()
 
     def lower_unreachable_floors(self, take_xid_barrier: Callable[[], int | None], position: int) -> None:
         """Lower floors and barriers from log that the source has since lost, so that it may never reach them.
 
-        `position`: where its log ends now. A new barrier is lower than a lost one, whose transactions have
-        all ended.
+        `position`: where its log ends now. A lost barrier's transactions have all ended; a new one is lower.
         """
         with self._lock:
-            seen: list[DumpState | DumpNeed] = [*self._active(), *self.needs.by_table.values()]
-            waiting = [s for s in seen if s.xid_barrier is not None or (s.floor or 0) > position]
-        barrier = take_xid_barrier() if waiting else None
+            seen = self.needs.with_dumps(self._active())
+        waits = any(s.xid_barrier is not None or (s.floor or 0) > position for _, s in seen)
+        barrier = take_xid_barrier() if waits else None
         with self._lock:
-            for state in waiting:
-                if (state.floor or 0) > position or (barrier and (state.xid_barrier or 0) > barrier):
-                    state.floor, state.xid_barrier, self.news = position, barrier, True
+            self.news |= self.needs.lower(self._active(), barrier, self.epoch, position)
 
     def active_of(self, table: TableName) -> list[DumpState]:
         """Return the unfinished dumps of a table."""
@@ -303,7 +303,7 @@ class DumpQueue:
         """Return whether so much is queued that further requests should wait."""
         with self._lock:
             active = self._active()
-            return len(active) >= MOST_ACTIVE or sum(len(s.keys or ()) for s in active) >= MOST_KEYS
+            return len(active) >= MOST_ACTIVE or sum(len(s.keys or s.open) for s in active) >= MOST_KEYS
 
     def has_committable(self, position: int) -> bool:
         """Return whether a manifest at this position may hold a waiting chunk."""
@@ -367,18 +367,18 @@ class DumpQueue:
             self._await_log_of(self.epoch)
 
     def await_log(self) -> None:
-        """Hand out no tasks until `log_opened`: no log is being read, so there is no low watermark."""
+        """Stop handing out tasks until `log_opened`: no log is being read, so there is no low watermark."""
         with self._lock:
             self._awaits_log = True
 
     def log_opened(self) -> None:
-        """Hand out tasks: the log of the current epoch is being read."""
+        """Hand out tasks again: the log of the current epoch is being read."""
         with self._lock:
             self._awaits_log = False
             self._lock.notify_all()
 
     def hold_back(self, reason: str | None) -> None:
-        """Hand out no tasks while the source suffers; None: it no longer does."""
+        """Stop handing out tasks while the source is overloaded; None: it no longer is."""
         with self._lock:
             self.schedule.held_back = reason
             self._lock.notify_all()

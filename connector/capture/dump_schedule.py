@@ -37,7 +37,7 @@ FOREVER = float("inf")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that hold for a dump, or for all together; `rows_per_second` 0: no limit."""
+    """The settings of a dump, or of all together; `rows_per_second` 0: no limit."""
 
     chunk_rows: int
     delay_seconds: float
@@ -157,7 +157,7 @@ class DumpSchedule:
         dump.rows_per_second = speed.measured(self._clock(), dump.rows)
 
     def restart_clock(self, dump: DumpState) -> None:
-        """Measure the speed anew: the dump was paused."""
+        """Measure the speed from scratch: the dump was paused."""
         self._speeds.pop(dump.id, None)
         dump.rows_per_second = None
 

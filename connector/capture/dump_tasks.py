@@ -54,11 +54,21 @@ def plan_task(dump: DumpState) -> PlanTask:
     return PlanTask(dump, _tuple(dump.planned_upto), dump.epoch)
 
 
-def plan_keys(dump: DumpState) -> None:
-    """Plan all chunks of a dump of keys: `KEYS_PER_CHUNK` each."""
-    count = -(-len(dump.keys or []) // KEYS_PER_CHUNK)
-    dump.open = [OpenRange(chunk=n) for n in range(count)]
-    dump.next_chunk, dump.planned_all = count, True
+def plan_named(dump: DumpState, ranges: Sequence[tuple[int | None, int | None]] = ()) -> None:
+    """Plan all chunks of a dump whose rows are named: by its keys, `KEYS_PER_CHUNK` each, or by `ranges`.
+
+    These are of values of the key's first column, as in `connector.landing.requests.DumpRequest`.
+    """
+    ends = ranges or [(None, None)] * -(-len(dump.keys or []) // KEYS_PER_CHUNK)
+    dump.open = [
+        OpenRange(chunk=number, after=_text(after), upto=_text(upto))
+        for number, (after, upto) in enumerate(ends)
+    ]
+    dump.next_chunk, dump.planned_all = len(dump.open), True
+
+
+def _text(end: int | None) -> list[str] | None:
+    return None if end is None else [str(end)]
 
 
 def read_task(dump: DumpState, planned: OpenRange, log_losses: int) -> ReadTask:
@@ -66,7 +76,8 @@ def read_task(dump: DumpState, planned: OpenRange, log_losses: int) -> ReadTask:
     keys = None
     if dump.keys is not None:
         keys = dump.keys[planned.chunk * KEYS_PER_CHUNK : (planned.chunk + 1) * KEYS_PER_CHUNK]
-    range_ = KeyRange(_tuple(planned.after), _tuple(planned.upto))
+    named = dump.kind == "verify_rows"  # its ranges may be of the key's first column
+    range_ = KeyRange(_tuple(planned.after), _tuple(planned.upto), of_prefix=named)
     return ReadTask(dump, planned.chunk, range_, keys, dump.epoch, log_losses)
 
 

@@ -23,6 +23,7 @@ from connector.capture.dump_queue import DumpQueue
 from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
 from connector.capture.lander import Lander
 from connector.capture.tables import HINT, key_changed
+from connector.checksums.definition import bits_of
 from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.landing.event_batch import CdcColumns, QuarantineNotice, assemble
 from connector.landing.format import DELETE, DUMP
@@ -210,10 +211,13 @@ class DumpWorkers:
             self._dumps.finished(chunk)
             return
         table = task.dump.table
+        key = self._key_of(table)
         if task.dump.where is None and task.after is None and task.dump.rows_estimate is None:
             task.dump.rows_estimate = tables.estimate_rows(table)
+        if task.dump.kind == "checksums" and task.dump.bits is None:
+            task.dump.bits = bits_of(*tables.key_span(table, key))
         rows = self._dumps.schedule.settings(task.dump).chunk_rows
-        upto = tables.next_boundary(table, self._key_of(table), task.after, rows, task.dump.where)
+        upto = tables.next_boundary(table, key, task.after, rows, task.dump.where)
         self._dumps.planned(task, upto)
 
 
@@ -234,18 +238,19 @@ def read_chunk(
     becomes true midway, `TableError` if the table's key is no longer `key`.
     """
     with _open(task, tables) as chunk:
-        if chunk.schema.key != key:
+        if chunk.schema.key != key and task.dump.kind != "checksums":  # which say of what layout they are
             raise key_changed(task.dump.table, key, chunk.schema.key)
         if task.dump.floor is not None and chunk.low + 1 < task.dump.floor:
             raise NotYetError(
                 f"{task.dump.table}: its snapshot does not show every commit before {task.dump.floor} yet"
             )
-        position = Position.of_chunk(task.epoch, chunk.low, task.dump.number)
+        position, count = Position.of_chunk(task.epoch, chunk.low, task.dump.number), 0
         with lander.writer(chunk.schema, position) as writer:
             for rows in chunk.rows():
                 if stopping():
                     raise TransientError("the agent is stopping")
                 writer.append(_landing_table(task, chunk, position, rows))
+                count += rows.count
                 failpoint.reach("chunk-half-read")
             file = writer.close()
     landed = file and file.model_copy(
@@ -257,13 +262,15 @@ def read_chunk(
             "high": chunk.high,
         }
     )
-    return FinishedChunk(task, chunk.low, chunk.high, landed.rows if landed else 0, chunk.schema, landed)
+    return FinishedChunk(task, chunk.low, chunk.high, count, chunk.schema, landed)
 
 
 def _open(task: ReadTask, tables: TableReader) -> AbstractContextManager[Chunk]:
     table = task.dump.table
     if task.keys is not None:
         return tables.open_keys(table, task.keys)
+    if task.dump.kind == "checksums":
+        return tables.open_checksums(table, task.range, task.dump.bits or 0)
     return tables.open_chunk(table, task.range, task.dump.where)
 
 

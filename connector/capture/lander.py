@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from connector.errors import FormatError
 from connector.figures.progress import Progress
 from connector.landing.event_batch import EventBatch, QuarantineNotice
-from connector.landing.format import CDC, schema_path
+from connector.landing.format import CDC, DELETE, UPDATE, schema_path
 from connector.landing.manifest import LandedFile, LastCommit, Manifest
 from connector.landing.parquet import FileWriter, SchemaWriter
 from connector.position import Position
@@ -33,7 +33,8 @@ SEGMENTS_IN_FLIGHT = 1
 class LandedSegment:
     """Log whose files are in the store: what a manifest at `position` will name.
 
-    `events`: how many the files hold, by table and operation.
+    `events`: how many the files hold, by table and operation. `before_images`: the tables with some that were
+    asked for, and what is to be done so that they are whole; None: they are.
     """
 
     position: int
@@ -45,6 +46,17 @@ class LandedSegment:
     layouts: list[tuple[TableSchema, int]] = field(default_factory=list)
     quarantined: list[QuarantineNotice] = field(default_factory=list)
     events: Counter[tuple[TableName, str]] = field(default_factory=Counter)
+    before_images: dict[TableName, str | None] = field(default_factory=dict)
+
+    def count(self, batch: EventBatch) -> None:
+        """Count a batch's events."""
+        counts = _events(batch)
+        self.events += counts
+        if batch.schema.before_images and any(op in (UPDATE, DELETE) for _, op in counts):
+            self._note_before_images(batch.schema.table, batch.before_hint)
+
+    def _note_before_images(self, table: TableName, hint: str | None) -> None:
+        self.before_images[table] = hint or self.before_images.get(table)
 
     def add(self, later: LandedSegment) -> None:
         """Append what landed next."""
@@ -55,12 +67,14 @@ class LandedSegment:
         self.layouts += later.layouts
         self.quarantined += later.quarantined
         self.events += later.events
+        for table, hint in later.before_images.items():
+            self._note_before_images(table, hint)
 
 
 class Lander:
     """Writes landing files into a store. Every method may be called from any thread.
 
-    `progress` is told how long that takes.
+    `progress` records how long that takes.
     """
 
     def __init__(self, store: Store, progress: Progress | None = None) -> None:
@@ -128,7 +142,7 @@ class Lander:
                     newest[batch.schema.table] = batch.schema.id
                     landed.layouts.append((batch.schema, batch.first.lsn))
                 self._writer_of(batch, writers, stack).append_batch(batch)
-                landed.events += _events(batch)
+                landed.count(batch)
             landed.files += [file for writer in writers.values() if (file := writer.close())]
         return landed
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from connector import failpoint
 from connector.capture.catalog_changes import (
@@ -38,10 +38,10 @@ from connector.capture.dump_workers import DumpWorkers
 from connector.capture.lander import LandedSegment, Lander, Landings
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.request_intake import RequestIntake
-from connector.capture.startup import begin_or_resume, ensure_log_continues, resume_point_of
+from connector.capture.startup import begin_or_resume, check_for_gap, resume_point_of
 from connector.capture.tables import Repair
 from connector.config import Config
-from connector.errors import ConfigurationError, LogOffError, RequestError, TableError, TransientError
+from connector.errors import ConfigurationError, LogOffError, RequestError, TransientError
 from connector.figures.progress import Progress
 from connector.figures.source_load import LoadGauge, LoadWatcher
 from connector.landing.manifest import LandedFile, Manifest
@@ -67,8 +67,8 @@ UNBLOCK_SECONDS = 0.5
 class Capture:
     """One source's capture, from start to stop. `run` blocks; `stop` may be called from a signal handler.
 
-    `unfit`: tables that a check found unfit; they are quarantined, the others are captured. `open_gauge`
-    opens what measures the source's load; without it dumps hold back for nothing but a slow store.
+    `open_gauge` opens what measures the source's load; without it dumps hold back for nothing but a slow
+    store.
     `closes_fence`: the agent of an earlier term may still live (`ManifestHistory`). `hands_over`: standbys
     may be waiting.
     `load_config` reads the configuration again, for `reload`.
@@ -82,7 +82,6 @@ class Capture:
         *,
         term: int = 1,
         closes_fence: bool = False,
-        unfit: Sequence[TableError] = (),
         open_gauge: Callable[[], LoadGauge] | None = None,
         load_config: Callable[[], Config] | None = None,
         hands_over: bool = False,
@@ -90,7 +89,7 @@ class Capture:
         self.progress, self.handed_over, self.hands_over = Progress(), False, hands_over
         self._source, self._store, self._config = source, store, config
         self._stopping = threading.Event()
-        self._unfit, self._open_gauge, self._load_config = unfit, open_gauge, load_config
+        self._open_gauge, self._load_config = open_gauge, load_config
         self._reload_asked = self._named_anew = False
         self._manifest_history = ManifestHistory(store, term, self._stopping, closes_fence=closes_fence)
         self._lander = Lander(store, self.progress)
@@ -134,7 +133,7 @@ class Capture:
         self._stopping.set()
 
     def run(self) -> None:
-        """Capture until `stop`, or until an error that does not pass by itself (raised)."""
+        """Capture until `stop`, or until an error that is not transient (raised)."""
         try:
             if self._open():
                 self._capture()
@@ -152,7 +151,7 @@ class Capture:
         while not self._stopping.is_set():
             try:
                 self._tables, self._dumps = begin_or_resume(
-                    self._source, self._manifest_history, self._lander, self._config, self._unfit
+                    self._source, self._manifest_history, self._lander, self._config
                 )
                 return True
             except TransientError as error:
@@ -206,7 +205,7 @@ class Capture:
     def _follow(self) -> None:
         """Follow the log over one connection, from the newest manifest's position."""
         self._source.ensure_logging()
-        ensure_log_continues(self._source, self._manifest_history, self._tables, self._dumps, self._config)
+        check_for_gap(self._source, self._manifest_history, self._tables, self._dumps, self._config)
         if self._named_anew:
             self._tables_to_start |= name_anew(self._source, self._tables, self._dumps, self._config)
             self._named_anew = False
@@ -243,9 +242,9 @@ class Capture:
         self._tables_to_start = set()
 
     def _take_config(self) -> None:
-        """Take over a changed configuration; the log is reopened if it names tables anew. `RequestError`."""
+        """Take over a changed configuration; the log is reopened if it changes which tables are captured."""
         if self._load_config is None:
-            raise RequestError("this agent has no configuration file to load again")
+            raise RequestError("this agent has no configuration file to reload")
         try:
             new, differ = self._config.reloaded(self._load_config())
         except ConfigurationError as error:
@@ -256,7 +255,7 @@ class Capture:
         self._config, self._load.limits = new, new.limits
         with self._dumps.changing() as schedule:
             schedule.config = new.dump
-        log.log(level, "took over the configuration; needs a restart: %s", ", ".join(differ) or "nothing")
+        log.log(level, "reloaded the configuration; needs a restart: %s", ", ".join(differ) or "nothing")
 
     def _reload_if_asked(self) -> None:
         if self._reload_asked:
@@ -264,7 +263,7 @@ class Capture:
             try:
                 self._take_config()
             except RequestError as error:
-                log.error("the configuration stays as it was: %s", error)
+                log.error("keeping the configuration as it was: %s", error)
 
     def _step(self, reader: LogReader, landings: Landings) -> None:
         self._raise_failure()
@@ -385,6 +384,7 @@ class Capture:
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
             self._tables.quarantine(found)
         self._adopt_layouts(landed, number)
+        self._tables.note_before_images(landed.before_images)
         end_dumps_of_quarantined(self._tables, self._dumps)
         files = self._tables.landing(landed.files)
         files += self._claim_committable_chunks(landed.position, number)

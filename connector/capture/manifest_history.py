@@ -35,6 +35,9 @@ class ManifestHistory:
     `closes_fence`: the agent of an earlier term may still live, paused or cut off. It could commit one more
     manifest at any later time, on which this agent would fail. So `load` first commits one that changes
     nothing: it takes the number that the other would use, and from then on the other can only stop.
+
+    An agent never commits after a manifest of a greater term than its own, not even if it was overtaken
+    before it had read any.
     """
 
     def __init__(
@@ -60,7 +63,10 @@ class ManifestHistory:
         return self._newest.number + 1 if self._newest else 1
 
     def load(self, identify: Callable[[Manifest], SourceIdentity]) -> Manifest | None:
-        """Read the newest manifest; None in a new landing zone, `SourceMismatchError` in another source's."""
+        """Read the newest manifest; None in a new landing zone.
+
+        `SourceMismatchError` in another source's, `FencedError` if it is of a greater term.
+        """
         while True:
             found = retrying(self._stop)(ManifestReader(self._store).newest)
             if found is None:
@@ -68,10 +74,10 @@ class ManifestHistory:
                 return None
             newest, base = found
             check_identity(newest.source, identify(newest))
-            if self._newest and newest.number > self._newest.number and newest.term > self._term:
-                raise _overtaken(newest, self._term)  # since an earlier attempt
+            if newest.term > self._term:
+                raise _overtaken(newest, self._term)
             self._newest, self._writer = newest, ManifestWriter(self._store, base)
-            if not self.closes_fence or newest.term >= self._term:
+            if not self.closes_fence or newest.term == self._term:
                 return newest
             with suppress(FencedError):  # the other was faster, this once
                 return self.commit()
@@ -96,7 +102,7 @@ class ManifestHistory:
         return self._write(self.newest.model_copy(update=fresh | changes))
 
     def note_log_off(self, identify: Callable[[Manifest], SourceIdentity]) -> None:
-        """Record the gap that begins where the server at hand stopped logging; durable on return.
+        """Record the gap that begins where this server stopped logging; durable on return.
 
         Nothing else shows it once the server logs again. It may be any server of this database: a replica
         that took over lacks the same changes in its log. If it can't be identified now, it counts as one: at

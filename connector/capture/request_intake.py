@@ -35,6 +35,7 @@ from connector.capture.dump_controls import (
 from connector.capture.dump_queue import DumpQueue
 from connector.capture.tables import Tables
 from connector.errors import OperatorError, RequestError, TransientError
+from connector.findings import checked_tables
 from connector.landing.format import schema_path
 from connector.landing.manifest import TakenRequest
 from connector.landing.requests import (
@@ -46,9 +47,10 @@ from connector.landing.requests import (
     pending_ids,
     read_pending,
     reject,
+    why_not_dumped,
 )
 from connector.schema import TableName
-from connector.source import Source, checked_tables
+from connector.source import Source
 from connector.store.protocol import Store
 
 log = logging.getLogger(__name__)
@@ -154,7 +156,7 @@ class RequestIntake(BackgroundThread):
     def _must_wait(self, request: Request | Malformed, waiting: Mapping[str, Request | Malformed]) -> bool:
         if isinstance(request, DumpRequest):
             return self._dumps.is_full
-        if isinstance(request, Malformed) or request.kind in self._on_agent:
+        if isinstance(request, Malformed):
             return False
         if len(self._dumps.schedule.control.taken) >= MOST_TAKEN:
             self._log_once(f"requests wait: {MOST_TAKEN} that took effect can't be removed")
@@ -179,7 +181,7 @@ class RequestIntake(BackgroundThread):
         return isinstance(request, DumpRequest) and self._dumps.has_taken(request.id, request.digest)
 
     def _note_sent_twice(self, request: Request | Malformed) -> None:
-        log.warning("request %s was taken before; give another one another id", request.id)
+        log.info("request %s was already accepted; it runs once", request.id)
         with self._lock:
             self._done[request.id] = Outcome(request)
 
@@ -204,7 +206,9 @@ class RequestIntake(BackgroundThread):
         if isinstance(request, ControlRequest):
             carry_out(request, self._dumps, self._tables)
             return
-        names = list(dict.fromkeys(request.tables or self._tables.states))
+        names = list(dict.fromkeys(request.tables or filter(self._tables.has_key, self._tables.states)))
+        if not names:
+            raise RequestError("no table can be dumped: only changes are captured")
         quarantined = [name for name in names if self._require_dumpable(request, name)]
         unfit = self._release(quarantined, position) if quarantined else {}
         if len(unfit) == len(names):
@@ -212,7 +216,7 @@ class RequestIntake(BackgroundThread):
         for name, why in unfit.items():
             log.error("request %s skips a table: %s", request.id, why)
             self._tables.notice(name, "dump", f"request {request.id} skips {why}")
-        names = [name for name in names if name not in unfit]
+        names = [name for name in names if name not in unfit and self._tables.has_key(name)]
         for number, name in enumerate(names):
             self._dumps.add(
                 name,
@@ -224,6 +228,7 @@ class RequestIntake(BackgroundThread):
                 part=number if len(names) > 1 else None,
                 where=request.where,
                 keys=request.keys,
+                ranges=request.ranges or (),
                 floor=position if request.reason == "missing" else None,
             )
         log.info("request %s: %s", request.id, ", ".join(map(str, names)))
@@ -233,10 +238,12 @@ class RequestIntake(BackgroundThread):
         state = self._tables.states.get(name)
         if state is None:
             raise RequestError(f"{name} is not captured")
+        quarantined = state.state == "quarantined"
+        if why := why_not_dumped(name, state):
+            raise RequestError(why)
         for key in request.keys or ():
             if len(key) != len(state.key):
                 raise RequestError(f"{name}: {key} is not a value of the key ({', '.join(state.key)})")
-        quarantined = state.state == "quarantined"
         if quarantined and request.dump_kind != "full":
             raise RequestError(f"{name} is quarantined ({state.reason}); request a full dump")
         return quarantined
@@ -258,7 +265,10 @@ class RequestIntake(BackgroundThread):
             self._dumps.await_log()
         for schema in listed.schemas:
             self._tables.release(schema.table, schema)
-            self._dumps.require(schema.table, position, barriers[schema.table])
+            if schema.key:
+                self._dumps.require(schema.table, position, barriers[schema.table])
+            else:
+                self._dumps.needs.forget(schema.table)  # it may have had a key when it was quarantined
             self._released.add(schema.table)
         unfit = {problem.table: f"{problem} ({problem.hint})" for problem in listed.unfit}
         unfit |= {
@@ -328,7 +338,7 @@ class RequestIntake(BackgroundThread):
 def _in_turn(requests: Mapping[str, Request | Malformed]) -> dict[str, Request | Malformed]:
     """Order requests: a dump that comes after a control which names it is moved to right before that.
 
-    Its id was chosen, and does not tell when it was asked for.
+    Its id was chosen, so it does not show when it was asked for.
     """
     in_turn: dict[str, Request | Malformed] = {}
     for request_id, request in requests.items():

@@ -3,6 +3,8 @@
 Invariants:
 
 - A landing zone belongs to one database (system identifier and name), forever.
+- The source is checked under the lease, against the newest manifest: if there is one, a named table that is
+  missing was dropped, and a server that writes no log is a gap.
 - Nothing that a server says of its log, tables or running transactions becomes durable before that server's
   log is known to continue what has landed. Until then the address may lead to another server, by whose
   positions and ids dumps would begin too early or never.
@@ -17,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -35,7 +36,8 @@ from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory, check_identity
 from connector.capture.tables import Tables
 from connector.config import Config
-from connector.errors import GapError, PreconditionError, TableError, TransientError
+from connector.errors import GapError, PreconditionError, TransientError
+from connector.findings import never_dropped, require_fit, unfit_tables
 from connector.landing.manifest import Gap, Manifest
 from connector.source import Failover, ResumePoint, Source, TableListing
 
@@ -59,25 +61,27 @@ def begin_or_resume(
     manifest_history: ManifestHistory,
     lander: Lander,
     config: Config,
-    unfit: Sequence[TableError] = (),
 ) -> tuple[Tables, DumpQueue]:
     """Resume where the newest manifest ends, or begin a landing zone.
 
     The first or next manifest is durable on return. `SourceMismatchError` and `PreconditionError` write
-    nothing, nor does `GapError` for a log that is lost (when configured to stop). After a `TransientError` it
-    can be called again. `LogOffError` is for the caller to record (`ManifestHistory.note_log_off`).
+    nothing, nor does `GapError` for a log that is lost (when configured to stop). Tables that a check finds
+    unfit are quarantined. After a `TransientError` it can be called again. `LogOffError` is for the caller to
+    record (`ManifestHistory.note_log_off`).
     """
     newest = manifest_history.load(source.identity)
     if manifest_history.closes_fence:
         source.evict_former_agent()
     source.ensure_logging()
-    listed = source.tables().without(unfit)
+    findings = source.check() if newest is not None else never_dropped(source.check())
+    require_fit(findings)
+    listed = source.tables().without(unfit_tables(findings))
     _require_some(listed, newest, config)
     if newest is None:
         return _begin(source, manifest_history, lander, listed, config)
     tables, dumps = _resume(newest, lander, listed, config)
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
-    ensure_log_continues(source, manifest_history, tables, dumps, config)
+    check_for_gap(source, manifest_history, tables, dumps, config)
     prepared = prepare(source, tables)
     for schema in listed.schemas:
         lander.ensure_schema(schema)
@@ -121,9 +125,9 @@ def _begin(
     for schema in (s for s in listed.schemas if s.table not in passed_over):
         tables.add(schema)
         tables.update(schema.table, fingerprint=catalog_snapshot.tables.get(schema.table))
-        dumps.add(
-            schema.table, manifest=1, reason="initial", floor=catalog_snapshot.position, xid_barrier=barrier
-        )
+        if tables.has_key(schema.table):
+            floor = catalog_snapshot.position
+            dumps.add(schema.table, manifest=1, reason="initial", floor=floor, xid_barrier=barrier)
     for problem in listed.unfit:
         tables.quarantine_unfit(problem, resume_point.position)
     dumps.start_unblocked(source.position_past_barrier)
@@ -166,7 +170,7 @@ def _resume(
     return tables, DumpQueue(states, newest.epoch, newest.last_dump_number, schedule, needs)
 
 
-def ensure_log_continues(
+def check_for_gap(
     source: Source, manifest_history: ManifestHistory, tables: Tables, dumps: DumpQueue, config: Config
 ) -> bool:
     """Check whether the log after the newest manifest is whole; if not, begin a new epoch and return True.
@@ -193,7 +197,7 @@ def ensure_log_continues(
     resume_point = source.begin_log(fresh=True)
     epoch = newest.epoch + 1
     dumps.restart_in_epoch(epoch)
-    for name in tables.captured():
+    for name in filter(tables.has_key, tables.captured()):
         dumps.add(name, manifest=manifest_history.next_number, reason="repair")
     gap = Gap(
         epoch=epoch,

@@ -6,6 +6,8 @@ Invariants:
   never an older one after a newer (chunks may be committed late).
 - A column's name is remembered regardless of case, as the lake compares names: a dropped `note` is back as
   `Note`, in the lake's one column, which holds the old values.
+- A table without a key (`shapes = ["changes"]`) has what the log tells from here on, and is never dumped: it
+  counts as dumped from the start. What others are dumped again for is only told of it.
 - A quarantined table lands nothing more until a full dump of it is requested; that dump sees everything that
   did not land meanwhile (`DumpState.floor`), and sweeps leftover older rows.
 """
@@ -19,9 +21,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from connector.capture.dump_needs import DumpNeeds
 from connector.errors import TableError
 from connector.landing.event_batch import QuarantineNotice
-from connector.landing.manifest import DumpNeed, DumpState, LandedFile, Notice, TableState
+from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
+from connector.position import Position
 from connector.schema import TableName, TableSchema, folded
 
 log = logging.getLogger(__name__)
@@ -62,8 +66,23 @@ class Tables:
     def add(self, schema: TableSchema) -> None:
         """Start capturing a table."""
         name = schema.table
-        self.states[name] = TableState(schema_id=schema.id, key=list(schema.key))
+        self.states[name] = TableState(schema_id=schema.id, key=list(schema.key), dumped=not schema.key)
         self.schemas[name] = schema
+
+    def has_key(self, table: TableName) -> bool:
+        """Return whether a table's rows can be dumped; if not, only its changes land."""
+        state = self.states[table]
+        return bool(state.key) or state.schema_id is None
+
+    def keep_only_changes(self, schema: TableSchema) -> bool:
+        """Go on with a table's changes alone, if that was asked for since; return whether it was."""
+        state = self.states.get(schema.table)
+        if schema.key or state is None or not state.key:
+            return False
+        self.update(schema.table, key=[], schema_id=schema.id, dumped=state.state == "captured")
+        self.schemas[schema.table] = schema
+        self.notice(schema.table, "schema", "from here on only its changes are captured")
+        return True
 
     def remove(self, table: TableName) -> None:
         """Stop capturing a table; if captured again, it is dumped again."""
@@ -99,6 +118,8 @@ class Tables:
             self.quarantine(QuarantineNotice(name, seen_at, changed.reason, HINT))
             return None
         self._adopted_at[name] = seen_at
+        if not schema.before_images:
+            self.note_before_images({name: None})
         self.update(name, schema_id=schema.id)
         self.schemas[name] = schema
         return self._repair_after(name, known, schema)
@@ -113,9 +134,22 @@ class Tables:
                 self.notice(name, "schema", f"columns {verb}: {', '.join(names)}")
         once = folded([*self.states[name].dropped, *dropped])
         self.update(name, dropped=sorted(once - folded(added)))
+        if not schema.key:
+            return None
         if known is None or changed or once & folded(added):
             return Repair(name, None)
         return Repair(name, added) if added else None
+
+    def note_before_images(self, found: Mapping[TableName, str | None]) -> None:
+        """Warn of tables whose before-images have begun not to be whole, with what to do; None: they are."""
+        for table, hint in found.items():
+            state = self.states.get(table)
+            if state is None or state.state == "quarantined" or (state.hint is None) == (hint is None):
+                continue
+            self.update(table, reason=NOT_WHOLE if hint else None, hint=hint)
+            if hint:
+                log.warning("%s: %s (%s)", table, NOT_WHOLE, hint)
+            self.notice(table, "schema", f"{NOT_WHOLE}: {hint}" if hint else "its before-images are whole")
 
     def begin_epoch(self) -> None:
         """Forget where layouts were seen: positions of different epochs can't be compared."""
@@ -156,16 +190,24 @@ class Tables:
         state = self.states.get(table)
         return state is None or state.schema_id is None
 
+    def begins_with(self, schema: TableSchema) -> bool:
+        """Return whether capture begins with this layout, and a dump: also if only changes landed so far."""
+        state = self.states.get(schema.table)
+        gains_key = state is not None and state.state == "captured" and not state.key and bool(schema.key)
+        return gains_key or self.lacks_layout(schema.table)
+
     def release(self, table: TableName, schema: TableSchema | None) -> None:
         """Land a quarantined table again; the caller has queued a full dump of it."""
         if self.states[table].state == "captured":
             return
-        self.update(table, state="captured", reason=None, hint=None, since=None, dumped=False)
+        only_changes = schema is not None and not schema.key
+        self.update(table, state="captured", reason=None, hint=None, since=None, dumped=only_changes)
         if schema is not None:
             self.note_columns(table, [c.name for c in schema.columns])
             self.update(table, key=list(schema.key), schema_id=schema.id)
             self.schemas[table] = schema
-        self.notice(table, "released", "released; a full dump follows")
+        follows = "what happened meanwhile is lost" if only_changes else "a full dump follows"
+        self.notice(table, "released", f"released; {follows}")
 
     def dumped_by(self, dump: DumpState) -> None:
         """Take note of a full dump whose last chunk is committed."""
@@ -189,17 +231,17 @@ class Tables:
         """Change some fields of a table's state."""
         self.states[table] = self.states[table].changed(**fields)
 
-    def snapshot(
-        self, manifest: int, needs: Mapping[TableName, DumpNeed] | None = None
-    ) -> dict[TableName, TableState]:
+    def snapshot(self, manifest: int, needs: DumpNeeds | None = None) -> dict[TableName, TableState]:
         """Return the states for the manifest of this number, which dates the layouts that are new in it.
 
-        `needs`: of the tables that need a full dump, and so do not count as dumped.
+        `needs`: of the tables that need a full dump, and so do not count as dumped; and their gaps.
         """
+        needs = needs or DumpNeeds()
         for name, known in self.states.items():
-            need = (needs or {}).get(name)
+            need = needs.by_table.get(name)
             state = known.changed(need=need, dumped=known.dumped and need is None)
             before = self._in_manifest.get(name)
+            state = state.changed(gaps=_open_gaps(before, state, needs.gaps.get(name, ())))
             if state is not before:
                 same = before is not None and before.schema_id == state.schema_id
                 since = before.schema_since if before is not None and same else manifest
@@ -207,6 +249,19 @@ class Tables:
             self.states[name] = state
         self._in_manifest = dict(self.states)
         return dict(self.states)
+
+
+def _open_gaps(
+    before: TableState | None, state: TableState, more: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Add to a table's gaps, and leave out those from before a full dump that ended in an earlier manifest.
+
+    A gap may begin and end within one manifest, which names it all the same.
+    """
+    if not state.key:  # no row is known by a key
+        return []
+    gaps, dump = sorted({*state.gaps, *more}), before.full_dump if before is not None else None
+    return [gap for gap in gaps if dump is None or Position.of_gap(*gap) >= dump.position]
 
 
 def _until_dumped(table: TableName, hint: str) -> str:
@@ -219,6 +274,9 @@ def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> 
     """Build the error of a table whose key has changed."""
     return TableError(table, f"its key changed from {list(before)} to {list(now)}", hint=HINT)
 
+
+NOT_WHOLE = "its before-images lack columns, since the log does"
+"""Why a captured table needs attention: an update or delete landed so, and says so in `_before`."""
 
 HINT = "fix the table, then dump it in full: deltatide dump TABLE"
 

@@ -20,8 +20,10 @@ from connector.cli.explain import explain_commands
 from connector.cli.maintain import maintain_commands
 from connector.cli.merge import merge_commands
 from connector.cli.printing import close_broken_pipe, err, fail, out
+from connector.cli.query import query_commands
 from connector.cli.rebuild import rebuild_commands
 from connector.cli.verify import verify_commands
+from connector.cli.views import view_commands
 from connector.errors import DeltatideError
 
 app = typer.Typer(
@@ -36,6 +38,8 @@ app = typer.Typer(
 app.add_typer(agent_commands)
 app.add_typer(dump_commands)
 app.add_typer(merge_commands)
+app.add_typer(query_commands)
+app.add_typer(view_commands)
 app.add_typer(verify_commands)
 app.add_typer(explain_commands)
 app.add_typer(rebuild_commands)
@@ -43,9 +47,15 @@ app.add_typer(maintain_commands)
 
 
 def main() -> None:
-    """Run the command; every error of ours becomes a message and an exit status."""
+    """Run the command; each of our errors becomes a message and an exit status.
+
+    Return on success: for Databricks, which calls this, any `SystemExit` is a failed task.
+    """
     try:
         app(standalone_mode=True)
+    except SystemExit as end:
+        if end.code:
+            raise
     except DeltatideError as error:
         fail(error)
     except KeyboardInterrupt:
@@ -74,8 +84,11 @@ def demo(
     source: Annotated[
         Literal["postgres", "mariadb", "mysql"], typer.Option(help="The database to capture.")
     ] = "postgres",
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep agent, writer and status page running until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Watch a live database being captured, dumped and merged; compare lake and source row by row."""
     from connector.demo.run import demo as run_demo
 
-    raise typer.Exit(run_demo(folder, rows=rows, seconds=seconds, source=source))
+    raise typer.Exit(run_demo(folder, rows=rows, seconds=seconds, source=source, keep=keep))

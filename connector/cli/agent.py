@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import sys
@@ -23,18 +24,33 @@ from connector.cli.printing import (
     when,
 )
 from connector.config import load
+from connector.errors import PreconditionError
 from connector.signals import reloaded_by_signal, stopped_by_signals
 
 if TYPE_CHECKING:
-    from connector.control.status import Status
+    from connector.control.status import Status, VerifiedStatus
     from connector.landing.layout_history import LayoutVersion
 
 agent_commands = typer.Typer()
+
+PACKAGES = ("fastapi", "prometheus_client", "psycopg2", "pymysql", "uvicorn")
+"""What the extra `agent` installs."""
+
+
+def _require_packages() -> None:
+    """Raise `PreconditionError` unless the agent's packages are installed; a merge does without them."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise PreconditionError(
+            f"this command needs the agent's packages; not installed: {', '.join(missing)}",
+            hint="pip install 'deltatide[agent]'",
+        )
 
 
 @agent_commands.command(epilog="Example: deltatide check -c shop.toml")
 def check(config: ConfigOption, as_json: JsonOption = False) -> None:
     """Check every precondition and show how to fix those that fail."""
+    _require_packages()
     from connector.agent import check as check_all
 
     findings = check_all(load(config))
@@ -65,6 +81,7 @@ def run(
 
     Any number of agents of one source may run with --standby, on any hosts: one is active, the others wait.
     """
+    _require_packages()
     from connector.footprint import keep_small
 
     keep_small()
@@ -84,9 +101,9 @@ def run(
 
 @agent_commands.command("reload", epilog="Example: deltatide reload -c shop.toml")
 def reload_(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Have the running agent take over its changed file: tables, and the sections dump and limits.
+    """Have the running agent reload its configuration file: tables, and the sections dump and limits.
 
-    As SIGHUP does. Running dumps go on; other settings need a restart.
+    The same as SIGHUP. Running dumps continue; other settings need a restart.
     """
     from connector.control.dump_requests import request_control
     from connector.control.source_view import SourceView
@@ -96,20 +113,20 @@ def reload_(config: ConfigOption, as_json: JsonOption = False) -> None:
         print(json.dumps({"id": request_id}))
     else:
         out.print(
-            "requested; the agent reads its own configuration file again, see its log and: deltatide status"
+            "requested: the agent reloads its own configuration file; check its log and deltatide status"
         )
 
 
 @agent_commands.command(epilog="Example: deltatide handover -c shop.toml")
 def handover(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Have the active agent end its work and a standby go on, as before maintenance of its host.
+    """Hand over from the active agent to a standby, for example before host maintenance.
 
     All agents must have been started with run --standby.
     """
-    from connector.control.handover import hand_over
+    from connector.control.handover import request_handover
     from connector.control.source_view import SourceView
 
-    done = hand_over(SourceView(load(config)))
+    done = request_handover(SourceView(load(config)))
     if as_json:
         print(json.dumps(vars(done)))
     else:
@@ -156,6 +173,8 @@ def _format_change(version: LayoutVersion) -> str:
     parts += [f"{now.name}: {was.source_type} became {now.source_type}" for was, now in version.changed]
     if version.key_before != version.schema.key:
         parts.append(f"key {list(version.key_before or ())} became {list(version.schema.key)}")
+    if version.images_changed:
+        parts.append(f"before-images {'begin' if version.schema.before_images else 'end'}")
     return "; ".join(parts) if parts else "columns reordered"
 
 
@@ -167,22 +186,46 @@ def _layout_json(version: LayoutVersion) -> dict[str, Any]:
         "schema_id": version.schema.id,
         "key": list(version.schema.key),
         "columns": [vars(c) for c in version.schema.columns],
+        "before_images": version.schema.before_images,
         "change": _format_change(version),
     }
 
 
-@agent_commands.command(epilog="Example: deltatide status -c shop.toml --json")
-def status(config: ConfigOption, as_json: JsonOption = False) -> None:
+@agent_commands.command(epilog="Example: deltatide status -c shop.toml --watch")
+def status(
+    config: ConfigOption,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh it until Ctrl-C.")] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How often to refresh it, with --watch.")
+    ] = 2.0,
+) -> None:
     """Show the active agent, how far the log has landed, and what is quarantined."""
     from connector.control.source_view import SourceView
     from connector.control.status import status as read_status
 
-    state = read_status(SourceView(load(config)))
+    view = SourceView(load(config))
+    if watch:
+        from connector.cli.watch import watch as watch_status
+
+        watch_status(view, every, as_json=as_json)
+        return
+    state = read_status(view)
     if as_json:
         print(json.dumps(state.as_json(), indent=2))
     else:
         print_status(state)
     raise typer.Exit(1 if state.quarantined else 0)
+
+
+def verified_in_words(verified: VerifiedStatus) -> str:
+    """Format how much of a lake was verified lately, and since when all of it was."""
+    share = verified.share_last_day
+    lately = "nothing yet" if share is None else f"{share:.1%} of its rows in the last day"
+    oldest = f"all since {when(verified.oldest_at)}"
+    if verified.never_verified:
+        oldest = f"some rows of {verified.never_verified:,} of {verified.tables:,} tables never"
+    return f"{lately}, {oldest}"
 
 
 def print_status(status: Status) -> None:
@@ -207,15 +250,21 @@ def print_status(status: Status) -> None:
         out.print(f"{name:<12} {escape(str(value))}")
     table = Table("table", "state", "dumped", "active dumps", "reason", box=None)
     for name, t in status.tables.items():
-        dumped = "yes" if t.dumped else "no"
+        dumped = "only changes" if t.only_changes else "yes" if t.dumped else "no"
         verify = f" ({t.verifications} to verify)" if t.verifications else ""
         table.add_row(escape(name), t.state, dumped, f"{t.active_dumps}{verify}", escape(t.reason or ""))
     out.print(table)
     if status.lakes:
-        lakes = Table("lake", "merged up to", "recorded", box=None)
+        lakes = Table("lake or stream", "merged or read up to", "recorded", box=None)
         for lake in status.lakes:
             lakes.add_row(escape(lake.lake), f"manifest {lake.manifest}", when(lake.at))
         out.print(lakes)
+    for verified in status.verified:
+        out.print(f"verified     {escape(verified.lake)}")
+        out.print(f"             {verified_in_words(verified)}")
+        for name, keys in verified.differences.items():
+            out.print(f"[bold red]differs[/]      {escape(name)}: {keys:,} keys when last verified")
+            out.print(f"[bold]hint:[/] deltatide verify {escape(name)} --repair")
     for name, t in status.tables.items():
         if t.hint:
             out.print(f"[bold]hint:[/] {escape(name)}: {escape(t.hint)}")

@@ -20,7 +20,7 @@ from connector.landing.manifest import DumpState
 dump_commands = typer.Typer()
 
 DumpArgument = Annotated[
-    str | None, typer.Argument(help="A dump, or the request that asked for it; see: deltatide dumps")
+    str | None, typer.Argument(help="A dump, or the request that asked for it, as listed by deltatide dumps.")
 ]
 WhereOption = Annotated[
     str | None, typer.Option(help="Only rows that match this condition, in the source's SQL dialect.")
@@ -117,7 +117,7 @@ def _key_value(value: Any, name: str) -> str:
 
 @dump_commands.command(epilog="Example: deltatide dumps -c shop.toml")
 def dumps(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """List dumps: what was requested, their state and progress, and the settings that hold."""
+    """List dumps: what was requested, their state and progress, and the settings in effect."""
     from connector.control.dump_requests import list_dumps
     from connector.control.source_view import SourceView
 
@@ -162,7 +162,7 @@ def pause(
     everything: AllOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Pause a dump after the chunk that is being read; --all: also those queued later, until resume --all."""
+    """Pause a dump after the chunk being read; with --all, also those queued later, until resume --all."""
     _control("pause", config, dump, everything, as_json)
 
 
@@ -173,7 +173,7 @@ def resume(
     everything: AllOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Resume a paused dump where it stands."""
+    """Resume a paused dump where it left off."""
     _control("resume", config, dump, everything, as_json)
 
 
@@ -211,27 +211,32 @@ def _control(
 def set_(
     config: ConfigOption,
     dump: Annotated[
-        str | None, typer.Argument(help="A dump, or a request; without it, all dumps, later ones too.")
+        str | None,
+        typer.Argument(
+            help="A dump, or the request that asked for it; if omitted, all dumps, including later ones."
+        ),
     ] = None,
     chunk_rows: Annotated[
-        int | None, typer.Option(min=1, max=10_000_000, help="Rows of a chunk, from the next one on.")
+        int | None, typer.Option(min=1, max=10_000_000, help="Rows per chunk, starting with the next one.")
     ] = None,
     delay_seconds: Annotated[
-        float | None, typer.Option(min=0, max=3600, help="A worker's pause after each chunk.")
+        float | None, typer.Option(min=0, max=3600, help="How long a worker pauses after each chunk.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Chunks read at a time; of one dump: at most.")
+        int | None, typer.Option(min=1, max=64, help="Chunks read in parallel; for one dump, the maximum.")
     ] = None,
     rows_per_second: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_ROWS_PER_SECOND, help="Limit, over several chunks; 0: none."),
+        typer.Option(
+            min=0, max=MOST_ROWS_PER_SECOND, help="Limit, averaged over several chunks; 0 means none."
+        ),
     ] = None,
     defaults: Annotated[
-        bool, typer.Option("--defaults", help="Drop all that was set before: as in the configuration again.")
+        bool, typer.Option("--defaults", help="Discard earlier settings and use the configuration's again.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Change how fast dumps are read, while they run; kept over restarts."""
+    """Change how fast dumps are read, while they run; kept across restarts."""
     from connector.control.dump_requests import request_control
     from connector.control.source_view import SourceView
 

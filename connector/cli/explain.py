@@ -37,8 +37,8 @@ def explain(
 ) -> None:
     """Show every landed event of a row, why it won or lost, what results, and the row in Delta beside it.
 
-    Values of keys are written as for deltatide dump. Exit status 1 if the key has never landed, or if the row
-    in Delta is another one than what has landed makes.
+    Write key values as for deltatide dump. Exit status 1 if the key has never landed, or if the row in Delta
+    differs from what has landed.
     """
     settings = lake_config(config)
     with open_spark(settings) as spark:
@@ -99,8 +99,8 @@ def _verdict(event: Found, kind: str) -> str:
 
 def _position(at: Found, kind: str) -> str:
     seq = at["seq"]
-    place = f"dump {seq - CHUNK_SEQ}" if seq >= CHUNK_SEQ else str(seq)
-    return f"{at['epoch']} {format_position(at['lsn'], kind)} {place}"
+    ordinal = f"dump {seq - CHUNK_SEQ}" if seq >= CHUNK_SEQ else str(seq)
+    return f"{at['epoch']} {format_position(at['lsn'], kind)} {ordinal}"
 
 
 def _print_rows(found: Found, kind: str) -> None:

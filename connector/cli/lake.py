@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -37,13 +38,15 @@ def open_spark(config: Config, *, waits: bool = False, reads_landing: bool = Tru
     `waits`: wait for a store that does not answer. `reads_landing`: the landing zone too, not just the lake.
     """
     try:
-        from merge.session import open_session
+        from merge.spark.session import is_platforms, open_session
     except ModuleNotFoundError as error:
         raise PreconditionError(
             f"this command needs Spark: {error.name} is not installed", hint='pip install "deltatide[spark]"'
         ) from error
-    from merge.unreachable import legible
+    from merge.spark.unreachable import legible
 
+    # It prints a traceback for each error about SQL; `legible` says it in a line.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     if not os.environ.get("SPARK_REMOTE"):
         _look_ahead(config, waits=waits, reads_landing=reads_landing)
     if sys.stderr.isatty():
@@ -56,9 +59,11 @@ def open_spark(config: Config, *, waits: bool = False, reads_landing: bool = Tru
         raise
     except BaseException:
         with suppress(Exception):
-            session.stop()
+            if not is_platforms():
+                session.stop()
         raise
-    session.stop()
+    if not is_platforms():
+        session.stop()
 
 
 def _look_ahead(config: Config, *, waits: bool, reads_landing: bool) -> None:
@@ -66,7 +71,7 @@ def _look_ahead(config: Config, *, waits: bool, reads_landing: bool) -> None:
 
     Spark may have the rights to read what can't be read from here.
     """
-    from merge.unreachable import check_configured_endpoint
+    from merge.spark.unreachable import check_configured_endpoint
 
     if not waits:
         check_configured_endpoint(config)
@@ -119,7 +124,7 @@ def stopping(
 
 def _abandon(number: int, _frame: FrameType | None) -> NoReturn:
     """Exit at once on the second signal; Spark is not asked anything more, as it may be in a long call."""
-    from merge.gateway import kill_java
+    from merge.spark.gateway import kill_java
 
     err.print("interrupted: the tables under way are abandoned; the next run repeats them")
     kill_java()

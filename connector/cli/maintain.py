@@ -19,7 +19,7 @@ from connector.errors import ConfigurationError, DeltatideError, TransientError
 
 if TYPE_CHECKING:
     from connector.maintenance.compaction import Compaction
-    from connector.maintenance.landing_zone import LandingCare
+    from connector.maintenance.landing_care import LandingCare
 
 maintain_commands = typer.Typer()
 
@@ -33,12 +33,13 @@ def landing_zone_findings(
     stop: threading.Event | None = None,
     compaction_seconds: float = math.inf,
 ) -> Iterator[Any]:
-    """Remove what no lake needs of the landing zone, compact the rest, and yield findings, as `merge.upkeep`.
+    """Remove what no lake needs of the landing zone, compact the rest, and yield findings.
 
-    An unknown lake (`forget`) is raised; other errors are findings: the lake's tables need nothing of this.
+    They are like those of `merge.lake.upkeep`. An unknown lake (`forget`) is raised; other errors are
+    findings: the lake's tables need nothing of this.
     """
-    from connector.maintenance.landing_zone import care_for_landing_zone
-    from merge.upkeep import Finding
+    from connector.maintenance.landing_care import care_for_landing_zone
+    from merge.lake.upkeep import Finding
 
     begun, status = time.monotonic(), "planned" if dry_run else "done"
     try:
@@ -53,7 +54,9 @@ def landing_zone_findings(
         yield Finding("landing zone", "remove and compact", str(error), status, hint=error.hint)
         return
     for consumer in care.forgotten:
-        yield Finding(consumer.lake, "forget", "its next merge requests full dumps of what is gone", status)
+        then = "its next merge requests full dumps of what is gone"
+        then = "it can't continue past what is gone" if consumer.kind == "stream" else then
+        yield Finding(consumer.title, "forget", then, status)
     took = time.monotonic() - begun
     for what, reason in (*_removed(care), *_compacted(care.compaction)):
         yield Finding("landing zone", what, reason, status, took)
@@ -88,7 +91,7 @@ def _compacted(done: Compaction) -> Iterator[tuple[str, str]]:
 def _lake_findings(
     spark: Any, config: Config, *, dry_run: bool, progress: Shown, stop: threading.Event
 ) -> Iterator[Any]:
-    from merge.upkeep import upkeep
+    from merge.lake.upkeep import upkeep
 
     return upkeep(spark, config, dry_run=dry_run, progress=progress, stop=stop)
 
@@ -101,17 +104,21 @@ def maintain(
     ] = False,
     forget: Annotated[
         str | None,
-        typer.Option(metavar="LAKE", help="A lake that merges no more, which then holds no landing files."),
+        typer.Option(
+            metavar="LAKE",
+            help="Forget a lake that no longer merges, or a streaming query that has ended ('stream NAME'),"
+            " so no files are kept for it.",
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per finding, each on its own line.")
     ] = False,
 ) -> None:
-    """Remove what no lake needs of the landing zone, compact the rest; compact and vacuum the lake's tables.
+    """Remove what no lake needs from the landing zone, compact the rest, and do upkeep of the lake's tables.
 
     Manifests younger than landing.retention_days stay, and cuts younger than lake.retention_days.
     """
-    from connector.maintenance.landing_zone import check_lake
+    from connector.maintenance.landing_care import check_lake
 
     settings = lake_config(config)
     log_to_stderr(verbose=False)

@@ -108,11 +108,14 @@ def _print_report(done: Any, bars: Progress | None = None, tasks: Tasks | None =
         tasks.clear()
     for table in done.tables:
         _print_table(table)
+    for view in done.views:
+        print_view(view)
     if not done.manifest:
         out.print("nothing has landed yet")
     elif done.recorded:
-        exact = "" if done.exact else f", not yet exact ({NOT_EXACT})"
-        exact = ", not exact: stopped before all tables were merged" if done.stopped else exact
+        stopped = "not exact: stopped before all tables were merged"
+        exact = f", {stopped}" if done.stopped else f", not yet exact ({NOT_EXACT})"
+        exact = "" if done.exact else exact
         out.print(f"cut at manifest {done.manifest}{exact}, {done.seconds:.1f} s")
     elif bars is None:
         out.print(f"nothing new after manifest {done.manifest}")
@@ -121,11 +124,23 @@ def _print_report(done: Any, bars: Progress | None = None, tasks: Tasks | None =
 NOT_EXACT = "a dump is under way, rows are missing a column, or a table is quarantined or failed"
 
 
+def _print_failed(failed: Any) -> None:
+    err.print(f"[bold red]failed[/] {escape(str(failed.table))}: {escape(failed.error)}")
+    if failed.hint:
+        err.print(f"[bold]hint:[/] {escape(failed.hint)}")
+
+
+def print_view(view: Any) -> None:
+    """Print what became of a view, if anything did."""
+    if view.error is not None:
+        _print_failed(view)
+    elif view.refreshed:
+        out.print(f"{escape(str(view.table))}: refreshed, {view.rows:,} rows, {view.seconds:.1f} s")
+
+
 def _print_table(table: Any) -> None:
     if table.error is not None:
-        err.print(f"[bold red]failed[/] {escape(str(table.table))}: {escape(table.error)}")
-        if table.hint:
-            err.print(f"[bold]hint:[/] {escape(table.hint)}")
+        _print_failed(table)
     elif table.rows:
         counts = ("inserted", "updated", "deleted")
         shown = [f"{getattr(table, c):,} {c}" for c in counts if getattr(table, c) is not None]
@@ -148,7 +163,7 @@ def live(
     with open_spark(settings) as spark:
         from merge.queries import as_printed
         from merge.queries import live as live_frame
-        from merge.unreachable import check_endpoint
+        from merge.spark.unreachable import check_endpoint
 
         check_endpoint(spark, settings)
         frame = as_printed(live_frame(spark, settings, table).limit(limit))
@@ -172,8 +187,8 @@ def cuts(
     """List the cuts, each the state of all tables at one position of the source."""
     settings = lake_config(config)
     with open_spark(settings, reads_landing=False) as spark:
-        from merge.control_table import cuts as cut_frame
-        from merge.unreachable import check_endpoint
+        from merge.lake.control_table import cuts as cut_frame
+        from merge.spark.unreachable import check_endpoint
 
         check_endpoint(spark, settings)
         frame = cut_frame(spark, settings).orderBy("manifest", ascending=False).limit(limit)

@@ -35,10 +35,10 @@ def rebuild(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Replace all rows of a Delta table by what the landing zone tells, whatever became of them.
+    """Rebuild all rows of a Delta table from the landing zone, whatever state it is in.
 
-    Up to the newest manifest, by one commit: readers see the old rows or the new ones, and merges may run
-    meanwhile. While they commit faster than the table can be written, it gives up after six attempts.
+    Rebuilds it up to the newest manifest in one commit: readers see the old rows or the new ones, and merges
+    may keep running. If their commits keep getting in first, it gives up after six attempts.
     """
     settings = lake_config(config)
     log_to_stderr(verbose=False)

@@ -21,14 +21,14 @@ from connector.schema import TableName
 Indexes = npt.NDArray[Any]
 
 
-class Layout(Protocol):
+class LayoutSpan(Protocol):
     """A table's layout from message `start` of the segment on."""
 
     @property
     def start(self) -> int: ...  # noqa: D102
 
 
-L = TypeVar("L", bound=Layout)
+L = TypeVar("L", bound=LayoutSpan)
 
 
 class Part(Protocol):
@@ -98,10 +98,10 @@ def decoded(parts: Iterable[Part]) -> Iterator[EventBatch | QuarantineNotice]:
             raise
         except Exception as error:
             quarantined.add(part.table)
-            yield _quarantine(part.table, lsn, error)
+            yield _quarantine_notice(part.table, lsn, error)
 
 
-def _quarantine(table: TableName, lsn: int, error: Exception) -> QuarantineNotice:
+def _quarantine_notice(table: TableName, lsn: int, error: Exception) -> QuarantineNotice:
     reason = getattr(error, "reason", None) or str(error) or type(error).__name__
     hint = error.hint if isinstance(error, DeltatideError) else None
     return QuarantineNotice(table, lsn, reason, hint or f"fix or exclude {table}, then dump it again")

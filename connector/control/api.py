@@ -3,11 +3,16 @@
 Reads look at the agent's memory, and at the store for what is not there. A POST leaves a request in the
 landing zone, as the commands do: it survives this agent, and one with the same id runs once. An error is JSON
 with `error` and `hint`, never a traceback. Who may ask what is checked before (`control.guard`).
+
+What answers from memory alone (health, metrics, the agent's own state, the page) runs in the server's own
+thread. Whatever may wait for the store runs in threads of a pool, and only so many at a time that a store
+which hangs leaves connections for the others.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 from importlib import resources
 from typing import Annotated, Any
 
@@ -19,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.exceptions import HTTPException
 
 from connector import __version__
-from connector.control.dump_requests import list_dumps, request_control, request_dump
-from connector.control.history import History
+from connector.control.dump_requests import DumpList, list_dumps, request_control, request_dump
+from connector.control.last_hour import History
 from connector.control.live_agent import LiveAgent
 from connector.control.manifest_list import MOST, ManifestList, ManifestSummary
 from connector.control.metrics import CONTENT_TYPE, Metrics
@@ -33,13 +38,21 @@ from connector.landing.requests import WantedSettings
 log = logging.getLogger(__name__)
 
 PAGE = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/docs": ("docs.html", "text/html; charset=utf-8"),
-    "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
+    "/": "index.html",
+    "/docs": "docs.html",
+    **{
+        f"/{name}": name
+        for name in ("page.css", "page.js", "summary.js", "details.js", "draw.js", "format.js", "docs.js")
+    },
 }
-"""The files of the page by path, with their types."""
+"""The files of the page by path."""
+
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+MANIFESTS_SHOWN = 15
+
+MOST_WAITING = 30
+"""Requests that may wait for the store at a time: fewer than the pool's 40 threads, and than connections."""
 
 _GAPS = TypeAdapter(list[Gap])
 _SUMMARIES = TypeAdapter(list[ManifestSummary])
@@ -92,6 +105,25 @@ class SetBody(_Body):
     defaults: bool = False
 
 
+class _StoreQueue:
+    """Counts the requests that may wait for the store, and refuses one too many."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    async def __call__(self) -> AsyncIterator[None]:
+        """Count a request while it is answered."""
+        if self._waiting >= MOST_WAITING:
+            raise TransientError(
+                "too many requests wait for the landing zone's store", hint="it answers slowly, or not at all"
+            )
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+
 def build_app(live: LiveAgent, history: History) -> FastAPI:
     """Build the application of an agent; nothing in it needs another file or host."""
     app = FastAPI(
@@ -103,8 +135,10 @@ def build_app(live: LiveAgent, history: History) -> FastAPI:
         responses={"default": {"model": Error}},
     )
     secured = [Depends(HTTPBearer(auto_error=False, description="Needed if tokens are configured."))]
-    app.include_router(_reads(live, history), prefix="/api", dependencies=secured)
-    app.include_router(_requests(live), prefix="/api", dependencies=secured)
+    patient = [*secured, Depends(_StoreQueue())]
+    app.include_router(_memory_reads(live, history), prefix="/api", dependencies=secured)
+    app.include_router(_store_reads(live, history), prefix="/api", dependencies=patient)
+    app.include_router(_requests(live), prefix="/api", dependencies=patient)
     app.include_router(_health(live))
     _add_metrics(app, live)
     _add_page(app)
@@ -112,13 +146,15 @@ def build_app(live: LiveAgent, history: History) -> FastAPI:
     return app
 
 
-def _reads(live: LiveAgent, history: History) -> APIRouter:
+def _memory_reads(live: LiveAgent, history: History) -> APIRouter:
     reads = APIRouter(tags=["status"])
-    manifests = ManifestList(ManifestReader(live.store).stored)
 
     @reads.get("/agent")
     async def agent() -> dict[str, Any]:
-        """State of this agent (starting, standby, active, stuck) and its figures; needs no store."""
+        """State of this agent (starting, standby, active, stuck) and its figures; needs no store.
+
+        Seconds for which the store has not answered, and the source's log can't have been read; 0: it is.
+        """
         progress = live.progress
         return {
             "state": live.state,
@@ -127,7 +163,21 @@ def _reads(live: LiveAgent, history: History) -> APIRouter:
             "figures": {} if progress is None else progress.figures(live.newest_known()),
             "load": {} if progress is None else dict(progress.load),
             "store_errors": dict(live.store_errors),
+            "store_failing_seconds": round(live.store_failing_seconds, 1),
+            "log_lost_seconds": 0.0 if progress is None else round(progress.lost_seconds, 1),
         }
+
+    @reads.get("/history")
+    async def get_history() -> list[dict[str, Any]]:
+        """Lag and rows per second in the last hour, every ten seconds, oldest first."""
+        return history.points()
+
+    return reads
+
+
+def _store_reads(live: LiveAgent, history: History) -> APIRouter:
+    reads = APIRouter(tags=["status"])
+    manifests = ManifestList(ManifestReader(live.store).stored)
 
     @reads.get("/status", response_model=Status)
     def get_status() -> Response:
@@ -141,9 +191,8 @@ def _reads(live: LiveAgent, history: History) -> APIRouter:
 
     @reads.get("/settings")
     def get_settings() -> dict[str, Any]:
-        """The settings that hold for all dumps; whether new ones begin paused; why they hold back."""
-        listed = list_dumps(live)
-        return {**vars(listed.settings), "pause_new": listed.pause_new, "held_back": listed.held_back}
+        """The settings for all dumps; whether new ones begin paused; why dumps are held back."""
+        return _settings(list_dumps(live))
 
     @reads.get("/tables")
     def get_tables() -> dict[str, Any]:
@@ -161,12 +210,36 @@ def _reads(live: LiveAgent, history: History) -> APIRouter:
         """The last manifests, the newest first: position, rows by table, notices."""
         return JSONResponse(_SUMMARIES.dump_python(manifests.last(live.newest(), limit), mode="json"))
 
-    @reads.get("/history")
-    async def get_history() -> list[dict[str, Any]]:
-        """Lag and rows per second in the last hour, every ten seconds, oldest first."""
-        return history.points()
+    @reads.get("/notices")
+    def get_notices() -> list[dict[str, Any]]:
+        """What happened to tables, dumps and the source in the last hundred manifests, the newest first."""
+        return _notices(manifests.last(live.newest(), MOST))
+
+    @reads.get("/overview")
+    def get_overview() -> Response:
+        """What the status page shows, in one answer; `rates`: rows per second by table, null on a standby."""
+        dumps, last = list_dumps(live), manifests.last(live.newest(), MOST)
+        return JSONResponse(
+            {
+                "status": status(live).as_json(),
+                "rates": None if live.progress is None else history.rows_per_second(),
+                "dumps": dumps.as_json(),
+                "settings": _settings(dumps),
+                "gaps": _GAPS.dump_python(live.newest().gaps, mode="json"),
+                "manifests": _SUMMARIES.dump_python(last[:MANIFESTS_SHOWN], mode="json"),
+                "notices": _notices(last),
+            }
+        )
 
     return reads
+
+
+def _settings(dumps: DumpList) -> dict[str, Any]:
+    return {**vars(dumps.settings), "pause_new": dumps.pause_new, "held_back": dumps.held_back}
+
+
+def _notices(manifests: list[ManifestSummary]) -> list[dict[str, Any]]:
+    return [notice for manifest in manifests for notice in reversed(manifest.notices)]
 
 
 def _requests(live: LiveAgent) -> APIRouter:
@@ -186,7 +259,7 @@ def _requests(live: LiveAgent) -> APIRouter:
 
     @requests.post("/resume", status_code=202)
     def resume(body: ControlBody) -> Requested:
-        """Resume a paused dump where it stands."""
+        """Resume a paused dump where it left off."""
         return Requested(id=request_control(live, kind="resume", **body.given()))
 
     @requests.post("/cancel", status_code=202)
@@ -196,7 +269,7 @@ def _requests(live: LiveAgent) -> APIRouter:
 
     @requests.post("/set", status_code=202)
     def set_(body: SetBody) -> Requested:
-        """Change how fast dumps are read, while they run; kept over restarts."""
+        """Change how fast dumps are read, while they run; kept across restarts."""
         return Requested(id=request_control(live, kind="set", **body.given()))
 
     @requests.post("/reload", status_code=202)
@@ -234,7 +307,7 @@ def _add_metrics(app: FastAPI, live: LiveAgent) -> None:
     metrics = Metrics(live)
 
     @app.get("/metrics", tags=["status"], response_class=Response)
-    def get_metrics() -> Response:
+    async def get_metrics() -> Response:
         """Metrics for Prometheus, in its text format."""
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
@@ -242,13 +315,15 @@ def _add_metrics(app: FastAPI, live: LiveAgent) -> None:
 def _add_page(app: FastAPI) -> None:
     folder = resources.files("connector.control.page")
 
-    def add(path: str, content: bytes, media_type: str) -> None:
+    def add(path: str, name: str) -> None:
+        content, media_type = (folder / name).read_bytes(), f"{TYPES[name.rpartition('.')[2]]}; charset=utf-8"
+
         @app.get(path, include_in_schema=False)
         async def file() -> Response:
             return Response(content, media_type=media_type)
 
-    for path, (name, media_type) in PAGE.items():
-        add(path, (folder / name).read_bytes(), media_type)
+    for path, name in PAGE.items():
+        add(path, name)
 
 
 def _add_errors(app: FastAPI) -> None:

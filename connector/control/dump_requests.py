@@ -1,10 +1,11 @@
-"""What people ask of dumps and see of them, for commands and HTTP API: requests are left in the landing zone.
+"""Lists dumps and leaves requests about them in the landing zone, for commands and HTTP API.
 
-The agent carries them out and rejects what is wrong; what can be seen to be wrong before, is refused here.
+The agent carries them out and rejects what is wrong; obviously invalid requests are refused here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,12 +17,19 @@ from connector.control.source_view import SourceView, captured_name
 from connector.errors import RequestError
 from connector.landing.dump_progress import DumpProgress, progress_of
 from connector.landing.manifest import DumpState
-from connector.landing.requests import ControlRequest, DumpRequest, pending_ids, submit
+from connector.landing.requests import (
+    ControlRequest,
+    DumpRequest,
+    KeyEnds,
+    pending_ids,
+    submit,
+    why_not_dumped,
+)
 
 
 @dataclass(frozen=True)
 class DumpList:
-    """The dumps that the newest manifest lists, oldest first, and the settings that hold for all together.
+    """The dumps that the newest manifest lists, oldest first, and the settings for all together.
 
     `pause_new`: dumps queued from now on begin paused. `held_back`: why the agent reads no chunks for now.
     """
@@ -60,17 +68,25 @@ def request_dump(
     request_id: str | None = None,
     *,
     verify: bool = False,
+    checksums: bool = False,
+    ranges: Sequence[KeyEnds] | None = None,
 ) -> str:
     """Leave a request for dumps in the landing zone, and return its id; `tables` None: all.
 
     With an id of the caller's, the same request sent again is taken once. `verify`: the rows are compared
-    with the lake instead of merged. `RequestError` if a table is not captured.
+    with the lake instead of merged; or their `checksums`, or those of `ranges` of the first key column.
+    `RequestError` if a table is not captured, or only its changes are.
     """
     captured = view.newest().tables
     names = None if tables is None else [captured_name(text, captured) for text in tables]
+    for name in names or ():
+        if why := why_not_dumped(name, captured[name]):
+            raise RequestError(why)
     try:
         more: dict[str, Any] = {} if request_id is None else {"id": request_id}
         more |= {"verify": True} if verify else {}
+        more |= {"checksums": True} if checksums else {}
+        more |= {"ranges": ranges} if ranges else {}
         request = DumpRequest(tables=names, where=where, keys=keys, **more)
     except ValidationError as error:
         raise _refused(error) from error

@@ -94,7 +94,7 @@ class Guard:
             raise RefusedError(
                 403,
                 f"the host name {host[:100]!r} is not one of this agent",
-                "use localhost or the IP address, or name it in [control] hosts",
+                "use localhost or the IP address, or add it to [control] hosts",
             )
 
     def _check_token(self, method: str, path: str, headers: Headers) -> None:
@@ -124,7 +124,7 @@ def _is_address(host: str) -> bool:
 
 
 def _is_one_of(given: str, tokens: Iterable[SecretStr]) -> bool:
-    """Compare with each token, in a time that tells nothing about them."""
+    """Compare with each token, in a time that reveals nothing about them."""
     ours = hashlib.sha256(given.encode(errors="replace")).digest()
     matches = [
         hmac.compare_digest(ours, hashlib.sha256(t.get_secret_value().encode()).digest()) for t in tokens

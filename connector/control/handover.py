@@ -1,4 +1,4 @@
-"""Hands over from the active agent to a standby, and waits for it.
+"""Asks the active agent to hand over to a standby, and waits until one has taken over.
 
 The request is left in the landing zone, as all are. The active agent carries it out within seconds: it
 commits what it has read and releases the lease. A standby that sees this takes the lease; the active agent
@@ -29,7 +29,7 @@ class Handover:
     seconds: float
 
 
-def hand_over(view: SourceView) -> Handover:
+def request_handover(view: SourceView) -> Handover:
     """Ask for a handover and wait; `RequestError` if it is refused, or nobody took over in half a minute."""
     before = view.lease()
     if before is None or not before.active:
@@ -56,7 +56,7 @@ def _done(before: Holder, now: Holder | None, released: float | None) -> Handove
         raise RequestError("somebody removed the lease", hint="see: deltatide status")
     if (now.host, now.pid) == (before.host, before.pid):
         raise RequestError(
-            "no standby took over, so the same agent goes on", hint="start another: deltatide run --standby"
+            "no standby took over, so the same agent continues", hint="start another: deltatide run --standby"
         )
     seconds = 0.0 if released is None else time.monotonic() - released
     return Handover(f"process {now.pid} on {now.host}", now.term, seconds)

@@ -19,6 +19,7 @@ from connector.figures.progress import Progress
 from connector.landing.consumers import Consumer
 from connector.landing.lease import Holder, Lease
 from connector.landing.manifest import Manifest
+from connector.landing.verified import Verified
 from connector.store.observed import ObservedStore
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class LiveAgent(SourceView):
         self._capture: Capture | None = None
         self._lease: Lease | None = None
         self._lakes: list[Consumer] = []
+        self._verified: list[Verified] = []
         self._lakes_due = 0.0
 
     @property
@@ -64,8 +66,16 @@ class LiveAgent(SourceView):
         """Return how many calls of the store have failed, by operation."""
         return self._observed.errors
 
+    @property
+    def store_failing_seconds(self) -> float:
+        """Return for how long every call of the store has failed; 0: the last one did not."""
+        since = self._observed.failing_since
+        return 0.0 if since is None else time.monotonic() - since
+
     def stand_by(self) -> None:
-        """Note that the agent waits for the lease, or will."""
+        """Note that the agent waits for the lease, or will; its last tenure's configuration stays."""
+        if self._capture is not None:
+            self.config = self._capture.config
         self._role, self._capture, self._lease = "standby", None, None
 
     def activate(self, capture: Capture, lease: Lease) -> None:
@@ -96,13 +106,26 @@ class LiveAgent(SourceView):
 
     def lakes(self) -> list[Consumer]:
         """Return the lakes as of `LAKES_SECONDS` ago at most; those known if the store does not answer."""
+        self.look_at_lakes()
+        return self._lakes
+
+    def verified(self) -> list[Verified]:
+        """Return what was verified of lakes, likewise."""
+        self.look_at_lakes()
+        return self._verified
+
+    def verified_known(self) -> list[Verified]:
+        """Return what was verified of lakes as it was last read."""
+        return self._verified
+
+    def look_at_lakes(self) -> None:
+        """Read which lakes merge, and what of them was verified, unless that was done lately."""
         if time.monotonic() >= self._lakes_due:
             self._lakes_due = time.monotonic() + LAKES_SECONDS
             try:
-                self._lakes = super().lakes()
+                self._lakes, self._verified = super().lakes(), super().verified()
             except DeltatideError as error:
                 log.warning("can't read which lakes merge: %s", error)
-        return self._lakes
 
     def figures(self) -> dict[str, Any]:
         """Return the figures as of now if this agent is active, or else those of the one that is."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -25,6 +26,7 @@ from connector.figures.progress import BOUNDS, Durations, Progress
 from connector.landing.dump_progress import STATES as DUMP_STATES
 from connector.landing.dump_progress import progress_of
 from connector.landing.manifest import Manifest
+from connector.landing.verified import DAY, Verified
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -52,6 +54,7 @@ class Metrics(Collector):
         yield from _agent(self._live)
         progress, newest = self._live.progress, self._live.newest_known()
         if progress is not None:
+            yield from _verified(self._live.verified_known())
             yield from _progress(progress)
             yield from _load(progress)
         if progress is not None and newest is not None:
@@ -99,7 +102,9 @@ def _progress(progress: Progress) -> Iterator[Metric]:
     yield rows
     yield CounterMetricFamily("deltatide_manifests", "Manifests committed.", value=progress.manifests)
     yield CounterMetricFamily(
-        "deltatide_reconnects", "Times that the log was lost.", value=progress.reconnects
+        "deltatide_reconnects",
+        "Interruptions after which the log was opened again.",
+        value=progress.reconnects,
     )
     yield _histogram("deltatide_flush_duration_seconds", "Decoding and landing log.", progress.flushes)
     yield _histogram("deltatide_chunk_duration_seconds", "Reading and landing a chunk.", progress.chunks)
@@ -140,12 +145,38 @@ def _landed(newest: Manifest) -> Iterator[Metric]:
     yield _gauges("deltatide_table_quarantined", "Each quarantined table.", "table", quarantined)
 
 
+def _verified(records: list[Verified]) -> Iterator[Metric]:
+    """Collect what was verified of lakes; of two of one name, the one whose last run began later."""
+    never = datetime.min.replace(tzinfo=timezone.utc)
+    lakes = {each.lake: each for each in sorted(records, key=lambda each: each.began_at or never)}
+    if not lakes:
+        return
+    since = datetime.now(timezone.utc) - DAY
+    shares = {name: each.share_since(since) or 0.0 for name, each in lakes.items()}
+    yield _gauges(
+        "deltatide_verified_share", "Of the rows, verified in the last day, 0 to 1.", "lake", shares
+    )
+    oldest = {name: at.timestamp() for name, each in lakes.items() if (at := each.oldest()) is not None}
+    text = "When the range was verified that was not for the longest, once all were."
+    yield _gauges("deltatide_verified_oldest_timestamp_seconds", text, "lake", oldest)
+    tables = {name: float(len(each.never())) for name, each in lakes.items()}
+    text = "Tables of which some rows were never verified."
+    yield _gauges("deltatide_never_verified_tables", text, "lake", tables)
+    text = "Keys that differed when they were last compared."
+    family = GaugeMetricFamily("deltatide_differing_keys", text, labels=["lake", "table"])
+    for name, each in lakes.items():
+        differing = each.differing()
+        for table in each.tables:
+            family.add_metric([name, str(table)], differing.get(table, 0))
+    yield family
+
+
 def _dumps(newest: Manifest, held_back: str | None) -> Iterator[Metric]:
     known = [(dump, progress_of(dump, held_back, newest.dumps)) for dump in newest.dumps]
     states = Counter(progress.state for _, progress in known)
     counts = {state: float(states[state]) for state in (*DUMP_STATES.values(), "paused")}
     yield _gauges("deltatide_dumps", "Dumps that the newest manifest lists, by state.", "state", counts)
-    yield from _gauge("deltatide_dumps_held_back", "Whether dumps hold back.", held_back is not None)
+    yield from _gauge("deltatide_dumps_held_back", "Whether dumps are held back.", held_back is not None)
     labels = ["dump", "table"]
     rows = GaugeMetricFamily("deltatide_dump_rows", "Rows read by an unfinished dump.", labels=labels)
     share = GaugeMetricFamily("deltatide_dump_share", "Its share of the table, 0 to 1.", labels=labels)

@@ -73,7 +73,7 @@ def _check_certificate(config: ControlConfig) -> None:
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"control.certificate {config.certificate}, control.key {config.key}: {_reason(error)}",
-            hint="name PEM files that belong together; the key without a passphrase",
+            hint="set a certificate and its key, as PEM files; the key without a passphrase",
         ) from error
 
 
@@ -89,20 +89,19 @@ class _Server:
         import uvicorn
 
         from connector.control.api import build_app
-        from connector.control.connections import MOST_CONNECTIONS, Protocol
+        from connector.control.connections import MOST_CONNECTIONS, Listener
         from connector.control.guard import Guard
-        from connector.control.history import History
+        from connector.control.last_hour import History
 
         config = live.config.control
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if config.certificate else 'http'}://{shown}:{port}"
         self._history = History(live)
-        self._listener = listener
         self._server = uvicorn.Server(
             uvicorn.Config(
                 Guard(build_app(live, self._history), config),
-                http=Protocol,
+                http="h11",
                 backlog=BACKLOG,
                 ws="none",
                 loop="asyncio",
@@ -118,6 +117,7 @@ class _Server:
                 ssl_keyfile=config.key,
             )
         )
+        self._listener = Listener(listener, self._server.server_state.connections)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
@@ -139,4 +139,4 @@ class _Server:
             log.error("the status page failed: %s", error or type(error).__name__)
         else:
             if not self._server.should_exit:
-                log.error("the status page has ended by itself")
+                log.error("the status page has stopped unexpectedly")

@@ -17,13 +17,14 @@ from connector.landing.layout_history import LayoutVersion, layout_history
 from connector.landing.lease import Holder, read_lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
+from connector.landing.verified import Verified, read_verified
 from connector.schema import TableName
 from connector.store.factory import open_store
 from connector.store.protocol import Store
 
 
 class SourceView:
-    """The view of one source. Reads the landing zone anew each time."""
+    """The view of one source. Reads the landing zone again each time."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -59,6 +60,10 @@ class SourceView:
     def lakes(self) -> list[Consumer]:
         """Return the lakes that merge from the landing zone, and how far each is."""
         return read_consumers(self.store)
+
+    def verified(self) -> list[Verified]:
+        """Return what continuous verification has recorded of each lake that has it."""
+        return read_verified(self.store)
 
     def layouts(self, table: str) -> list[LayoutVersion]:
         """Return the layouts that a captured table has had, newest first; at least one.

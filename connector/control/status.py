@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,13 +12,16 @@ from pydantic import TypeAdapter
 
 from connector.control.source_view import SourceView
 from connector.landing.lease import Holder
+from connector.landing.verified import DAY, Verified
 
 
 @dataclass(frozen=True)
 class TableStatus:
     """The state of a table; `reason` and `hint` are set if it is quarantined.
 
-    `verifications`: how many of the active dumps are read to be compared with the lake.
+    While it is captured, they tell what its before-images lack.
+    `verifications`: how many of the active dumps are read to be compared with the lake. `only_changes`: it
+    has no key, and is never dumped.
     """
 
     state: str
@@ -27,15 +30,45 @@ class TableStatus:
     reason: str | None
     hint: str | None
     verifications: int = 0
+    only_changes: bool = False
 
 
 @dataclass(frozen=True)
 class LakeStatus:
-    """A lake that merges from the landing zone: up to which manifest all tables are merged, as of `at`."""
+    """A lake that merges from the landing zone: up to which manifest all tables are merged, as of `at`.
+
+    Or a streaming query, ``stream NAME``: up to which manifest it has read.
+    """
 
     lake: str
     manifest: int
     at: datetime
+
+
+@dataclass(frozen=True)
+class VerifiedStatus:
+    """What continuous verification has found of a lake; `began_at`: when its last run began.
+
+    `share_last_day`: of the rows of all tables, as last counted; None: none was counted yet. `oldest_at`:
+    when the range was verified that was not for the longest; None: `never_verified` tables have one that
+    never was. `differences`: keys that differed when they were last compared, by table.
+    """
+
+    lake: str
+    began_at: datetime | None
+    tables: int
+    share_last_day: float | None
+    oldest_at: datetime | None
+    never_verified: int
+    differences: Mapping[str, int]
+
+    @classmethod
+    def of(cls, record: Verified, now: datetime) -> VerifiedStatus:
+        """Sum up a record."""
+        differing = {str(name): count for name, count in record.differing().items()}
+        share, never = record.share_since(now - DAY), len(record.never())
+        tables, oldest = len(record.tables), record.oldest()
+        return cls(record.lake, record.began_at, tables, share, oldest, never, differing)
 
 
 @dataclass(frozen=True)
@@ -54,6 +87,7 @@ class Status:
     gaps: int
     tables: Mapping[str, TableStatus]
     lakes: list[LakeStatus]
+    verified: list[VerifiedStatus] = field(default_factory=list)
 
     @property
     def quarantined(self) -> list[str]:
@@ -86,10 +120,19 @@ def status(view: SourceView) -> Status:
         exact=manifest.exact,
         gaps=len(manifest.gaps),
         tables={
-            str(name): TableStatus(t.state, t.dumped, active[name], t.reason, t.hint, verifying[name])
+            str(name): TableStatus(
+                t.state,
+                t.dumped,
+                active[name],
+                t.reason,
+                t.hint,
+                verifying[name],
+                only_changes=t.schema_id is not None and not t.key,
+            )
             for name, t in sorted(manifest.tables.items())
         },
-        lakes=[LakeStatus(c.lake, c.manifest, c.at) for c in view.lakes()],
+        lakes=[LakeStatus(c.title, c.manifest, c.at) for c in view.lakes()],
+        verified=[VerifiedStatus.of(record, datetime.now(timezone.utc)) for record in view.verified()],
     )
 
 

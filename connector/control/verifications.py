@@ -29,7 +29,8 @@ def captured_tables(view: SourceView) -> tuple[list[TableName], list[TableName]]
     landing = [
         name for name, t in sorted(tables.items()) if t.state == "captured" and t.schema_id is not None
     ]
-    return landing, [name for name in sorted(tables) if name not in landing]
+    keyless = {name for name in landing if not tables[name].key}  # nothing in the lake is as the source is
+    return [t for t in landing if t not in keyless], [name for name in sorted(tables) if name not in landing]
 
 
 def require_agent(view: SourceView) -> None:
@@ -62,7 +63,9 @@ def await_dumps(view: SourceView, request: str, progress: Progress, stop: thread
             elif (why := rejection_of(view.store, request)) is not None:
                 raise RequestError(f"the agent rejected request {request}: {why}")
             elif seen or taken:
-                raise RequestError(f"manifests list verification {request} no more", hint="verify again")
+                raise RequestError(
+                    f"verification {request} is no longer in the manifests", hint="verify again"
+                )
             else:
                 taken = request not in pending_ids(view.store)  # then the next look finds its dumps
                 progress(0, 1, "waiting for the agent")

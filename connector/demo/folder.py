@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -19,7 +20,7 @@ MARKER = ".deltatide-demo"
 DEFAULT_FOLDER = Path("demo-data")
 
 _CONFIGURATION = """\
-# Written by `deltatide demo`; the database has ended with it. Complete examples are in conf/.
+# Written by `deltatide demo`; the database ends with it. Complete examples are in conf/.
 [source]
 name = "shop"
 kind = "{kind}"
@@ -37,6 +38,9 @@ workers = 2
 
 [lake]
 url = {lake}
+
+[control]
+listen = "127.0.0.1:0"  # a free port, which the agent's log names
 """
 
 
@@ -63,11 +67,13 @@ class DemoFolder:
         marker = folder.path / MARKER
         if folder.path.exists():
             if not folder.path.is_dir():
-                raise PreconditionError(f"{folder.path}: is not a folder", hint="name another with --folder")
+                raise PreconditionError(
+                    f"{folder.path}: is not a folder", hint="choose another with --folder"
+                )
             if any(folder.path.iterdir()) and not marker.is_file():
                 raise PreconditionError(
-                    f"{folder.path}: is not empty and not of an earlier demo",
-                    hint="name another folder with --folder",
+                    f"{folder.path}: is not empty, and not from an earlier demo",
+                    hint="choose another folder with --folder",
                 )
         _empty(folder.path)
         try:
@@ -76,7 +82,7 @@ class DemoFolder:
         except OSError as error:
             raise PreconditionError(
                 f"{folder.path}: {(error.strerror or str(error)).lower()}",
-                hint="name another folder with --folder",
+                hint="choose another folder with --folder",
             ) from error
         return folder
 
@@ -90,6 +96,11 @@ class DemoFolder:
         quoted = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
         self.configuration.write_text(_CONFIGURATION.format(kind=kind, namespace=namespace, **quoted))
         return load(self.configuration)
+
+    def status_page(self) -> str | None:
+        """Return the address of the agent's status page; None if its log does not name it yet."""
+        found = re.search(r"status page: (http\S+)", self.agent_log.read_text(errors="replace"))
+        return found and found[1]
 
     def drop_database(self) -> None:
         """Remove the database's files; its server must have stopped."""

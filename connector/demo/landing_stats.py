@@ -64,6 +64,16 @@ class LandingStats:
         (began, before), (ended, after) = self._recent[0], self._recent[-1]
         return (after - before) / max(ended - began, 0.001)
 
+    def lag_seconds(self, end_of_log: int | None) -> float | None:
+        """Return the time from commit to manifest of what landed last; None if nothing is under way.
+
+        `end_of_log`: nothing is written after it, so what has landed up to there is not behind.
+        """
+        if self.newest is None or self.lag is None:
+            return None
+        done = end_of_log is not None and self.newest.position >= end_of_log
+        return None if done else self.lag.total_seconds()
+
     def _count(self, manifest: Manifest | None) -> bool:
         if manifest is None:
             return False

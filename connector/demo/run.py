@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,11 +41,15 @@ from connector.demo.start import start_source
 from connector.demo.subprocesses import Child
 from connector.demo.writer import Writer
 from connector.errors import OperatorError, PreconditionError
+from connector.signals import stopped_by_signals
 from connector.store.factory import open_store
 from connector.store.protocol import Store
 
 CHANGES_PER_SECOND = 2_000
 """Leaves a small machine time for Spark."""
+
+KEPT_CHANGES_PER_SECOND = 50
+"""For a page to look at, for as long as somebody does."""
 
 MERGE_SECONDS = 3
 PATIENCE_SECONDS = 300.0
@@ -55,13 +59,18 @@ REFRESH_SECONDS = 0.25
 
 
 def demo(
-    folder: Path | None = None, rows: int = 1_000_000, seconds: int = 60, source: str = "postgres"
+    folder: Path | None = None,
+    rows: int = 1_000_000,
+    seconds: int = 60,
+    source: str = "postgres",
+    keep: bool = False,
 ) -> int:
     """Run the demo and return the exit status: 1 if a single value differs.
 
     `source`: the kind of database (postgres, mariadb, mysql). `folder` (``demo-data`` by default) is emptied
     if an earlier demo created it, and keeps the landing zone and the lake afterward. `seconds`: how long the
-    writer writes; longer if the dump takes longer.
+    writer writes; longer if the dump takes longer. `keep`: afterward database, writer and agent run on until
+    Ctrl-C or SIGTERM, for its status page.
     """
     _require_spark()
     console = Console()
@@ -73,9 +82,9 @@ def demo(
         run = _start(source, demo, Sizes.of(rows), display, cleanup)
         with display.live():
             run.capture(seconds)
-            run.finish()
-        with closing(_spark()) as session:
-            comparisons = run.compare(session.spark)
+            run.finish(keep=keep)
+        with _spark() as spark:
+            comparisons = run.compare(spark)
         print_comparison(console, comparisons, run.watch)
         print_figures(console, run.figures())
         differences = sum(each.differences for each in comparisons)
@@ -87,31 +96,33 @@ def demo(
         )
         console.print(f"\n{verdict}", highlight=False)
         print_next_steps(console, demo, run.source.namespace)
+        if keep:
+            run.run_on()
     return 1 if differences else 0
 
 
 def _require_spark() -> None:
     try:
-        import merge.session  # noqa: F401
+        import merge.spark.session  # noqa: F401
     except ModuleNotFoundError as error:
         raise PreconditionError(
             f"the demo needs Spark: {error.name} is not installed", hint="pip install 'deltatide[demo]'"
         ) from error
 
 
-@dataclass
-class _Spark:
-    spark: Any
+@contextmanager
+def _spark() -> Iterator[Any]:
+    """Yield a session. Its own handler of Ctrl-C, which fails once its Java process is gone, ends with it."""
+    from merge.spark.session import local_session
 
-    def close(self) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    session = local_session("deltatide-demo")
+    try:
+        yield session
+    finally:
         with suppress(Exception):  # after an interruption, its Java process may be gone
-            self.spark.stop()
-
-
-def _spark() -> _Spark:
-    from merge.session import local_session
-
-    return _Spark(local_session("deltatide-demo"))
+            session.stop()
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -169,32 +180,45 @@ class _Run:
         self._merge_watch = MergeStats(demo.merge_log, store)
         self._demo, self._config, self._store = demo, config, store
         self._writer, self._agent, self._merges, self._display = writer, agent, merges, display
-        self._position = 0
+        self._page: str | None = None
+        self._position: int | None = None
         self._began = time.monotonic()
         self._seconds: dict[str, float] = {}
 
     def capture(self, seconds: int) -> None:
         """Write, dump, capture and merge at once, for `seconds` and until everything is dumped."""
-        self._display.step("dump, capture, merges and the writer run at the same time")
+        self._display.step("dumps, capture, merges and the writer run at the same time")
         self._writer.start()
         began = time.monotonic()
         self._wait(lambda: time.monotonic() - began >= seconds, "writing", float(seconds) + PATIENCE_SECONDS)
-        self._wait(self._is_dumped, "writing until all is dumped")
+        self._wait(self._is_dumped, "writing until all tables are dumped")
         self._writer.stop()
         self._raise_failures()
 
-    def finish(self) -> None:
-        """Wait until everything written has landed and is merged, then stop merges and agent."""
+    def finish(self, *, keep: bool) -> None:
+        """Wait until everything written has landed and is merged, then stop merges, and an agent not kept."""
         with closing(self.source.connect()) as connection:
-            self._position = self.source.end_of_log(connection)
+            self._position = end = self.source.end_of_log(connection)
         self._display.step("the writer has stopped; the rest is landed and merged")
         with self._timed("landing the rest"):
             self._wait(self._is_landed, "landing the rest")
         with self._timed("merging the rest"):
-            self._wait(lambda: self._merge_watch.is_settled(self._position), "merging the rest")
+            self._wait(lambda: self._merge_watch.is_settled(end), "merging the rest")
         self._merges.stop()
-        self._agent.stop()
+        if not keep:
+            self._agent.stop()
         self.watch.refresh()
+
+    def run_on(self) -> None:
+        """Write slowly, with the agent, until Ctrl-C or SIGTERM."""
+        self._writer.changes_per_second = KEPT_CHANGES_PER_SECOND
+        self._writer.start()
+        self._display.step(f"agent and writer keep running until Ctrl-C; try {self._page}")
+        stopping = threading.Event()
+        with stopped_by_signals(lambda _signal: stopping.set()):
+            while not stopping.wait(REFRESH_SECONDS):
+                self._agent.require_running()
+                self._raise_writer_failure()
 
     def compare(self, spark: Any) -> list[Comparison]:
         """Compare the last cut with the database, table by table."""
@@ -225,7 +249,7 @@ class _Run:
             "written": f"{self._writer.changes:,} changes in {self._writer.transactions:,} transactions",
             "captured": f"{watch.changes:,} changes; {watch.dumped:,} rows dumped in {watch.chunks:,} chunks",
             "landed": f"{watch.files:,} files, {watch.bytes / 2**20:,.0f} MiB, {watch.manifests:,} manifests",
-            "merged": f"{merges.merges:,} cuts, {merges.requested:,} rows asked for again",
+            "merged": f"{merges.merges:,} cuts, {merges.requested:,} rows requested again",
             "time": f"{time.monotonic() - self._began:.0f} s ({steps})",
         }
 
@@ -235,13 +259,20 @@ class _Run:
 
     def _is_landed(self) -> bool:
         newest = self.watch.newest
-        return newest is not None and newest.exact and newest.position >= self._position
+        return newest is not None and newest.exact and newest.position >= (self._position or 0)
+
+    def _show_page(self) -> None:
+        """Say where the agent's status page is, once it is there."""
+        if self._page is None and (page := self._demo.status_page()) is not None:
+            self._page = page
+            self._display.step(f"the agent's status page: {page}")
 
     def _wait(self, condition: Callable[[], bool], phase: str, seconds: float = PATIENCE_SECONDS) -> None:
         limit = time.monotonic() + seconds
         while True:
             self.watch.refresh()
             self._merge_watch.refresh()
+            self._show_page()
             self._display.show(self._shown(phase))
             if condition():
                 return
@@ -255,6 +286,9 @@ class _Run:
     def _raise_failures(self) -> None:
         self._agent.require_running()
         self._merges.require_running()
+        self._raise_writer_failure()
+
+    def _raise_writer_failure(self) -> None:
         if self._writer.failure is not None:
             raise self._writer.failure
 
@@ -267,7 +301,7 @@ class _Run:
             self._writer.transactions,
             watch.changes,
             watch.changes_per_second,
-            watch.lag.total_seconds() if watch.lag else None,
+            watch.lag_seconds(self._position),
             watch.newest.number if watch.newest else 0,
             merges.merges,
             merges.cut,

@@ -12,9 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from connector.demo.servers.watchdog import Watchdog
 from connector.errors import OperatorError
-
-_WATCHDOG = 'trap "" INT TERM HUP; read line; kill -TERM "$1"'
 
 
 class Child:
@@ -32,13 +31,7 @@ class Child:
                 stderr=output,
                 start_new_session=True,
             )
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._process.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._watchdog = Watchdog(self._process, signal.SIGTERM)
 
     @property
     def pid(self) -> int:
@@ -46,7 +39,7 @@ class Child:
         return self._process.pid
 
     def require_running(self) -> None:
-        """Raise `OperatorError` with the end of its output if it has ended by itself."""
+        """Raise `OperatorError` with the end of its output if it has ended unexpectedly."""
         status = self._process.poll()
         if status is not None:
             raise self._ended(status)
@@ -62,7 +55,7 @@ class Child:
             raise OperatorError(
                 f"{self.name} did not end within {seconds:g} s of SIGTERM", hint=f"see {self.log}"
             ) from None
-        self._dismiss_watchdog()
+        self._watchdog.dismiss()
         if status != 0:
             raise self._ended(status)
 
@@ -70,7 +63,7 @@ class Child:
         """Kill it now; does nothing if it has ended."""
         self._process.kill()
         self._process.wait()
-        self._dismiss_watchdog()
+        self._watchdog.dismiss()
 
     def close(self) -> None:
         """Stop it, whatever happens; never raises."""
@@ -81,9 +74,3 @@ class Child:
         lines = self.log.read_text(errors="replace").strip().splitlines()[-8:]
         text = "\n".join(f"  {line}" for line in lines)
         return OperatorError(f"{self.name} ended with status {status}:\n{text}", hint=f"see {self.log}")
-
-    def _dismiss_watchdog(self) -> None:
-        self._watchdog.kill()  # before its pipe closes, so that it signals nobody
-        self._watchdog.wait()
-        if self._watchdog.stdin:
-            self._watchdog.stdin.close()

@@ -18,21 +18,21 @@ from connector.demo.source import Cursor, DemoSource
 
 
 class Writer:
-    """Writes about `changes_per_second` committed row changes until it is stopped.
+    """Writes about `changes_per_second` committed row changes until it is stopped; it can be started again.
 
     `changes` and `transactions` count what was committed; `failure` is the error that ended it before `stop`.
     """
 
     def __init__(self, source: DemoSource, sizes: Sizes, *, changes_per_second: int, seed: int = 1) -> None:
+        self.changes_per_second = changes_per_second
         self.changes = 0
         self.transactions = 0
         self.failure: BaseException | None = None
         self._source, self._dialect = source, source.dialect
         self._sizes = sizes
-        self._changes_per_second = changes_per_second
         self._random = random.Random(seed)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread: threading.Thread | None = None
         self._next_id = sizes.customers + sizes.orders + sizes.documents + 1
         self._kinds: dict[Callable[[Cursor], int], int] = {
             self._place_order: 30,
@@ -55,12 +55,14 @@ class Writer:
 
     def start(self) -> None:
         """Start writing."""
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop after the current transaction; nothing is written after return."""
         self._stopping.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
@@ -74,7 +76,7 @@ class Writer:
         with connection.cursor() as cursor:
             for statement in self._dialect.writer:
                 cursor.execute(statement)
-        began = time.monotonic()
+        began, before = time.monotonic(), self.changes
         kinds, weights = list(self._kinds), list(self._kinds.values())
         while not self._stopping.is_set():
             kind = self._random.choices(kinds, weights)[0]
@@ -83,7 +85,7 @@ class Writer:
             connection.commit()
             self.changes += changed
             self.transactions += 1 if changed else 0
-            ahead = self.changes / self._changes_per_second - (time.monotonic() - began)
+            ahead = (self.changes - before) / self.changes_per_second - (time.monotonic() - began)
             if ahead > 0:
                 self._stopping.wait(ahead)
 

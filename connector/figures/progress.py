@@ -55,7 +55,7 @@ class Durations:
             self.seconds += seconds
 
     def cumulative(self) -> list[int]:
-        """Return for each of `BOUNDS` how many took at most so long, then how many there are in all."""
+        """Return for each of `BOUNDS` how many took at most that long, then the total."""
         totals, total = [], 0
         for count in self._counts:
             total += count
@@ -79,7 +79,7 @@ class Lag:
         if newest.epoch != self._epoch:
             self._samples.clear()
             self._epoch, self._end = newest.epoch, -1
-        if unread_bytes and unread_bytes == self._unread:  # not reported anew since: the end may be the same
+        if unread_bytes and unread_bytes == self._unread:  # not reported again since: the end may be the same
             self._end = max(self._end, position)
         else:
             self._end = position + unread_bytes
@@ -144,7 +144,7 @@ class Progress:
         self.rows = self.rows + counted  # replaced, so that others may read it
 
     def turn(self) -> None:
-        """Note that the loop goes around, and reads the log."""
+        """Record that the loop made a turn and is reading the log."""
         self.turned_at, self.lost_at = time.monotonic(), None
 
     def lose(self) -> None:

@@ -102,7 +102,7 @@ class LoadWatcher(BackgroundThread):
             return self._gauge.measure()
         except OperatorError as error:
             self._close_gauge()
-            text = f"dumps don't hold back when the source suffers: {error}"
+            text = f"dumps are not held back when the source suffers: {error}"
             if text not in self._reported:
                 self._reported.add(text)
                 log.warning("%s%s", text, f" ({error.hint})" if error.hint else "")
@@ -115,7 +115,9 @@ class LoadWatcher(BackgroundThread):
 
     def _report(self, reason: str | None) -> None:
         if (reason is None) != (self.reason is None):
-            log.warning("dumps hold back: %s", reason) if reason else log.info("dumps no longer hold back")
+            log.warning("dumps are held back: %s", reason) if reason else log.info(
+                "dumps are no longer held back"
+            )
         self.reason = reason
         self._note(self._found, reason)
 

@@ -1,14 +1,17 @@
-"""Consumers: which lakes merge from a landing zone, and how far each is.
+"""Consumers: which lakes merge from a landing zone, which streaming queries read it, and how far each is.
 
-A lake registers before it reads anything, and then records now and then up to which manifest all of its
-tables are merged. What no consumer needs can be removed (`connector.maintenance.retention`); a consumer that
-sleeps holds what it has yet to read, until somebody has it forgotten.
+A consumer registers before it reads anything, and then records now and then up to which manifest all of its
+tables are merged, or its table is read. What no consumer needs can be removed
+(`connector.maintenance.retention`); a consumer that sleeps holds what it has yet to read, until somebody has
+it forgotten.
 
 ::
 
     consumers/<id>/lake.json     the registration: nothing is merged yet
     consumers/<id>/0.json        how far it is; the two are written in turn, since a Spark job
     consumers/<id>/1.json        replaces an object by deleting it first
+    consumers/<id>/stream.json   of a streaming query, how far it is
+    consumers/<id>/verified-...  no consumer: what of the lake was verified (`connector.landing.verified`)
 
 The newest of them counts. A record is old rather than wrong: it only ever holds too much.
 """
@@ -17,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from connector.errors import FormatError
 from connector.landing.format import CONSUMERS, FORMAT, encode
+from connector.landing.verified import is_verified
 
 if TYPE_CHECKING:
     from connector.store.protocol import Store
@@ -36,19 +40,26 @@ class Consumer(BaseModel):
     """A lake: the id of its table of cuts, its url or schema, and the manifest up to which all is merged.
 
     Lakes of several machines or workspaces may have the same url or schema. `at` is in UTC.
+    Or a streaming query: `lake` is the name it was given, and `manifest` the last that it has read.
     """
 
     model_config = ConfigDict(extra="ignore")
 
     format: int = FORMAT
     id: str
+    kind: Literal["lake", "stream"] = "lake"
     lake: str
     manifest: int
     at: datetime
 
+    @property
+    def title(self) -> str:
+        """Return what people call it: a lake by its url or schema, a query as ``stream NAME``."""
+        return self.lake if self.kind == "lake" else f"stream {self.lake}"
+
 
 def record_path(id_: str, slot: str) -> str:
-    """Return the path of one of a consumer's records; `slot`: ``lake``, ``0`` or ``1``."""
+    """Return the path of one of a consumer's records; `slot`: ``lake``, ``0``, ``1`` or ``stream``."""
     return f"{CONSUMERS}/{encode(id_)}/{slot}.json"
 
 
@@ -66,7 +77,7 @@ def read_consumers(store: Store) -> list[Consumer]:
     """Return all consumers, by name; `FormatError` if a record is not one."""
     records: dict[str, list[str]] = {}
     for path in store.list(f"{CONSUMERS}/"):
-        if not any(part.startswith(("_", ".")) for part in path.split("/")):
+        if not any(part.startswith(("_", ".")) for part in path.split("/")) and not is_verified(path):
             records.setdefault(path.split("/")[1], []).append(path)
     found = (_newest(store, paths) for paths in records.values())
     return sorted((consumer for consumer in found if consumer), key=lambda consumer: consumer.lake)

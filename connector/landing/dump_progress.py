@@ -1,4 +1,4 @@
-"""How far a dump is, for people: of what a manifest records of it. Pure.
+"""Describes a dump's progress for people, from what a manifest records. Pure.
 
 Its state is in the words of operators: queued, running, paused, done, failed, cancelled. Its share is that of
 the source's own estimate of the table's rows, of the given keys, or unknown (a predicate). An estimate that

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from connector.errors import BugError
-from connector.landing.format import CDC
+from connector.landing.format import BEFORE, CDC
 from connector.position import Position
 from connector.schema import TableName, TableSchema, array_of, decimal_of
 
@@ -52,6 +52,15 @@ CDC_TYPE = pa.struct(
 """`connector.landing.format.CDC_FIELDS` as Arrow types; a test keeps the two in step."""
 
 
+BEFORE_CDC_TYPE = pa.struct(
+    [
+        pa.field("missing", pa.list_(pa.string())),
+        pa.field("raw", pa.map_(pa.string(), pa.string())),
+    ]
+)
+"""`connector.landing.format.BEFORE_FIELDS` as Arrow types; a test keeps the two in step."""
+
+
 def arrow_type(type_name: str) -> pa.DataType:
     """Return the Arrow type of a Spark SQL type that a landing file may hold."""
     if decimal := decimal_of(type_name):
@@ -65,16 +74,24 @@ def arrow_type(type_name: str) -> pa.DataType:
 
 
 def arrow_schema(schema: TableSchema) -> pa.Schema:
-    """Return the Arrow schema of a landing file of this table: its columns, then `_cdc`."""
+    """Return the Arrow schema of a landing file of this table: its columns, `_cdc`, and maybe `_before`."""
     fields = [pa.field(c.name, arrow_type(c.type)) for c in schema.columns]
-    return pa.schema([*fields, pa.field(CDC, CDC_TYPE)])
+    before = [pa.field(BEFORE, before_type(schema))] if schema.before_images else []
+    return pa.schema([*fields, pa.field(CDC, CDC_TYPE), *before])
+
+
+def before_type(schema: TableSchema) -> pa.StructType:
+    """Return the Arrow type of `_before`: the table's columns, and what is to be known of them."""
+    fields = [pa.field(c.name, arrow_type(c.type)) for c in schema.columns]
+    return pa.struct([*fields, pa.field(CDC, BEFORE_CDC_TYPE)])
 
 
 @dataclass(frozen=True)
 class EventBatch:
     """Events of one table under one schema, in position order; `table` has the landing layout.
 
-    `partial`: some event lists `unchanged` columns. `truncates`: some event is a truncate.
+    `partial`: some event lists `unchanged` columns. `truncates`: some event is a truncate. `before_hint`: a
+    before-image, which was asked for, is not whole; what makes the log carry all of it.
     """
 
     schema: TableSchema
@@ -83,6 +100,7 @@ class EventBatch:
     last: Position
     partial: bool = False
     truncates: bool = False
+    before_hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +164,33 @@ def _fill(value: object, type_: pa.DataType, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, type_), rows)
 
 
-def assemble(schema: TableSchema, columns: Sequence[pa.Array], cdc: CdcColumns) -> pa.Table:
-    """Combine a table's columns and `_cdc` in the landing layout; lengths and types must agree."""
-    struct = cdc.to_struct(len(columns[0]))
-    return pa.Table.from_arrays([*columns, struct], schema=arrow_schema(schema))
+def assemble(
+    schema: TableSchema,
+    columns: Sequence[pa.Array],
+    cdc: CdcColumns,
+    before: pa.StructArray | None = None,
+) -> pa.Table:
+    """Combine a table's columns and `_cdc` in the landing layout; lengths and types must agree.
+
+    `before`: the old rows, if the layout asks for them and there are any.
+    """
+    layout, rows = arrow_schema(schema), len(columns[0])
+    arrays = [*columns, cdc.to_struct(rows)]
+    if schema.before_images:
+        arrays.append(pa.nulls(rows, layout.field(BEFORE).type) if before is None else before)
+    return pa.Table.from_arrays(arrays, schema=layout)
+
+
+def before_struct(
+    schema: TableSchema,
+    columns: Sequence[pa.Array],
+    replaces: npt.NDArray[np.bool_],
+    missing: pa.Array | None,
+    raw: pa.Array | None,
+) -> pa.StructArray:
+    """Build `_before`: null where an event replaces no row; elsewhere old values, and which are missing."""
+    rows = len(replaces)
+    fields = [_fill(value, f.type, rows) for value, f in zip((missing, raw), BEFORE_CDC_TYPE, strict=True)]
+    ours = pa.StructArray.from_arrays(fields, fields=list(BEFORE_CDC_TYPE))
+    type_ = before_type(schema)
+    return pa.StructArray.from_arrays([*columns, ours], fields=list(type_), mask=pa.array(~replaces))

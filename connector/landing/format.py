@@ -46,6 +46,16 @@ CDC_FIELDS: tuple[tuple[str, str], ...] = (
 )
 """Fields of `_cdc` in order, with their Spark SQL types."""
 
+BEFORE = "_before"
+"""The struct column, only where it is asked for, with a row's columns as they were before an event.
+
+Null in events that replace no row: inserts, truncates, dumps. In the others it is a struct that never passes
+off as null what was not captured: its own field `_cdc` names such columns (`BEFORE_FIELDS`).
+"""
+
+BEFORE_FIELDS: tuple[tuple[str, str], ...] = (("missing", "array<string>"), ("raw", "map<string,string>"))
+"""Fields of `_before._cdc`: columns that the log did not carry (null: it carried all); texts as in `_cdc`."""
+
 INSERT, UPDATE, DELETE, TRUNCATE, DUMP = "insert", "update", "delete", "truncate", "dump"
 
 LEASE = "lease.json"
@@ -141,15 +151,16 @@ def request_path(request_id: str) -> str:
     return f"{REQUESTS}/{encode(request_id)}.json"
 
 
-def misnamed(columns: Iterable[str]) -> str | None:
+def misnamed(columns: Iterable[str], *, before_images: bool = False) -> str | None:
     """Return why columns of these names can't land in one table, or None.
 
-    Delta and Spark ignore case (`fold`), and `_cdc` is taken.
+    Delta and Spark ignore case (`fold`), and `_cdc` is taken; with before-images, `_before` too.
     """
     seen: dict[str, str] = {}
+    taken = (CDC, BEFORE) if before_images else (CDC,)
     for name in columns:
-        if fold(name) == CDC:
-            return f"its column {name} has the name of our own column {CDC}"
+        if (ours := fold(name)) in taken:
+            return f"its column {name} has the name of our own column {ours}"
         other = seen.setdefault(fold(name), name)
         if other != name:
             return f"its columns {other} and {name} differ only by case"

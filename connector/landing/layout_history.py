@@ -24,6 +24,7 @@ class LayoutVersion:
     """One layout of a table: since which manifest, and what differs from the previous layout.
 
     `changed` pairs a column's old definition with its new one. In the first version all columns are `added`.
+    `images_changed`: since then before-images land, or no longer.
     """
 
     schema: TableSchema
@@ -34,6 +35,7 @@ class LayoutVersion:
     dropped: list[Column] = field(default_factory=list)
     changed: list[tuple[Column, Column]] = field(default_factory=list)
     key_before: tuple[str, ...] | None = None
+    images_changed: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -94,4 +96,5 @@ def _version(schema: TableSchema, manifest: Manifest, former: TableSchema | None
         dropped=[c for name, c in known.items() if name not in now],
         changed=[(known[n], c) for n, c in now.items() if n in known and known[n] != c],
         key_before=former.key if former else None,
+        images_changed=former is not None and former.before_images != schema.before_images,
     )

@@ -10,7 +10,10 @@ process has that id, or the one that has it started at another time.
 
 A standby watches a lease for as long as it is renewed. What it takes over by time alone may belong to a
 process that is only paused: `expired`. Before such a tenure does anything else, it must close the fence, by a
-manifest of its own, so that the paused process can't commit when it wakes up (`ManifestHistory.close_fence`).
+manifest of its own, so that the paused process can't commit when it wakes up (`ManifestHistory.load`).
+
+A term is greater than those of all earlier holders and of all manifests there are, even if lease.json was
+removed: a manifest of a greater term than one's own is by somebody who has taken over since.
 """
 
 from __future__ import annotations
@@ -29,14 +32,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from connector.errors import DeltatideError, FencedError, FormatError, TransientError
 from connector.landing.format import LEASE
+from connector.landing.manifest_store import newest_manifest
 from connector.store.protocol import Store
 
 STANDBY_POLL_SECONDS = 0.5
-"""How often a standby looks at the lease at least: a handover takes about so long."""
+"""The longest a standby waits between looks at the lease: a handover takes about this long."""
 
 
 class Holder(BaseModel):
-    """The content of lease.json. `term` counts the holders; `until` is by the holder's clock, for people.
+    """The content of lease.json. `term` grows with each holder; `until` is by the holder's clock, for people.
 
     `renewals` makes each renewal a different object, even if the clock stands still. `unfenced`: an earlier
     holder may still live, and no manifest of this term is committed yet.
@@ -71,12 +75,16 @@ def read_lease(store: Store) -> Holder | None:
 
 
 class Lease:
-    """An acquired lease, used by one thread. `term` is greater than that of any earlier holder."""
+    """An acquired lease. `term` is greater than that of any earlier holder or manifest.
+
+    One thread renews it. Another may release it meanwhile, after which no renewal takes it back.
+    """
 
     def __init__(self, store: Store, state: Holder, version: str) -> None:
         self._store = store
         self._state = state
         self._version = version
+        self._ended = False
 
     @property
     def term(self) -> int:
@@ -118,7 +126,7 @@ class Lease:
 
         A free lease, a released one, and one whose process on this host is dead are taken at once. Another
         host's lease is watched, and `on_wait` is called once. `FencedError` if the holder lives; a `standby`
-        goes on watching, also if another one was faster. After a `TransientError` it can be called again with
+        keeps watching, also if another one was faster. After a `TransientError` it can be called again with
         the same `holder`, a unique id.
         """
         holder = holder or uuid.uuid4().hex
@@ -131,7 +139,9 @@ class Lease:
                 found = watch(store, found, on_wait, sleep, clock)
             former = found[0] if found else None
             unfenced = former is not None and (former.unfenced or not _is_free(former))
-            state = _new_holder(former, seconds, holder, unfenced)
+            landed = newest_manifest(store)
+            term = max(former.term if former else 0, landed.term if landed else 0) + 1
+            state = _new_holder(former, term, seconds, holder, unfenced)
             version = _write_lease(store, state, found[1] if found else None)
             try:
                 version = version or _own_version(store, state)
@@ -155,6 +165,7 @@ class Lease:
 
     def release(self, *, fenced: bool = False) -> None:
         """Let the next agent take it at once. Never raises: an unreleased lease expires."""
+        self._ended = True
         unfenced = self._state.unfenced and not fenced
         with suppress(DeltatideError):
             self._replace(
@@ -170,6 +181,8 @@ class Lease:
 
     def _replace(self, state: Holder) -> None:
         version = _write_lease(self._store, state, self._version)
+        if version is None and self._ended and not state.released:
+            return  # a renewal that the release overtook
         if version is None:  # the lease is lost, or the response to an earlier renewal was
             version = _write_lease(self._store, state, _own_version(self._store, state))
         self._state, self._version = state, version or _own_version(self._store, state)
@@ -248,7 +261,7 @@ def _is_free(state: Holder) -> bool:
 
 
 def _is_dead(state: Holder) -> bool:
-    """Return whether its process is known to be gone: a process that can't be examined may be it."""
+    """Return whether its process is known to be gone: a process that can't be examined may be gone."""
     if not _is_here(state):
         return False
     if _process_fields(state.pid) is None:
@@ -277,10 +290,10 @@ def _described(state: Holder) -> str:
     return f"process {state.pid} on {state.host}"
 
 
-def _new_holder(former: Holder | None, seconds: float, holder: str, unfenced: bool) -> Holder:
+def _new_holder(former: Holder | None, term: int, seconds: float, holder: str, unfenced: bool) -> Holder:
     return Holder(
         holder=holder,
-        term=former.term + 1 if former else 1,
+        term=term,
         host=socket.gethostname(),
         pid=os.getpid(),
         machine=_machine(),

@@ -158,7 +158,7 @@ class DumpControl(_Part):
     taken: list[TakenRequest] = Field(default_factory=list)
 
 
-DumpKind = Literal["full", "where", "keys", "verify", "verify_rows"]
+DumpKind = Literal["full", "where", "keys", "verify", "verify_rows", "checksums"]
 
 
 class DumpState(_Part):
@@ -200,6 +200,7 @@ class DumpState(_Part):
     rows: int = 0
     chunks: int = 0
     rows_estimate: int | None = None
+    bits: int | None = None
     floor: int | None = None
     xid_barrier: int | None = None
     request: str | None = None
@@ -217,7 +218,7 @@ class DumpState(_Part):
     @property
     def verifies(self) -> bool:
         """Return whether its rows are compared with the lake instead of merged into it."""
-        return self.kind in ("verify", "verify_rows")
+        return self.kind in ("verify", "verify_rows", "checksums")
 
     @property
     def within_epoch(self) -> bool:
@@ -272,10 +273,7 @@ def _shortened(text: str | None) -> str | None:
 
 
 class DumpNeed(_Part):
-    """What a table needs a full dump for: one of a greater number than `outdated`.
-
-    It has to see all commits before `floor`, and of transactions below `xid_barrier`, as in `DumpState`.
-    """
+    """A table needs a full dump of a number greater than `outdated`; the rest is as in `DumpState`."""
 
     outdated: int
     floor: int | None = None
@@ -285,15 +283,17 @@ class DumpNeed(_Part):
 class TableState(_Part):
     """What the agent knows of one table. A quarantined table lands nothing until a full dump of it.
 
-    `schema_id` is absent while the table has never had a layout that can be captured.
-    `fingerprint` is what the catalog watcher last saw of everything that the log does not show
-    (`connector.capture.catalog_watcher`). `dumped` becomes true with the manifest that commits the last chunk
-    of its first full dump, and is false while there is a `need`. `full_dump` is the last one completed, by
-    position, however long ago: a chunk from before it may still be committed. `dropped` are columns that it
-    once had, in lower case; the lake still holds their old values.
+    `schema_id` is absent while the table has never had a layout that can be captured. `reason` and `hint`
+    say why it is quarantined, or while it is captured, that its before-images lack something. `fingerprint`
+    is what the catalog watcher last saw of all that the log does not show. `dumped` becomes true with the
+    manifest that commits the last chunk of its first full dump, and is false while there is a `need`.
+    `full_dump` is the last one completed, by position, however long ago: a chunk from before it may still be
+    committed. `dropped` are columns that it once had, in lower case; the lake still holds their old values.
+    `gaps` (epoch, floor): log from before that did not land, or did not show all changes, and no full dump
+    from after that had ended by the manifest before.
     `schema_since` is the number of the manifest that adopted this layout: the manifest before it names the
     previous layout (`connector.landing.layout_history`).
-    Never changed, but replaced, so that one that a manifest holds tells whether the table's state is as then.
+    Replaced, never changed, so one that a manifest holds shows whether the table's state is still that.
     """
 
     schema_id: str | None = None
@@ -308,6 +308,7 @@ class TableState(_Part):
     full_dump: FullDump | None = None
     fingerprint: str | None = None
     dropped: list[str] = Field(default_factory=list)
+    gaps: list[tuple[int, int]] = Field(default_factory=list)
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -426,7 +427,7 @@ class Manifest(ManifestHeader):
         return self._dumps_by_table.get(table, ())
 
     def brings_all_rows(self, table: TableName) -> bool:
-        """Return whether a full dump brings all rows soon: the first one, which others wait for, goes on."""
+        """Return whether a full dump will soon bring all rows: the first, which others await, is running."""
         full = [dump for dump in self.dumps_of(table) if dump.kind == "full" and dump.active]
         return bool(full) and not full[0].paused
 

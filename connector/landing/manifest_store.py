@@ -146,8 +146,3 @@ def read_compacted(store: Store, last: int) -> CompactedBlock | None:
         return None
     data = store.read(path)
     return None if data is None else parse_compacted(data, f"{store.url}/{path}")
-
-
-def commit_manifest(store: Store, manifest: Manifest) -> None:
-    """Commit one manifest with all of its state (`ManifestWriter.commit`)."""
-    ManifestWriter(store).commit(manifest)

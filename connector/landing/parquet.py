@@ -1,4 +1,4 @@
-"""Landing files: Parquet as the landing zone specifies it, written row group by row group.
+"""Landing files: Parquet as the landing zone specifies it, written and read row group by row group.
 
 Flow: batch -> `FileWriter` -> a file in the store's scratch folder -> the store -> a manifest names it.
 
@@ -12,6 +12,7 @@ microseconds, decimals as Spark writes them, lists with the standard's element n
 
 from __future__ import annotations
 
+import io
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -160,6 +161,34 @@ class SchemaWriter:
             if self._last.get(schema.table) != schema.id:
                 self._store.put(schema_path(schema.table, schema.id), schema.to_json())
                 self._last[schema.table] = schema.id
+
+
+class DamagedFileError(Exception):
+    """A file is missing, or not as its manifest says."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def batches_of(schema: TableSchema, file: LandedFile, data: bytes | None) -> Iterator[EventBatch]:
+    """Decode a landing file by row groups, with all that its manifest says about it.
+
+    `DamagedFileError` if it is not as it was written, at the latest after the last batch.
+    """
+    rows, layout = 0, arrow_schema(schema)
+    if data is None or len(data) != file.bytes:
+        raise DamagedFileError(file.path)
+    try:
+        parquet = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        for number in range(parquet.num_row_groups):
+            table = parquet.read_row_group(number).cast(layout)
+            rows += table.num_rows
+            yield EventBatch(schema, table, file.first, file.last, file.partial, file.truncates)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DamagedFileError(file.path) from error
+    if rows != file.rows:
+        raise DamagedFileError(file.path)
 
 
 def _file_name(first: Position) -> str:

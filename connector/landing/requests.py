@@ -27,11 +27,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from connector.errors import OperatorError, RequestError
 from connector.landing.format import REQUESTS, encode, request_path
-from connector.landing.manifest import DumpKind, DumpSettings
+from connector.landing.manifest import DumpKind, DumpSettings, TableState
 from connector.schema import TableName
 from connector.store.protocol import Store
 
 REJECTED = "rejected"
+
+MOST_RANGES = 1000
+"""Limit of ranges per request: each is a chunk, and manifests list those that have yet to be read."""
 
 MOST_BYTES = 8 << 20
 """Limit of one request: some 400,000 keys. A merge asks for 2,000 at a time."""
@@ -51,6 +54,9 @@ def _sql_text(text: str) -> str:
 
 _Text = Annotated[str, AfterValidator(_sql_text)]
 
+KeyEnds: TypeAlias = tuple[int | None, int | None]
+"""After which value of a key's first column (exclusive), and up to which one (inclusive); None: the end."""
+
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -69,32 +75,47 @@ class DumpRequest(_Request):
     """A request to dump tables again: all (`tables` None), some, or rows of one.
 
     `where` is a predicate in the source's dialect; `keys` are key values as the source's text, in the order
-    of the key's columns. Both are for one table, and exclude each other. `verify`: the rows are compared with
-    the lake instead of merged.
+    of the key's columns; `ranges` are of values of its first column, each after the first (exclusive) up to
+    the second (inclusive), null for the end. All three are for one table, and exclude each other. `verify`:
+    the rows are compared with the lake instead of merged; only then there are `ranges`, or instead of rows
+    their `checksums`.
     """
 
     kind: Literal["dump"] = "dump"
     tables: list[TableName] | None = Field(default=None, min_length=1)
     where: _Text | None = Field(default=None, min_length=1, max_length=10_000)
     keys: list[Annotated[list[_Text], Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    ranges: list[KeyEnds] | None = Field(default=None, min_length=1, max_length=MOST_RANGES)
     reason: Literal["request", "repair", "missing"] = "request"
     verify: bool = False
+    checksums: bool = False
 
     @property
     def dump_kind(self) -> DumpKind:
         """Return the kind of the dumps that it asks for."""
+        if self.checksums:
+            return "checksums"
         if self.verify:
-            return "verify" if self.where is None and self.keys is None else "verify_rows"
+            return "verify_rows" if self._rows_named else "verify"
         return "keys" if self.keys else "where" if self.where else "full"
+
+    @property
+    def _rows_named(self) -> int:
+        """Count the ways in which it names rows."""
+        return sum(named is not None for named in (self.where, self.keys, self.ranges))
 
     @model_validator(mode="after")
     def _one_table_for_rows(self) -> DumpRequest:
-        if self.where is not None and self.keys is not None:
-            raise ValueError("where and keys can't be combined")
-        if (self.where is not None or self.keys is not None) and len(self.tables or ()) != 1:
-            raise ValueError("where and keys need exactly one table")
+        if self._rows_named > 1:
+            raise ValueError("where, keys and ranges can't be combined")
+        if self._rows_named and len(self.tables or ()) != 1:
+            raise ValueError("where, keys and ranges need exactly one table")
         if self.verify and self.reason != "request":
             raise ValueError("verify repairs nothing; leave out reason")
+        if not self.verify and (self.checksums or self.ranges is not None):
+            raise ValueError("checksums and ranges are only for verify")
+        if self.checksums and self._rows_named:
+            raise ValueError("checksums are of whole tables")
         return self
 
 
@@ -312,3 +333,13 @@ def _problem(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     return f"{where}: {message}" if where else message
+
+
+def why_not_dumped(name: TableName, state: TableState) -> str | None:
+    """Return why a table is never dumped: only its changes are captured. A quarantined one is released so."""
+    if state.key or state.schema_id is None or state.state == "quarantined":
+        return None
+    return (
+        f"{name} can't be dumped: only its changes are captured;"
+        f" add 'current' to shapes in {name.section}, which needs a key"
+    )

@@ -16,12 +16,12 @@ it takes the originals. The new files are durable before the record, and the ori
 it: so a reader that was too early for the record has that day to finish. Before originals go, it is recorded
 that they may be gone; reading up to a manifest within the block is then an error that says so.
 
-**Why events may come with a later manifest.** A reader that goes on from within the block finds events in the
-new files that it has applied already, besides those it lacks. It leaves them out, by the last event that the
-block had landed by then (`merge.plan`): applied again without the chunks that have overruled them since, they
-would win. None of the new files' events is from after its end, since it reads up to the end of the block at
-least. Only files that begin after the manifest before the block are joined, so a reader that reads older log
-again reads back to that manifest at most. Retention keeps that one: it removes manifests by whole blocks
+**Why events may come with a later manifest.** A reader that continues from within the block finds events in
+the new files that it has applied already, besides those it lacks. It leaves them out, by the last event that
+the block had landed by then (`merge.plan`): applied again without the chunks that have overruled them since,
+they would win. None of the new files' events is from after its end, since it reads up to the end of the block
+at least. Only files that begin after the manifest before the block are joined, so a reader that reads older
+log again reads back to that manifest at most. Retention keeps that one: it removes manifests by whole blocks
 (`connector.maintenance.retention`).
 
 **Order.** New files, record; a day later: how far originals may be gone, their removal, how far they are
@@ -35,21 +35,14 @@ that needs it stops at it, as before.
 
 from __future__ import annotations
 
-import io
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TypeVar
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from connector import failpoint
-from connector.landing.event_batch import EventBatch, arrow_schema
 from connector.landing.format import COMPACTION, block_of, compacted_path, schema_path
 from connector.landing.manifest import CompactedBlock, CompactedTable, LandedFile
 from connector.landing.manifest_object import CompactionProgress, StoredManifest
@@ -59,13 +52,14 @@ from connector.landing.manifest_store import (
     read_compaction_progress,
     read_retained,
 )
-from connector.landing.parquet import FileWriter
+from connector.landing.parquet import DamagedFileError, FileWriter, batches_of
 from connector.maintenance.records import update
 from connector.schema import TableSchema
 from connector.store.protocol import Store
+from connector.store.read_ahead import read_ahead
 
 AGE = timedelta(hours=1)
-"""Merges that keep up have read a block by then, and need it no more."""
+"""Merges that keep up have read a block by then, and no longer need it."""
 
 GRACE = timedelta(days=1)
 """How long originals stay: longer than any merge, query, or cache of manifests lives."""
@@ -76,9 +70,6 @@ SMALL_BYTES = 4 << 20
 TARGET_BYTES = 128 << 20
 FEW_FILES = 8
 """So many files, or fewer, are not worth writing again."""
-
-READERS = 8
-"""Objects read at once: from S3, each takes longer to answer than to read."""
 
 
 @dataclass
@@ -208,7 +199,7 @@ class _Run:
     def _groups(self, first: int, last: int) -> list[list[LandedFile]] | None:
         """Return which files of a block to join; None if a manifest is gone: retention is removing them."""
         before = self.reader.stored(first - 1) if first > 1 else None
-        manifests = list(_ahead(self.reader.stored, range(first, last + 1)))
+        manifests = list(read_ahead(self.reader.stored, range(first, last + 1)))
         there = [m for m in manifests if m is not None and not m.removed]
         if len(there) < len(manifests) or (first > 1 and (before is None or before.removed)):
             return None
@@ -237,7 +228,7 @@ def groups(manifests: Sequence[StoredManifest], before: tuple[int, int]) -> list
     """Return which files of some manifests to join, in the order of their positions.
 
     `before`: epoch and position of the manifest before. Files of a group are of one table and layout, and
-    tell the same of their events, so that a plan that reads the new one does nothing that it would not do.
+    say the same about their events, so that a plan that reads the new one does nothing that it would not do.
     """
     found: dict[tuple[object, ...], list[LandedFile]] = {}
     for file in (file for manifest in manifests for file in manifest.files):
@@ -260,14 +251,6 @@ def _parts(files: Sequence[LandedFile]) -> Iterator[list[LandedFile]]:
     yield part
 
 
-class DamagedFileError(Exception):
-    """A file is missing, or not as its manifest says."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-
 def join(store: Store, files: Sequence[LandedFile]) -> LandedFile:
     """Write files of one table and layout as one, durable on return; holds some files and a row group.
 
@@ -279,39 +262,11 @@ def join(store: Store, files: Sequence[LandedFile]) -> LandedFile:
         raise DamagedFileError(schema_path(table, id_))
     schema = TableSchema.from_json(layout)
     with FileWriter(store, schema, files[0].first) as writer:
-        contents = _ahead(store.read, [file.path for file in files])
+        contents = read_ahead(store.read, [file.path for file in files])
         for file, data in zip(files, contents, strict=True):
-            for batch in _batches(schema, file, data):
+            for batch in batches_of(schema, file, data):
                 writer.append_batch(batch)
         new = writer.close()
     if new is None:
         raise DamagedFileError(files[0].path)
     return new
-
-
-Item = TypeVar("Item")
-Found = TypeVar("Found")
-
-
-def _ahead(read: Callable[[Item], Found], items: Sequence[Item]) -> Iterator[Found]:
-    """Read items in order, the next ones at the same time."""
-    with ThreadPoolExecutor(READERS, "compaction") as threads:
-        for first in range(0, len(items), READERS):
-            yield from threads.map(read, items[first : first + READERS])
-
-
-def _batches(schema: TableSchema, file: LandedFile, data: bytes | None) -> Iterator[EventBatch]:
-    """Decode a landing file by row groups, with all that its manifest tells of it."""
-    rows, layout = 0, arrow_schema(schema)
-    if data is None or len(data) != file.bytes:
-        raise DamagedFileError(file.path)
-    try:
-        parquet = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
-        for number in range(parquet.num_row_groups):
-            table = parquet.read_row_group(number).cast(layout)
-            rows += table.num_rows
-            yield EventBatch(schema, table, file.first, file.last, file.partial, file.truncates)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DamagedFileError(file.path) from error
-    if rows != file.rows:
-        raise DamagedFileError(file.path)

@@ -1,4 +1,4 @@
-"""Objects that record how far care for a landing zone is, though several runs may write them at once."""
+"""Updates the objects that record maintenance progress; safe when several runs write at once."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 What is needed of a landing zone, all manifests from one number on:
 
-- what each consumer has yet to merge (`connector.landing.consumers`), and what those merges read again;
+- what each consumer has yet to merge or to read (`connector.landing.consumers`), and what those merges read
+  again;
 - what the dumps that are running will make a merge read again;
 - what is younger than the retention time.
 
@@ -217,7 +218,8 @@ def horizon(
         if consumer in forgotten:
             continue
         first = read_again_after(history, min(consumer.manifest, newest))
-        needs.append(Need(f"lake {consumer.lake}", first, consumer))
+        who = consumer.title if consumer.kind == "stream" else f"lake {consumer.lake}"
+        needs.append(Need(who, first, consumer))
     needs.sort(key=lambda need: need.first)
     return Horizon(history.oldest, max(history.oldest, whole_blocks(needs[0].first)), newest, needs)
 

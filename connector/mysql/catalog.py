@@ -293,7 +293,9 @@ def layouts_of(
             continue
         try:
             layout = layout_of(connection, facts.table, settings)
-            if layout is not None and (problem := _misfit(connection, facts, silent=silent)):
+            if layout is not None and (
+                problem := _misfit(connection, facts, silent=silent) or unidentified(connection, layout)
+            ):
                 layout = ResolvedLayout(facts.table, None, None, problem)
         except pymysql.Error as error:
             if busy is None or code_of(error) not in LOCKED:
@@ -318,6 +320,45 @@ def _misfit(connection: Connection[Any], facts: TableFacts, *, silent: bool) -> 
         hint = f"ALTER TABLE {formatted} DROP FOREIGN KEY {quote(names[0])}, then add it again with RESTRICT"
         return TableError(table, cascading(names), hint=hint)
     return None
+
+
+def unidentified(connection: Connection[Any], layout: ResolvedLayout) -> TableError | None:
+    """Return why a table's configured key does not identify its rows; None if it does, or is the primary key.
+
+    It needs a unique index of its own: the log names rows by their key alone, so the delete of one of two
+    rows with the same key is the delete of both. MariaDB adds the end of a row's version to such an index.
+    """
+    if layout.schema is None or layout.table_map is None:
+        return None
+    if layout.schema.key in ((), layout.table_map.key):
+        return None
+    table, key = layout.table, layout.schema.key
+    indexes = _unique_indexes(connection, table)
+    fitting = [nullable for columns, nullable in indexes if columns - {layout.table_map.row_end} == {*key}]
+    if not all(fitting) or not is_there(connection, table):
+        return None
+    listed = ", ".join(map(quote, key))
+    if fitting:
+        reason = f"a column of its configured key ({', '.join(key)}) may be null"
+        return TableError(
+            table, reason, hint=f"ALTER TABLE {qualified(table)} MODIFY each of {listed} with NOT NULL"
+        )
+    reason = f"its configured key ({', '.join(key)}) has no unique index"
+    return TableError(table, reason, hint=f"ALTER TABLE {qualified(table)} ADD UNIQUE ({listed})")
+
+
+def _unique_indexes(connection: Connection[Any], table: TableName) -> list[tuple[set[str | None], bool]]:
+    """Return the columns of each unique index (None for an expression), and whether one may be null."""
+    found = _opened(
+        connection,
+        "SELECT index_name, column_name, nullable FROM information_schema.statistics"
+        f" WHERE {_table_condition(table)} AND non_unique = 0",
+    )
+    indexes: dict[str, tuple[set[str | None], bool]] = {}
+    for name, column, nullable in found:
+        columns, some = indexes.get(name, (set(), False))
+        indexes[name] = columns | {column}, some or nullable == "YES"
+    return list(indexes.values())
 
 
 TRANSACTIONAL = ("InnoDB", "ROCKSDB")

@@ -1,13 +1,18 @@
 """Connections to MySQL and MariaDB, and their errors turned into ours. Passwords never appear in a message.
 
-Invariant: every session reads in UTC and with the same `sql_mode`, since log and dump land through one codec.
-It writes every string literal as hexadecimal digits (`literal`), so no sql_mode or character set matters.
+Invariants:
+
+- Every session reads in UTC and with the same `sql_mode`, since log and dump land through one codec.
+  It writes every string literal as hexadecimal digits (`literal`), so no sql_mode or character set matters.
+- A session is encrypted and the server's certificate checked as the url asks (`ssl_mode`, with the meaning it
+  has for MySQL's own programs), or there is no session: nothing falls back to less.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -54,8 +59,11 @@ _SESSION_WHERE_KNOWN = {
 }
 """The same for variables that not all servers and releases have."""
 
-_TLS = frozenset(("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity"))
+_TLS = frozenset(("ssl_ca", "ssl_cert", "ssl_key", "ssl_mode", "ssl_verify_cert", "ssl_verify_identity"))
 _PARAMETERS = _TLS | {"unix_socket"}
+
+_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
+"""Values of `ssl_mode`, from the laxest to the strictest."""
 
 _LOST = frozenset((0, 2000, 2002, 2003, 2006, 2013, 2014, 2055))
 _TRANSIENT = _LOST | {1040, 1053, 1077, 1078, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317}
@@ -73,6 +81,7 @@ _REFUSALS = {
     1142: "run `deltatide check`, which names the missing rights",
     1227: "run `deltatide check`, which names the missing rights",
     1698: "give the user a password: ALTER USER ... IDENTIFIED BY ...",
+    2026: "configure ssl_cert and ssl_key at the server, or ask for less by ssl_mode in source.url",
     3118: "ALTER USER ... ACCOUNT UNLOCK",
 }
 
@@ -93,15 +102,58 @@ def parse_url(url: str) -> dict[str, Any]:
         "password": unquote(parts.password or ""),
         "database": unquote(parts.path.strip("/")) or None,
     }
-    for name, value in parse_qsl(parts.query):
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name, value in given.items():
         if name not in _PARAMETERS:
             known = ", ".join(sorted(_PARAMETERS))
             raise ConfigurationError(f"source.url has an unknown parameter {name}", hint=f"known are {known}")
-        found[name] = value not in ("0", "false") if name.startswith("ssl_verify") else value
-    return found
+        if not value:
+            hint = "give it a value, or leave it out; a variable in the url may be empty"
+            raise ConfigurationError(f"source.url: parameter {name} is empty", hint=hint)
+    return {**found, **{n: v for n, v in given.items() if n not in _TLS}, **_encryption(given)}
 
 
 _URL_HINT = "write mysql://user:password@host:3306/database"
+
+
+def _encryption(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the driver's parameters for the strictest mode that a url asks for.
+
+    `ssl_ca` asks for `verify_ca`, `ssl_cert` for `required`; the other ways to ask are the driver's names.
+    `ConfigurationError` for an unknown mode, or a file that can't be used.
+    """
+    asked = {given.get("ssl_mode", "preferred").lower()}
+    if unknown := asked.difference(_MODES):
+        raise ConfigurationError(
+            f"source.url has an unknown ssl_mode {unknown.pop()!r}", hint=f"known are {', '.join(_MODES)}"
+        )
+    implied = {"ssl_ca": "verify_ca", "ssl_cert": "required"}
+    implied |= {"ssl_verify_cert": "verify_ca", "ssl_verify_identity": "verify_identity"}
+    asked |= {mode for name, mode in implied.items() if given.get(name, "false") not in ("0", "false")}
+    mode = max(asked, key=_MODES.index)
+    if mode == "preferred":
+        return {}
+    return {"ssl_disabled": True} if mode == "disabled" else {"ssl": _tls_context(given, mode)}
+
+
+def _tls_context(given: Mapping[str, str], mode: str) -> ssl.SSLContext:
+    files = [f"{name} {given[name]}" for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in given]
+    try:
+        context = ssl.create_default_context(cafile=given.get("ssl_ca"))
+        if "ssl_cert" in given:
+            context.load_cert_chain(given["ssl_cert"], given.get("ssl_key"), password="")  # asks no terminal
+    except OSError as error:
+        reason = (
+            "not what it should be" if isinstance(error, ssl.SSLError) else (error.strerror or "").lower()
+        )
+        raise ConfigurationError(
+            f"source.url: {', '.join(files)}: {reason}",
+            hint="name files in PEM format that the agent may read",
+        ) from None
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # certificates that servers make lack what it asks for
+    context.check_hostname = mode == "verify_identity"
+    context.verify_mode = ssl.CERT_NONE if mode == "required" else ssl.CERT_REQUIRED
+    return context
 
 
 def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any]:
@@ -112,7 +164,7 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection[Any
     parameters = parse_url(url)
     try:
         connection = pymysql.connect(
-            **parameters,
+            **{**parameters, "password": parameters["password"].encode()},  # a str is sent as Latin-1
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
@@ -178,6 +230,9 @@ def refused(error: Exception, parameters: dict[str, Any]) -> DeltatideError:
     if len(password) > 2:
         text = text.replace(password, "***")
     where = f"{parameters['host']}:{parameters['port']} as {parameters['user'] or 'default user'}"
+    cause = getattr(error, "original_exception", None)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return _untrusted(where, cause)
     if code in (2002, 2003):
         return TransientError(
             f"can't reach the server at {where}: {text}",
@@ -188,6 +243,18 @@ def refused(error: Exception, parameters: dict[str, Any]) -> DeltatideError:
     if is_transient(code):
         return TransientError(f"the server at {where}: {text}")
     return PreconditionError(f"the server at {where}: {text}", hint="check source.url")
+
+
+def _untrusted(where: str, error: ssl.SSLCertVerificationError) -> DeltatideError:
+    """Return the error for a server whose certificate does not pass: no retry makes it pass."""
+    reason = error.verify_message.rstrip(".")
+    named = "mismatch" in reason  # of the host's name or address
+    return PreconditionError(
+        f"the server at {where}: its certificate is refused: {reason[:1].lower()}{reason[1:]}",
+        hint="write the host in source.url as the server's certificate names it"
+        if named
+        else "set ssl_ca in source.url to the certificate of the authority that signed the server's",
+    )
 
 
 @contextmanager

@@ -27,6 +27,8 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import Connection
 
+from connector.checksums.chunk import ChecksumChunk, whole_span
+from connector.checksums.mysql_sql import bucket_columns
 from connector.codec.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import (
@@ -125,7 +127,7 @@ class MysqlTables:
         """Return the key of the row `rows` rows after `after` in key order; None if fewer are left."""
         with self._errors(table, where), self._reading(table, where):
             columns = self._key_columns(table, key, self._table_map(table))
-            conditions = _conditions(columns, KeyRange(after, None), where)
+            conditions = keys.conditions(columns, KeyRange(after, None), where)
             texts = ", ".join(column.text for column in columns)
             order = ", ".join(f"t.{quote(c)}" for c in key)
             found = row(
@@ -140,6 +142,13 @@ class MysqlTables:
         with self._errors(table, None):
             return estimate_rows(self._connection, table)
 
+    def key_span(self, table: TableName, key: Sequence[str]) -> tuple[int, int]:
+        """Return the least and greatest value of the key's first column; (0, 0) if the table is empty."""
+        first = quote(key[0])
+        with self._errors(table, None):
+            found = row(self._connection, f"SELECT MIN({first}), MAX({first}) FROM {qualified(table)}") or ()
+        return whole_span(table, key[0], found)
+
     @contextmanager
     def open_chunk(
         self, table: TableName, key_range: KeyRange, where: str | None = None
@@ -148,8 +157,17 @@ class MysqlTables:
         with self._snapshot(table, where) as (schema, layout, low, high):
             self._check(table, where)
             columns = self._key_columns(table, schema.key, layout)
-            statement = self._select(layout, _conditions(columns, key_range, where))
+            statement = self._select(layout, keys.conditions(columns, key_range, where))
             yield MysqlChunk(schema, low, high, lambda: self._rows(layout, statement, where))
+
+    @contextmanager
+    def open_checksums(self, table: TableName, key_range: KeyRange, bits: int) -> Iterator[ChecksumChunk]:
+        """Open a snapshot and the checksums of a key range's rows in it."""
+        with self._snapshot(table, None) as (schema, layout, low, high):
+            buckets = bucket_columns(schema, layout, bits)
+            where = keys.conditions(self._key_columns(table, schema.key, layout), key_range, None)
+            query = f"SELECT {buckets} FROM {qualified(table)} t{where} GROUP BY 1"
+            yield ChecksumChunk(schema, low, high, lambda: rows(self._connection, query))
 
     @contextmanager
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> Iterator[MysqlChunk]:
@@ -193,7 +211,7 @@ class MysqlTables:
             if progress is None:
                 raise TransientError(f"{table}: the log is not being read yet")
             if {self._server.uuid, self._guarding.uuid} != {progress.server}:
-                raise TransientError(f"{table}: source.url leads to another server than the log's")
+                raise TransientError(f"{table}: source.url points to another server than the log's")
             try:
                 low, high = self._open_snapshot(table, progress)
                 layout = layout_of(self._connection, table, self._tables())
@@ -380,23 +398,6 @@ class MysqlTables:
             yield
         except (pymysql.Error, OSError) as error:
             raise _failure(table, where, error) from error
-
-
-def _conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | None) -> str:
-    conditions = []
-    for bound in (key_range.after, key_range.upto):
-        if bound is not None and len(bound) != len(columns):
-            raise RequestError(f"{list(bound)!r} is not a key of {len(columns)} columns")
-    try:
-        if key_range.after is not None:
-            conditions.append(f"({keys.after(columns, key_range.after)})")
-        if key_range.upto is not None:
-            conditions.append(f"({keys.upto(columns, key_range.upto)})")
-    except ValueError as error:
-        raise RequestError(str(error)) from error
-    if where:
-        conditions.append(f"({where}\n)")  # a trailing comment must not swallow the parenthesis
-    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
 def _equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:

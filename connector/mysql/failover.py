@@ -11,6 +11,7 @@ Only another server's ids prove anything. The same server gives the same ids to 
 reset, or restored from a copy: there, a purged file is a gap even if nothing of it was missing. If that
 server's replica takes over, its ids are the same ones again. So the last commit that was read must not have
 a later timestamp there (`why_unproven`): a replica logs the time of the original commit, or one before it.
+MariaDB logs whole seconds, so a server that was restored and got as far again within one looks the same.
 And it must be in that server's log: a replica that wrote no log for a while has the ids, but not the changes.
 """
 
@@ -25,15 +26,15 @@ from pymysql.connections import Connection
 
 from connector.errors import TransientError
 from connector.landing.manifest import LastCommit, Manifest
-from connector.mysql import continuity
+from connector.mysql import log_identity
 from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import literal, query, row, rows
-from connector.mysql.continuity import to_datetime
 from connector.mysql.gtid import Gtid, Gtids, MariadbGtids, MysqlGtids
 from connector.mysql.log.events import Begin
 from connector.mysql.log.packet import FILE_START
 from connector.mysql.log.scan import begins, transactions
 from connector.mysql.log.stream import BinlogStream
+from connector.mysql.log_identity import to_datetime
 from connector.mysql.server import LogFile, Server, end_of_log, position_of
 from connector.schema import TableName
 from connector.source import ResumePoint
@@ -55,7 +56,7 @@ def continuation(
 
     The file to begin with, preceded only by transactions that have landed, and the point at its start.
     `missing_gtids` returns what the server has not executed of a set, empty if nothing; `open_file` opens its
-    log from a file on; `captured` tells which tables are to land.
+    log from a file on; `captured` returns whether a table is to land.
     """
     gtids, needed = known.gtids, known.gtids_needed
     if gtids is None or not has_gtids(connection, server):
@@ -168,7 +169,7 @@ def why_unproven(
     It is another one, or the server has not logged it. None also if the server never executed it (a write of
     ours), has purged it, or if `last` has no id. Reads the log from the start of one file up to it.
     """
-    if last is None or not continuity.is_named(last) or missing(connection, server, last.txid):
+    if last is None or not log_identity.is_named(last) or missing(connection, server, last.txid):
         return None
     for number in sorted(files, reverse=True):
         if _is_before_file(server, last.txid, _gtids_before(connection, files[number].name)):

@@ -8,11 +8,11 @@ domain, and proves nothing: a server may have executed more before it, or less. 
 calls its binlog state, ``0-2-90,0-1-100,7-3-20``: the last transaction of each server in each domain. Only
 the numbers that one server gives in one domain are compared: those grow.
 
-A domain that is deleted (DELETE_DOMAIN_ID) counts anew, and replicas learn nothing of it: their logs still
-have what it had. So what landed of it is kept apart, as retired, behind a semicolon: ``0-1-100;7-3-20``. It
-counts only where another server's log is compared. There, a number of a retired writer may be that of the
-transaction that landed or of a later one. That no later one has been passed is certain only after a file that
-lists exactly the retired number, and before something that has landed.
+A domain that is deleted (DELETE_DOMAIN_ID) restarts its count, and replicas do not learn of it: their logs
+still have what it had. So what landed of it is kept apart, as retired, behind a semicolon:
+``0-1-100;7-3-20``. It counts only where another server's log is compared. There, a number of a retired writer
+may be that of the transaction that landed or of a later one. That no later one has been passed is certain
+only after a file that lists exactly the retired number, and before something that has landed.
 
 Our own writes (`connector.mysql.state_tables`) are transactions too, and a server that takes over may lack
 them. So both classes remember, for each uuid, or server in a domain, that ends in such writes, the state
@@ -171,7 +171,7 @@ class MariadbGtids:
 
     `here`: the same at the position the log is read from, if that may be earlier: what a writer gave after
     that, up to its last number in this set, is already held when it is read. `retired`: of writers whose
-    numbers began anew, or are no longer listed, the last one before.
+    numbers restarted, or are no longer listed, the last one before.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class MariadbGtids:
         return not other.without(self)
 
     def without(self, other: MariadbGtids) -> list[Gtid]:
-        """Return the last transactions of this set that are not in another."""
+        """Return each writer's last transaction in this set, where the other does not include it."""
         return [
             _of(writer, n)
             for writer, n in self._last.items()
@@ -307,7 +307,7 @@ class MariadbGtids:
     def begin_file(self, listed: MariadbGtids) -> None:
         """Take over the list at the start of a log file, except for what the log is still to reach.
 
-        A domain that the server has deleted is no longer listed: its numbers start anew. A server that took
+        A domain that the server has deleted is no longer listed: its numbers restart. A server that took
         over may still list it.
         """
         for writer in self._last.keys() - listed._last.keys() - self._ahead.keys():
@@ -318,7 +318,7 @@ class MariadbGtids:
         self._last = listed._last | {writer: self._last[writer] for writer in self._ahead}
 
     def _retire(self, writer: Writer) -> None:
-        """Keep apart what a writer gave, as its numbers begin anew."""
+        """Keep apart what a writer gave, as its numbers restart."""
         self._retired[writer] = max(self._last.pop(writer), self._retired.get(writer, 0))
         self._before_ours.pop(writer, None)
 

@@ -18,10 +18,12 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
+from connector.errors import RequestError
 from connector.mysql.codec import types
 from connector.mysql.codec.text_rows import decode_text
 from connector.mysql.codec.types import ColumnType
 from connector.mysql.connection import literal, quote
+from connector.source import KeyRange
 
 _NUMBER = re.compile(r"\s*([+-]?\d+(\.\d*)?([eE][+-]?\d+)?)\s*")
 _BINARY = re.compile(r"(?:0x|\\x)((?:[0-9A-Fa-f]{2})*)")
@@ -125,6 +127,22 @@ def _index(values: Sequence[str], text: str, column: str) -> int:
 def _bytes(text: str) -> bytes:
     match = _BINARY.fullmatch(text)
     return bytes.fromhex(match[1]) if match else text.encode()
+
+
+def conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | None) -> str:
+    """Build the WHERE clause of a chunk; `RequestError` if the range's ends are no values of the key."""
+    if not key_range.fits(len(columns)):
+        raise RequestError(f"{key_range} is not of a key of {len(columns)} columns")
+    ends = [
+        (end, build) for end, build in ((key_range.after, after), (key_range.upto, upto)) if end is not None
+    ]
+    try:
+        found = [f"({build(columns[: len(end)], end)})" for end, build in ends]
+    except ValueError as error:
+        raise RequestError(str(error)) from error
+    if where:
+        found.append(f"({where}\n)")  # a trailing comment must not swallow the parenthesis
+    return f" WHERE {' AND '.join(found)}" if found else ""
 
 
 def after(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:

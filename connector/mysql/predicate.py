@@ -7,13 +7,15 @@ Invariants:
   did not open, or ends in an open comment or string, fails bare; one that continues after a whole expression
   (``UNION``, ``INTO OUTFILE``, ``FOR UPDATE``) fails in parentheses. A text that passes both is one
   expression wherever it is in parentheses.
+- *Only the row.* It contains no subquery, so it reads no other table. The user may see more than those who
+  write conditions: other captured tables, and the statements of other sessions (``PROCESS``).
 - *No write and no lock.* It runs in a read-only transaction that is rolled back, for a limited time, names no
   built-in function that waits, locks or reads files, and contains no locking read: a read-only transaction
   may lock the rows of any table (``LOCK IN SHARE MODE``). Executable comments can hide all of that
   (``/*!50000sleep(9)*/``), so none are allowed.
 
-The user's rights limit the rest: a condition can read all that the user may read, and a stored function that
-the user may EXECUTE can change the session.
+The user's rights limit the rest: a stored function that the user may EXECUTE can read all that its definer
+may, and change the session.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ _LOCK = re.compile(
 )
 """Clauses that lock rows or advance a sequence, in the condition's text or in a string in it."""
 
+_SUBQUERY = re.compile(rf"(?<![`.]){_START}(?:select|table)\b", re.IGNORECASE)
+"""What every subquery that reads a table has, in the condition's text or in a string in it. Not the name of a
+column: a keyword there follows no quote and no dot."""
+
 
 def limit_time(connection: Connection[Any], mariadb: bool, seconds: float) -> None:
     """Limit each SELECT of the session to `seconds`; 0: no limit."""
@@ -66,7 +72,7 @@ def check_predicate(connection: Connection[Any], relation: str, where: str) -> N
 
 
 def refuse_effects(where: str) -> None:
-    """Raise `RequestError` if a condition's text waits, locks, or may hide that it does. Pure."""
+    """Raise `RequestError` if a condition's text waits, locks, reads other tables, or may hide it. Pure."""
     if re.search(r"/\*M?!", where, re.IGNORECASE):
         raise RequestError("a condition may not contain /*!, a comment that the server executes")
     if match := _CALL.search(where):
@@ -77,4 +83,10 @@ def refuse_effects(where: str) -> None:
         raise RequestError(
             f"a condition may not contain {match[0]!r}, which may lock rows",
             hint="inside a string, split it, as in concat('for ', 'update')",
+        )
+    if match := _SUBQUERY.search(where):
+        raise RequestError(
+            f"a condition may not contain {match[0]!r}: no subqueries",
+            hint="it may only use the row's own columns; to choose rows by other tables, request their keys;"
+            " inside a string, split the word, as in concat('sel', 'ect')",
         )

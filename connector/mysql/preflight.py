@@ -20,7 +20,7 @@ from connector.mysql.log.schema_cache import OWN_DATABASE
 from connector.mysql.log.stream import REPLICA_HOST, created_at, replica_id
 from connector.mysql.preflight_tables import CheckContext, check_tables, refusals
 from connector.mysql.server import Server, end_of_log, is_replica, log_files
-from connector.mysql.state_tables import GRANT, StateTables
+from connector.mysql.state_tables import GRANT, RIGHTS, StateTables
 from connector.mysql.table_ids import table_ids
 from connector.schema import TableName
 from connector.source import Finding
@@ -203,13 +203,13 @@ def _check_crashes(context: CheckContext) -> Iterator[Finding]:
         yield Finding("durability", "ok", settings)
     else:
         yield Finding(
-            "durability", "warning", f"{settings}: after a crash of the server dumping all tables again",
+            "durability", "warning", f"{settings}: a crash of the server means dumping all tables again",
             "SET GLOBAL sync_binlog = 1, GLOBAL innodb_flush_log_at_trx_commit = 1;",
         )  # fmt: skip
     if context.server.mariadb and table_ids(context.connection) is None:
         yield Finding(
             "process", "warning",
-            "the user can't see InnoDB's table ids: after a crash of the server dumping all tables again",
+            "the user can't see InnoDB's table ids: a crash of the server means dumping all tables again",
             f"GRANT PROCESS ON *.* TO {context.user};",
         )  # fmt: skip
 
@@ -290,7 +290,9 @@ def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
             return
     fix = f"{GRANT} TO {context.user};"
     missing = (
-        denied[0] if denied else f"{OWN_DATABASE}.watermark does not exist, and the user may not create it"
+        denied[0]
+        if denied
+        else f"{OWN_DATABASE}.watermark does not exist, and the user may not create and write it"
     )
     if unwritten:
         missing = "the server is read-only or a replica"
@@ -307,13 +309,14 @@ def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
 
 
 def _may_create(context: CheckContext) -> bool:
+    """Return whether the user may create the tables, and then use them."""
     grants = [str(found[0]) for found in rows(context.connection, "SHOW GRANTS")]
     scopes = ("*.*", f"`{OWN_DATABASE}`.*")
+    held: set[str] = set()
     for privileges, _, where in (g.removeprefix("GRANT ").partition(" ON ") for g in grants):
-        enough = {"ALL PRIVILEGES", "CREATE"}.intersection(privileges.split(", "))
-        if enough and where.startswith(scopes):
-            return True
-    return False
+        if where.startswith(scopes):
+            held.update(privileges.split(", "))
+    return "ALL PRIVILEGES" in held or held.issuperset(RIGHTS)
 
 
 def _check_setting(context: CheckContext, name: str, wanted: str) -> Finding:

@@ -14,6 +14,7 @@ from pymysql.connections import Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import LogOffError, PreconditionError
+from connector.findings import CAPTURED, ONLY_CHANGES, check_patterns
 from connector.mysql.catalog import (
     LOCKED,
     TRANSACTIONAL,
@@ -24,15 +25,15 @@ from connector.mysql.catalog import (
     is_there,
     layout_of,
     noted_columns,
-    primary_key,
     qualified,
+    unidentified,
 )
-from connector.mysql.connection import code_of, quote, rows, text_of
+from connector.mysql.connection import code_of, rows, text_of
 from connector.mysql.log.schema_cache import captures
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
 from connector.schema import TableName
-from connector.source import Finding, check_patterns
+from connector.source import Finding
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
             _check_key,
             _check_virtual,
             _check_cascades,
+            _check_before_images,
         )
         try:
             problems = [problem for check in checks if (problem := check(context, facts))]
@@ -86,7 +88,9 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
             continue  # dropped since
         yield from (replace(problem, table=facts.table) for problem in problems)
         if not problems:
-            yield Finding(f"table {facts.table}", "ok", "can be captured")
+            settings = context.tables.get(facts.table)
+            only_changes = settings is not None and settings.only_changes
+            yield Finding(f"table {facts.table}", "ok", ONLY_CHANGES if only_changes else CAPTURED)
 
 
 def _check_views(context: CheckContext) -> Iterator[Finding]:
@@ -127,27 +131,10 @@ def _check_engine(facts: TableFacts) -> Finding | None:
 def _check_key(context: CheckContext, facts: TableFacts) -> Finding | None:
     name = f"table {facts.table}"
     layout = layout_of(context.connection, facts.table, context.tables)
-    if layout is None or layout.schema is None:
-        problem = layout.problem if layout else None
-        reason = problem.reason if problem else "the table no longer exists"
-        return Finding(name, "failed", reason, problem.hint if problem else None)
-    key = layout.schema.key
-    if key == primary_key(context.connection, facts.table):
-        return None
-    indexes = _unique_indexes(context.connection, facts.table)
-    fitting = [nullable for columns, nullable in indexes if sorted(columns) == sorted(key)]
-    listed = ", ".join(map(quote, key))
-    if not fitting:
-        return Finding(
-            name, "failed", f"its configured key ({', '.join(key)}) has no unique index",
-            f"ALTER TABLE {qualified(facts.table)} ADD UNIQUE ({listed});",
-        )  # fmt: skip
-    if all(fitting):
-        return Finding(
-            name, "failed", f"a column of its configured key ({', '.join(key)}) may be null",
-            f"ALTER TABLE {qualified(facts.table)} MODIFY each of {listed} with NOT NULL",
-        )  # fmt: skip
-    return None
+    if layout is None:
+        return Finding(name, "failed", "the table no longer exists")
+    problem = layout.problem or unidentified(context.connection, layout)
+    return Finding(name, "failed", problem.reason, problem.hint) if problem else None
 
 
 def _check_virtual(context: CheckContext, facts: TableFacts) -> Finding | None:
@@ -163,6 +150,19 @@ def _check_virtual(context: CheckContext, facts: TableFacts) -> Finding | None:
         f"table {facts.table}", "failed",
         f"has virtual columns ({names}), which a log with binlog_row_image = {image} leaves out",
         "SET GLOBAL binlog_row_image = FULL;",
+    )  # fmt: skip
+
+
+def _check_before_images(context: CheckContext, facts: TableFacts) -> Finding | None:
+    """Check whether the log carries whole old rows, where they are asked for."""
+    settings, image = context.tables.get(facts.table), context.variable("binlog_row_image")
+    if settings is None or not settings.before_images or image in (None, "FULL", "FULL_NODUP"):
+        return None
+    return Finding(
+        f"table {facts.table}", "warning",
+        f"before_images: with binlog_row_image = {image} the log lacks columns of the old rows; they land as"
+        " missing",
+        "SET GLOBAL binlog_row_image = FULL; and set it in the server's configuration file",
     )  # fmt: skip
 
 
@@ -182,16 +182,6 @@ def _check_cascades(context: CheckContext, facts: TableFacts) -> Finding | None:
         f"ALTER TABLE {qualified(facts.table)} DROP FOREIGN KEY `{names[0]}`; and add it again with ON DELETE"
         " RESTRICT ON UPDATE RESTRICT; or add the table to source.exclude",
     )  # fmt: skip
-
-
-def _unique_indexes(connection: Connection[Any], table: TableName) -> list[tuple[list[str], bool]]:
-    """Return the columns of each unique index, and whether one of them may be null."""
-    found = rows(connection, f"SHOW INDEX FROM {qualified(table)} WHERE Non_unique = 0")
-    indexes: dict[str, tuple[list[str], bool]] = {}
-    for _, _, name, _, column, _, _, _, _, nullable, *_ in found:
-        columns, some = indexes.get(name, ([], False))
-        indexes[name] = [*columns, column], some or nullable == "YES"
-    return list(indexes.values())
 
 
 class refusals:  # noqa: N801

@@ -106,8 +106,8 @@ def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
 def is_replica(connection: Connection[Any]) -> bool | None:
     """Return whether the server has a replication channel, running or stopped; None if we may not ask.
 
-    A stopped one goes on later; only RESET REPLICA ALL ends it. Members of a group replicate what any of them
-    is told to write, so its channels do not count.
+    A stopped one may continue later; only RESET REPLICA ALL ends it. Members of a group replicate what any of
+    them writes, so its channels do not count.
     """
     found = _channels(connection)
     if found is None:

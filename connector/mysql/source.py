@@ -26,7 +26,7 @@ from pymysql.connections import Connection
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TransientError
 from connector.landing.manifest import Manifest, SourceIdentity
-from connector.mysql import catalog, continuity, failover, preflight
+from connector.mysql import catalog, failover, log_identity, preflight
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.mysql.codec.segment import pack_position, unpack_position
 from connector.mysql.connection import close, connect, driver_errors, parse_url, quote
@@ -93,7 +93,7 @@ class MysqlSource:
             ensure_logging(connection, self._session.server)
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
-        """Name tables anew."""
+        """Change which tables are captured."""
         self._config, self._tables = config, tables
 
     def check(self) -> list[Finding]:
@@ -193,7 +193,7 @@ class MysqlSource:
         """Return None: no barrier is ever taken."""
 
     def begin_log(self, *, fresh: bool) -> ResumePoint:
-        """Begin at the end of the log; the server keeps it by itself."""
+        """Begin at the end of the log; the server keeps its log anyway."""
         connection = self._checked()
         server = self._session.server
         with driver_errors("reading the end of the log"):
@@ -202,11 +202,11 @@ class MysqlSource:
         position = position_of(name, offset)
         self._begun = recorded_file = RecordedFile(server.uuid, position >> 32, self._created(server, name))
         self._trusted = server.uuid
-        last_commit = continuity.of_file(recorded_file.file, recorded_file.created)
+        last_commit = log_identity.of_file(recorded_file.file, recorded_file.created)
         return ResumePoint(position, (), gtids, server.uuid, last_commit=last_commit)
 
     def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
-        """Return why the log can't be read whole after `resume_point`, the failover that goes on, or None."""
+        """Return why the log after `resume_point` is incomplete, the failover that continues it, or None."""
         connection = self._session.get()
         here = self._session.server
         with driver_errors("reading the list of binlog files"):
@@ -214,11 +214,11 @@ class MysqlSource:
             recorded_file = self._begun or self._state_tables.recorded_file(connection)
         before = resume_point.server or (recorded_file.server if recorded_file else here.uuid)
         if before != here.uuid:
-            reason = f"the log is that of server {here.uuid}, not of {before}"
+            reason = f"the log is server {here.uuid}'s, not {before}'s"
         else:
             ours = recorded_file if recorded_file and recorded_file.server == here.uuid else None
             created = partial(self._created, here)
-            reason = continuity.why_position_gone(files, resume_point.position, ours, created) or ""
+            reason = log_identity.why_position_gone(files, resume_point.position, ours, created) or ""
         with driver_errors("comparing GTIDs"):
             unproven = resume_point.gtids if recorded_file is None and not reason else None
             if unproven and (lacking := self._missing_gtids(connection, here, unproven)):
@@ -244,7 +244,7 @@ class MysqlSource:
         last = resume_point.last_commit
         if last is None or unpack_position(last.position)[0] not in files:
             return None
-        return continuity.why_different(self._stream_of(here, files, last.position), last)
+        return log_identity.why_different(self._stream_of(here, files, last.position), last)
 
     def _why_log_unreadable(
         self, here: Server, files: Mapping[int, LogFile], resume_point: ResumePoint
@@ -253,7 +253,7 @@ class MysqlSource:
         torn = self._reader and self._reader.unreadable_at
         if not torn or torn < resume_point.position or unpack_position(torn)[0] not in files:
             return None
-        return continuity.unreadable(self._stream_of(here, files, torn), torn)
+        return log_identity.unreadable(self._stream_of(here, files, torn), torn)
 
     def _stream_of(self, here: Server, files: Mapping[int, LogFile], position: int) -> BinlogStream:
         """Open the log at a position, up to its end."""
@@ -305,7 +305,7 @@ class MysqlSource:
         connection = self._checked()
         server = self._session.server
         if self._trusted not in (None, server.uuid):
-            raise TransientError(f"source.url leads to server {server.uuid} now, not to {self._trusted}")
+            raise TransientError(f"source.url points to server {server.uuid} now, not to {self._trusted}")
         number, offset = unpack_position(resume_point.position)
         with driver_errors("reading the list of binlog files"):
             files = log_files(connection)
@@ -424,7 +424,7 @@ class MysqlSource:
             with driver_errors("identifying the server"):
                 found = find_server(connection)
             if found.uuid != server.uuid:
-                raise TransientError(f"source.url leads to server {found.uuid} now, not to {server.uuid}")
+                raise TransientError(f"source.url points to server {found.uuid} now, not to {server.uuid}")
         except BaseException:
             close(connection)
             raise

@@ -56,7 +56,7 @@ class CatalogColumn:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """The schema a relation's rows land under; None if they can't, with the reason and what to do."""
 
     schema: TableSchema | None
@@ -77,7 +77,7 @@ def row_security_hint(role: str, table: TableName, owner: bool) -> str:
     return f"ALTER TABLE {qualified(table)} NO FORCE ROW LEVEL SECURITY; or {bypass}" if owner else bypass
 
 
-def layouts_of(catalog: Catalog, found: Sequence[TableFacts]) -> list[tuple[TableName, Layout]]:
+def layouts_of(catalog: Catalog, found: Sequence[TableFacts]) -> list[tuple[TableName, TableLayout]]:
     """Return the current layout of each table; as many queries for a thousand tables as for one."""
     columns = catalog.columns(found)
     return [(t.table, catalog.layout(t.table, columns[t.oid], t)) for t in found]
@@ -101,11 +101,11 @@ class Catalog:
         self._tables = tables
         self._types = {} if types is None else types
 
-    def layout_now(self, table: TableName) -> Layout:
+    def layout_now(self, table: TableName) -> TableLayout:
         """Return a table's current layout, in this connection's transaction."""
         facts = find_table(self._connection, table)
         if facts is None:
-            return Layout(None, "the table does not exist", "create it, or remove it from source.tables")
+            return TableLayout(None, "the table does not exist", "create it, or remove it from source.tables")
         return self.layout(table, self.columns([facts])[facts.oid], facts)
 
     def columns(self, found: Sequence[TableFacts]) -> dict[int, list[CatalogColumn]]:
@@ -122,27 +122,32 @@ class Catalog:
 
     def layout(
         self, table: TableName, columns: Iterable[LayoutColumn], facts: TableFacts | None = None
-    ) -> Layout:
+    ) -> TableLayout:
         """Return the layout of a table with these columns; may query."""
         columns = list(columns)
         facts = facts or find_table(self._connection, table)
         if facts and (unfit := _unlogged(facts) or _misidentified(facts) or _deferring(facts)):
             return unfit
-        if problem := misnamed(c.name for c in columns):
-            return Layout(None, problem, f"rename the column: ALTER TABLE {qualified(table)} RENAME COLUMN")
+        before_images = table in self._tables and self._tables[table].before_images
+        if problem := misnamed((c.name for c in columns), before_images=before_images):
+            return TableLayout(
+                None, problem, f"rename the column: ALTER TABLE {qualified(table)} RENAME COLUMN"
+            )
         key = self._choose_key(table, columns, facts)
-        if isinstance(key, Layout):
+        if isinstance(key, TableLayout):
             return key
         self._resolve_all({(c.type_oid, c.typmod) for c in columns})
-        return Layout(TableSchema(table, tuple(map(self._column, columns)), key))
+        return TableLayout(TableSchema(table, tuple(map(self._column, columns)), key, before_images))
 
     def _choose_key(
         self, table: TableName, columns: Sequence[LayoutColumn], facts: TableFacts | None
-    ) -> tuple[str, ...] | Layout:
+    ) -> tuple[str, ...] | TableLayout:
         """Choose the key: the configured one, else the primary key or identity index, whichever is logged."""
         names = {c.name for c in columns}
         logged = {c.name for c in columns if c.is_key}
         config = self._tables.get(table)
+        if config is not None and config.only_changes:
+            return () if logged else _unidentifying(table, partitioned=bool(facts and facts.partitioned))
         configured = tuple(config.key or ()) if config else ()
         if configured:
             refusal = _misfit(table, configured, names, logged, facts)
@@ -192,20 +197,20 @@ _TYPES = """
     FROM domain WHERE kind <> 'd'"""
 
 
-def _unlogged(facts: TableFacts) -> Layout | None:
+def _unlogged(facts: TableFacts) -> TableLayout | None:
     if not facts.unlogged:
         return None
     if facts.unlogged == (facts.table,):
         fix = f"ALTER TABLE {qualified(facts.table)} SET LOGGED; or add it to source.exclude"
-        return Layout(None, "is an unlogged table, which is never in the log", fix)
+        return TableLayout(None, "is an unlogged table, which is never in the log", fix)
     listed = ", ".join(map(str, facts.unlogged))
     fix = " ".join(f"ALTER TABLE {qualified(leaf)} SET LOGGED;" for leaf in facts.unlogged)
-    return Layout(
+    return TableLayout(
         None, f"its partitions {listed} are unlogged or foreign tables, which are never in the log", fix
     )
 
 
-def _misidentified(facts: TableFacts) -> Layout | None:
+def _misidentified(facts: TableFacts) -> TableLayout | None:
     names = (facts.table,) if facts.identity == "n" else facts.misidentified
     if not names:
         return None
@@ -215,25 +220,25 @@ def _misidentified(facts: TableFacts) -> Layout | None:
         how = f"USING INDEX (its index of {columns}, as {facts.table} has)"
     else:
         how = "FULL" if facts.identity == "f" else "DEFAULT"
-    return Layout(
+    return TableLayout(
         None, reason, " ".join(f"ALTER TABLE {qualified(name)} REPLICA IDENTITY {how};" for name in names)
     )
 
 
-def _deferring(facts: TableFacts) -> Layout | None:
+def _deferring(facts: TableFacts) -> TableLayout | None:
     if not facts.deferring or facts.deferrable:
         return None
     listed = ", ".join(map(str, facts.deferring))
     fix = f"DETACH it from {qualified(facts.table)}, make its primary key NOT DEFERRABLE, and ATTACH it again"
-    return Layout(None, f"the primary key of its partition {listed} is deferrable", fix)
+    return TableLayout(None, f"the primary key of its partition {listed} is deferrable", fix)
 
 
 def _misfit(
     table: TableName, key: Sequence[str], names: set[str], logged: set[str], facts: TableFacts | None
-) -> Layout | None:
+) -> TableLayout | None:
     """Return why a configured key can't identify rows, or None."""
     if unknown := [c for c in key if c not in names]:
-        return Layout(
+        return TableLayout(
             None,
             f"its configured key has no column {', '.join(unknown)}",
             f'correct key in [tables."{table}"]; columns are {", ".join(sorted(names))}',
@@ -243,33 +248,33 @@ def _misfit(
     return _not_unique(facts, key) if facts else None
 
 
-def _not_unique(facts: TableFacts, key: Sequence[str]) -> Layout | None:
-    fitting = [i for i in facts.indexes if set(i.columns) == set(key)]
-    if any(i.immediate and not i.nullable for i in fitting):
+def _not_unique(facts: TableFacts, key: Sequence[str]) -> TableLayout | None:
+    if facts.identifying(key):
         return None
+    fitting = [i for i in facts.indexes if set(i.columns) == set(key)]
     formatted = qualified(facts.table)
     if usable := [i for i in fitting if i.immediate]:
         fix = " ".join(f"ALTER TABLE {formatted} ALTER {quote(c)} SET NOT NULL;" for c in usable[0].nullable)
-        return Layout(None, f"key column {', '.join(usable[0].nullable)} may be null", fix)
+        return TableLayout(None, f"key column {', '.join(usable[0].nullable)} may be null", fix)
     what = "only a deferrable" if fitting else "no"
     columns = ", ".join(map(quote, key))
-    return Layout(
+    return TableLayout(
         None,
         f"its configured key ({', '.join(key)}) has {what} unique index",
         f"CREATE UNIQUE INDEX ON {formatted} ({columns});",
     )
 
 
-def _keyless(table: TableName, facts: TableFacts | None) -> Layout:
+def _keyless(table: TableName, facts: TableFacts | None) -> TableLayout:
     if facts and (key := facts.deferrable):
         columns, formatted = ", ".join(map(quote, key.columns)), qualified(table)
-        return Layout(
+        return TableLayout(
             None,
             f"its primary key ({', '.join(key.columns)}) is deferrable, so the log can't identify rows by it",
             f"ALTER TABLE {formatted} DROP CONSTRAINT {quote(key.name)}, ADD PRIMARY KEY ({columns});",
         )
     if facts and facts.generated:
-        return Layout(
+        return TableLayout(
             None,
             f"its key column {', '.join(facts.generated)} is generated, so the log lacks it",
             f"CREATE UNIQUE INDEX on NOT NULL columns that are not generated, ALTER TABLE {qualified(table)}"
@@ -277,11 +282,34 @@ def _keyless(table: TableName, facts: TableFacts | None) -> Layout:
         )
     if facts and facts.primary_key:
         return _not_logged(table, facts.primary_key)
-    return Layout(None, "it has no primary key", f'add a primary key, or set key in [tables."{table}"]')
+    whole_rows = whole_rows_sql(table, partitioned=bool(facts and facts.partitioned))
+    hint = (
+        f'add a primary key, or set key in {table.section}; or set shapes = ["changes"] there, to capture'
+        f" what happens to it from then on, and: {whole_rows}"
+    )
+    return TableLayout(None, "it has no primary key", hint)
 
 
-def _not_logged(table: TableName, key: Sequence[str]) -> Layout:
-    return Layout(
+def whole_rows_sql(table: TableName, *, partitioned: bool) -> str:
+    """Build what makes the log carry whole old rows.
+
+    A partition has its own replica identity. While it is not the root's, the table can't be captured.
+    """
+    sql = f"ALTER TABLE {qualified(table)} REPLICA IDENTITY FULL;"
+    return f"{sql} likewise of each of its partitions, in the same transaction" if partitioned else sql
+
+
+def _unidentifying(table: TableName, *, partitioned: bool) -> TableLayout:
+    """Refuse to publish a table without any identity: the server would refuse its updates and deletes."""
+    return TableLayout(
+        None,
+        "it has no replica identity, without which a published table can't be updated",
+        whole_rows_sql(table, partitioned=partitioned),
+    )
+
+
+def _not_logged(table: TableName, key: Sequence[str]) -> TableLayout:
+    return TableLayout(
         None,
         f"its replica identity does not hold the key ({', '.join(key)})",
         f"ALTER TABLE {qualified(table)} REPLICA IDENTITY FULL, or DEFAULT if the key is the primary key",

@@ -23,6 +23,9 @@ each is its kind:
 - ``x``: the xmins of its columns, which every ALTER that rewrites values writes.
 - ``k``: number and collation of each column of a unique index that has one. Changed: a dump that is running
   has planned its ranges in another order, and leaves out keys between them.
+- ``u``: the traces of the unique indexes on the columns of its key (`Index.traces`). The log names rows by
+  their keys alone: while no such index was there, several rows may have had one key, and the log's delete of
+  one of them is the lake's delete of all. A trace that is still there proves that one always was.
 - ``<leaf>:<file>:<e when new and empty>``: the table, or each of its partitions. A new file of a partition
   may mean a TRUNCATE of it alone, which the log does not carry. A partition's file is hashed with the
   transactions that attached it: while detached, it changed outside the log. For a table that is not a
@@ -46,11 +49,11 @@ from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.position import parse_lsn
-from connector.postgres.catalog import Catalog, Layout, layouts_of
+from connector.postgres.catalog import Catalog, TableLayout, layouts_of
 from connector.postgres.connection import all_rows, one_row, one_snapshot
+from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.publication import Publication, find_publication, uncarried
 from connector.postgres.table_facts import PARTS, TableFacts, find_tables
-from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, folded
 from connector.source import CatalogSnapshot, UnfitTable, UnloggedChange
 
@@ -176,7 +179,11 @@ def _take_snapshot(
     row = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
     assert row is not None
     return CatalogSnapshot(
-        {table: fingerprints[oid] for oid, table in fit.items() if oid in fingerprints},
+        {
+            t.table: f"{fingerprints[t.oid]} {_identity(t, layouts[t.table])}"
+            for t in capturable
+            if t.oid in fingerprints
+        },
         round_to_record_end(parse_lsn(row[0])),
         frozenset(t.table for t in facts),
         unfit,
@@ -185,8 +192,15 @@ def _take_snapshot(
     )
 
 
-def _columns(layout: Layout) -> frozenset[str]:
+def _columns(layout: TableLayout) -> frozenset[str]:
     return frozenset(c.name for c in layout.schema.columns) if layout.schema else frozenset()
+
+
+def _identity(facts: TableFacts, layout: TableLayout) -> str:
+    """Return the word of what identifies rows; the layout has a schema."""
+    assert layout.schema is not None
+    indexes = facts.identifying(layout.schema.key)
+    return "u" + ",".join(sorted(trace for index in indexes for trace in index.traces))
 
 
 def _fingerprints(
@@ -209,7 +223,7 @@ def _hash_of(name: re.Match[str]) -> str:
 def _unfit(
     found: Publication | None,
     capturable: Sequence[TableFacts],
-    layouts: Mapping[TableName, Layout],
+    layouts: Mapping[TableName, TableLayout],
     locked: Collection[TableName],
 ) -> dict[TableName, UnfitTable]:
     unfit = {
@@ -256,6 +270,7 @@ def unlogged(before: str, now: str) -> UnloggedChange | None:
         "it was rewritten, or a partition truncated, attached or detached": _files_changed(
             old, new, altered="x" in changed
         ),
+        "no unique index on its key lasted, so rows may have had the same key": _unidentified(old, new),
     }
     return next((UnloggedChange(reason) for reason, holds in reasons.items() if holds), None)
 
@@ -350,6 +365,12 @@ def _collation_changed(old: _Parsed, new: _Parsed) -> bool:
     before = dict(column.split(".") for column in old.listed("k"))
     now = dict(column.split(".") for column in new.listed("k"))
     return any(before[column] != now[column] for column in before.keys() & now.keys())
+
+
+def _unidentified(old: _Parsed, new: _Parsed) -> bool:
+    """Return whether there may have been no unique index on the key; an old fingerprint may lack the word."""
+    before = old.listed("u")
+    return bool(before) and before.isdisjoint(new.listed("u"))
 
 
 def _files_changed(old: _Parsed, new: _Parsed, *, altered: bool) -> bool:

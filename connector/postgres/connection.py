@@ -23,6 +23,9 @@ from connector.errors import ConfigurationError, DeltatideError, PreconditionErr
 from connector.postgres.driver.interface import CopyError
 
 SESSION = {
+    # Whoever may create in another schema can't have operators or functions of theirs run with our rights,
+    # and types have one name. What is elsewhere, we name with its schema.
+    "search_path": "pg_catalog",
     "DateStyle": "ISO,MDY",
     "IntervalStyle": "postgres",
     "TimeZone": "UTC",
@@ -54,15 +57,6 @@ settings of the role, the database and the url's `options`."""
 _LATER_SETTINGS = {"transaction_timeout": (170000, "0")}
 """Settings that servers have since a version."""
 
-# Key operators are looked up by name: a type's default btree operators must be found in whatever schema.
-_SEARCH_PATH = """pg_catalog.concat_ws(', ', 'public', (
-    SELECT pg_catalog.string_agg(DISTINCT pg_catalog.quote_ident(n.nspname), ', ')
-    FROM pg_catalog.pg_opclass c
-        JOIN pg_catalog.pg_am a ON a.oid OPERATOR(pg_catalog.=) c.opcmethod
-        JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.opcnamespace
-    WHERE c.opcdefault AND a.amname OPERATOR(pg_catalog.=) 'btree'
-        AND n.nspname OPERATOR(pg_catalog.<>) 'pg_catalog' AND n.nspname OPERATOR(pg_catalog.<>) 'public'))"""
-
 # The number of decimals is part of the value, which counts the smallest unit; the rest is formatting.
 _LC_MONETARY = """CASE WHEN pg_catalog.scale(0::pg_catalog.money::pg_catalog.numeric) OPERATOR(pg_catalog.=) 2
     THEN 'C' ELSE pg_catalog.current_setting('lc_monetary') END"""
@@ -90,6 +84,11 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
         "ALTER ROLE {user} REPLICATION",
     ),
     (r"permission denied for database", "GRANT CONNECT ON DATABASE {database} TO {user}"),
+    (r"does not match host name", "write the host in source.url as the server's certificate names it"),
+    (
+        r"certificate verify failed|root certificate file|sslrootcert",
+        "set sslrootcert in source.url to the certificate of the authority that signed the server's",
+    ),
     (r"server does not support SSL|certificate|sslmode", "check sslmode in source.url"),
     (r"^invalid (port|integer|connection|\w+ value)", "fix source.url"),
 )
@@ -97,6 +96,14 @@ _UNREACHABLE = (
     r"could not translate host name|[Cc]onnection refused|timeout expired|timed out|No route to host"
     r"|could not connect|No such file or directory|Network is unreachable"
 )
+_ADVICE = (
+    "Is the server running",
+    "Either provide the file",
+    "This probably means the server terminated",
+    "before or while processing",
+)
+"""What libpq writes after the line with the reason."""
+
 _TRANSIENT_STATES = ("08", "40", "53", "57", "55006", "55P03", "25P03", "58030")
 """Connection, rollback, resources, operator intervention (shutdown, recovery, a statement that somebody
 canceled, since no timeout of ours does), object in use, lock, idle, I/O."""
@@ -158,7 +165,7 @@ def _session_query(version: int) -> str:
     """Build one statement that sets everything, which replication connections of every version accept."""
     later = {name: value for name, (since, value) in _LATER_SETTINGS.items() if version >= since}
     values = {name: literal(value) for name, value in {**SESSION, **later}.items()}
-    values |= {"search_path": _SEARCH_PATH, "lc_monetary": _LC_MONETARY}
+    values |= {"lc_monetary": _LC_MONETARY}
     calls = (f"pg_catalog.set_config('{name}', {value}, false)" for name, value in values.items())
     return f"SELECT {', '.join(calls)}"
 
@@ -168,7 +175,7 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
     user, database = parameters.get("user", ""), parameters.get("dbname", "")
     host, port = parameters.get("host", "localhost"), parameters.get("port", "5432")
     where = f"{host}:{port}/{database} as {user or 'default user'}"
-    text = _one_line(error, parameters.get("password"))
+    text = one_line(error, parameters.get("password"))
     for pattern, hint in _REFUSALS:
         if re.search(pattern, text):
             fix = hint.format(user=quote(user), database=quote(database))
@@ -181,12 +188,12 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
     return TransientError(f"postgres at {where}: {text}")
 
 
-def _one_line(error: Exception, password: str | None = None) -> str:
+def one_line(error: Exception, password: str | None = None) -> str:
     """Return the line with the reason, of the several that libpq writes."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     reason = next((line for line in lines if re.search("(FATAL|ERROR):", line)), None)
-    if reason is None:  # "Is the server running on that host and accepting TCP/IP connections?" follows it
-        meaningful = [line for line in lines if line and not line.startswith("Is the server running")]
+    if reason is None:
+        meaningful = [line for line in lines if line and not line.startswith(_ADVICE)]
         reason = meaningful[-1] if meaningful else type(error).__name__
     text = re.sub(r"^.*?(FATAL|ERROR):\s+|^connection to server .*? failed: ", "", reason)
     if password and len(password) > 2:
@@ -206,7 +213,7 @@ def driver_errors(doing: str, transient: tuple[str, ...] = ()) -> Iterator[None]
     except CopyError as error:
         raise failed(doing, str(error), error.sqlstate, transient) from error
     except psycopg2.Error as error:
-        text = error.diag.message_primary or _one_line(error)
+        text = error.diag.message_primary or one_line(error)
         lost = error.pgcode is None and isinstance(
             error, (psycopg2.OperationalError, psycopg2.InterfaceError)
         )

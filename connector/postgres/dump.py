@@ -15,7 +15,7 @@ Keys are the source's text, compared by the server as the column's type, so any 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import psycopg2
@@ -23,6 +23,8 @@ import pyarrow as pa
 from psycopg2.extensions import connection as Connection
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from connector.checksums.chunk import ChecksumChunk, whole_span
+from connector.checksums.postgres_sql import bucket_columns
 from connector.codec.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
@@ -30,13 +32,14 @@ from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, Types, row_security_hint
 from connector.postgres.codec.copytext import CopiedRows, split_rows
 from connector.postgres.codec.text_values import decode_column
-from connector.postgres.connection import all_rows, close, failed, literal, one_row, quote
+from connector.postgres.connection import all_rows, close, failed, one_line, one_row, quote
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError
+from connector.postgres.key_sql import compare_key, key_columns, keys_query
+from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.predicate import bounded, check_predicate, pick_rows
 from connector.postgres.table_facts import find_table, qualified
 from connector.postgres.visibility import Snapshot, Visibility
-from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
 
@@ -48,9 +51,12 @@ SNAPSHOT_SECONDS = 1.0
 LOCK_SECONDS = 1
 """How long to wait for an ALTER, which may take hours: other tables' dumps then go first."""
 
+_INTEGERS = ("smallint", "integer", "bigint")
 _LOCKED = "55P03"
 _CANCELED = "57014"
-_MISSING = ("42P01", "3F000")
+_MISSING = ("42P01", "3F000", "42883", "42704")
+"""A table, schema, operator or type that is dropped or moved since it was looked up."""
+
 _BY_CONDITION = ("08P01", "53000", "53100", "53200", "53400", "54")
 """A bad parameter, too much memory or space: no retry would help a condition or keys."""
 
@@ -137,16 +143,17 @@ class PostgresTables:
         where: str | None,
     ) -> tuple[str, ...] | None:
         """Return the key of the row `rows` rows after `after` in key order; None if fewer are left."""
-        with self._errors(table, where), self._reading(table, where):
+        with self._errors(table, where), self._reading():
+            relation = self._rows_of(table)
             conditions = self._conditions(table, key, KeyRange(after, None), where)
             # Without the alias, ORDER BY would sort by the selected text.
             columns = ", ".join(f"t.{quote(c)}" for c in key)
-            texts = ", ".join(f"t.{quote(c)}::text" for c in key)
-            found = driver().run_alone(
-                self._connection,
-                f"SELECT {texts} FROM {self._rows_of(table)} t{conditions} ORDER BY {columns}"
-                f" OFFSET {rows - 1} LIMIT 1",
+            texts = ", ".join(f"t.{quote(c)}::pg_catalog.text" for c in key)
+            query = (
+                f"SELECT {texts} FROM {relation} t{conditions} ORDER BY {columns} OFFSET {rows - 1} LIMIT 1"
             )
+            with nullcontext() if where is None else self._condition(relation, where):
+                found = driver().run_alone(self._connection, query)
             return tuple(found[0]) if found else None
 
     def estimate_rows(self, table: TableName) -> int | None:
@@ -154,6 +161,16 @@ class PostgresTables:
         with self._errors(table, None):
             facts = find_table(self._connection, table)
             return facts.estimate if facts else None
+
+    def key_span(self, table: TableName, key: Sequence[str]) -> tuple[int, int]:
+        """Return the least and greatest value of the key's first column; (0, 0) if the table is empty."""
+        with self._errors(table, None), self._reading():
+            (column,) = key_columns(self._connection, table, key[:1])
+            if column.type not in _INTEGERS:
+                raise RequestError(f"{table}: key column {key[0]} ({column.type}) is not an integer")
+            first, relation = quote(key[0]), self._rows_of(table)
+            found = self._row(f"SELECT pg_catalog.min({first}), pg_catalog.max({first}) FROM {relation}")
+            return whole_span(table, key[0], found)
 
     @contextmanager
     def open_chunk(
@@ -165,12 +182,21 @@ class PostgresTables:
             conditions = self._conditions(table, schema.key, key_range, where)
             relation = self._rows_of(table)
             if where is not None:
-                with bounded(self._connection, self._predicate_seconds):
-                    check_predicate(self._connection, relation, where)
+                with self._condition(relation, where):
                     conditions = f" WHERE {pick_rows(self._connection, relation, conditions)}"
             query = f"SELECT {columns} FROM {relation}{conditions}"
             with self._chunk(schema, low, high, query) as chunk:
                 yield chunk
+
+    @contextmanager
+    def open_checksums(self, table: TableName, key_range: KeyRange, bits: int) -> Iterator[ChecksumChunk]:
+        """Open a snapshot and the checksums of a key range's rows in it."""
+        with self._snapshot(table, None) as (schema, low, high):
+            (encoding,) = self._row("SHOW server_encoding")
+            buckets, relation = bucket_columns(schema, encoding, bits), self._rows_of(table)
+            conditions = self._conditions(table, schema.key, key_range, None)
+            query = f"SELECT {buckets} FROM {relation}{conditions} GROUP BY 1"
+            yield ChecksumChunk(schema, low, high, lambda: all_rows(self._connection, query))
 
     @contextmanager
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> Iterator[PostgresChunk]:
@@ -180,7 +206,9 @@ class PostgresTables:
                 raise RequestError(
                     f"{table}: {list(wrong)!r} is not a key", hint=f"the key is ({', '.join(schema.key)})"
                 )
-            with self._chunk(schema, low, high, self._keys_query(schema, keys), marked=True) as chunk:
+            columns = key_columns(self._connection, table, schema.key)
+            query = keys_query(schema, columns, keys, self._rows_of(table))
+            with self._chunk(schema, low, high, query, marked=True) as chunk:
                 yield chunk
 
     def close(self) -> None:
@@ -215,18 +243,20 @@ class PostgresTables:
                 self._end()  # a failed transaction would refuse the next table too
 
     @contextmanager
-    def _reading(self, table: TableName, where: str | None) -> Iterator[None]:
-        """Run within a read-only transaction; a condition is checked first and its time limited."""
+    def _reading(self) -> Iterator[None]:
+        """Run within a read-only transaction."""
         try:
             self._begin("READ ONLY")
-            if where is None:
-                yield
-            else:
-                with bounded(self._connection, self._predicate_seconds):
-                    check_predicate(self._connection, self._rows_of(table), where)
-                    yield
+            yield
         finally:
             self._end()
+
+    @contextmanager
+    def _condition(self, relation: str, where: str) -> Iterator[None]:
+        """Check a condition, and run what contains it; nothing else belongs here. Call in a transaction."""
+        with bounded(self._connection, self._predicate_seconds):
+            check_predicate(self._connection, relation, where)
+            yield
 
     def _open_snapshot(self, table: TableName) -> tuple[int, int]:
         visibility = self._visibility()
@@ -260,56 +290,21 @@ class PostgresTables:
     ) -> str:
         conditions = []
         if key_range.after or key_range.upto:
-            types = self._key_types(table, key)
+            columns = key_columns(self._connection, table, key)
+            if not key_range.fits(len(columns)):
+                raise TableError(table, f"{key_range} is not of a key of {len(columns)} columns")
             for sign, values in ((">", key_range.after), ("<=", key_range.upto)):
                 if values is not None:
-                    if len(values) != len(types):
-                        raise TableError(table, f"its key has {len(types)} columns instead of {len(values)}")
-                    columns = ", ".join(map(quote, key))
-                    row = ", ".join(f"{literal(v)}::{t}" for v, (t, _) in zip(values, types, strict=True))
-                    conditions.append(f"({columns}) {sign} ({row})")
+                    conditions.append(compare_key(columns, sign, values))
         if where:
             conditions.append(f"({where}\n)")  # a trailing comment must not swallow the parenthesis
         return f" WHERE {' AND '.join(conditions)}" if conditions else ""
-
-    def _keys_query(self, schema: TableSchema, keys: Sequence[Sequence[str]]) -> str:
-        """Join the keys, in the key's types without length limits, which would truncate too long a key.
-
-        An absent key comes back as the column would format it (``1.50``, padded), unless the column could not
-        hold it at all.
-        """
-        types = self._key_types(schema.table, schema.key)
-        values = ", ".join(
-            "(" + ", ".join(f"{literal(v)}::{t}" for v, (t, _) in zip(key, types, strict=True)) + ")"
-            for key in keys
-        )
-        names = [f"k{number}" for number in range(len(schema.key))]
-        formatted = {
-            column: f"COALESCE(t.{quote(column)}, CASE WHEN v.{name}::{exact} = v.{name} "
-            f"THEN v.{name}::{exact} ELSE v.{name} END)"
-            for column, name, (_, exact) in zip(schema.key, names, types, strict=True)
-        }
-        columns = [formatted.get(c.name, f"t.{quote(c.name)}") for c in schema.columns]
-        joined = " AND ".join(f"t.{quote(c)} = v.{n}" for c, n in zip(schema.key, names, strict=True))
-        return (
-            f"SELECT t.{quote(schema.key[0])} IS NULL, {', '.join(columns)} "
-            f"FROM (VALUES {values}) v({', '.join(names)})"
-            f" LEFT JOIN {self._rows_of(schema.table)} t ON {joined}"
-        )
 
     def _rows_of(self, table: TableName) -> str:
         """Build the FROM clause for a table's own rows, without those of tables that inherit from it."""
         query = "SELECT 'ONLY ' FROM pg_class WHERE oid = to_regclass(%s) AND relkind <> 'p'"
         found = one_row(self._connection, query, (qualified(table),))
         return f"{found[0] if found else ''}{qualified(table)}"
-
-    def _key_types(self, table: TableName, key: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the base types of key columns, without and with their length limits."""
-        rows = all_rows(self._connection, _KEY_TYPES, (qualified(table), list(key)))
-        types = {name: (plain, exact) for name, plain, exact in rows}
-        if missing := [c for c in key if c not in types]:
-            raise TableError(table, f"key column {', '.join(missing)} is gone", hint="dump it again")
-        return [types[c] for c in key]
 
     def _run(self, statement: str) -> None:
         with self._connection.cursor() as cursor:
@@ -342,25 +337,13 @@ class PostgresTables:
             raise _failure(table, where, error, self._role) from error
 
 
-_KEY_TYPES = """
-    WITH RECURSIVE base(name, oid, typmod, kind, next) AS (
-        SELECT a.attname, t.oid, a.atttypmod, t.typtype, t.typbasetype
-        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-        WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s::name[]) AND NOT a.attisdropped
-        UNION ALL
-        SELECT b.name, t.oid, CASE WHEN d.typtypmod >= 0 THEN d.typtypmod ELSE b.typmod END,
-               t.typtype, t.typbasetype
-        FROM base b JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.next WHERE b.kind = 'd')
-    SELECT name::text, format_type(oid, -1), format_type(oid, typmod) FROM base WHERE kind <> 'd'"""
-
-
 def _failure(table: TableName, where: str | None, error: Exception, role: str) -> DeltatideError:
     """Distinguish a lost connection from a refused predicate, and both from a table that can't be read."""
     if isinstance(error, CopyError):
         message, state = str(error), error.sqlstate
     else:
         assert isinstance(error, psycopg2.Error)
-        message, state = error.diag.message_primary or str(error).strip(), error.pgcode
+        message, state = error.diag.message_primary or one_line(error), error.pgcode
         if state is None and not isinstance(error, (psycopg2.OperationalError, psycopg2.InterfaceError)):
             state = "?"
     if where is not None and state is not None and state.startswith(_BY_CONDITION):

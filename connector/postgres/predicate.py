@@ -7,13 +7,16 @@ Invariants:
   closes a parenthesis it did not open, or ends in an open comment or string, fails bare; one that
   continues after a whole expression (``UNION``, ``LIMIT``, ``FOR UPDATE``) fails in parentheses. A text that
   passes both is one expression wherever it is in parentheses.
-- *No side effect.* It runs in a read-only transaction that is rolled back, for a limited time, and calls no
+- *Only the row.* It contains no subquery, so it reads no other table or view, and calls none of PostgreSQL's
+  functions that show statements of other sessions or read tables by name. The role may see more than those
+  who write conditions: other captured tables, and what its rights for figures show.
+- *No side effect.* It runs in a read-only transaction that is rolled back, for a limited time, and names no
   function declared volatile, as are those that change settings, slots, sessions, files or sequences.
 - *No influence on values.* The condition only picks row identifiers. Another statement reads the rows, after
   whatever the first one did to the session's settings was rolled back.
 
-The role's rights limit the rest: a condition can read all that the role may read, and call functions that are
-declared immutable or stable, rightly or not.
+The role's rights limit the rest: a condition can call functions of the database's owners that are declared
+immutable or stable, rightly or not, or stand behind an operator, a cast or a domain.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from connector.errors import RequestError
 from connector.postgres.connection import all_rows, literal
 from connector.postgres.driver.choice import driver
 
+ROW_ALONE = "it may only use the row's own columns; to choose rows by other tables, request their keys"
+
 _GAP = r"(?:\s|/\*.*?\*/|\*/|--[^\n]*\n)*"
 _CALL = re.compile(rf"""(?:"((?:[^"]|"")+)"|([^\W\d][\w$]*)){_GAP}\(""", re.DOTALL)
 """A name before a parenthesis, in the condition's text or in a string in it; comments may be nested."""
@@ -35,15 +40,48 @@ _CALL = re.compile(rf"""(?:"((?:[^"]|"")+)"|([^\W\d][\w$]*)){_GAP}\(""", re.DOTA
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")*)"(\(?)|([^\W\d][\w$]*)(\(?)""")
 """A string, a quoted name or a name, as EXPLAIN writes them, with the parenthesis of a function call."""
 
-_VOLATILE = (
-    "SELECT DISTINCT proname::text FROM pg_proc WHERE provolatile = 'v' AND proname = ANY (%s) ORDER BY 1"
-)
+_VOLATILE = """
+    SELECT DISTINCT proname::pg_catalog.text FROM pg_catalog.pg_proc
+    WHERE provolatile OPERATOR(pg_catalog.=) 'v'::pg_catalog."char"
+        AND proname OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.name[])
+    ORDER BY 1"""
+
+_TELLING = """
+    SELECT DISTINCT proname::pg_catalog.text FROM pg_catalog.pg_proc
+    WHERE provolatile OPERATOR(pg_catalog.=) 's'::pg_catalog."char"
+        AND pronamespace OPERATOR(pg_catalog.=) 11::pg_catalog.oid
+        AND proname::pg_catalog.text OPERATOR(pg_catalog.~) '^pg_|_to_xml'
+        AND proname OPERATOR(pg_catalog.<>) ALL ('{pg_typeof,pg_column_size}'::pg_catalog.name[])
+        AND proname OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.name[])
+    ORDER BY 1"""
+"""PostgreSQL's functions about sessions and the server, and those that run queries (11: pg_catalog's oid)."""
+
+_SUBQUERY = re.compile(r"\s*(?:Init|Sub)Plan\b")
+"""How a line of a plan begins at which a subquery does."""
+
+TYPE_SCHEMAS = """
+    SELECT n.nspname
+    FROM pg_catalog.pg_opclass c
+        JOIN pg_catalog.pg_am a ON a.oid OPERATOR(pg_catalog.=) c.opcmethod
+        JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.opcnamespace
+    WHERE c.opcdefault AND a.amname OPERATOR(pg_catalog.=) 'btree'
+        AND n.nspname OPERATOR(pg_catalog.<>) ALL ('{pg_catalog,public}'::pg_catalog.name[])"""
+"""A query: schemas of types with an order of their own, as extensions bring them, but public."""
+
+_SEARCH_PATH = f"""pg_catalog.concat_ws(', ', (
+    SELECT pg_catalog.string_agg(DISTINCT pg_catalog.quote_ident(s.nspname), ', ') FROM ({TYPE_SCHEMAS}) s),
+    'public')"""
 
 
 @contextmanager
 def bounded(connection: Connection, seconds: float) -> Iterator[None]:
-    """Limit each statement's time, then undo what they did to the session. Call in a transaction."""
+    """Limit each statement's time, then undo what they did to the session. Call in a transaction.
+
+    Within, names in schema public need no qualification, as people write conditions, nor do operators of
+    extensions' types. So here everything of our own is named with its schema, and operators, too.
+    """
     _run(connection, "SAVEPOINT predicate")
+    _run(connection, f"SELECT pg_catalog.set_config('search_path', {_SEARCH_PATH}, true)")
     _run(connection, f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
     yield  # after an error the whole transaction is rolled back
     _run(connection, "ROLLBACK TO SAVEPOINT predicate")
@@ -57,13 +95,17 @@ def check_predicate(connection: Connection, relation: str, where: str) -> None:
     driver().prepare_alone(connection, f"SELECT 1 FROM {relation} t WHERE {where}\n")
     driver().prepare_alone(connection, f"SELECT 1 FROM {relation} t WHERE ({where}\n)")
     explain = f"EXPLAIN (VERBOSE, COSTS OFF) SELECT ({where}\n) FROM {relation} t"
-    plan = driver().run_alone(connection, explain)
-    called = [*called_functions("\n".join(line for (line,) in plan)), *named_functions(where)]
+    lines = [line for (line,) in driver().run_alone(connection, explain)]
+    called = [*called_functions("\n".join(lines)), *named_functions(where)]
     if volatile := [name for (name,) in all_rows(connection, _VOLATILE, (called,))]:
         raise RequestError(
             f"the condition calls {', '.join(volatile)}, declared volatile",
             hint="a condition may only call functions that are immutable or stable",
         )
+    if any(map(_SUBQUERY.match, lines)):
+        raise RequestError("a condition may not contain a subquery", hint=ROW_ALONE)
+    if telling := [name for (name,) in all_rows(connection, _TELLING, (called,))]:
+        raise RequestError(f"the condition calls {', '.join(telling)}", hint=ROW_ALONE)
 
 
 def called_functions(plan: str) -> Iterator[str]:
@@ -91,11 +133,13 @@ def pick_rows(connection: Connection, relation: str, conditions: str) -> str:
     """
     picked = driver().run_alone(
         connection,
-        f"SELECT t.tableoid::bigint::text, array_agg(t.ctid)::text FROM {relation} t{conditions}"
-        " GROUP BY t.tableoid",
+        "SELECT t.tableoid::bigint::pg_catalog.text, pg_catalog.array_agg(t.ctid)::pg_catalog.text"
+        f" FROM {relation} t{conditions} GROUP BY t.tableoid",
     )
     by_table = [
-        f"(tableoid = {int(table)} AND ctid = ANY ({literal(rows)}::tid[]))" for table, rows in picked
+        f"(tableoid OPERATOR(pg_catalog.=) {int(table)}::pg_catalog.oid"
+        f" AND ctid OPERATOR(pg_catalog.=) ANY ({literal(rows)}::pg_catalog.tid[]))"
+        for table, rows in picked
     ]
     return " OR ".join(by_table) or "false"
 

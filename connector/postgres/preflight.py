@@ -14,14 +14,22 @@ from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig, TableConfig
 from connector.errors import DeltatideError, TransientError
+from connector.findings import CAPTURED, ONLY_CHANGES, check_patterns
 from connector.postgres import publication
-from connector.postgres.catalog import Catalog, Layout, layouts_of, row_security_hint
+from connector.postgres.catalog import (
+    Catalog,
+    TableLayout,
+    layouts_of,
+    row_security_hint,
+    whole_rows_sql,
+)
 from connector.postgres.connection import all_rows, close, one_row, one_snapshot, quote
 from connector.postgres.driver.choice import driver
+from connector.postgres.predicate import TYPE_SCHEMAS
 from connector.postgres.slot import copies, find_slot
 from connector.postgres.table_facts import TableFacts, find_tables, qualified
 from connector.schema import TableName
-from connector.source import Finding, check_patterns
+from connector.source import Finding
 
 LEAST_MINORS = {14: 18, 15: 13, 16: 9, 17: 5}
 """By major version. Earlier servers decode by an outdated publication what follows a transaction that was
@@ -42,7 +50,7 @@ class _CheckContext:
     tables: Mapping[TableName, TableConfig]
     role: str
     found: Sequence[TableFacts]
-    layouts: Mapping[TableName, Layout]
+    layouts: Mapping[TableName, TableLayout]
 
 
 def check(
@@ -66,6 +74,7 @@ def check(
         *_check_capacity(context),
         *_check_load(context),
         *_check_languages(context),
+        *_check_search_path(context),
         *_check_slot(context),
         *_check_tables(context),
         *_check_publication(context),
@@ -115,9 +124,9 @@ def _check_version(version: int) -> Finding:
 def _check_pooler(connection: Connection) -> Finding:
     """Compare the process that answers with the one announced at login, where a pooler announces its own."""
     if _row(connection, "SELECT pg_backend_pid()") == (connection.get_backend_pid(),):
-        return Finding("session", "ok", "source.url leads directly to the server")
+        return Finding("session", "ok", "source.url connects directly to the server")
     return Finding(
-        "session", "warning", "source.url leads to a connection pooler", "connect to the server directly"
+        "session", "warning", "source.url points to a connection pooler", "connect to the server directly"
     )
 
 
@@ -202,6 +211,23 @@ def _check_languages(context: _CheckContext) -> Iterator[Finding]:
             yield Finding(f"language {name}", "failed", detail, fix)
 
 
+def _check_search_path(context: _CheckContext) -> Iterator[Finding]:
+    """Report schemas whose operators and functions conditions use, and in which anybody may create some."""
+    query = f"""
+        SELECT nspname::text FROM pg_namespace
+        WHERE (nspname = 'public' OR nspname IN ({TYPE_SCHEMAS}))
+            AND has_schema_privilege('public', oid, 'CREATE')
+        ORDER BY 1"""
+    for (name,) in all_rows(context.connection, query):
+        yield Finding(
+            f"schema {name}",
+            "warning",
+            "anybody may create operators there, and one that fits a request's condition better than"
+            " PostgreSQL's would run as the agent",
+            f"REVOKE CREATE ON SCHEMA {quote(name)} FROM PUBLIC;",
+        )
+
+
 def _check_slot(context: _CheckContext) -> Iterator[Finding]:
     name = context.config.slot
     slot = find_slot(context.connection, name)
@@ -211,9 +237,9 @@ def _check_slot(context: _CheckContext) -> Iterator[Finding]:
     elif misfit := slot.misfit(context.connection.info.dbname):
         yield Finding("slot", "failed", misfit, f"{drop} or set source.slot to another name")
     elif slot.lost:
-        yield Finding(
-            "slot", "warning", f"{name} is lost ({slot.lost}): a gap, the tables will be dumped again"
-        )
+        stops = context.config.on_gap == "stop"
+        then = 'the agent stops (source.on_gap = "stop")' if stops else "the tables will be dumped again"
+        yield Finding("slot", "warning", f"{name} is lost ({slot.lost}): a gap, {then}")
     elif slot.active_pid is not None:
         yield Finding(
             "slot", "warning", f"{name} is in use by process {slot.active_pid}",
@@ -240,7 +266,11 @@ def _check_tables(context: _CheckContext) -> Iterator[Finding]:
             problems.append(Finding(name, "failed", layout.reason, layout.hint))
         yield from (replace(problem, table=table.table) for problem in problems)
         if not problems:
-            yield Finding(name, "ok", "can be captured")
+            yield Finding(name, "ok", CAPTURED if layout.schema and layout.schema.key else ONLY_CHANGES)
+        if layout.schema is not None and layout.schema.before_images and table.identity != "f":
+            detail = "before_images: the log does not carry the old rows; their columns land as missing"
+            fix = whole_rows_sql(table.table, partitioned=table.partitioned)
+            yield Finding(name, "warning", detail, fix, table=table.table)
         if layout.schema is not None and table.oid in naming:
             detail = f"{naming[table.oid]}: its text changes unlogged when what it names is renamed"
             yield Finding(name, "warning", detail, "dump the table after such a change", table=table.table)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from psycopg2.extensions import connection as Connection
 
 from connector.errors import TransientError
-from connector.postgres import continuity
+from connector.postgres import log_identity
 from connector.postgres.connection import close, driver_errors, one_row
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def connect_to_primary(connect: Callable[[], Connection]) -> tuple[Connection, s
     connection = connect()
     try:
         with driver_errors("looking at the log"):
-            return connection, continuity.timeline(connection)
+            return connection, log_identity.timeline(connection)
     except BaseException:
         close(connection)
         raise
@@ -56,7 +56,7 @@ class PrimarySession:
         self._expired = False
 
     def get(self, timeline: str | None = None) -> Connection:
-        """Return the session, opened anew if its server is not on `timeline` (None: on any)."""
+        """Return the session, reopened if its server is not on `timeline` (None: on any)."""
         fits = timeline in (None, self.timeline) and not self._expired
         if self._connection is None or not fits or not self._lives(self._connection):
             self.close()
@@ -70,11 +70,11 @@ class PrimarySession:
     def _lives(self, connection: Connection) -> bool:
         process = process_of(connection)
         if process not in (None, self.process):
-            log.warning("%s; if source.url leads to a pooler, connect to the server directly", CHANGED)
+            log.warning("%s; if source.url points to a pooler, connect to the server directly", CHANGED)
         return process is not None and process == self.process
 
     def expire(self) -> None:
-        """Let the next use open it anew: the address leads to another server now. Called from any thread."""
+        """Let the next use reopen it: the address points to another server now. Called from any thread."""
         self._expired = True
 
     def close(self) -> None:

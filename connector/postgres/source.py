@@ -25,19 +25,19 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import NotYetError, PreconditionError, TableError, TransientError
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.position import format_lsn, parse_lsn
-from connector.postgres import continuity, publication, slot
-from connector.postgres.catalog import UNKNOWN, Catalog, Layout, Types, layouts_of
+from connector.postgres import log_identity, publication, slot
+from connector.postgres.catalog import UNKNOWN, Catalog, TableLayout, Types, layouts_of
 from connector.postgres.catalog_fingerprint import LOCK_SECONDS, remember, take_snapshot, unlogged
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot, quote
 from connector.postgres.dump import PostgresTables
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.reader import BULK_BYTES, PostgresLogReader
+from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.preflight import check
 from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
 from connector.postgres.table_facts import find_tables
 from connector.postgres.visibility import Snapshot, Visibility
-from connector.postgres.wal import round_to_record_end
 from connector.schema import TableName
 from connector.source import (
     CatalogSnapshot,
@@ -95,7 +95,7 @@ class PostgresSource:
         """Do nothing: the server always writes its log, and refuses to start if slots need more of it."""
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
-        """Name tables anew."""
+        """Change which tables are captured."""
         self._config, self._tables = config, tables
 
     def check(self) -> list[Finding]:
@@ -252,7 +252,7 @@ class PostgresSource:
             if found.confirmed != resume_point.position:
                 slot.wait_until_released(connection, name)
             self._proof = self._session.process
-            reason = self._left_timeline(resume_point) or continuity.why_different(
+            reason = self._left_timeline(resume_point) or log_identity.why_different(
                 connection,
                 name,
                 self._config.publication,
@@ -288,7 +288,7 @@ class PostgresSource:
             return None
         replication = self._connect_to_log(replication=True)
         try:
-            end = continuity.end_of_timeline(replication, ours, theirs)
+            end = log_identity.end_of_timeline(replication, ours, theirs)
         finally:
             close(replication)
         if end is not None and end >= resume_point.position:
@@ -361,7 +361,7 @@ class PostgresSource:
         self._watching.close()
         self._proof = self._proof_before = None
 
-    def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> Layout | None:
+    def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> TableLayout | None:
         """Return the layout of a relation as transaction `xid` logged it.
 
         `NotYetError` if the catalog lacks a type because that transaction, which has made it, is not visible
@@ -374,12 +374,12 @@ class PostgresSource:
             try:
                 layout = catalog.layout(table, relation.columns)
             except TableError as error:
-                return Layout(None, error.reason, error.hint or "")
+                return TableLayout(None, error.reason, error.hint or "")
             types = [column.source_type for column in layout.schema.columns] if layout.schema else []
             if UNKNOWN not in types or xid is None:
                 return layout
             if not catalog.shows(xid):
-                raise NotYetError(f"the transaction {xid}, which has altered {table}, is not visible yet")
+                raise NotYetError(f"transaction {xid}, which altered {table}, is not visible yet")
             return catalog.layout(table, relation.columns)  # it may have become visible just now
 
     def _primary(self) -> Connection:
@@ -422,7 +422,7 @@ class PostgresSource:
         """Raise `TransientError` on another timeline than the log's; the session may be on either of them."""
         if self._timeline not in (None, now):
             self._session.expire()
-            raise TransientError(f"the log is now on timeline {now}, a moment ago it was on {self._timeline}")
+            raise TransientError(f"the log is on timeline {now} now; a moment ago it was on {self._timeline}")
 
     def _connect(self, replication: bool = False) -> Connection:
         url, name = self._config.url.get_secret_value(), f"deltatide {self._config.name}"

@@ -21,9 +21,13 @@ from connector.schema import TableName
 class Index:
     """A unique index on plain columns and all rows; `immediate`: not of a deferrable key.
 
-    `generated`: those of its columns that are computed, and so not in the log.
+    `generated`: those of its columns that are computed, and so not in the log. `traces`: its oid, that of its
+    constraint (``c``), and the number of its file (``f``). When another index takes over without a gap, one
+    of these survives: on REINDEX, on ADD PRIMARY KEY USING INDEX, on an ALTER of a column's type that keeps
+    the file, and on REINDEX CONCURRENTLY, but only if there is a constraint.
     """
 
+    traces: frozenset[str]
     name: str
     columns: tuple[str, ...]
     nullable: tuple[str, ...]
@@ -55,6 +59,10 @@ class TableFacts:
     deferring: tuple[TableName, ...] = ()
     policed: bool = False
 
+    def identifying(self, key: Collection[str]) -> list[Index]:
+        """Return the indexes by which these columns identify rows, each by itself."""
+        return [i for i in self.indexes if {*i.columns} == {*key} and i.immediate and not i.nullable]
+
     @property
     def primary_key(self) -> tuple[str, ...]:
         """The primary key if it can identify rows in the log: a deferrable one can't."""
@@ -84,6 +92,9 @@ class TableFacts:
 
 _INDEXES = """
     (SELECT jsonb_agg(jsonb_build_array(
+         concat_ws(',', i.indexrelid, 'f' || nullif(x.relfilenode, 0),
+             (SELECT 'c' || n.oid FROM pg_constraint n
+              WHERE n.conrelid = i.indrelid AND n.conindid = i.indexrelid AND n.contype IN ('p', 'u'))),
          x.relname::text, i.indisprimary, i.indisreplident, i.indimmediate,
          (SELECT jsonb_agg(jsonb_build_array(a.attname::text, a.attnotnull, a.attgenerated <> '')
                            ORDER BY k.ordinal)
@@ -134,10 +145,9 @@ _FACTS = f"""
                     jsonb_build_array(jsonb_build_array(n.nspname::text, c.relname::text)) END,
            leaves.misidentified, leaves.deferring, row_security_active(c.oid),
            CASE WHEN c.relkind = 'p' THEN leaves.estimate ELSE nullif(c.reltuples, -1) END,
-           ARRAY(SELECT n2.nspname::text || E'\\n' || c2.relname
-                 FROM pg_partition_ancestors(c.oid) p, pg_class c2, pg_namespace n2
-                 WHERE c.relispartition AND p.relid <> c.oid AND c2.oid = p.relid AND n2.oid =
-                 c2.relnamespace)
+           (SELECT jsonb_agg(jsonb_build_array(n2.nspname::text, c2.relname::text))
+            FROM pg_partition_ancestors(c.oid) p, pg_class c2, pg_namespace n2
+            WHERE c.relispartition AND p.relid <> c.oid AND c2.oid = p.relid AND n2.oid = c2.relnamespace)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN leaves ON leaves.root = c.oid"""
 
 _CAPTURABLE = """
@@ -150,7 +160,7 @@ def find_tables(connection: Connection, config: SourceConfig) -> list[TableFacts
     """List the configured tables; a partition belongs to its root if the root is configured."""
     found = []
     for *facts, ancestors in all_rows(connection, _FACTS.format(roots="true") + _CAPTURABLE):
-        roots = [TableName(*ancestor.split("\n")) for ancestor in ancestors]
+        roots = [TableName(*ancestor) for ancestor in ancestors or ()]
         table = _facts(facts)
         if config.captures(table.table) and not any(config.captures(root) for root in roots):
             found.append(table)
@@ -176,12 +186,17 @@ def _facts(row: Sequence[Any]) -> TableFacts:
 
 
 def _index(
-    name: str, primary: bool, identity: bool, immediate: bool, columns: Sequence[tuple[str, bool, bool]]
+    traces: str,
+    name: str,
+    primary: bool,
+    identity: bool,
+    immediate: bool,
+    columns: Sequence[tuple[str, bool, bool]],
 ) -> Index:
     names = tuple(column for column, _, _ in columns)
     nullable = tuple(column for column, required, _ in columns if not required)
     generated = tuple(column for column, _, computed in columns if computed)
-    return Index(name, names, nullable, generated, primary, identity, immediate)
+    return Index(frozenset(traces.split(",")), name, names, nullable, generated, primary, identity, immediate)
 
 
 def qualified(table: TableName) -> str:

@@ -16,13 +16,14 @@ class ObservedStore:
     """Passes every call on to a store; safe for threads.
 
     `errors`: how many calls raised one, by operation. `failed_at`: when the last one did, by the monotonic
-    clock.
+    clock. `failing_since`: when the first one did since the last that succeeded; None if that was the last.
     """
 
     def __init__(self, store: Store) -> None:
         self.url = store.url
         self.errors: Counter[str] = Counter()
         self.failed_at = float("-inf")
+        self.failing_since: float | None = None
         self._store = store
 
     @contextmanager
@@ -32,7 +33,9 @@ class ObservedStore:
         except DeltatideError:
             self.errors[operation] += 1
             self.failed_at = time.monotonic()
+            self.failing_since = self.failing_since or self.failed_at
             raise
+        self.failing_since = None
 
     @property
     def scratch(self) -> Path:

@@ -44,10 +44,13 @@ _CONFLICT_SECONDS = 0.02
 
 _PASSING = (HTTPClientError, NetworkError, IncompleteReadError, OSError)
 
+_RIGHTS_HINT = (
+    "allow what the policies in conf/security/ do: iam-agent.json, iam-merge.json, iam-maintain.json"
+)
 _HINTS = {
     "NoSuchBucket": "create the bucket, or fix landing.url",
-    "AccessDenied": "allow s3:GetObject, PutObject, DeleteObject on the objects and ListBucket on the bucket",
-    "403": "allow s3:GetObject, PutObject, DeleteObject on the objects and ListBucket on the bucket",
+    "AccessDenied": _RIGHTS_HINT,
+    "403": _RIGHTS_HINT,
     "InvalidAccessKeyId": "check the credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE, or the machine's role)",
     "SignatureDoesNotMatch": "check the secret key (AWS_SECRET_ACCESS_KEY)",
     "ExpiredToken": "renew the session's credentials",

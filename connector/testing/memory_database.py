@@ -98,6 +98,7 @@ class MemoryDatabase:
         self.slots: dict[str, Slot] = {}
         self.unlogged: dict[TableName, int] = {}
         self.busy: set[TableName] = set()
+        self.keyless: set[TableName] = set()  # sources see their changes, and no key
         self.end = self.flushed = BEGINNING
         self.asynchronous = False
         self.crashes = 0
@@ -131,6 +132,10 @@ class MemoryDatabase:
         """Return the layouts of all tables."""
         with self.changed:
             return [t.schema for t in self._tables.values()]
+
+    def shown(self, schema: TableSchema) -> TableSchema:
+        """Return a layout as sources see it."""
+        return replace(schema, key=()) if schema.table in self.keyless else schema
 
     def alter(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -194,7 +194,7 @@ class MemoryLogReader:
         if self._ordinal < len(commit.changes):
             change = commit.changes[self._ordinal]
             if self._source.is_captured(change, commit.lsn):
-                self._open.append(Logged(commit, self._ordinal, change))
+                self._open.append(Logged(commit, self._ordinal, self._shown(change)))
             self._ordinal += 1
             return True
         self._whole += self._open
@@ -202,6 +202,12 @@ class MemoryLogReader:
         self._visibility.publish(commit.position, [(commit.lsn, commit.xid)])
         self._last_commit = last_commit_of(commit)
         return True
+
+    def _shown(self, change: Change) -> Change:
+        """Return a change as a source sees it: without a key, updates of the key are like others."""
+        if change.schema.table not in self._database.keyless:
+            return change
+        return replace(change, schema=self._database.shown(change.schema), old_key=None)
 
     def take(self) -> MemorySegment:
         """Take all whole transactions."""

@@ -103,7 +103,7 @@ class MemorySource:
         self.reach("ensure_logging")
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
-        """Name tables anew."""
+        """Change which tables are captured."""
         self._config = config
 
     def check(self) -> list[Finding]:
@@ -125,11 +125,13 @@ class MemorySource:
     def tables(self, among: Collection[TableName] | None = None) -> TableListing:
         """Return the tables that the configuration names."""
         self.reach("tables")
-        named = [s for s in self.database.schemas() if self._config.captures(s.table)]
+        known = [self.database.shown(schema) for schema in self.database.schemas()]
+        named = [s for s in known if self._config.captures(s.table)]
         named = [s for s in named if among is None or s.table in among]
         busy = frozenset(s.table for s in named if s.table in self.database.busy)
         wanted = [s for s in named if s.table not in busy]
-        problems = {s.table: problem for s in wanted if (problem := _problem(s))}
+        keyless = self.database.keyless
+        problems = {s.table: problem for s in wanted if s.table not in keyless and (problem := _problem(s))}
         return TableListing([s for s in wanted if s.table not in problems], list(problems.values()), busy)
 
     def evict_former_agent(self) -> None:

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from connector.checksums.chunk import ChecksumChunk, whole_span
+from connector.checksums.definition import sums_of, uncovered
 from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.landing.event_batch import arrow_type
 from connector.postgres.visibility import Visibility
@@ -84,6 +86,11 @@ class MemoryTables:
         self._schema(table)
         return len(self._source.database.snapshot(table)[0])
 
+    def key_span(self, table: TableName, key: Sequence[str]) -> tuple[int, int]:
+        """Return the least and greatest value of the key's first column; (0, 0) if the table is empty."""
+        values = [row[key[0]] for row in self._source.database.snapshot(table)[0].values()]
+        return whole_span(table, key[0], (min(values, default=None), max(values, default=None)))
+
     @contextmanager
     def open_chunk(
         self, table: TableName, key_range: KeyRange, where: str | None = None
@@ -91,6 +98,15 @@ class MemoryTables:
         """Open a snapshot and the rows of a key range in it."""
         schema, rows, low, high = self._open_snapshot(table)
         yield MemoryChunk(schema, low, high, _select(schema, rows, key_range, where), None, self._reach)
+
+    @contextmanager
+    def open_checksums(self, table: TableName, key_range: KeyRange, bits: int) -> Iterator[ChecksumChunk]:
+        """Open a snapshot and the checksums of a key range's rows in it."""
+        schema, rows, low, high = self._open_snapshot(table)
+        if why := uncovered(schema):
+            raise RequestError(f"{table}: {why}")
+        found = sums_of(schema, _select(schema, rows, key_range, None), bits)
+        yield ChecksumChunk(schema, low, high, lambda: [(bucket, *sums) for bucket, sums in found.items()])
 
     @contextmanager
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> Iterator[MemoryChunk]:
@@ -130,21 +146,22 @@ def _key(schema: TableSchema, row: Row) -> tuple[Any, ...]:
     return tuple(row[c] for c in schema.key)
 
 
-def _parse(schema: TableSchema, key: Sequence[str]) -> tuple[Any, ...]:
-    if len(key) != len(schema.key):
+def _parse(schema: TableSchema, key: Sequence[str], within: KeyRange | None = None) -> tuple[Any, ...]:
+    if not (within or KeyRange(tuple(key))).fits(len(schema.key)):
         raise RequestError(f"{schema.table}: {list(key)} is not a key")
-    types = [schema.column(c).type for c in schema.key]
+    types = [schema.column(c).type for c in schema.key[: len(key)]]
     return tuple(text if type_ == "string" else int(text) for text, type_ in zip(key, types, strict=True))
 
 
 def _select(schema: TableSchema, rows: Any, key_range: KeyRange, where: str | None) -> list[Row]:
-    after = key_range.after and _parse(schema, key_range.after)
-    upto = key_range.upto and _parse(schema, key_range.upto)
+    after, upto = (end and _parse(schema, end, key_range) for end in (key_range.after, key_range.upto))
     holds = _predicate(schema, where)
     return [
         row
         for row in rows
-        if (not after or _key(schema, row) > after) and (not upto or _key(schema, row) <= upto) and holds(row)
+        if (not after or _key(schema, row)[: len(after)] > after)
+        and (not upto or _key(schema, row)[: len(upto)] <= upto)
+        and holds(row)
     ]
 
 

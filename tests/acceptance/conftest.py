@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.installed import Installation
-from tests.support.shop_writer import create_shop
-from tests.support.tested_database import KINDS, TestedDatabase
+from tests.support.agent.installed import Installation
+from tests.support.source.shop_writer import create_shop
+from tests.support.source.tested_database import KINDS, TestedDatabase
 
 
 @pytest.fixture(params=KINDS)

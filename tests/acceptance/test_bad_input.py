@@ -15,7 +15,7 @@ import pytest
 
 from connector.demo.servers.postgres import PostgresServer
 from connector.landing.format import manifest_path
-from tests.support.installed import Installation, assert_message
+from tests.support.agent.installed import Installation, assert_message
 from tests.support.servers.postgres import Database
 
 pytestmark = pytest.mark.only_postgres

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from connector.demo.servers.mariadb import INSTALL_HINT, find_programs
@@ -20,7 +21,7 @@ from connector.demo.servers.mysql import find_mysqld
 from connector.demo.shop import TABLES
 from connector.landing.manifest_store import newest_manifest
 from connector.store.local import LocalStore
-from tests.support.finished_demo import DEMO_SECONDS_LIMIT, Demo, finished_demo
+from tests.support.agent.finished_demo import DEMO_SECONDS_LIMIT, Demo, demo_command, finished_demo
 from tests.support.waiting import wait_until
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
@@ -101,7 +102,7 @@ def test_notebooks_are_committed_without_outputs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
-def test_the_demo_of_another_database_is_as_hard_and_ends_with_every_value_equal(
+def test_the_demo_of_another_database_is_as_hard_ends_equal_and_is_kept_open_until_ctrl_c(
     servers_folder: Path, source: str
 ) -> None:
     pytest.importorskip("pyspark")
@@ -109,7 +110,29 @@ def test_the_demo_of_another_database_is_as_hard_and_ends_with_every_value_equal
         pytest.skip(f"MariaDB is not installed: {INSTALL_HINT}")
     if source == "mysql" and find_mysqld() is None:
         pytest.skip("MySQL is not there: .ci/fetch-servers makes .cache/mysql-8.0")
-    demo = finished_demo(servers_folder / f"demo-{source}", source)
+    folder = servers_folder / f"demo-{source}"
+    log = servers_folder / f"demo-{source}.log"
+    with log.open("w") as output:
+        command = [*demo_command(folder, source), "--keep"]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        wait_until(
+            lambda: process.poll() is not None or "keep running until Ctrl-C" in log.read_text(),
+            "it has compared, and goes on",
+            seconds=DEMO_SECONDS_LIMIT,
+        )
+        pages = re.findall(r"(http://\S+)", log.read_text())
+        assert len(pages) == 2, log.read_text()  # while it runs, and in the end
+        assert pages[0] == pages[1]
+        agent = f"{pages[0]}/api/agent"
+        rows = httpx.get(agent, trust_env=False).json()["figures"]["changes"]
+        wait_until(
+            lambda: httpx.get(agent, trust_env=False).json()["figures"]["changes"] > rows, "it writes on"
+        )
+    finally:
+        process.send_signal(signal.SIGINT)
+    demo = Demo(folder, process.wait(120), log.read_text())
+    assert started_in(folder) == []
     assert_all_equal(demo, "shop")
     assert_hard(demo)
 

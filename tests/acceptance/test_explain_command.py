@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.support.installed import Installation, assert_message
-from tests.support.lake import assert_lake
+from tests.support.agent.installed import Installation, assert_message
+from tests.support.spark.lake import assert_lake
 
 pytestmark = pytest.mark.only_postgres
 

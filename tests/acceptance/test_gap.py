@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.installed import Installation, assert_message
-from tests.support.lake import assert_lake, assert_landed, lake_rows, merge, merge_until_whole
-from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.agent.installed import Installation, assert_message
+from tests.support.source.shop_writer import TABLES, ShopWriter
+from tests.support.spark.lake import assert_lake, assert_landed, lake_rows, merge, merge_until_whole
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.only_postgres

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.installed import Installation, Meddler
-from tests.support.lake import assert_lake, assert_landed, merge, merge_until_whole
-from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.agent.installed import Installation, Meddler
+from tests.support.source.shop_writer import TABLES, ShopWriter
+from tests.support.spark.lake import assert_lake, assert_landed, merge, merge_until_whole
 
 POSTGRES = pytest.mark.only_postgres
 """Each moment for itself: the agent does the same for all databases."""

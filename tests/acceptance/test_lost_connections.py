@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.installed import Installation, Meddler, Running
-from tests.support.lake import assert_lake, assert_landed, merge_until_whole
+from tests.support.agent.installed import Installation, Meddler, Running
 from tests.support.servers.lossy_proxy import LossyProxy
-from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.source.shop_writer import TABLES, ShopWriter
+from tests.support.spark.lake import assert_lake, assert_landed, merge_until_whole
 
 
 def assert_went_on(shop: Installation, agent: Running) -> None:

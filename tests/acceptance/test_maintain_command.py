@@ -10,8 +10,8 @@ import pytest
 from connector.landing.consumers import read_consumers
 from connector.landing.format import MANIFESTS_PER_BLOCK, manifest_path
 from connector.landing.manifest_store import newest_manifest, read_manifest
-from tests.support.installed import Installation, assert_message
-from tests.support.lake import assert_lake, merge
+from tests.support.agent.installed import Installation, assert_message
+from tests.support.spark.lake import assert_lake, merge
 
 pytestmark = pytest.mark.only_postgres
 

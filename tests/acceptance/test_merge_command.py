@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.installed import Installation, Meddler, assert_message
-from tests.support.lake import assert_lake, merge, merge_until_whole
-from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.agent.installed import Installation, Meddler, assert_message
+from tests.support.source.shop_writer import TABLES, ShopWriter
+from tests.support.spark.lake import assert_lake, merge, merge_until_whole
 
 pytestmark = pytest.mark.only_postgres
 

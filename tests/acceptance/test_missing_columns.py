@@ -14,13 +14,13 @@ import pytest
 
 from connector.schema import TableName
 from connector.source import KeyRange
-from merge.backfill import key_text
-from merge.session_settings import applied_settings
-from tests.support import mysql_source, postgres_source
-from tests.support.installed import Installation
-from tests.support.lake import assert_lake, assert_landed, merge, merge_until_whole
-from tests.support.reading import following
-from tests.support.tested_database import TestedDatabase
+from merge.keys import key_text
+from merge.spark.session_settings import applied_settings
+from tests.support.agent.installed import Installation
+from tests.support.source import mysql_source, postgres_source
+from tests.support.source.reading import following
+from tests.support.source.tested_database import TestedDatabase
+from tests.support.spark.lake import assert_lake, assert_landed, merge, merge_until_whole
 
 WORDS = (
     "''", "'b'", "'trailing  '", "'it''s \"so\"'", "'100%_'", "'{a,b}'", "'  in front'", "'0x41'",

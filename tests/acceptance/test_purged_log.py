@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.installed import Installation, assert_message
-from tests.support.lake import assert_landed
-from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.agent.installed import Installation, assert_message
+from tests.support.source.shop_writer import TABLES, ShopWriter
+from tests.support.spark.lake import assert_landed
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.only_mariadb, pytest.mark.only_mysql]

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from connector.errors import ConfigurationError
-from tests.support.installed import Installation, assert_message
-from tests.support.lake import assert_landed
+from tests.support.agent.installed import Installation, assert_message
+from tests.support.spark.lake import assert_landed
 
 
 @pytest.mark.only_postgres
@@ -21,7 +21,7 @@ def test_tables_and_limits_are_taken_over_by_a_running_agent(place: Installation
     only = {"tables": [place.table("things")]}
     place.configure(source=only, limits={"store_seconds": 0.000000001})
     with place.agent() as agent:
-        agent.wait_until(lambda: "dumps hold back" in agent.output, "dumps hold back")
+        agent.wait_until(lambda: "dumps are held back" in agent.output, "dumps hold back")
         assert place.json("dump", place.table("things"))
         agent.wait_until(
             lambda: any("held back: store_seconds is" in (d["why"] or "") for d in place.json("dumps")),
@@ -31,7 +31,7 @@ def test_tables_and_limits_are_taken_over_by_a_running_agent(place: Installation
         with pytest.raises(ConfigurationError):
             place.configure(source=only, dump={"workers": "two"})
         agent.process.send_signal(signal.SIGHUP)
-        agent.wait_says("the configuration stays as it was")
+        agent.wait_says("keeping the configuration as it was")
         assert_message(place.run("reload"), "dump.workers: must be a whole number", status=2)
         place.configure()
         agent.process.send_signal(signal.SIGHUP)

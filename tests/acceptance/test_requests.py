@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.installed import Installation, Running, assert_message
-from tests.support.lake import assert_lake, assert_landed, lake_rows, merge
+from tests.support.agent.installed import Installation, Running, assert_message
+from tests.support.spark.lake import assert_lake, assert_landed, lake_rows, merge
 
 LOST_CHANGES = """
     DELETE FROM things WHERE id IN (1, 2);

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from connector.schema import TableName
-from tests.support.installed import Installation, Meddler, Running, assert_message
-from tests.support.lake import assert_lake, assert_landed, lake_columns, lake_rows, merge, merge_until_whole
+from tests.support.agent.installed import Installation, Meddler, Running, assert_message
+from tests.support.spark.lake import (
+    assert_lake,
+    assert_landed,
+    lake_columns,
+    lake_rows,
+    merge,
+    merge_until_whole,
+)
 
 TABLES = {
     "postgres": """
@@ -133,7 +140,7 @@ def test_columns_altered_while_running_are_whole(place: Installation) -> None:
 @pytest.mark.only_postgres
 @pytest.mark.only_mariadb
 def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> None:
-    place.configure(dump={"chunk_rows": 50, "workers": 1, "delay_seconds": 0.15})
+    place.configure(dump={"chunk_rows": 50, "workers": 1, "delay_seconds": 0.3})
     place.database.script(of(place, TABLES))
     changes = Changes(place)
     with place.agent() as agent:

@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from tests.support.installed import AT_WORK, Installation, Running
-from tests.support.lake import assert_landed
+from tests.support.agent.installed import AT_WORK, Installation, Running
 from tests.support.servers.lossy_proxy import LossyProxy
-from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.source.shop_writer import TABLES, ShopWriter
+from tests.support.spark.lake import assert_landed
 from tests.support.waiting import wait_until
 
 LEASE_SECONDS = 3

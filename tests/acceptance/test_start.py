@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from tests.support.installed import Running
+from tests.support.agent.installed import Running
 
 
 def test_a_signal_before_capture_begins_ends_it_well(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from tests.support.installed import Installation, seconds_of
-from tests.support.lake import assert_landed
-from tests.support.shop_writer import TABLES, ShopWriter
+from tests.support.agent.installed import Installation, seconds_of
+from tests.support.source.shop_writer import TABLES, ShopWriter
+from tests.support.spark.lake import assert_landed
 
 STOP_SECONDS = 6.0
 """Far more than the agent needs, on a machine that is busy with other tests."""

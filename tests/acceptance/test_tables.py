@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.installed import Installation, Meddler
-from tests.support.lake import assert_lake, assert_landed, merge, merge_until_whole
+from tests.support.agent.installed import Installation, Meddler
+from tests.support.spark.lake import assert_lake, assert_landed, merge, merge_until_whole
 
 TABLES = """
     CREATE TABLE events (id bigint, day date, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);

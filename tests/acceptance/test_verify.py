@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.installed import Installation, assert_message
-from tests.support.lake import assert_lake, merge
-from tests.support.shop_writer import ShopWriter
+from merge.proof.key_ranges import KeyRange
+from merge.proof.sampling import choose
+from tests.support.agent.installed import Installation, assert_message
+from tests.support.source.shop_writer import ShopWriter
+from tests.support.spark.lake import assert_lake, merge
 
 LONG = "word " * 2000
 PLANTED = """
@@ -68,9 +70,38 @@ def test_what_the_log_never_told_is_found_under_a_running_writer_and_repaired(
             "DELETE FROM things WHERE id = 7; UPDATE things SET amount = 1 WHERE id = 8"
         )
         again = shop.run("verify", things, "--where", "id < 10", seconds=400)
+        with ShopWriter(shop.database, seed=71, pause=0.05):
+            summed = shop.run("verify", things, shop.table("items"), "--checksums", "--json", seconds=540)
+        sampled = shop.run(
+            "verify", things, "--sample", "50%", "--seed", seed_of_first(things), "--json", seconds=400
+        )
     assert again.returncode == 1, again
     assert "1 different" in again.stdout
     assert "1 ghosts" in again.stdout, "the source did not return it, and was asked for its key"
+    assert summed.returncode == 1, summed
+    found = {
+        table["table"]: table
+        for result in json.loads(summed.stdout)["verified"]
+        for table in result["tables"]
+    }
+    assert sorted(found) == [shop.table("items"), things]
+    assert not found[shop.table("items")]["ghosts"] + found[shop.table("items")]["different"]
+    table = found[things]
+    assert (table["missing"], table["ghosts"], table["different"]) == (0, 1, 1), table
+    assert (table["checked"], table["by_rows"]) == (498, None)
+    assert 200 < table["rows"] < 260, "a bucket has 256 rows"
+    assert sampled.returncode == 1, sampled
+    (result,) = json.loads(sampled.stdout)["verified"]
+    (table,) = result["tables"]
+    assert (table["missing"], table["ghosts"], table["different"]) == (0, 1, 1), table
+    assert table["sample"] == {"ranges": 1, "of_ranges": 2, "of_rows": 498}
+    assert 200 < table["rows"] < 260, "a range has 256 rows"
+
+
+def seed_of_first(table: str) -> str:
+    """Return a seed that chooses the first of two ranges."""
+    both = [KeyRange(None, 0, 1), KeyRange(0, None, 1)]
+    return next(str(seed) for seed in range(99) if choose(both, 0.5, f"{seed} {table}") == both[:1])
 
 
 def found_in(row: dict[str, Any]) -> tuple[Any, ...]:

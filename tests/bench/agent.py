@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from connector.demo.servers.watchdog import Watchdog
 from connector.errors import OperatorError
 from connector.landing.format import manifest_path
 from connector.landing.manifest import Manifest
@@ -28,7 +29,6 @@ SOURCE = "bench"
 SLOT = PUBLICATION = f"deltatide_{SOURCE}"
 POLL_SECONDS = 0.01
 LIMIT_SECONDS = 240.0
-_WATCHDOG = 'trap "" INT TERM HUP; read line; kill -TERM "$1"'
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 CONFIGURATION = """
@@ -82,7 +82,7 @@ class Agent:
         self._log = folder / "agent.log"
         self._module = "tests.bench.streaming_agent" if streaming else "connector.cli"
         self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
         self._number = 0
         self._manifests = ManifestReader(LocalStore(self.zone))
 
@@ -95,11 +95,7 @@ class Agent:
                 cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._process.pid)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self._watchdog = Watchdog(self._process, signal.SIGTERM)
         return self
 
     def __exit__(
@@ -114,7 +110,9 @@ class Agent:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._dismiss_watchdog()
+        watchdog, self._watchdog = self._watchdog, None
+        assert watchdog is not None
+        watchdog.dismiss()
         if kind is None and process.returncode != 0:
             raise self._ended(process.returncode)
 
@@ -161,14 +159,6 @@ class Agent:
 
     def _file(self, number: int) -> Path:
         return self.zone / manifest_path(number)
-
-    def _dismiss_watchdog(self) -> None:
-        watchdog, self._watchdog = self._watchdog, None
-        assert watchdog is not None
-        assert watchdog.stdin is not None
-        watchdog.kill()  # before its pipe closes, so it signals no one
-        watchdog.wait()
-        watchdog.stdin.close()
 
     def _ended(self, status: int) -> OperatorError:
         lines = self._log.read_text(errors="replace").strip().splitlines()[-8:]

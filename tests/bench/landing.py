@@ -17,7 +17,7 @@ from connector.landing.format import data_path
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableSchema
-from tests.support.landed import AT, Landed, schema_of
+from tests.support.landing.landed import AT, Landed, schema_of
 
 CHUNK_ROWS = 50_000
 COLUMNS = {

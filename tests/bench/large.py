@@ -21,7 +21,7 @@ from rich.console import Console
 from tests.bench.landing import Keys, MeasuredZone
 from tests.bench.merge import Reference, merge_once
 from tests.bench.report import Measurement, Target, at_most, show, write
-from tests.support.landed import config_of
+from tests.support.landing.landed import config_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,8 +32,8 @@ TABLE = "public.big"
 
 def large(folder: Path, rows: int) -> Iterator[Measurement]:
     """Measure a first load, then changes spread over the table, to recent keys, again, and stale ones."""
-    from merge.gateway import java_peak_mib
-    from merge.session import local_session
+    from merge.spark.gateway import java_peak_mib
+    from merge.spark.session import local_session
 
     zone = MeasuredZone.create(folder / "landing", [TABLE])
     dumped = zone.dump(rows)

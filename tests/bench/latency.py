@@ -20,7 +20,7 @@ from tests.bench.source import Bench, Database
 FLUSH_SECONDS = 1.0
 CHANGES_PER_SECOND = 1000
 CHANGES_PER_COMMIT = 10
-LOAD_SECONDS, IDLE_SECONDS = 20, 15
+LOAD_SECONDS, IDLE_SECONDS = 12, 10
 
 Times = npt.NDArray[np.float64]
 """Seconds since 1970."""

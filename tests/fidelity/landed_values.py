@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from connector.landing.format import CDC, DUMP, UPDATE
 from connector.schema import TableName
 from tests.fidelity.literals import Literals
-from tests.support.captured import CapturedDatabase
-from tests.support.cuts import manifests_in
+from tests.support.agent.captured import CapturedDatabase
+from tests.support.landing.cuts import manifests_in
 
 
 class Cell(NamedTuple):

@@ -80,6 +80,7 @@ MOMENTS = [
     ),
     Literals("timestamp(4) NULL", "timestamp", ("'2026-07-01 00:00:00.1234'",), ("'0000-00-00 00:00:00'",)),
     Literals("timestamp(6) NULL", "timestamp", ("'2026-07-01 23:59:59.000001'",)),
+    Literals("timestamp(5) NULL", "timestamp", ("'1970-01-01 00:00:00.00001'",), servers=MARIADB),
 ]  # fmt: skip
 STRINGS = [
     Literals("char(10)", "string", ("'abc  '", "''", "'ü€😀'")),
@@ -155,7 +156,11 @@ OTHERS = [
         ("'01890a5d-ac96-774b-bcce-b302099a8057'", "'123e4567-e89b-12d3-a456-426655440000'"), servers=MARIADB,
     ),
     Literals(
-        "inet6", "string", ("'::ffff:1.2.3.4'", "'::'", "'2001:db8:0:0:1:0:0:1'", "'::1'", "'::1.2.3.4'"),
+        "inet6", "string",
+        (
+            "'::ffff:1.2.3.4'", "'::'", "'2001:db8:0:0:1:0:0:1'", "'::1'", "'::1.2.3.4'", "'::ffff:0:0'",
+            "'2001:db8:0:1:1:1:1:1'", "'0:1:1:1:1:1:1:1'", "'1:1:1:1:1:1:1:0'", "'1:0:0:0:2:0:0:0'",
+        ),
         servers=MARIADB,
     ),
     Literals("inet4", "string", ("'127.0.0.0'", "'0.0.0.0'"), servers=MARIADB),

@@ -12,7 +12,7 @@ from connector.schema import TableName
 from tests.fidelity.landed_values import Cell, column_of, differences, landed_cells, rows_of_cases
 from tests.fidelity.literals import Literals
 from tests.fidelity.postgres import LITERALS
-from tests.support.captured import CapturedDatabase
+from tests.support.agent.captured import CapturedDatabase
 from tests.support.servers.postgres import Database
 from tests.unit.postgres.codec.reference_codec import decode
 

@@ -14,8 +14,8 @@ from connector.landing.manifest import Manifest, TableState
 from connector.schema import TableName
 from tests.schema_changes.captured import Place, as_text, captured_place, rows_of
 from tests.schema_changes.script import Script, read_scripts
-from tests.support.captured import CapturedDatabase, landed_tables
-from tests.support.cuts import manifests_in
+from tests.support.agent.captured import CapturedDatabase, landed_tables
+from tests.support.landing.cuts import manifests_in
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.postgres import Database
 

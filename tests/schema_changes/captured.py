@@ -13,8 +13,8 @@ import pytest
 
 from connector.schema import TableName
 from tests.schema_changes.script import Script
-from tests.support.captured import CapturedDatabase
-from tests.support.cuts import Table
+from tests.support.agent.captured import CapturedDatabase
+from tests.support.landing.cuts import Table
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.postgres import Database
 

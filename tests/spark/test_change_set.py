@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from merge import apply, change_set, key_pruning, merge_once
-from tests.support.landed import Chunk, Event, schema_of
-from tests.support.spark_sessions import another_session
-from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
+from tests.support.landing.landed import Chunk, Event, schema_of
+from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
+from tests.support.spark.spark_sessions import another_session
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from connector.store.local import LocalStore
 from merge import landing_zone, merge_once
 from merge.job import merge_in, merging_sessions
 from merge.landing_zone import LandingZone
-from tests.support.landed import AT, Chunk, config_of
-from tests.support.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
+from tests.support.landing.landed import AT, Chunk, config_of
+from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
 ROWS = [(2, 20, "x"), (3, 30, "y"), (4, 4, "x"), (9, 9, "x")]
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.errors import ConfigurationError
 from merge import as_of, cuts, explain, explain_row, merge_once, rebuild
-from merge.upkeep import upkeep
-from tests.support.landed import Chunk
+from merge.lake.upkeep import upkeep
+from merge.reading.named_tables import answer
+from tests.support.landing.landed import Chunk
+from tests.support.landing.zone import T, Zone, delete, insert, row, update_of_a
 from tests.support.servers.connect_server import ConnectServer
-from tests.support.spark_sessions import CONNECT_MODE, connected
-from tests.support.zone import T, Zone, delete, insert, row, update_of_a
+from tests.support.spark.spark_sessions import CONNECT_MODE, connected
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -44,6 +46,10 @@ def test_a_lake_is_loaded_changed_read_and_maintained(zone: Zone) -> None:
     (merged,) = report.tables
     assert (merged.inserted, merged.updated, merged.deleted) == (2, 1, 1)
     assert [r.id for r in as_of(zone.spark, zone.config, 1)[T].orderBy("id").collect()] == [1, 2, 3]
+    named = "SELECT id FROM `public.orders` JOIN orders USING (id) ORDER BY id"
+    assert [r.id for r in answer(zone.spark, zone.config, named).frame.collect()] == [1, 3, 4, 9]
+    with pytest.raises(ConfigurationError, match="can't be run"):
+        answer(zone.spark, zone.config, "SELECT nothing FROM orders")
     assert [r.manifest for r in cuts(zone.spark, zone.config).collect()] == [2, 1]
     assert [e["verdict"] for e in explain(zone.spark, zone.config, T, "1").collect()] == [
         "supplies columns",
@@ -64,7 +70,7 @@ def test_a_lake_is_loaded_changed_read_and_maintained(zone: Zone) -> None:
 READ_OLD = f"""
 import sys
 from merge import as_of, open_session
-from tests.support.landed import config_of
+from tests.support.landing.landed import config_of
 
 config = config_of(*sys.argv[1:])
 session = open_session(config)

@@ -16,8 +16,8 @@ from connector.maintenance.retention import History, horizon, remove_unneeded
 from connector.store.local import LocalStore
 from merge import merge_once
 from merge.landing_zone import LandingZone
-from tests.support.landed import Chunk, config_of, schema_of
-from tests.support.zone import ORDERS, T, Zone, insert, row, update_of_a
+from tests.support.landing.landed import Chunk, config_of, schema_of
+from tests.support.landing.zone import ORDERS, T, Zone, insert, row, update_of_a
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.schema import TableName
-from merge import control_table
-from merge.control_table import Frontier, FrontierReader, Frontiers, append_cut, create_cuts, read_frontiers
-from tests.support.zone import Zone
+from merge.lake import control_table
+from merge.lake.control_table import (
+    Frontier,
+    FrontierReader,
+    Frontiers,
+    append_cut,
+    create_cuts,
+    read_frontiers,
+)
+from tests.support.landing.zone import Zone
 
 FAST, SLOW = TableName("public", "fast"), TableName("public", "slow")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.landed import Chunk, Event, schema_of
-from tests.support.zone import ORDERS, T, Zone, insert, row
+from tests.support.landing.landed import Chunk, Event, schema_of
+from tests.support.landing.zone import ORDERS, T, Zone, insert, row
 
 OTHER = schema_of("public.other", id="int", a="int")
 COUNT = 2000

@@ -13,7 +13,7 @@ from merge import merge_once
 from tests.fidelity.landed_values import cells_of, column_of, differences, landed_cells
 from tests.fidelity.mysql import LITERALS
 from tests.fidelity.postgres_table import PostgresTypes
-from tests.support.captured import CapturedDatabase
+from tests.support.agent.captured import CapturedDatabase
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.servers.postgres import Database
 

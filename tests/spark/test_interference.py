@@ -16,9 +16,9 @@ from connector.errors import ConfigurationError
 from connector.schema import Column, TableSchema
 from merge import apply as applying
 from merge import as_of, cuts, job, live, merge_once, table
-from tests.support.landed import Event, schema_of
-from tests.support.spark_sessions import another_session
-from tests.support.zone import ORDERS, T, Zone, insert
+from tests.support.landing.landed import Event, schema_of
+from tests.support.landing.zone import ORDERS, T, Zone, insert
+from tests.support.spark.spark_sessions import another_session
 
 LENIENT = {"spark.sql.files.ignoreMissingFiles": "true", "spark.sql.files.ignoreCorruptFiles": "true"}
 MARKED = {"spark.databricks.delta.write.txnAppId": "mine", "spark.databricks.delta.write.txnVersion": "1"}

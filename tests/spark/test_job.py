@@ -16,12 +16,12 @@ from connector.config import Config, MergeConfig
 from connector.errors import ConfigurationError, FormatError, GapError, SourceMismatchError
 from connector.landing.format import manifest_path
 from merge import TableProgress, as_of, cuts, live, merge_every, merge_once
-from merge.target import Target
-from merge.unreachable import StoreError
-from tests.support.landed import Event, Landed, config_of, schema_of
+from merge.lake.target import Target
+from merge.spark.unreachable import StoreError
+from tests.support.landing.landed import Event, Landed, config_of, schema_of
+from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, update_of_a
 from tests.support.servers.s3_server import S3
-from tests.support.spark_sessions import another_session, require_conditional_writes
-from tests.support.zone import ORDERS, T, Zone, delete, insert, update_of_a
+from tests.support.spark.spark_sessions import another_session, require_conditional_writes
 
 
 @pytest.fixture

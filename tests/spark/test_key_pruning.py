@@ -12,10 +12,10 @@ import pytest
 
 from merge import apply as applying
 from merge.key_pruning import LONGEST_LIST, key_conditions, key_filter, key_lists, key_ranges
-from merge.keys import Layout
-from tests.support.clocks import driver_in
-from tests.support.landed import Event, schema_of
-from tests.support.zone import Zone
+from merge.keys import TargetLayout
+from tests.support.landing.landed import Event, schema_of
+from tests.support.landing.zone import Zone
+from tests.support.spark.clocks import driver_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def test_every_changed_key_meets_the_conditions(
 ) -> None:
     rng = random.Random(str(types))
     columns = {f"k{n}": type_ for n, type_ in enumerate(types)}
-    layout = Layout(columns, tuple(columns), ())
+    layout = TargetLayout(columns, tuple(columns), ())
     ddl = ", ".join(f"{name} {type_}" for name, type_ in layout.columns.items())
     rows = list({tuple(VALUES[t](rng.randrange(AMONG)) for t in types) for _ in range(AMONG)})
     changed = rows[: len(rows) // 20 + 1]
@@ -59,11 +59,11 @@ def test_every_changed_key_meets_the_conditions(
 def test_floats_and_collated_strings_have_no_filter(spark: SparkSession) -> None:
     source = spark.createDataFrame([(1.5,)], "k double")
     for type_ in ("double", "float", "string collate UTF8_LCASE"):
-        assert key_filter(spark, source, Layout({"k": type_}, ("k",), ()), 1, "unused") == ""
+        assert key_filter(spark, source, TargetLayout({"k": type_}, ("k",), ()), 1, "unused") == ""
 
 
 def test_one_old_key_among_recent_ones_does_not_open_all_files_in_between(spark: SparkSession) -> None:
-    layout = Layout({"k": "bigint"}, ("k",), ())
+    layout = TargetLayout({"k": "bigint"}, ("k",), ())
     source = spark.range(1_000_000, 1_001_000).selectExpr("id AS k").union(spark.sql("SELECT 5L AS k"))
     assert key_ranges(source, layout) == (
         " AND (target.`k` BETWEEN 5L AND 5L OR target.`k` BETWEEN 1000000L AND 1000999L)"
@@ -72,14 +72,14 @@ def test_one_old_key_among_recent_ones_does_not_open_all_files_in_between(spark:
 
 
 def test_keys_that_are_null_stay_within_the_ranges(spark: SparkSession) -> None:
-    layout = Layout({"k": "date"}, ("k",), ("k",))
+    layout = TargetLayout({"k": "date"}, ("k",), ("k",))
     source = spark.sql("SELECT DATE'2026-01-01' AS k UNION ALL SELECT NULL")
     assert "OR target.`k` IS NULL" in key_ranges(source, layout)
     assert key_ranges(spark.sql("SELECT CAST(NULL AS DATE) AS k"), layout) == ""
 
 
 def test_few_keys_are_listed_and_many_are_not(spark: SparkSession) -> None:
-    layout = Layout({"k": "date", "n": "int"}, ("k", "n"), ("k",))
+    layout = TargetLayout({"k": "date", "n": "int"}, ("k", "n"), ("k",))
     source = spark.sql("SELECT DATE'2026-01-01' AS k, 1 AS n UNION ALL SELECT NULL, 2")
     with key_conditions(spark, source, layout, 2) as conditions:
         dates = "target.`k` IN (DATE'2026-01-01') OR target.`k` IS NULL"
@@ -88,15 +88,15 @@ def test_few_keys_are_listed_and_many_are_not(spark: SparkSession) -> None:
         assert "BETWEEN" in conditions
         assert "xxhash64(target.`k`, target.`n`)" in conditions
     long = spark.sql(f"SELECT repeat('x', {LONGEST_LIST}) AS k")
-    assert key_lists(long, Layout({"k": "string"}, ("k",), ())) == ""
+    assert key_lists(long, TargetLayout({"k": "string"}, ("k",), ())) == ""
 
 
 @pytest.mark.parametrize("few", [True, False])
 def test_keys_that_python_cannot_hold_or_compare_are_not_fetched(spark: SparkSession, few: bool) -> None:
     """In Tokyo, the last second of the year 9999 in UTC is in the year 10000."""
-    layout = Layout({"k": "array<int>", "z": "timestamp", "n": "int"}, ("k", "z", "n"), ("k", "z"))
+    layout = TargetLayout({"k": "array<int>", "z": "timestamp", "n": "int"}, ("k", "z", "n"), ("k", "z"))
     source = spark.sql("SELECT ARRAY(1, 2) AS k, TIMESTAMP'9999-12-31 23:59:59Z' AS z, 3 AS n")
-    only = Layout({"z": "timestamp"}, ("z",), ("z",))
+    only = TargetLayout({"z": "timestamp"}, ("z",), ("z",))
     with driver_in("Asia/Tokyo"):
         with key_conditions(spark, source, layout, 1 if few else 257) as conditions:
             assert conditions == " AND (target.`n` BETWEEN 3L AND 3L)"

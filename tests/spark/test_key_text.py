@@ -16,10 +16,9 @@ from pyspark.sql import functions as F
 from connector.landing.event_batch import arrow_type
 from connector.landing.format import CDC
 from connector.schema import TableName
-from merge.backfill import key_text
-from merge.key_values import key_condition
-from merge.keys import RAW_TYPE, Layout
-from merge.session_settings import applied_settings
+from merge.keys import RAW_TYPE, TargetLayout, key_text
+from merge.proof.key_values import key_condition
+from merge.spark.session_settings import applied_settings
 
 UTC = timezone.utc
 T = TableName("public", "t")
@@ -70,7 +69,7 @@ def test_keys_are_formatted_the_same_in_any_session(
         texts = [key_text(frame[name], type_).alias(name) for type_, name in names.items()]
         found = frame.select(*texts).toArrow().to_pydict()
         counted = [
-            F.count_if(key_condition(T, Layout({names[type_]: type_}, (names[type_],), ()), [text]))
+            F.count_if(key_condition(T, TargetLayout({names[type_]: type_}, (names[type_],), ()), [text]))
             for type_, values in TEXTS.items()
             for text in values.values()
         ]

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from connector.schema import TableSchema
 from merge import cuts, live
-from tests.support.landed import Chunk, Event, schema_of
-from tests.support.zone import ORDERS, T, Zone, delete, insert
+from tests.support.landing.landed import Chunk, Event, schema_of
+from tests.support.landing.zone import ORDERS, T, Zone, delete, insert
 
 TEXT = schema_of(T, id="int", a="string", b="string")
 RENAMED = schema_of(T, ("pid",), pid="int", a="int", b="string")

@@ -16,12 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.errors import PreconditionError
-from merge import log_store
 from merge.job import merge_once
-from tests.support.landed import Event, Landed, config_of, schema_of
+from merge.spark import log_store
+from tests.support.landing.landed import Event, Landed, config_of, schema_of
 from tests.support.servers.s3_proxy import S3Proxy
 from tests.support.servers.s3_server import S3, S3Server, versitygw_path
-from tests.support.spark_sessions import require_conditional_writes
+from tests.support.spark.spark_sessions import require_conditional_writes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMIT = r"/_delta_log/\d{20}\.json"
@@ -107,7 +107,7 @@ def test_two_drivers_that_append_at_once_lose_nothing(
 ) -> None:
     rows = 8
     other = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.lake_driver",
+        [sys.executable, "-m", "tests.support.spark.lake_driver",
          proxy.endpoint, s3.access_key, s3.secret_key, table, "100", str(rows)],
         cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -25,11 +25,11 @@ from connector.landing.manifest import LandedFile
 from connector.position import Position
 from connector.schema import TableName, TableSchema
 from merge import change_set, live, merge_once, rebuild
-from merge.history import WINS, TableHistory
 from merge.landing_zone import LandingZone
-from merge.session_settings import COMPILED, applied_settings
-from tests.support.histories import COLUMNS, KEY, NAMES, VALUES, Batch, Gone, Key, Known, World
-from tests.support.landed import Event, Landed, config_of, schema_of
+from merge.proof.verdicts import WINS, TableEvents
+from merge.spark.session_settings import COMPILED, applied_settings
+from tests.support.landing.histories import COLUMNS, KEY, NAMES, VALUES, Batch, Gone, Key, Known, World
+from tests.support.landing.landed import Event, Landed, config_of, schema_of
 
 SPELLED: dict[str, Any] = dict(
     zip(NAMES, (date(2026, 1, 31), "infinity", "0044-03-15 BC", date(1, 1, 1)), strict=True)
@@ -179,7 +179,7 @@ def assert_explained(
     config = config_of(str(folder / "landing"), "/nowhere", **{str(table): {"deletes": deletes}})
     landing = LandingZone(spark, config.landing.url, config.source.name)
     landing.newest(0)
-    history = TableHistory.read(config, landing, table, manifest)
+    history = TableEvents.read(config, landing, table, manifest)
     events: dict[Key, list[Row]] = {}
     for event in history.events(history.layout()).collect():
         if event["key"] is not None:

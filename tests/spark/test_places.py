@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from connector.config import Config
 from connector.errors import ConfigurationError, TableError
 from merge import apply, as_of, cuts, key_pruning, live, merge_once
-from tests.support.landed import Event, Landed, config_of, schema_of
+from tests.support.landing.landed import Event, Landed, config_of, schema_of
 
 ORDERS = schema_of("public.orders", id="int", a="int")
 
@@ -47,7 +47,8 @@ def test_a_schema_of_a_catalog_holds_tables_cuts_and_versions(
     assert [r.a for r in as_of(spark, config, 1)["public.orders"].collect()] == [1]
     landed.commit(30, [landed.log(ORDERS, [Event("delete", 25, 0, {"id": 1})])])
     assert live(spark, config, "public.orders").collect() == []
-    names = {row.tableName for row in spark.sql(f"SHOW TABLES IN {schema}").collect()}
+    listed = spark.sql(f"SHOW TABLES IN {schema}").where("NOT isTemporary")
+    names = {row.tableName for row in listed.collect()}
     assert names == {"orders", "_deltatide_cuts"}
 
 

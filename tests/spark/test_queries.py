@@ -14,9 +14,9 @@ from connector.errors import TableError
 from connector.landing.format import manifest_path
 from merge import live, merge_once
 from merge.queries import as_printed
-from tests.support.clocks import driver_in
-from tests.support.landed import Chunk, Event, Landed, config_of, schema_of
-from tests.support.zone import ORDERS, T, Zone, insert, row
+from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
+from tests.support.landing.zone import ORDERS, T, Zone, insert, row
+from tests.support.spark.clocks import driver_in
 
 
 @pytest.fixture

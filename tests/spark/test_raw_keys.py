@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from merge import apply, live, merge_once
-from tests.support.landed import Chunk, Event, Landed, config_of, schema_of
+from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
 
 NAME = "public.prices"
 PRICES = schema_of(

@@ -10,7 +10,7 @@ import pytest
 from connector.config import Config
 from connector.schema import TableName
 from merge import merge_once
-from tests.support.captured import CapturedDatabase
+from tests.support.agent.captured import CapturedDatabase
 from tests.support.servers.postgres import Database
 
 if TYPE_CHECKING:

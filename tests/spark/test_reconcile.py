@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from merge.landing_zone import CDC_TYPE, schema_ddl
+from merge.columns.landed_files import CDC_TYPE, schema_ddl
 from merge.reconcile import group_columns, reconcile
 
 COLUMNS = ["a", "b.c", "d", "é", "f", "g"]

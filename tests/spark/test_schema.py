@@ -15,8 +15,8 @@ from connector.errors import ConfigurationError
 from connector.landing.manifest import Notice, TableState
 from connector.schema import TableName, fold
 from merge import live, merge_once
-from tests.support.landed import AT, Event, Landed, config_of, schema_of
-from tests.support.zone import ORDERS, T, Zone, insert
+from tests.support.landing.landed import AT, Event, Landed, config_of, schema_of
+from tests.support.landing.zone import ORDERS, T, Zone, insert
 
 
 @pytest.fixture

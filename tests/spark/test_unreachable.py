@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from connector.config import Config
 from merge import merge_every, merge_once
-from merge.session import S3A
-from merge.unreachable import StoreError
-from tests.support.landed import Event, Landed, config_of, schema_of
+from merge.spark.session import S3A
+from merge.spark.unreachable import StoreError
+from tests.support.landing.landed import Event, Landed, config_of, schema_of
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.s3_server import S3
 

@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from connector.errors import ConfigurationError
-from merge import as_of, cuts, file_statistics, merge_every, table
-from merge.kept_versions import append_kept, read_kept
-from merge.upkeep import upkeep
-from tests.support.spark_sessions import forget_delta_logs
+from merge import as_of, cuts, merge_every, table
+from merge.lake import file_statistics
+from merge.lake.kept_versions import append_kept, read_kept
+from merge.lake.upkeep import upkeep
+from tests.support.landing.zone import T, Zone, delete, insert
+from tests.support.spark.spark_sessions import forget_delta_logs
 from tests.support.waiting import wait_until
-from tests.support.zone import T, Zone, delete, insert
 
 DAY = 24 * 3600
 

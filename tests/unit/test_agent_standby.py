@@ -4,23 +4,39 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from connector import agent
-from connector.capture import retry
+from connector.capture.lander import Lander
+from connector.capture.loop import Capture
+from connector.capture.manifest_history import ManifestHistory
+from connector.capture.startup import begin_or_resume
 from connector.config import Config
-from connector.errors import FencedError, RequestError
+from connector.errors import (
+    ConfigurationError,
+    FencedError,
+    LogOffError,
+    PreconditionError,
+    RequestError,
+    TransientError,
+)
 from connector.landing import lease as lease_module
 from connector.landing.lease import Lease, read_lease
+from connector.landing.manifest_store import newest_manifest
 from connector.schema import TableName
 from connector.source import Finding
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import CheckedSource, config_of, shop
+from tests.support.agent.agents import CheckedSource, config_of, shop
+
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 Step = Callable[[Any], None]
+ITEMS, PARTS = TableName("public", "items"), TableName("public", "parts")
+capture_until_stopped = Capture.run
 
 
 @pytest.fixture
@@ -34,6 +50,7 @@ def run(
     *steps: Step,
     standby: bool = True,
     load_config: Callable[[], Config] | None = None,
+    **settings: Any,
 ) -> list[int]:
     """Run the agent, whose captures take these steps; return the terms in which it was active."""
     left, terms = list(steps), []
@@ -44,15 +61,14 @@ def run(
         terms.append(lease.term)
         left.pop(0)(self)
 
-    monkeypatch.setattr(retry, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(lease_module, "STANDBY_POLL_SECONDS", 0.01)
     monkeypatch.setattr(agent, "HANDOVER_SECONDS", 0.05)
     monkeypatch.setattr(agent, "open_store", lambda *_a, **_k: store)
     monkeypatch.setattr(
-        agent, "open_source", lambda _: CheckedSource(shop(rows=3), config_of().source, store)
+        agent, "open_source", lambda config: CheckedSource(shop(rows=3), config.source, store)
     )
     monkeypatch.setattr(agent.Capture, "run", capture)
-    agent.run(config_of(), load_config, standby=standby)
+    agent.run(config_of(**settings), load_config, standby=standby)
     assert left == []
     return terms
 
@@ -67,6 +83,18 @@ def is_fenced(_capture: Any) -> None:
 
 def end(_capture: Any) -> None:
     pass
+
+
+def begin(capture: Any) -> None:
+    """Begin or resume the history, as a capture does first."""
+    assert capture._open()
+
+
+def landed_before(store: MemoryStore) -> None:
+    """Leave a landing zone, and the lease of a process that is gone."""
+    term = Lease.acquire(store, 0.05).term
+    source = CheckedSource(shop(rows=3), config_of().source, store)
+    begin_or_resume(source, ManifestHistory(store, term), Lander(store), config_of())
 
 
 def test_it_stands_by_again_when_it_handed_over_or_was_overtaken(
@@ -118,16 +146,134 @@ def test_only_what_was_taken_over_by_time_closes_the_fence(
     assert closes == [not released]
 
 
-def test_after_a_long_wait_it_begins_with_the_configuration_and_the_tables_of_now(
+def test_each_tenure_begins_with_the_configuration_of_now(
     monkeypatch: pytest.MonkeyPatch, store: MemoryStore
 ) -> None:
-    changed = config_of().model_copy(update={"dump": config_of().dump.model_copy(update={"workers": 7})})
-    findings = [[Finding("tables public.items", "failed", "no key", table=TableName("public", "items"))], []]
-    monkeypatch.setattr(CheckedSource, "check", lambda _: findings.pop(0))
-    monkeypatch.setattr(agent, "STALE_SECONDS", -1.0)
-    begun: list[Any] = []
-    run(
-        monkeypatch, store, lambda capture: begun.append((capture.config.dump.workers, capture._unfit)),
-        load_config=lambda: changed,
-    )  # fmt: skip
-    assert begun == [(7, [])]
+    """What was reloaded in a tenure counts in the next, even if the file is invalid by then."""
+    names: list[str] = []
+    landed: list[set[TableName]] = []
+
+    def load_config() -> Config:
+        if not names:
+            raise ConfigurationError("it is being edited")
+        return config_of(tables=names)
+
+    def narrowed_then_handed_over(capture: Any) -> None:
+        begin(capture)
+        landed.append(set(capture.newest.tables))
+        hand_over(capture)
+
+    def changed_while_active(capture: Any) -> None:
+        names[:] = ["public.parts"]
+        capture._config = load_config()
+        names.clear()
+        hand_over(capture)
+
+    def last(capture: Any) -> None:
+        landed.append({name for name in (ITEMS, PARTS) if capture.config.source.captures(name)})
+
+    names.append("public.items")
+    run(monkeypatch, store, narrowed_then_handed_over, changed_while_active, last, load_config=load_config)
+    assert landed == [{ITEMS}, {PARTS}]
+
+
+def test_an_invalid_file_ends_one_that_would_take_over_from_another(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    def invalid() -> Config:
+        raise ConfigurationError("shop.toml: source.tables: it is empty")
+
+    Lease.acquire(store, 0.05)
+    with pytest.raises(ConfigurationError, match="it is empty"):
+        run(monkeypatch, store, load_config=invalid)
+    lease = read_lease(store)
+    assert lease is not None
+    assert lease.released
+
+
+def test_a_standby_that_takes_over_while_the_server_writes_no_log_records_the_gap(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    landed_before(store)
+    checks: list[bool] = []
+
+    def ensure_logging(_source: Any) -> None:
+        checks.append(True)
+        if len(checks) > 1:
+            raise LogOffError(hint="set log_bin = ON")
+
+    monkeypatch.setattr(CheckedSource, "ensure_logging", ensure_logging)
+    with pytest.raises(LogOffError, match="does not write its binary log"):
+        run(monkeypatch, store, capture_until_stopped)
+    newest, lease = newest_manifest(store), read_lease(store)
+    assert newest is not None
+    assert lease is not None
+    assert (newest.term, newest.epoch, bool(newest.pending_gap), lease.released) == (2, 1, True, True)
+
+
+def test_a_table_that_was_dropped_meanwhile_ends_no_takeover_and_one_that_is_unfit_is_quarantined(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    landed_before(store)
+    gone = Finding("tables public.gone", "failed", "no table matches", "create it", dropped=True)
+    unfit = Finding("tables public.parts", "failed", "no key", table=PARTS)
+    findings: list[list[Finding]] = [[], [gone, unfit]]
+    monkeypatch.setattr(CheckedSource, "check", lambda _source: findings.pop(0))
+    assert run(monkeypatch, store, begin) == [2]
+    newest = newest_manifest(store)
+    assert newest is not None
+    assert (newest.tables[ITEMS].state, newest.tables[PARTS].state) == ("captured", "quarantined")
+
+
+def test_a_takeover_waits_for_a_server_that_is_about_to_be_promoted(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    landed_before(store)
+    answers: list[bool] = []
+
+    def identity(source: Any, landed: Any = None) -> Any:
+        answers.append(True)
+        if 1 < len(answers) < 4:
+            raise TransientError("source.url points to a standby")
+        return true_identity(source, landed)
+
+    def check(_source: Any) -> list[Finding]:
+        promoted = not 1 <= len(answers) < 4
+        return [] if promoted else [Finding("primary", "failed", "the server is a standby")]
+
+    true_identity = CheckedSource.identity
+    monkeypatch.setattr(CheckedSource, "identity", identity)
+    monkeypatch.setattr(CheckedSource, "check", check)
+    assert run(monkeypatch, store, begin) == [2]
+    assert len(answers) > 3
+
+
+def test_what_refuses_a_takeover_ends_it(monkeypatch: pytest.MonkeyPatch, store: MemoryStore) -> None:
+    landed_before(store)
+    findings = [[], [Finding("wal_level", "failed", "is replica", "set it")]]
+    monkeypatch.setattr(CheckedSource, "check", lambda _source: findings.pop(0))
+    with pytest.raises(PreconditionError, match=r"wal_level: is replica\n  -> set it"):
+        run(monkeypatch, store, begin)
+
+
+def test_the_lease_is_renewed_while_the_source_is_checked_and_left_to_others_if_it_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore
+) -> None:
+    landed_before(store)
+    deadline = time.monotonic() + 20
+
+    def check(_source: Any) -> list[Finding]:
+        lease = read_lease(store)
+        assert time.monotonic() < deadline, "it has waited too long"
+        if lease is not None and lease.term == 2 and not lease.released:
+            raise TransientError("no route to the database")
+        return []
+
+    def gives_up(capture: Any) -> None:
+        assert not capture._open()
+        lease = read_lease(store)
+        assert lease is not None
+        assert (lease.renewals > 0, capture.handed_over) == (True, True)
+
+    monkeypatch.setattr(CheckedSource, "check", check)
+    assert run(monkeypatch, store, gives_up, begin, lease_seconds=1) == [2, 3]

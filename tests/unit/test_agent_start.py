@@ -13,12 +13,13 @@ from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.startup import begin_or_resume
 from connector.errors import DeltatideError, LogOffError, PreconditionError, TransientError
+from connector.findings import check_patterns
 from connector.landing.format import LEASE
 from connector.landing.lease import read_lease
 from connector.landing.manifest_store import newest_manifest
-from connector.source import Finding
+from connector.source import Finding, TableListing
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import CheckedSource, config_of, shop
+from tests.support.agent.agents import CheckedSource, config_of, shop
 
 
 @pytest.fixture
@@ -98,13 +99,33 @@ def test_a_name_that_matches_nothing_ends_the_first_start_alone_later_the_table_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     missing = Finding("tables public.gone", "failed", "no table matches", "create it", dropped=True)
-    monkeypatch.setattr(CheckedSource, "check", lambda _self: [missing])
-    with pytest.raises(PreconditionError, match=r"tables public\.gone: no table matches"):
+    findings = [missing]
+    monkeypatch.setattr(CheckedSource, "check", lambda _self: [*findings])
+    wrong = r"tables public\.gone: no table matches"
+    with pytest.raises(PreconditionError, match=wrong):
         agent.run(config_of())
-    config = config_of()
-    begin_or_resume(source, ManifestHistory(store, 1), Lander(store), config)
-    agent.run(config)
+    start = source, ManifestHistory(store, 1), Lander(store), config_of()
+    with pytest.raises(PreconditionError, match=wrong):
+        begin_or_resume(*start)
+    findings.clear()
+    begin_or_resume(*start)
+    findings.append(missing)
+    begin_or_resume(*start)
+    agent.run(config_of())
     assert "tables public.gone: no table matches" in caplog.text
+
+
+def test_the_only_table_that_is_away_for_a_moment_is_waited_for(
+    source: CheckedSource, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = source, ManifestHistory(store, 1), Lander(store), config_of()
+    begin_or_resume(*start)
+    found = [*check_patterns(config_of().source, [], [], "no table matches", "create it")]
+    monkeypatch.setattr(CheckedSource, "check", lambda _self: found)
+    monkeypatch.setattr(CheckedSource, "tables", lambda *_: TableListing([], []))
+    agent.run(config_of())  # it takes the lease, and starts capture
+    with pytest.raises(TransientError, match=r"no table matches .* at the moment"):
+        begin_or_resume(*start)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MERGE_MAY_IMPORT = {
     f"connector.{name}"
     for name in (
+        "checksums.definition",
         "landing.consumers",
         "landing.format",
         "landing.manifest",
         "landing.manifest_object",
+        "landing.verified",
+        "reading.change_log",
+        "reading.table_changes",
         "position",
         "schema",
         "config",
@@ -92,6 +96,13 @@ def merge_knows_only_the_landing_contract(path: str, tree: ast.AST) -> Iterator[
                 yield f"{path}:{found.line}: imports {found.name}"
 
 
+def merge_reads_the_landing_zone_itself_only_in_its_data_source(path: str, tree: ast.AST) -> Iterator[str]:
+    if path.startswith("merge/") and path != "merge/reading/source.py":
+        for found in imports_of(path, tree):
+            if found.name.startswith("connector.reading"):
+                yield f"{path}:{found.line}: imports {found.name}"
+
+
 def merge_has_no_driver_and_no_store_client(path: str, tree: ast.AST) -> Iterator[str]:
     if path.startswith("merge/"):
         for found in imports_of(path, tree):
@@ -118,6 +129,7 @@ RULES: list[Rule] = [
     connector_has_no_spark,
     connector_reaches_merge_only_in_functions_of_cli_and_demo,
     merge_knows_only_the_landing_contract,
+    merge_reads_the_landing_zone_itself_only_in_its_data_source,
     merge_has_no_driver_and_no_store_client,
     merge_uses_what_spark_connect_offers,
     each_driver_has_one_home,
@@ -155,6 +167,11 @@ def test_the_source_keeps_to_its_boundaries(rule: Rule) -> None:
             merge_knows_only_the_landing_contract,
             "merge/landing_zone.py",
             "from connector.configuration import x",
+        ),
+        (
+            merge_reads_the_landing_zone_itself_only_in_its_data_source,
+            "merge/queries.py",
+            "def f():\n    from connector.reading.change_log import ChangeLog",
         ),
         (merge_has_no_driver_and_no_store_client, "merge/a.py", "import boto3"),
         (merge_has_no_driver_and_no_store_client, "merge/a.py", "from botocore.client import Config"),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from connector.config import Config, LakeConfig, TableConfig, _Section, load
+from connector.config import Config, LakeConfig, TableConfig, load
+from connector.config.section import Section
 from connector.errors import ConfigurationError
 from connector.landing.manifest import DumpSettings
 from connector.landing.requests import WantedSettings
@@ -52,6 +53,63 @@ def test_the_smallest_file_has_all_defaults(file: Path) -> None:
     assert (config.landing.flush_seconds, config.landing.flush_bytes) == (5.0, 32 << 20)
     assert (config.dump.chunk_rows, config.dump.workers, config.dump.delay_seconds) == (50_000, 2, 0.0)
     assert config.table(TableName("public", "orders")).deletes == "hard"
+
+
+def test_changes_alone_need_no_key(file: Path) -> None:
+    table = '[tables."public.orders"]\nshapes = ["changes"]\n'
+    assert loaded(file, GOOD + table).table(TableName("public", "orders")).only_changes
+    assert not loaded(file, GOOD).table(TableName("public", "orders")).only_changes
+    (problem,) = problems(file, GOOD + table + 'key = ["id"]\n')
+    assert problem.startswith('tables."public.orders": key has no use with shapes = ["changes"]')
+
+
+def test_a_views_query_is_a_text_or_a_file_beside_the_configuration(file: Path) -> None:
+    config = loaded(file, GOOD + '[views.a]\nsql = "SELECT 1"\n[views.b]\nfile = "sql/b.sql"\n')
+    assert config.views["a"].query() == "SELECT 1"
+    with pytest.raises(ConfigurationError, match=r"sql/b\.sql: no such file") as missing:
+        config.views["b"].query()
+    assert "one SELECT" in (missing.value.hint or "")
+    (file.parent / "sql").mkdir()
+    for content, said in [(b" \n", "is empty"), (b"\xff", "not utf-8")]:
+        (file.parent / "sql/b.sql").write_bytes(content)
+        with pytest.raises(ConfigurationError, match=said):
+            config.views["b"].query()
+    (file.parent / "sql/b.sql").write_text("SELECT 2 -- é", encoding="utf-8")
+    assert config.views["b"].query() == "SELECT 2 -- é"
+
+
+def test_every_problem_of_views_is_reported(file: Path) -> None:
+    text = '[views."a b"]\nsql = "SELECT 1"\n[views._c]\nsqll = "x"\n[views.d]\n[views.e]\nsql = " "\n'
+    both = '[views.f]\nsql = "SELECT 1"\nfile = "x"\n'
+    name = "a view's name has up to 100 ASCII letters, digits and _, a letter first"
+    assert problems(file, GOOD + text + both) == [
+        f"views.a b: {name}",
+        f"views._c: {name}",
+        "views._c.sqll: unknown setting; did you mean sql?",
+        "views.d: set either sql or file",
+        "views.e: sql must not be empty",
+        "views.f: set either sql or file",
+    ]
+    alike = '[views.a]\nsql = "SELECT 1"\n[views.A]\nsql = "SELECT 1"\n'
+    assert problems(file, GOOD + alike) == ["views: A and a differ only by case"]
+
+
+def test_shapes_lie_beside_the_current_rows(file: Path) -> None:
+    table = '[tables."public.orders"]\nshapes = {}\n'
+    config = loaded(file, GOOD + table.format('["changes", "current", "changes"]'))
+    assert config.table(TableName("public", "orders")).shapes == ["changes", "current"]
+    assert config.table(TableName("public", "items")).shapes == ["current"]
+    setting = 'tables."public.orders".shapes'
+    assert problems(file, GOOD + table.format('["changes", "history"]')) == [
+        f'{setting}: must contain current, beside which the others lie, or be ["changes"] alone'
+    ]
+    assert problems(file, GOOD + table.format('["current", "scd2"]')) == [
+        f"{setting}[1]: 'scd2' is not supported; use 'current', 'history' or 'changes'"
+    ]
+    elsewhere = '[tables."sales.orders"]\nshapes = ["current", "changes"]\n'
+    assert problems(file, GOOD + elsewhere) == [
+        'tables."sales.orders": is not in source.tables, or is in source.exclude'
+    ]
 
 
 @pytest.mark.parametrize("example", sorted(CONF.glob("*.toml")), ids=lambda path: path.name)
@@ -118,7 +176,7 @@ def test_missing_settings_are_named(file: Path) -> None:
         (
             GOOD + "[http]\nlisten = 'x'",
             "http: unknown section; known: source, landing, dump, limits, control, lake, merge, maintain,"
-            " tables",
+            " verify, tables, views",
         ),
         (
             GOOD + "[tables.'public.a']\nkeys = ['x']",
@@ -134,7 +192,7 @@ def test_an_unknown_setting_is_reported_with_the_nearest(file: Path, text: str, 
     assert problem in problems(file, text)
 
 
-SECTIONS = [section for section in _Section.__subclasses__() if section is not Config]
+SECTIONS = [section for section in Section.__subclasses__() if section is not Config]
 
 
 @pytest.mark.parametrize("model", [*SECTIONS, DumpSettings, WantedSettings])
@@ -147,17 +205,17 @@ def test_every_number_has_bounds(model: type[BaseModel]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "position"),
     [
         ("[source]\nname = shop\n", "line 2, column 8"),
         ("[source\n", "line 1, column 8"),
         ('[source]\nname = """shop\n', "line 2, column"),
     ],
 )
-def test_malformed_toml_is_reported_with_its_place(file: Path, text: str, place: str) -> None:
+def test_malformed_toml_is_reported_with_its_position(file: Path, text: str, position: str) -> None:
     (found,) = problems(file, text)
     assert found.startswith("malformed TOML: ")
-    assert place in found
+    assert position in found
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
@@ -330,3 +388,66 @@ def test_a_token_shows_nowhere(file: Path) -> None:
 def test_the_status_page_can_be_turned_off(file: Path, off: str) -> None:
     file.write_text(f"{GOOD}[control]\nlisten = {off}")
     assert not load(file, {}).control.listen
+
+
+def test_what_a_target_has_of_its_table_is_checked_as_far_as_the_file_tells(file: Path) -> None:
+    lake = '[lake]\nurl = "./lake"\nsalt = "${SALT}"\n'
+    table = '[tables."public.orders"]\n'
+    good = (
+        'exclude_columns = ["note"]\nrename = { mail = "email" }\nwhere = "region = \'EU\'"\n'
+        'mask = { mail = "sha256", card = "keep last 4", born = "null" }\n'
+    )
+    config = loaded(file, GOOD + lake + table + good, SALT="0123456789abcdef")
+    assert config.lake is not None
+    assert config.lake.salt == "0123456789abcdef"
+    assert "0123456789abcdef" not in repr(config)
+    assert config.table(TableName("public", "orders")).narrows
+    setting = 'tables."public.orders"'
+    fine = "a = 'know' AND (`table` = 1 OR user = 'x') AND extract(year FROM b) = 2026 AND c <> 'version (1)'"
+    assert loaded(file, GOOD + table + f'where = "{fine}"\n').table(TableName("public", "orders")).where
+    hashed = table + 'mask = { mail = "sha256" }\n'
+    assert problems(file, GOOD + '[lake]\nurl = "./lake"\n' + hashed) == [
+        f"lake.salt: is missing: {setting}.mask has sha256"
+    ]
+    assert problems(file, GOOD + lake + hashed, SALT="short") == [
+        "lake.salt: must have 16 characters or more"
+    ]
+    assert problems(file, GOOD + lake + hashed) == ["lake.salt: environment variable SALT is not set"]
+    for settings, problem in (
+        ('mask = { mail = "md5" }', '.mask.mail: \'md5\' is no mask; use "sha256", "null" or "keep last 4"'),
+        ('mask = { mail = "keep last 0" }', ".mask.mail: 'keep last 0' is no mask"),
+        ('mask = { a = "null", A = "null" }', ".mask: masks column a twice"),
+        ('rename = { a = "c", b = "C" }', ".rename: makes column c twice"),
+        ('rename = { a = "_CDC" }', ".rename: '_CDC' can't be a column's name"),
+        ('columns = ["a"]\nexclude_columns = ["b"]', ": set either columns or exclude_columns"),
+        ('columns = ["a"]\nmask = { b = "null" }', ": mask names column b, which is left out"),
+        ('exclude_columns = ["b"]\nrename = { B = "c" }', ": rename names column B, which is left out"),
+        ('key = ["a"]\nmask = { A = "null" }', ": mask names key column a: rows are matched by it"),
+        ('key = ["a"]\ncolumns = ["b"]', ": leaves out key column a"),
+        ('where = "a = 1"\ndeletes = "soft"', ': where needs deletes = "hard"'),
+        (
+            'where = "at > current_date()"',
+            ".where: must hold of a row or not, whenever a merge asks: current_date",
+        ),
+        *(
+            (f'where = "{unstable}"', ".where: must hold of a row or not, whenever a merge asks: ")
+            for unstable in (
+                "a < date'today'",
+                "a < 'NOW UTC'",
+                "a < r' yesterday '",
+                "`rand`() < 1",
+                "a = user()",
+                "reflect('a', 'b') = a",
+                "uniform(1, 9) < a",
+            )
+        ),
+        ('where = "a IN (SELECT 1)"', ".where: may not hold a query"),
+        ('where = "a IN (FROM b)"', ".where: may not hold a query"),
+        ('where = "EXISTS(TABLE b)"', ".where: may not hold a query"),
+        ('partition_by = ["a"]\ncluster_by = ["b"]', ": set either partition_by or cluster_by"),
+        ('where = "_cdc.op = 1"', ".where: may not use _cdc"),
+        ('where = "a = 1 -- x"', ".where: may not hold a comment"),
+        ('where = " "', ".where: is empty"),
+    ):
+        (found,) = problems(file, GOOD + table + settings + "\n")
+        assert found.startswith(setting + problem), found

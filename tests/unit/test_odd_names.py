@@ -16,7 +16,7 @@ from connector.cli import agent as commands
 from connector.cli import dumps as dump_commands
 from connector.cli.dumps import parse_keys
 from connector.cli.printing import escape, log_to_stderr, visible
-from connector.control.status import LakeStatus, Status, TableStatus
+from connector.control.status import LakeStatus, Status, TableStatus, VerifiedStatus
 from connector.errors import RequestError
 from connector.landing.manifest import DumpState
 from connector.schema import TableName
@@ -82,6 +82,7 @@ def status_of(table: TableName, odd: str) -> Status:
         committed_at=datetime.now(timezone.utc), source_committed_at=None, exact=False, gaps=0,
         tables={str(table): TableStatus("quarantined", True, 0, odd * 9, f"do {odd}")},
         lakes=[LakeStatus(odd, 1, datetime.now(timezone.utc))],
+        verified=[VerifiedStatus(odd, None, 2, 0.5, None, 1, {odd: 3})],
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,8 @@ from connector.errors import ConfigurationError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 README = (REPOSITORY / "README.md").read_text()
-PAGES = sorted(path for folder in (".", "connector", "merge") for path in (REPOSITORY / folder).glob("*.md"))
+FOLDERS = (".", "connector", "docs", "merge")
+PAGES = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).glob("*.md"))
 EXAMPLES = sorted((REPOSITORY / "conf").glob("*.toml"))
 COMMANDS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -88,6 +90,7 @@ def test_the_example_configurations_are_valid_with_and_without_their_comments(
     environ = {"PGPASSWORD": "secret", "MYSQL_PWD": "secret"}
     load(path, environ)
     environ |= {"READ_TOKEN": "0123456789abcdef", "CONTROL_TOKEN": "fedcba9876543210"}
+    environ["DELTATIDE_SALT"] = "0123456789abcdef"
     without_catalog = re.sub(r"^# (catalog|schema) = .*\n", "", path.read_text(), flags=re.MULTILINE)
     (tmp_path / "all.toml").write_text(
         re.sub(r"^# (?=[\[a-z_]+.* = |\[)", "", without_catalog, flags=re.MULTILINE)
@@ -106,7 +109,8 @@ def sections() -> Iterator[tuple[str, Any]]:
     for name, field in Config.model_fields.items():
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
         model = next(k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel))
-        yield from settings_of(model, 'tables."namespace.table".' if name == "tables" else f"{name}.")
+        named = {"tables": 'tables."namespace.table".', "views": "views.NAME."}
+        yield from settings_of(model, named.get(name, f"{name}."))
 
 
 def test_every_setting_is_in_the_table_with_its_default() -> None:
@@ -119,7 +123,7 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
     assert rows.keys() == settings.keys()
     for name, default in settings.items():
         if default is not None:
-            written = f'"{default}"' if isinstance(default, str) else str(default)
+            written = json.dumps(default) if isinstance(default, str | list) else str(default)
             if isinstance(default, float):
                 assert float(rows[name]) == default, name
             else:
@@ -139,16 +143,22 @@ def test_links_lead_to_files(path: Path) -> None:
         assert (path.parent / link).exists(), link
 
 
+def test_pictures_are_there_for_light_and_dark() -> None:
+    pictures = re.findall(r'(?:src|srcset)="([^"]+)"', README)
+    assert {Path(path).stem.rpartition("-")[2] for path in pictures} == {"light", "dark"}
+    assert all((REPOSITORY / path).is_file() for path in pictures)
+
+
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE))
     assert {"demo", "test"} <= named <= targets
 
 
-def test_the_python_example_names_what_exists() -> None:
-    pytest.importorskip("pyspark")
-    (block,) = blocks("python")
-    for node in ast.walk(ast.parse(block)):
+def test_the_python_examples_name_what_exists() -> None:
+    pytest.importorskip("pyspark.sql.datasource", reason="one is for Spark 4")
+    assert blocks("python")
+    for node in ast.walk(ast.parse("".join(blocks("python")))):
         if isinstance(node, ast.ImportFrom) and node.module:
             module = importlib.import_module(node.module)
             assert all(hasattr(module, alias.name) for alias in node.names)

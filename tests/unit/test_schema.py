@@ -37,6 +37,13 @@ def test_names_fold_one_character_at_a_time_and_once_is_enough(left: str, right:
     assert len(fold(left)) == len(left)
 
 
+def test_the_name_of_before_images_is_taken_only_where_they_are_asked_for() -> None:
+    assert misnamed(["id", "_Before"]) is None
+    assert misnamed(["id", "_Before"], before_images=True) == (
+        "its column _Before has the name of our own column _before"
+    )
+
+
 @pytest.mark.parametrize("names", [("straße", "STRASSE"), ("ŉ", "ʼn"), ("é", "e\u0301"), ("a", "а")])
 def test_names_that_spark_distinguishes_may_land_together(names: tuple[str, str]) -> None:
     assert misnamed(names) is None

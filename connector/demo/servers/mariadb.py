@@ -16,10 +16,8 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -28,6 +26,8 @@ import pymysql
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from connector.demo.servers.server_user import ServerUser, UserArguments
+from connector.demo.servers.starting import free_port, until_it_answers
+from connector.demo.servers.watchdog import Watchdog
 from connector.errors import OperatorError, PreconditionError
 
 USER = "deltatide"
@@ -50,9 +50,6 @@ START_SECONDS = 120.0
 STOP_SECONDS = 60.0
 PORT_TRIES = 5
 INSTALL_HINT = "Debian and Ubuntu: sudo apt-get install mariadb-server"
-
-# Runs as the server's user, so it may signal the server; standard input closes when our process ends.
-_WATCHDOG = 'trap "" INT TERM HUP; read line; kill -KILL "$1"'
 
 
 def find_programs(base: Path | None = None) -> tuple[str, str] | None:
@@ -84,7 +81,7 @@ class MariadbServer:
         self._user = ServerUser.choose("mysql")
         self._home = Path(tempfile.mkdtemp(prefix=f"deltatide-{self.title.lower()}-", dir=self.homes))
         self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
         self._log = folder / f"{self.title.lower()}.log"
 
     @classmethod
@@ -133,12 +130,9 @@ class MariadbServer:
     def stop(self, *, crash: bool = False) -> None:
         """Stop the server and wait until it has ended; the data stays."""
         process, self._process = self._process, None
-        if self._watchdog is not None:
-            self._watchdog.kill()  # before its pipe closes, so that it signals nobody
-            self._watchdog.wait()
-            if self._watchdog.stdin:
-                self._watchdog.stdin.close()
-            self._watchdog = None
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.dismiss()
         if process is None:
             return
         for step in (signal.SIGKILL,) if crash else (signal.SIGTERM, signal.SIGKILL):
@@ -206,7 +200,7 @@ class MariadbServer:
         atexit.register(self.close)
 
     def _try_port(self, program: str) -> None:
-        port = self.port or _free_port()
+        port = self.port or free_port()
         self._spawn(program, port)
         if self._answers_in_time():
             self.port = port
@@ -225,31 +219,20 @@ class MariadbServer:
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                 **(UserArguments() if self.changes_user else self._user.arguments()),
             )  # fmt: skip
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._process.pid)], start_new_session=True,
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            **self._user.arguments(),
-        )  # fmt: skip
+        self._watchdog = Watchdog(self._process, signal.SIGKILL, self._user)
 
     def _answers_in_time(self) -> bool:
-        limit = time.monotonic() + START_SECONDS
-        while self.running and time.monotonic() < limit:
-            try:
-                pymysql.connect(unix_socket=str(self._socket), user="root").close()
-            except pymysql.Error:
-                time.sleep(0.1)
-            else:
-                return True
-        return False
+        retrying = until_it_answers(
+            lambda error: isinstance(error, pymysql.Error), lambda: self.running, START_SECONDS
+        )
+        try:
+            retrying(lambda: pymysql.connect(unix_socket=str(self._socket), user="root").close())
+        except pymysql.Error:
+            return False
+        return True
 
     def _create_user(self) -> None:
         with pymysql.connect(unix_socket=str(self._socket), user="root", autocommit=True) as root:
             cursor = root.cursor()
             cursor.execute(f"CREATE USER {USER} IDENTIFIED BY '{self.password}'")
             cursor.execute(f"GRANT ALL PRIVILEGES ON *.* TO {USER} WITH GRANT OPTION")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -15,10 +15,8 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +35,8 @@ from connector.demo.servers.postgres_binaries import (
     version_text,
 )
 from connector.demo.servers.server_user import ServerUser
+from connector.demo.servers.starting import free_port, until_it_answers
+from connector.demo.servers.watchdog import Watchdog
 from connector.errors import OperatorError
 
 __all__ = ["PostgresServer", "find_bin_dirs"]
@@ -61,8 +61,6 @@ SOCKET_PATH_BYTES = 90
 
 StopMode = Literal["fast", "immediate"]
 _SIGNALS: Mapping[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-# Runs as the server's user, so it may signal the server; standard input closes when our process ends.
-_WATCHDOG = 'trap "" INT TERM HUP; read line; kill -QUIT "$1"'
 
 
 class _PortTakenError(OperatorError):
@@ -90,7 +88,7 @@ class PostgresServer:
         self._user = user
         self._owner_pid = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
-        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
         # If the server's user can't enter the folder, the data is next to the socket, with a link to it.
         self._home = folder if user.reaches(folder) else self.socket_dir
         link = folder / "data"
@@ -164,7 +162,9 @@ class PostgresServer:
         A fast stop that replication receivers hold up becomes an immediate one after STOP_SECONDS.
         """
         process, self._process = self._process, None
-        self._dismiss_watchdog()
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.dismiss()
         if process is None:
             return
         for step in (_SIGNALS[mode], signal.SIGQUIT, signal.SIGKILL):
@@ -238,7 +238,7 @@ class PostgresServer:
 
     def _try_port(self) -> None:
         if not self._fixed_port:
-            self.port = _free_port()
+            self.port = free_port()
         log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._spawn()
         if self._answers():
@@ -264,25 +264,22 @@ class PostgresServer:
                 command, cwd=self.socket_dir, env=server_environment(), stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True, **self._user.arguments(),
             )  # fmt: skip
-        self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG, "sh", str(self._process.pid)], cwd="/",
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, **self._user.arguments(),
-        )  # fmt: skip
+        self._watchdog = Watchdog(self._process, signal.SIGQUIT, self._user)
 
     def _answers(self) -> bool:
         """Wait until the server accepts a connection; False if it ends, or after START_SECONDS."""
-        limit = time.monotonic() + START_SECONDS
-        while self.running and time.monotonic() < limit:
-            try:
-                psycopg2.connect(self.url(), connect_timeout=2).close()
-            except psycopg2.OperationalError as error:
-                if "password authentication failed" in str(error):
-                    return False  # another server took the port first
-                time.sleep(0.02)
-            else:
-                return self.running
-        return False
+
+        def not_yet(error: BaseException) -> bool:
+            # If the password is refused, another server took the port first.
+            refused = "password authentication failed" in str(error)
+            return isinstance(error, psycopg2.OperationalError) and not refused
+
+        retrying = until_it_answers(not_yet, lambda: self.running, START_SECONDS)
+        try:
+            retrying(lambda: psycopg2.connect(self.url(), connect_timeout=2).close())
+        except psycopg2.OperationalError:
+            return False
+        return self.running
 
     def _create_database(self, database: str) -> None:
         connection = psycopg2.connect(self.url())
@@ -295,15 +292,6 @@ class PostgresServer:
         finally:
             connection.close()
 
-    def _dismiss_watchdog(self) -> None:
-        watchdog, self._watchdog = self._watchdog, None
-        if watchdog is None:
-            return
-        watchdog.kill()  # before its pipe closes, so that it signals nobody
-        watchdog.wait()
-        if watchdog.stdin:
-            watchdog.stdin.close()
-
 
 def _socket_dir(user: ServerUser) -> Path:
     """Create a folder that the server's user owns, with a path short enough for a socket."""
@@ -315,13 +303,6 @@ def _socket_dir(user: ServerUser) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="deltatide-", dir=parent))
     user.own(folder)
     return folder
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _last_lines(text: str, count: int = 3) -> str:

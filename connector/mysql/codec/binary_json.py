@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from connector.mysql.codec.column_cells import PADDING
 from connector.mysql.codec.numbers import decode_decimals
-from connector.mysql.codec.text_values import PADDING
 from connector.mysql.codec.types import DATE, DATETIME, NEWDECIMAL, TIME, TIMESTAMP, ColumnType
 
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = range(5)

@@ -3,7 +3,8 @@
 Invariant: a text decodes to what the server returns for it after ``SET NAMES utf8mb4``, and bytes that
 Python's codec does not define are refused (`ValueError`), never replaced. Verified against MariaDB 10.11: all
 bytes of the single-byte sets, all two-byte characters of the others (seven of big5 are undefined there and
-known here). Not verified: gb18030, which MariaDB lacks, and the three-byte characters of ujis.
+known here); against MySQL 8.0 and 9.7: all characters of gb18030. Not verified: the three-byte characters of
+ujis.
 `decoder_known` is false for sets without an exact Python codec.
 """
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from connector.codec.cells import offsets_of
-from connector.mysql.codec.text_values import texts_of, values_of, with_offsets
+from connector.mysql.codec.column_cells import texts_of, values_of, with_offsets
 
 BINARY = "binary"
 UTF8 = frozenset(("utf8mb4", "utf8mb3", "utf8"))
@@ -121,11 +122,14 @@ _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
     "macroman": ("mac_roman", {}),
     "tis620": ("tis_620", {}),
 }
+_GB18030_2005 = {b"\xa8\xbc": "\u1e3f", b"\x81\x35\xf4\x37": "\ue7c7"}
+"""What MySQL has of this edition; Python's codec may have it or the one before, which exchanges the two."""
+
 _WIDE: dict[str, tuple[str, dict[str, str]]] = {
     "big5": ("big5", {}),
     "cp932": ("cp932", {}),
     "euckr": ("cp949", {}),
-    "gb18030": ("gb18030", {}),
+    "gb18030": ("gb18030", {text.decode("gb18030"): to for text, to in _GB18030_2005.items()}),
     "gb2312": ("gb2312", {}),
     "gbk": ("gbk", {}),
     "sjis": ("shift_jis", {"＼": "\\"}),

@@ -8,7 +8,13 @@ from __future__ import annotations
 import zlib
 
 HEADER = 19
-"""Bytes of every event's header; its type is the fifth."""
+"""Bytes of every event's header."""
+
+TYPE_IN_EVENT = 4
+
+TABLE_ID_BYTES = 6
+ROWS_HEADER = HEADER + TABLE_ID_BYTES + 2
+"""Bytes of a rows event before what its version adds, or its column count: header, table id and flags."""
 
 # WRITE, UPDATE and DELETE of both versions, compressed, and the plain event for each.
 PLAIN = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
@@ -22,15 +28,15 @@ def uncompress_event(event: bytes) -> bytes:
     Only what follows the column bitmaps is compressed (MariaDB's ``row_log_event_uncompress``). The size in
     the header remains the compressed one. `ValueError` if the event is not compressed as announced.
     """
-    kind = event[4]
+    kind = event[TYPE_IN_EVENT]
     if kind not in PLAIN:
         return event
-    offset = HEADER + 8
+    offset = ROWS_HEADER
     if kind in _WITH_EXTRA:
         offset += int.from_bytes(event[offset : offset + 2], "little")
     columns, offset = _packed(event, offset)
     offset += (columns + 7) // 8 * (2 if kind in _UPDATES else 1)
-    head = event[:4] + bytes([PLAIN[kind]]) + event[5:offset]
+    head = event[:TYPE_IN_EVENT] + bytes([PLAIN[kind]]) + event[TYPE_IN_EVENT + 1 : offset]
     return head + _uncompress_rows(event[offset:])
 
 

@@ -2,7 +2,7 @@
 
 Formats: MySQL's ``Field_*::pack`` (little-endian, except bits), and ``decimal2bin`` of ``strings/decimal.c``.
 
-Every function takes the buffer, which has `text_values.PADDING` at both ends, the offset where each value
+Every function takes the buffer, which has `column_cells.PADDING` at both ends, the offset where each value
 starts, and which rows have one (None: all). A row without a value may start anywhere between the paddings.
 """
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from connector.codec.cells import Bytes, Mask, with_nulls
 from connector.mysql.codec import types
-from connector.mysql.codec.text_values import Offsets, from_numpy
+from connector.mysql.codec.column_cells import Offsets, from_numpy
 from connector.mysql.codec.types import ColumnType, decimal_words
 
 U64 = npt.NDArray[np.uint64]

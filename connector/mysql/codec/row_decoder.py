@@ -1,8 +1,9 @@
 """Decode rows events of one table under one layout into batches of its events. Pure.
 
 Rules: an update that changes the key becomes a delete of the old key and an insert of the new one
-(``seq + 1``). A delete carries only its key. A column that an after image lacks (MINIMAL, NOBLOB) is taken
-from the before image, which has the same value; if that lacks it too, it is listed in `unchanged` and null.
+(``seq + 1``). A delete carries only its key, or without one its whole image. A column that an after image
+lacks (MINIMAL, NOBLOB) is taken from the before image, which has the same value; if that lacks it too, it is
+listed in `unchanged` and null.
 This applies to inserts as well: columns that they omit have their default, which the log does not carry. A
 JSON difference is applied to the value before. Events keep the log's order.
 
@@ -12,6 +13,9 @@ and changes to ended versions do not land. Neither do hidden columns.
 MariaDB logs a REPLACE of a row as an update, without the columns that it reset to their defaults (MINIMAL) or
 without such texts (NOBLOB). It carries the key, which an UPDATE under MINIMAL does only if it sets it. So an
 update that carries the key and lacks columns lands as a delete and an insert: what it lacks is requested.
+
+The image before an update or delete also lands as its before-image, if the layout asks for it. Columns that
+it lacks (MINIMAL, NOBLOB) are listed there as missing. Of an update that changes the key, the delete has it.
 """
 
 from __future__ import annotations
@@ -28,10 +32,11 @@ import pyarrow.compute as pc
 from connector.codec.cells import Mask, combine_raw, gather
 from connector.errors import TableError
 from connector.landing import format
-from connector.landing.event_batch import CdcColumns, EventBatch, Placement, assemble
+from connector.landing.event_batch import CdcColumns, EventBatch, Placement, assemble, before_struct
+from connector.mysql.codec.column_cells import Offsets, list_names
 from connector.mysql.codec.json_difference import changed_text
 from connector.mysql.codec.numbers import big_endian, little_endian
-from connector.mysql.codec.row_image import ABSENT, DIFFERENCE, NULL, VALUE, Images, Layout
+from connector.mysql.codec.row_image import ABSENT, DIFFERENCE, NULL, VALUE, Images, RowWalker
 from connector.mysql.codec.rows_event import (
     DELETE,
     INSERT,
@@ -44,7 +49,6 @@ from connector.mysql.codec.rows_event import (
     shapes_of,
 )
 from connector.mysql.codec.table_map import TableMap
-from connector.mysql.codec.text_values import Offsets, list_names
 from connector.mysql.codec.values import decode_values
 from connector.position import Position
 from connector.schema import TableSchema
@@ -88,11 +92,11 @@ def decode_changes(
     names = [column.name for column in schema.columns]
     if names != [column.name for column in table_map.landed]:
         raise TableError(schema.table, f"the log has columns {[c.name for c in table_map.landed]}")
-    layout = Layout([column.type for column in table_map.columns])
+    walker = RowWalker([column.type for column in table_map.columns])
     shapes = shapes_of(events, len(table_map.columns))
-    rows = find_rows(layout, events, shapes)
-    decoder = _Decoder(schema, table_map, layout, epoch, events, shapes, placement)
-    step = max(1, BATCH_VALUES // max(1, len(names)))
+    rows = find_rows(walker, events, shapes)
+    decoder = _Decoder(schema, table_map, walker, epoch, events, shapes, placement)
+    step = max(1, BATCH_VALUES // max(1, len(names) * (1 + schema.before_images)))
     for low in range(0, len(rows.event), step):
         batch = decoder.decode(rows.part(slice(low, low + step)))
         if batch is not None:
@@ -106,7 +110,7 @@ class _Decoder:
         self,
         schema: TableSchema,
         table_map: TableMap,
-        layout: Layout,
+        walker: RowWalker,
         epoch: int,
         events: Events,
         shapes: Sequence[Shape],
@@ -115,7 +119,7 @@ class _Decoder:
         self._schema = schema
         self._columns = table_map.columns
         self._types = [column.type for column in table_map.columns]
-        self._layout = layout
+        self._walker = walker
         self._epoch = epoch
         self._data = events.data
         self._shapes = shapes
@@ -148,18 +152,43 @@ class _Decoder:
                 self._check_virtual(index, is_unchanged & (landed.op == UPDATE))
                 unchanged[column.name] = is_unchanged
             columns.append(values)
+        before, hint = self._before_images(images, landed) if self._schema.before_images else (None, None)
         cdc = self._cdc(rows, landed)
         cdc.raw, cdc.unchanged = combine_raw(raws), list_names(unchanged)
         event = rows.event if landed.row is None else rows.event[landed.row]
         lsn = self._placement.lsn[event[[0, -1]]]
         return EventBatch(
             self._schema,
-            assemble(self._schema, columns, cdc),
+            assemble(self._schema, columns, cdc, before),
             first=Position(self._epoch, int(lsn[0]), int(landed.seq[0])),
             last=Position(self._epoch, int(lsn[1]), int(landed.seq[-1])),
             partial=bool(unchanged),
             truncates=bool((landed.op == TRUNCATE).any()),
+            before_hint=hint,
         )
+
+    def _before_images(self, images: _Images, landed: _Landed) -> tuple[pa.StructArray | None, str | None]:
+        """Decode the old row of each update and delete; also return what to do if some is not whole."""
+        replaces, old = (landed.op == UPDATE) | (landed.op == DELETE), images.before
+        if old is None or not replaces.any():
+            return None, None
+        row = np.arange(len(landed.op)) if landed.row is None else landed.row
+        values, raws, missing = [], {}, {}
+        for index, column in enumerate(self._columns):
+            if column.hidden:
+                continue
+            kind, start, end = old.kinds[index][row], old.starts[index][row], old.ends[index][row]
+            kind[~replaces] = ABSENT
+            start[~replaces] = end[
+                ~replaces
+            ]  # of an update's second row: its range follows that of the first
+            valid = None if (kind == VALUE).all() else kind == VALUE
+            array, raws[column.name] = decode_values(self._data, start, end, valid, column.type)
+            values.append(array)
+            if (lacks := (kind == ABSENT) & replaces).any():
+                missing[column.name] = lacks
+        image = before_struct(self._schema, values, replaces, list_names(missing), combine_raw(raws))
+        return image, "SET GLOBAL binlog_row_image = FULL, in all sessions" if missing else None
 
     def _read(self, rows: Rows) -> _Images:
         """Walk the images of all rows, and complete the after images from the before images."""
@@ -170,9 +199,9 @@ class _Decoder:
             starts = rows.start[some]
             if shape.before is not None:
                 before = before or Images.absent(columns, rows.start)
-                starts = self._layout.read(self._data, starts, shape.before, before, some)
+                starts = self._walker.read(self._data, starts, shape.before, before, some)
             if shape.after is not None:
-                self._layout.read(self._data, starts, shape.after, after, some)
+                self._walker.read(self._data, starts, shape.after, after, some)
         if before is not None:
             fill = (after.kinds == ABSENT) & (before.kinds != ABSENT)
             fill[[column.virtual for column in self._columns]] = False
@@ -182,7 +211,7 @@ class _Decoder:
 
     def _values(self, images: _Images, landed: _Landed, index: int) -> tuple[Any, pa.Array, pa.Array | None]:
         """Decode one column of all landed rows: kinds in the image, values, `raw` texts."""
-        kind, start, end = _ranges(images, landed, index, self._is_key[index])
+        kind, start, end = _ranges(images, landed, index, self._is_key[index] or not self._schema.key)
         valid = None if (kind == VALUE).all() else kind == VALUE
         differs = None if valid is None else kind == DIFFERENCE
         if differs is None or not differs.any():

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from connector.codec.cells import Bytes, Mask
 from connector.mysql.codec import types
+from connector.mysql.codec.column_cells import Offsets
 from connector.mysql.codec.numbers import unaligned
-from connector.mysql.codec.text_values import Offsets
 from connector.mysql.codec.types import ColumnType
 
 ABSENT, VALUE, NULL, DIFFERENCE = range(4)
@@ -56,7 +56,7 @@ class Images:
         return cls(np.zeros((columns, len(offsets)), np.uint8), starts, starts.copy())
 
 
-class Layout:
+class RowWalker:
     """What a walk must know of each column: its width, or that of its length prefix."""
 
     def __init__(self, columns: Sequence[ColumnType]) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from connector.codec.cells import Bytes
-from connector.mysql.codec.compressed import HEADER
+from connector.mysql.codec.column_cells import Offsets
+from connector.mysql.codec.compressed import HEADER, ROWS_HEADER, TABLE_ID_BYTES, TYPE_IN_EVENT
 from connector.mysql.codec.numbers import unaligned
-from connector.mysql.codec.row_image import ImageColumns, Layout, MalformedRowError
-from connector.mysql.codec.text_values import Offsets
+from connector.mysql.codec.row_image import ImageColumns, MalformedRowError, RowWalker
 
 INSERT, UPDATE, DELETE, TRUNCATE = range(4)
 TRUNCATE_KIND, PARTIAL_UPDATE = 255, 39
@@ -37,14 +37,15 @@ _FEW_EVENTS = 32
 
 def make_truncate_event(table_id: int) -> bytes:
     """Make the event for a TRUNCATE TABLE, which the log has only as a statement."""
-    return bytes([0, 0, 0, 0, TRUNCATE_KIND]) + bytes(HEADER - 5) + table_id.to_bytes(6, "little") + bytes(2)
+    header = bytes(TYPE_IN_EVENT) + bytes([TRUNCATE_KIND]) + bytes(HEADER - TYPE_IN_EVENT - 1)
+    return header + table_id.to_bytes(TABLE_ID_BYTES, "little") + bytes(2)
 
 
 @dataclass(frozen=True)
 class Events:
     """Rows events of one table in one buffer: their types, and the offsets of each one's header and end.
 
-    The buffer has `text_values.PADDING` at both ends and less than 2 GiB.
+    The buffer has `column_cells.PADDING` at both ends and less than 2 GiB.
     """
 
     data: Bytes
@@ -85,7 +86,7 @@ class Rows:
 def shapes_of(events: Events, columns: int) -> list[Shape]:
     """Group events by operation and columns present; `MalformedRowError` for another column count."""
     data, kinds, width = events.data, events.kinds, (columns + 7) // 8
-    offset = events.starts + HEADER + 8
+    offset = events.starts + ROWS_HEADER
     if (is_second := np.isin(kinds, _VERSION_2)).any():
         offset = offset + np.where(is_second, unaligned(data, "<u2")[offset], 0)
     has_rows = kinds != TRUNCATE_KIND
@@ -131,9 +132,9 @@ def _present(bitmap: Bytes, columns: int) -> tuple[int, ...]:
     return tuple(np.flatnonzero(np.unpackbits(bitmap, bitorder="little")[:columns]).tolist())
 
 
-def find_rows(layout: Layout, events: Events, shapes: list[Shape]) -> Rows:
+def find_rows(walker: RowWalker, events: Events, shapes: list[Shape]) -> Rows:
     """Find every row of the events, in log order; `MalformedRowError` if rows do not fill their event."""
-    found = [_find(layout, events.data, shape, events.ends[shape.events]) for shape in shapes]
+    found = [_find(walker, events.data, shape, events.ends[shape.events]) for shape in shapes]
     event, ordinal, start = (np.concatenate(column) for column in zip(*found, strict=True))
     shape = np.repeat(np.arange(len(shapes), dtype=np.int16), [len(f[0]) for f in found])
     rows = Rows(event, ordinal, shape, start)
@@ -143,7 +144,7 @@ def find_rows(layout: Layout, events: Events, shapes: list[Shape]) -> Rows:
     return Rows(event[order], ordinal[order], shape[order], start[order])
 
 
-def _find(layout: Layout, data: Bytes, shape: Shape, limits: Offsets) -> tuple[Offsets, Offsets, Offsets]:
+def _find(walker: RowWalker, data: Bytes, shape: Shape, limits: Offsets) -> tuple[Offsets, Offsets, Offsets]:
     """Return event, ordinal and start of each row, in no order."""
     events, offsets = shape.events, shape.starts
     if shape.operation == TRUNCATE:
@@ -151,7 +152,7 @@ def _find(layout: Layout, data: Bytes, shape: Shape, limits: Offsets) -> tuple[O
     found: list[tuple[Offsets, Offsets, Offsets]] = []
     while len(events) > _FEW_EVENTS:
         found.append((events, np.full(len(events), len(found)), offsets))
-        offsets = _skip_rows(layout, data, shape, offsets)
+        offsets = _skip_rows(walker, data, shape, offsets)
         if (offsets > limits).any():
             raise MalformedRowError("a row reaches beyond its event")
         more = offsets < limits
@@ -160,7 +161,7 @@ def _find(layout: Layout, data: Bytes, shape: Shape, limits: Offsets) -> tuple[O
     walked = len(found)
     text = data.data
     for event, offset, limit in zip(events.tolist(), offsets.tolist(), limits.tolist(), strict=True):
-        starts = np.array(_scan(layout, text, shape, offset, limit), np.int64)
+        starts = np.array(_scan(walker, text, shape, offset, limit), np.int64)
         found.append((np.full(len(starts), event), walked + np.arange(len(starts)), starts))
     if not found:
         return events, events, offsets
@@ -168,20 +169,20 @@ def _find(layout: Layout, data: Bytes, shape: Shape, limits: Offsets) -> tuple[O
     return event, ordinal, start
 
 
-def _skip_rows(layout: Layout, data: Bytes, shape: Shape, offsets: Offsets) -> Offsets:
+def _skip_rows(walker: RowWalker, data: Bytes, shape: Shape, offsets: Offsets) -> Offsets:
     for image in (shape.before, shape.after):
         if image is not None:
-            offsets = layout.walk(data, offsets, image, None)
+            offsets = walker.walk(data, offsets, image, None)
     return offsets
 
 
-def _scan(layout: Layout, data: memoryview, shape: Shape, offset: int, limit: int) -> list[int]:
+def _scan(walker: RowWalker, data: memoryview, shape: Shape, offset: int, limit: int) -> list[int]:
     starts = []
     images = [image for image in (shape.before, shape.after) if image is not None]
     while offset < limit:
         starts.append(offset)
         for image in images:
-            offset = layout.skip(data, offset, image)
+            offset = walker.skip(data, offset, image)
     if offset != limit:
         raise MalformedRowError("a row reaches beyond its event")
     return starts

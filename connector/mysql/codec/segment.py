@@ -43,16 +43,16 @@ from connector.codec.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError, TableError
 from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
 from connector.landing.manifest import LastCommit
-from connector.mysql.codec.compressed import PLAIN, uncompress_event
+from connector.mysql.codec.column_cells import PADDING, Offsets
+from connector.mysql.codec.compressed import HEADER, PLAIN, TABLE_ID_BYTES, TYPE_IN_EVENT, uncompress_event
 from connector.mysql.codec.numbers import little_endian
 from connector.mysql.codec.row_decoder import EVENT_SEQ, decode_changes
-from connector.mysql.codec.rows_event import OPERATIONS, Events
+from connector.mysql.codec.rows_event import OPERATIONS, TRUNCATE_KIND, Events
 from connector.mysql.codec.table_map import TableMap
-from connector.mysql.codec.text_values import PADDING, Offsets
 from connector.schema import TableName, TableSchema
 
 TABLE_MAP = 19
-ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != 255), *PLAIN))
+ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != TRUNCATE_KIND), *PLAIN))
 """Event types that `MysqlSegment` decodes."""
 
 WINDOW_EVENTS = 1 << 18
@@ -115,7 +115,7 @@ class MysqlSegment:
     `payloads` and `ordinals` are parallel, see the module. `transactions` covers each event; one that began
     in an earlier segment starts at 0 here. `layouts` are in log order; each table id that occurs has one at
     or before its first event (known ones at 0). `rows` counts events, as rows are not known before decoding.
-    `decode` may be called again. `last_commit`: see `connector.mysql.continuity`.
+    `decode` may be called again. `last_commit`: see `connector.mysql.log_identity`.
     """
 
     last_commit: LastCommit | None = None
@@ -190,7 +190,7 @@ def _joined_events(payloads: Sequence[bytes | bytearray], lengths: Offsets, base
     data = np.frombuffer(b"".join([PADDING, *payloads, PADDING]), np.uint8)
     after = len(PADDING) + np.cumsum(lengths)
     starts = after - lengths + base
-    return Events(data, data[starts + 4], starts, after - tail)
+    return Events(data, data[starts + TYPE_IN_EVENT], starts, after - tail)
 
 
 def _view_of_huge_event(payload: bytearray, lengths: Offsets, base: int, tail: int) -> Events:
@@ -201,7 +201,7 @@ def _view_of_huge_event(payload: bytearray, lengths: Offsets, base: int, tail: i
     if len(payload) == lengths[0]:
         payload += PADDING
     data, starts = np.frombuffer(payload, np.uint8), np.array([base])
-    return Events(data, data[starts + 4], starts, lengths - tail)
+    return Events(data, data[starts + TYPE_IN_EVENT], starts, lengths - tail)
 
 
 def _placement(transactions: Transactions, index: Offsets, ordinals: Offsets) -> Placement:
@@ -227,7 +227,7 @@ class _Window(NamedTuple):
 
     def parts(self, layouts: Mapping[int, Sequence[TableLayout]], epoch: int) -> list[_Part]:
         """Split the events by table id and layout, in log order; omit those not captured."""
-        ids = little_endian(self.events.data, self.events.starts + 19, 6)
+        ids = little_endian(self.events.data, self.events.starts + HEADER, TABLE_ID_BYTES)
         parts = [
             _Part(self, epoch, layout, layout.schema, members)
             for layout, members in by_layout(grouped(ids, np.arange(len(ids))), layouts, self.low)

@@ -77,10 +77,10 @@ class TableMap:
         """Return the columns that land."""
         return tuple(column for column in self.columns if not column.hidden)
 
-    def schema(self, key: Sequence[str] | None = None) -> TableSchema:
+    def schema(self, key: Sequence[str] | None = None, *, before_images: bool = False) -> TableSchema:
         """Return the landing schema, with the configured key if there is one."""
         columns = tuple(Column(c.name, c.type.type_name, c.type.landing) for c in self.landed)
-        return TableSchema(self.table, columns, self.key if key is None else tuple(key))
+        return TableSchema(self.table, columns, self.key if key is None else tuple(key), before_images)
 
     def with_aliases(self, catalog_types: Mapping[str, str]) -> TableMap:
         """Set the types of columns that are uuid or inet in MariaDB's catalog (column name to COLUMN_TYPE).

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from connector.codec.cells import Bytes, Mask, with_nulls
 from connector.mysql.codec import types
+from connector.mysql.codec.column_cells import Offsets, from_numpy, texts_of
 from connector.mysql.codec.numbers import big_endian, little_endian
-from connector.mysql.codec.text_values import Offsets, from_numpy, texts_of
 from connector.mysql.codec.types import ColumnType
 
 _DAYS, _NTZ, _UTC = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
@@ -99,7 +99,9 @@ def decode_timestamps(
         micros = np.zeros(len(starts), np.int64)
     zero = np.zeros(len(starts), np.int64)
     moments = Moments(zero, zero, zero, zero, micros)
-    held, raw = _misfits(moments, seconds != 0, valid, lambda m, i: datetime_text(m, i, type_.scale))
+    held, raw = _misfits(
+        moments, (seconds | micros) != 0, valid, lambda m, i: datetime_text(m, i, type_.scale)
+    )
     return from_numpy(seconds * _SECOND + micros, _UTC, held), raw
 
 

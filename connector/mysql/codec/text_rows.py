@@ -27,8 +27,8 @@ from connector.errors import BugError
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
 from connector.mysql.codec.charsets import decode_texts
+from connector.mysql.codec.column_cells import PADDING, Offsets, hex_texts, texts_of
 from connector.mysql.codec.numbers import decode_bits, unaligned
-from connector.mysql.codec.text_values import PADDING, Offsets, hex_texts, texts_of
 from connector.mysql.codec.types import ColumnType
 
 _HEADER = 4

@@ -216,6 +216,8 @@ def type_of_catalog(column_type: str, charset: str | None) -> ColumnType:
     if name not in _BY_NAME:
         raise ValueError(f"{column_type!r} is not a known type")
     code = _BY_NAME[name]
+    if code == YEAR and numbers == [2]:
+        raise ValueError("the log has all four digits of a year(2), a dump has two: make it a year")
     scale = numbers[0] if numbers and code in (TIMESTAMP2, DATETIME2, TIME2) else 0
     size = 4 if code in (JSON, GEOMETRY, VECTOR) else 0
     return ColumnType(code, size=size, scale=scale, unsigned=unsigned and code in NUMERIC)

@@ -6,6 +6,7 @@ server's text of the same value: dump and log agree.
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
 from connector.mysql.codec.binary_json import json_text
 from connector.mysql.codec.charsets import decode_texts
+from connector.mysql.codec.column_cells import Offsets, fixed_width, hex_texts, valid_of, values_of
 from connector.mysql.codec.compressed import uncompress_value
 from connector.mysql.codec.numbers import (
     decode_bits,
@@ -28,7 +30,6 @@ from connector.mysql.codec.numbers import (
     decode_sets,
 )
 from connector.mysql.codec.temporal import decode_dates, decode_datetimes, decode_times, decode_timestamps
-from connector.mysql.codec.text_values import Offsets, fixed_width, hex_texts, valid_of, values_of
 from connector.mysql.codec.types import ColumnType
 
 _INTEGERS = (types.TINY, types.SHORT, types.INT24, types.LONG, types.LONGLONG, types.YEAR)
@@ -107,8 +108,30 @@ def _uuid_text(value: bytes) -> str:
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
+def _inet6_text(value: bytes) -> str:
+    """Format an address as MariaDB does; C libraries don't shorten a single group of zeros.
+
+    The longest run of zero groups, the first of equal ones, is left out. The last four bytes of an address
+    that stands for one of IPv4 are formatted as that.
+    """
+    groups = [int.from_bytes(value[i : i + 2], "big") for i in range(0, 16, 2)]
+    runs = [(len(list(run)), zero) for zero, run in itertools.groupby(groups, key=lambda group: group == 0)]
+    gap = max((length for length, zero in runs if zero), default=0)
+    texts = [f"{group:x}" for group in groups]
+    if gap == 0:
+        return ":".join(texts)
+    start = 0
+    for length, zero in runs:
+        if zero and length == gap:
+            break
+        start += length
+    if start == 0 and (gap == 6 or (gap == 5 and groups[5] == 0xFFFF)):
+        texts[6:] = [socket.inet_ntop(socket.AF_INET, value[12:])]
+    return ":".join(texts[:start]) + "::" + ":".join(texts[start + gap :])
+
+
 _ALIASES: dict[str, Callable[[bytes], str]] = {
     types.UUID: _uuid_text,
-    types.INET6: lambda value: socket.inet_ntop(socket.AF_INET6, value),
+    types.INET6: _inet6_text,
     types.INET4: lambda value: socket.inet_ntop(socket.AF_INET, value),
 }

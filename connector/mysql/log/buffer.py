@@ -10,6 +10,9 @@ The grammar of the log, each part in a module of its own; here is what dispatche
 A packet is one event (`connector.mysql.log.packet` names its bytes), but a TRANSACTION_PAYLOAD may span
 several. `feed` is the hot loop: it handles rows events itself. All else happens once per group, table map or
 statement. `connector.mysql.log.pending_events` holds the rows events.
+
+Follows "Binlog Event" and "Binlog Management" in MySQL's source documentation (for compressed transactions,
+Transaction_payload_event), and "Replication Protocol" in MariaDB's. The modules above name the pages.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections.abc import Sequence
 from connector.codec.log_segment import LogSegment
 from connector.errors import BugError
 from connector.landing.manifest import LastCommit
-from connector.mysql import continuity
+from connector.mysql import log_identity
 from connector.mysql.catalog_fingerprint import Statements
 from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, Transactions, unpack_position
 from connector.mysql.codec.segment import pack_position as pack
@@ -300,7 +303,7 @@ class LogBuffer:
         self, rows: int, transactions: Transactions, open_lsn: int | None
     ) -> LogSegment | MysqlSegment:
         micros = self._groups.committed_at
-        committed_at = None if micros is None else continuity.to_datetime(micros)
+        committed_at = None if micros is None else log_identity.to_datetime(micros)
         segment = self._pending.slice_segment(
             rows, transactions, self._epoch, self.position, committed_at, self.gtids
         )
@@ -314,13 +317,13 @@ class LogBuffer:
             return None
         lsn, begun = self._groups.last
         if isinstance(begun, Begin):
-            return continuity.of_transaction(lsn, begun)
-        return continuity.of_file(unpack_position(lsn)[0], begun)
+            return log_identity.of_transaction(lsn, begun)
+        return log_identity.of_file(unpack_position(lsn)[0], begun)
 
     def take_unlogged(self) -> list[UnloggedSpan]:
-        """Take what must be recorded at the source, or else passed to `quarantine_unlogged`."""
+        """Take what must be recorded at the source, or else passed to `report_unlogged_quarantine`."""
         return self._effects.take_unlogged()
 
-    def quarantine_unlogged(self, unlogged: UnloggedSpan) -> None:
+    def report_unlogged_quarantine(self, unlogged: UnloggedSpan) -> None:
         """Quarantine a table whose change could not be recorded."""
-        self._effects.quarantine_unlogged(unlogged)
+        self._effects.report_unlogged_quarantine(unlogged)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from connector.landing.event_batch import QuarantineNotice
 from connector.mysql.catalog_fingerprint import Statements
-from connector.mysql.log.ddl import Effect, as_mysql_reads, changes_rows, rebuilt_by, statement_effects
+from connector.mysql.log.ddl_parser import Effect, as_mysql_reads, changes_rows, rebuilt_by, statement_effects
 from connector.mysql.log.events import Query
 from connector.mysql.log.pending_events import PendingRows
 from connector.mysql.log.schema_cache import SchemaCache
@@ -60,7 +60,7 @@ class DdlEffects:
         self._prepared = {} if prepared is None else prepared
 
     def take_unlogged(self) -> list[UnloggedSpan]:
-        """Take what must be recorded, or else passed to `quarantine_unlogged`."""
+        """Take what must be recorded, or else passed to `report_unlogged_quarantine`."""
         unlogged, self._unlogged = self._unlogged, {}
         return list(unlogged.values())
 
@@ -79,7 +79,7 @@ class DdlEffects:
             [found for found in announced if found[0] != open_lsn],
         )
 
-    def run(self, query: Query, lsn: int, ordinal: int) -> int:
+    def apply_statement(self, query: Query, lsn: int, ordinal: int) -> int:
         """Apply a statement's effects; return how many events it became."""
         if query.statement is not None and not self._schema_cache.mariadb:
             query = query._replace(statement=as_mysql_reads(query.statement))
@@ -93,7 +93,7 @@ class DdlEffects:
                 effect = effect._replace(
                     kind="unlogged", reason="TRUNCATE TABLE of it or of a temporary table"
                 )
-            count += self._apply(effect, lsn, ordinal + count)
+            count += self._apply_effect(effect, lsn, ordinal + count)
         if changes_rows(query.statement):
             self._reread_indirect(query, lsn)
         return count
@@ -129,18 +129,22 @@ class DdlEffects:
             if self._add_unlogged(table, lsn, reason):
                 log.warning("%s: %s; rereading its rows", table, reason)
 
-    def _apply(self, effect: Effect, lsn: int, ordinal: int) -> int:
-        """Apply one effect: a truncate becomes an event, the rest is read again, quarantined or announced."""
+    def _apply_effect(self, effect: Effect, lsn: int, ordinal: int) -> int:
+        """Apply one effect: a truncate becomes an event, the rest is read again, quarantined or announced.
+
+        A lost index counts only where a key is configured: of a primary key, the log itself shows that it is
+        gone.
+        """
         truncated = 0
         for table in self._tables_of(effect):
             if effect.kind == "truncate":
                 truncated += self._truncate(table, lsn, ordinal + truncated)
             elif effect.kind == "statement":
-                self.quarantine({table}, lsn, f"{effect.reason} changed it", _ROW_FORMAT)
+                self.report_quarantine({table}, lsn, f"{effect.reason} changed it", _ROW_FORMAT)
             elif effect.kind == "columns":
                 self._schema_cache.forget(table)
                 self._announce(table, lsn, effect.columns)
-            else:
+            elif effect.kind != "index" or self._schema_cache.has_configured_key(table):
                 self._schema_cache.forget(table)
                 log.warning("%s: %s; rereading its rows", table, effect.reason)
                 self._add_unlogged(table, lsn, effect.reason)
@@ -175,7 +179,7 @@ class DdlEffects:
     def _truncate(self, table: TableName, lsn: int, ordinal: int) -> bool:
         resolved = self._schema_cache.latest(table)
         if resolved is None or resolved.schema is None:
-            self.quarantine({table}, lsn, "it was truncated while its layout is unknown")
+            self.report_quarantine({table}, lsn, "it was truncated while its layout is unknown")
             return False
         self._held.append_synthetic_truncate(resolved, ordinal)
         return True
@@ -185,7 +189,7 @@ class DdlEffects:
         self._prepared[xid] = self._prepared.pop(xid, set()) | touched
         if len(self._prepared) > PREPARED_KEPT:
             del self._prepared[next(iter(self._prepared))]
-        self.quarantine(touched, lsn, f"XA transaction {xid} was prepared; XA is not supported")
+        self.report_quarantine(touched, lsn, f"XA transaction {xid} was prepared; XA is not supported")
 
     def end_prepared(self, statement: str, lsn: int) -> None:
         """Handle XA COMMIT or XA ROLLBACK; one with unknown tables, prepared earlier, may concern any."""
@@ -196,16 +200,15 @@ class DdlEffects:
         if touched is None:
             self.reread_all(lsn, f"XA transaction {xid} was committed, but its tables are unknown")
         else:
-            self.quarantine(touched, lsn, f"XA transaction {xid} was committed; XA is not supported")
+            self.report_quarantine(touched, lsn, f"XA transaction {xid} was committed; XA is not supported")
 
-    def quarantine(self, tables: set[TableName], lsn: int, reason: str, hint: str = "") -> None:
-        """Quarantine tables."""
+    def report_quarantine(self, tables: set[TableName], lsn: int, reason: str, hint: str = "") -> None:
+        """Report tables that can't be captured on, for `Tables.quarantine`."""
         for table in sorted(tables):
-            log.error("%s is quarantined: %s", table, reason)
             advice = hint or f"dump it again: deltatide dump {table}"
             self._quarantined.append(QuarantineNotice(table, lsn, reason, advice))
 
-    def quarantine_unlogged(self, unlogged: UnloggedSpan) -> None:
-        """Quarantine a table whose change could not be recorded."""
+    def report_unlogged_quarantine(self, unlogged: UnloggedSpan) -> None:
+        """Report a table whose change could not be recorded, for `Tables.quarantine`."""
         hint = f"dump it again: deltatide dump {unlogged.table}"
         self._quarantined.append(QuarantineNotice(unlogged.table, unlogged.lsn, unlogged.reason, hint))

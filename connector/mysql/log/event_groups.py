@@ -120,7 +120,7 @@ class EventGroups:
         elif kind == events.GTID_LIST and isinstance(self.gtids, MariadbGtids):
             self.gtids.begin_file(events.parse_gtid_list(body))
         elif kind not in events.NOTHING and not flags & events.IGNORABLE:
-            self._quarantine_unknown(kind)
+            self._report_unknown(kind)
 
     def _begin(self, begin: Begin) -> None:
         landed = self.gtids is not None and begin.gtid is not None and self.gtids.holds(begin.gtid)
@@ -183,18 +183,18 @@ class EventGroups:
             self._disown()
         if first in ("COMMIT", "ROLLBACK") and not rest.startswith("TO"):
             if first == "ROLLBACK":
-                self._quarantine_touched_tables("a transaction was rolled back after it was logged")
+                self._report_touched_tables("a transaction was rolled back after it was logged")
             self._commit(seconds, end)
             return
         if first == "ROLLBACK":
-            self._quarantine_touched_tables("a savepoint was rolled back after it was logged")
+            self._report_touched_tables("a savepoint was rolled back after it was logged")
         elif self.open.landed:
             pass  # and so have its effects
         elif first == "XA":
             self._effects.end_prepared(statement, self.open.lsn)
         else:
             query = query._replace(statement=None if query.statement is None else statement)
-            self.ordinal += self._effects.run(query, self.open.lsn, self.ordinal)
+            self.ordinal += self._effects.apply_statement(query, self.open.lsn, self.ordinal)
         if not self._awaits_commit():
             self._commit(seconds, end)
 
@@ -215,7 +215,7 @@ class EventGroups:
         lsn = self.open.lsn if self.open else self._files.position
         self._disown()
         reason = "the server lost part of its log (an incident event)"
-        self._effects.quarantine(self._schema_cache.among(None), lsn, reason)
+        self._effects.report_quarantine(self._schema_cache.among(None), lsn, reason)
         if self.open is not None and not self._awaits_commit():
             self._commit(seconds, end)
 
@@ -224,12 +224,12 @@ class EventGroups:
         if self.open is not None:
             self.open.is_ours = False
 
-    def _quarantine_touched_tables(self, reason: str) -> None:
+    def _report_touched_tables(self, reason: str) -> None:
         assert self.open is not None
         if not self.open.landed:
-            self._effects.quarantine(self.open.tables, self.open.lsn, reason)
+            self._effects.report_quarantine(self.open.tables, self.open.lsn, reason)
 
-    def _quarantine_unknown(self, kind: int) -> None:
+    def _report_unknown(self, kind: int) -> None:
         """Quarantine the tables mapped before an unknown event, which may change their rows; else raise."""
         if self.open is None or not self.open.mapped:
             raise PreconditionError(
@@ -237,4 +237,4 @@ class EventGroups:
                 hint="upgrade deltatide, since what the event changed is unknown",
             )
         self._disown()
-        self._quarantine_touched_tables(f"upgrade deltatide: an event of type {kind} is unknown")
+        self._report_touched_tables(f"upgrade deltatide: an event of type {kind} is unknown")

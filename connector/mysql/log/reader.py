@@ -149,7 +149,7 @@ class MysqlLogReader:
                 self._state_tables.note_all_unlogged(self._side, self.epoch, changes)
         elif changes:
             for found in changes:
-                self._buffer.quarantine_unlogged(found)
+                self._buffer.report_unlogged_quarantine(found)
 
     def _record_file(self) -> None:
         """Record the file that is read, if it is another one than is recorded."""

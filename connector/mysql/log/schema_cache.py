@@ -58,6 +58,9 @@ class SchemaCache(Protocol):
     def forget(self, table: TableName) -> None:
         """Forget the layout of a table's last row: a statement may have changed it since."""
 
+    def has_configured_key(self, table: TableName) -> bool:
+        """Return whether the configuration names a table's key."""
+
     def named(self, database: str, name: str) -> TableName | None:
         """Return the captured table of this name, ignoring case if the server does."""
 
@@ -112,6 +115,10 @@ class CapturedSchemas:
         """Forget the layout of a table's last row: a statement may have changed it since."""
         self._latest.pop(table, None)
 
+    def has_configured_key(self, table: TableName) -> bool:
+        """Return whether the configuration names a table's key."""
+        return _configured_key(table, self._settings) is not None
+
     def named(self, database: str, name: str) -> TableName | None:
         """Return the captured table of this name."""
         exact = TableName(database, name)
@@ -154,20 +161,28 @@ _NEVER = frozenset((OWN_DATABASE, "mysql", "information_schema", "performance_sc
 def landing_schema_of(table_map: TableMap, settings: Mapping[TableName, TableConfig]) -> TableSchema:
     """Return the landing schema; `TableError` if the table has no usable key."""
     table = table_map.table
-    setting = settings.get(table)
-    key = tuple(setting.key) if setting and setting.key else table_map.key
+    only_changes = table in settings and settings[table].only_changes
+    key = () if only_changes else _configured_key(table, settings) or table_map.key
     names = [column.name for column in table_map.columns]
-    if not key:
-        raise TableError(
-            table, "it has no primary key", hint=f"add a primary key, or set key in {table.section}"
+    if not key and not only_changes:
+        hint = (
+            f'add a primary key, or set key in {table.section}; or set shapes = ["changes"] there, to capture'
+            " what happens to it from then on"
         )
+        raise TableError(table, "it has no primary key", hint=hint)
     if unknown := [column for column in key if column not in names]:
         raise TableError(
             table,
             f"its configured key has no column {', '.join(unknown)}",
             hint=f"correct key in {table.section}; columns are {', '.join(names)}",
         )
-    schema = table_map.schema(key)
-    if problem := misnamed(column.name for column in schema.columns):
+    before_images = table in settings and settings[table].before_images
+    schema = table_map.schema(key, before_images=before_images)
+    if problem := misnamed((column.name for column in schema.columns), before_images=before_images):
         raise TableError(table, problem, hint="rename the column")
     return schema
+
+
+def _configured_key(table: TableName, settings: Mapping[TableName, TableConfig]) -> tuple[str, ...] | None:
+    setting = settings.get(table)
+    return tuple(setting.key) if setting and setting.key else None

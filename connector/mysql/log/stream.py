@@ -1,7 +1,7 @@
 """Read the binary log as the server streams it to a replica: COM_BINLOG_DUMP over one connection, by packets.
 
 The protocol is implemented here, on a connection that PyMySQL opened and authenticated, not through
-mysql-replication's BinLogStreamReader: that one reopens a lost connection by itself, and waits forever for
+mysql-replication's BinLogStreamReader: that one reopens a lost connection on its own, and waits forever for
 MariaDB without GTIDs. Here a lost connection is an error, and only a caller that knows the position resumes.
 
 Invariant: packets come in order of their sequence numbers; `fetch` returns whole events. Only a compressed

@@ -130,7 +130,7 @@ def _check_shape(rows: CopiedRows, ends: Offsets, columns: int) -> None:
 def _nulls_and_escapes(
     data: Bytes, starts: Offsets, ends: Offsets, backslashes: _Escapes
 ) -> tuple[Mask | None, _Escapes]:
-    """Tell apart backslashes of NULLs, those that begin an escape, and those that are escaped."""
+    """Distinguish backslashes of NULLs, those that begin an escape, and those that are escaped."""
     offsets, cells = backslashes.offsets, backslashes.cells
     is_null = (ends[cells] - starts[cells] == 2) & (offsets == starts[cells]) & (data[offsets + 1] == _N)
     nulls = np.zeros(len(starts), np.bool_)

@@ -1,9 +1,13 @@
 """Decode change messages of one table into a batch of its events. Pure.
 
 Rules: an update that changes the key becomes a delete of the old key and an insert of the new one
-(``seq + 1``). A delete carries only its key. A value that an update does not send (unchanged TOAST) is taken
-from the old tuple if that has it; else its column is listed in `unchanged` and null. Events keep the order of
-the messages.
+(``seq + 1``). A delete carries only its key, or without one what the replica identity has. A value that an
+update does not send (unchanged TOAST) is taken from the old tuple if that has it; else its column is listed
+in `unchanged` and null. Events keep the order of the messages.
+
+A before-image is the old tuple of an update or delete, if the layout asks for it. Where the log has none, or
+one with only the replica identity's columns (REPLICA IDENTITY is not FULL), the others are listed as missing.
+Of an update that changes the key, the delete has it.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import pyarrow.compute as pc
 from connector.codec.cells import Mask, combine_raw, gather
 from connector.errors import TableError
 from connector.landing import format
-from connector.landing.event_batch import CdcColumns, EventBatch, Placement, assemble
+from connector.landing.event_batch import CdcColumns, EventBatch, Placement, assemble, before_struct
 from connector.position import Position
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.codec.text_values import decode_column
@@ -28,6 +32,7 @@ from connector.postgres.codec.tuples import (
     DELETE,
     INSERT,
     KEY,
+    NULL,
     OLD,
     TEXT,
     TRUNCATE,
@@ -38,10 +43,13 @@ from connector.postgres.codec.tuples import (
     Tuples,
     walk_messages,
 )
-from connector.schema import TableSchema
+from connector.schema import TableName, TableSchema
 
 _OPS = (format.INSERT, format.UPDATE, format.DELETE, format.TRUNCATE)
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = range(4)
+
+NONE: tuple[None, None] = None, None
+"""No before-images, and nothing to do about it."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +74,14 @@ def decode_changes(
         raise TableError(schema.table, f"the log has columns {[c.name for c in relation.columns]}")
     tuples = walk_messages(messages, len(names))
     is_key = np.array([name in schema.key for name in names], np.bool_)
-    _fill_unchanged(tuples, np.array([c.is_key for c in relation.columns], np.bool_))
+    no_key = not schema.key
+    identity = np.array([c.is_key for c in relation.columns], np.bool_)
+    _fill_unchanged(tuples, identity)
     rows = _rows_of(messages, placement, tuples, _key_changes(messages, tuples, is_key))
     columns, raws, unchanged = [], {}, {}
+    before, hint = _before_images(schema, messages, tuples, rows, identity) if schema.before_images else NONE
     for index, column in enumerate(schema.columns):
-        kind, start, end = _ranges(tuples, rows, index, bool(is_key[index]))
+        kind, start, end = _ranges(tuples, rows, index, bool(is_key[index] or (no_key and identity[index])))
         cells = gather(messages.data, start, end, None if (kind == TEXT).all() else kind == TEXT)
         values, raws[column.name] = decode_column(cells, column.type)
         if is_key[index]:
@@ -82,12 +93,46 @@ def decode_changes(
     cdc.raw, cdc.unchanged = combine_raw(raws), _unchanged_lists(unchanged)
     return EventBatch(
         schema,
-        assemble(schema, columns, cdc),
+        assemble(schema, columns, cdc, before),
         first=Position(epoch, int(placement.lsn[0]), int(rows.seq[0])),
         last=Position(epoch, int(placement.lsn[-1]), int(rows.seq[-1])),
         partial=bool(unchanged),
         truncates=bool((rows.op == _TRUNCATE).any()),
+        before_hint=hint,
     )
+
+
+def _before_images(
+    schema: TableSchema, messages: Messages, tuples: MessageTuples, rows: _Rows, is_identity: Mask
+) -> tuple[pa.StructArray | None, str | None]:
+    """Decode the old row of each update and delete; also return what is to be done if some is not whole."""
+    replaces = (rows.op == _UPDATE) | (rows.op == _DELETE)
+    if not replaces.any():
+        return NONE
+    message = np.arange(len(rows.op)) if rows.message is None else rows.message
+    old = tuples.old or Tuples.absent(len(schema.columns), messages.starts)
+    is_key_tuple = (tuples.tags == KEY)[message]
+    values, raws, missing = [], {}, {}
+    for index, column in enumerate(schema.columns):
+        kind, start, end = old.kinds[index][message], old.starts[index][message], old.ends[index][message]
+        kind[~replaces] = ABSENT
+        start[~replaces] = end[~replaces]  # of an update's second row: its range follows that of the first
+        cells = gather(messages.data, start, end, None if (kind == TEXT).all() else kind == TEXT)
+        array, raws[column.name] = decode_column(cells, column.type)
+        values.append(array)
+        lacks = (kind != TEXT) & (kind != NULL)
+        if not is_identity[index]:
+            lacks |= is_key_tuple
+        if (lacks := lacks & replaces).any():
+            missing[column.name] = lacks
+    image = before_struct(schema, values, replaces, _unchanged_lists(missing), combine_raw(raws))
+    return image, _whole_rows_hint(schema.table) if missing else None
+
+
+def _whole_rows_hint(table: TableName) -> str:
+    name = ".".join('"' + part.replace('"', '""') + '"' for part in table)
+    what = f"ALTER TABLE {name} REPLICA IDENTITY FULL"
+    return f"{what}; if it is partitioned, likewise of its partitions, in the same transaction"
 
 
 def _fill_unchanged(tuples: MessageTuples, is_identity: Mask) -> None:

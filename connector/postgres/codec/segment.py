@@ -7,8 +7,8 @@ The log reader's hot loop is cheap: it checks one byte of each message and appen
         payloads.append(payload)
     elif kind == ord("B"):
         transactions.add(len(payloads), parse_begin(payload, base))
-    elif kind == ord("R"):                               # once per layout, see `Layout`
-        layouts.append(Layout(len(payloads), parse_relation(payload, base), schema))
+    elif kind == ord("R"):                               # once per layout, see `RelationLayout`
+        layouts.append(RelationLayout(len(payloads), parse_relation(payload, base), schema))
 
 Decoding joins the payloads of a window into one buffer and then works by column. Invariants: every change
 message has an ordinal in its transaction, whichever tables are captured, and ``seq`` is twice that; batches
@@ -37,7 +37,7 @@ from connector.postgres.codec.pgoutput import (
     parse_truncate,
 )
 from connector.postgres.codec.row_decoder import decode_changes
-from connector.postgres.codec.tuples import PADDING, TRUNCATE, Messages, Offsets
+from connector.postgres.codec.tuples import HEADER, PADDING, TRUNCATE, Messages, Offsets
 from connector.schema import TableName, TableSchema
 
 WINDOW_MESSAGES = 1 << 16
@@ -65,7 +65,7 @@ class Transactions:
         self.xids.append(begin.xid)
 
 
-class Layout(NamedTuple):
+class RelationLayout(NamedTuple):
     """The layout of `relation.relid` from message `start` on; `schema` None: the table is not captured.
 
     `schema.columns` are exactly the relation's columns, in its order.
@@ -95,7 +95,7 @@ class PostgresSegment:
         committed_at: datetime | None,
         payloads: Sequence[bytes],
         transactions: Transactions,
-        layouts: Sequence[Layout],
+        layouts: Sequence[RelationLayout],
         *,
         base: int = 0,
         first_ordinal: int = 0,
@@ -110,7 +110,7 @@ class PostgresSegment:
         self._padded: set[int] = set()
         self._base = base
         self._transactions = _NumberedTransactions(transactions, first_ordinal)
-        self._layouts: dict[int, list[Layout]] = {}
+        self._layouts: dict[int, list[RelationLayout]] = {}
         for layout in layouts:
             self._layouts.setdefault(layout.relation.relid, []).append(layout)
 
@@ -126,7 +126,7 @@ class PostgresSegment:
     def _windows(self) -> Iterator[_Window]:
         lengths = np.fromiter(map(len, self._payloads), np.int64, len(self._payloads))
         lengths[list(self._padded)] -= len(PADDING)
-        if len(lengths) and lengths.min() < self._base + 5:
+        if len(lengths) and lengths.min() < self._base + HEADER:
             raise BugError(f"a change message has {lengths.min() - self._base} bytes")
         for low, high in windows(lengths, WINDOW_BYTES, WINDOW_MESSAGES):
             yield self._window(low, lengths[low:high])
@@ -187,7 +187,7 @@ class _Window:
             self.lsns[members], self.seqs[members], self._txids.take(picks), self._committed.take(picks)
         )
 
-    def parts(self, layouts: Mapping[int, Sequence[Layout]], epoch: int) -> list[_Part]:
+    def parts(self, layouts: Mapping[int, Sequence[RelationLayout]], epoch: int) -> list[_Part]:
         """Split the messages by relation and layout, in log order; omit those not captured."""
         parts = [
             _Part(self, epoch, layout.relation, layout.schema, some)
@@ -246,5 +246,5 @@ class _Part(NamedTuple):
 
 
 def _in_batches(schema: TableSchema, members: Offsets) -> Iterator[Offsets]:
-    rows = max(1, BATCH_VALUES // max(1, len(schema.columns)))
+    rows = max(1, BATCH_VALUES // max(1, len(schema.columns) * (1 + schema.before_images)))
     return (members[low : low + rows] for low in range(0, len(members), rows))

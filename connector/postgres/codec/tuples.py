@@ -19,6 +19,9 @@ KEY, OLD, NEW = b"KON"
 TEXT, NULL, UNCHANGED, ABSENT = *b"tnu", 0
 """Kinds of a value; `ABSENT`: the message has no such tuple at all."""
 
+HEADER = 5
+"""Bytes of a change before the tag of its first tuple: its kind and its relation's id."""
+
 PADDING = bytes(8)
 """Bytes after the last message, so the walk may read past a short one before it is refused."""
 
@@ -76,16 +79,16 @@ class MessageTuples:
 def walk_messages(messages: Messages, columns: int) -> MessageTuples:
     """Walk all tuples of the messages; `MalformedTupleError` if one does not fit its message exactly."""
     data, kinds, starts, ends = messages.data, messages.kinds, messages.starts, messages.ends
-    tags = data[starts + 5]
+    tags = data[starts + HEADER]
     has_old = ((tags == KEY) | (tags == OLD)) & ((kinds == UPDATE) | (kinds == DELETE))
     if not has_old.any() and ((kinds == INSERT) | (kinds == UPDATE)).all():
         _expect(tags, NEW)
         new = Tuples.absent(columns, starts)
-        _expect_end(_walk(data, starts + 6, new, None), ends)
+        _expect_end(_walk(data, starts + HEADER + 1, new, None), ends)
         return MessageTuples(tags, has_old, None, new)
-    old, after = Tuples.absent(columns, starts), starts + 5
+    old, after = Tuples.absent(columns, starts), starts + HEADER
     with_old = np.flatnonzero(has_old)
-    after[with_old] = _walk(data, starts[with_old] + 6, old, with_old)
+    after[with_old] = _walk(data, starts[with_old] + HEADER + 1, old, with_old)
     deletes = kinds == DELETE
     if (deletes & ~has_old).any():
         raise MalformedTupleError("a delete has no old tuple")

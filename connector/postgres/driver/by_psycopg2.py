@@ -1,6 +1,6 @@
 """Implements `Driver` with psycopg2 alone, where libpq can't be called behind it: slower, and as right.
 
-- The log: psycopg2's `read_message` answers keepalives by itself, and may then report as flushed a position
+- The log: psycopg2's `read_message` answers keepalives on its own, and may then report as flushed a position
   that it was not given: as long as the last message has none (at first, after a relation), the position that
   the server has read its log to. So it reads a temporary copy of the slot, where that does no harm, and the
   slot itself moves only by `advance_slot`. This takes a second free slot.
@@ -235,7 +235,7 @@ class CopiedSlotStream:
         return self._pending or bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def report(self, written: int, confirmed: int) -> None:
-        """Tell the server what was received, and what the copy of the slot no longer needs."""
+        """Report to the server what was received, and what the copy of the slot no longer needs."""
         with _copy_errors():
             self._cursor.send_feedback(  # type: ignore[no-untyped-call]
                 write_lsn=written, flush_lsn=confirmed, apply_lsn=confirmed, force=True

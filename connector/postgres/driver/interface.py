@@ -69,7 +69,7 @@ class LogStream(Messages, Protocol):
         """Return whether `report` moves the slot."""
 
     def report(self, written: int, confirmed: int) -> None:
-        """Tell the server what was received, and what is durable: the position flushed and applied."""
+        """Report to the server what was received, and what is durable: the position flushed and applied."""
 
 
 class Rows(Protocol):

@@ -1,7 +1,7 @@
 """Read COPY rows and replication messages straight from libpq, at about a microsecond each.
 
 psycopg2 wraps each replication message in a Python object and releases the interpreter lock for it, which
-starves the reader as soon as another thread computes; and it answers keepalives by itself, with a flushed
+starves the reader as soon as another thread computes; and it answers keepalives on its own, with a flushed
 position that no manifest may cover. Here the connection is psycopg2's, and only the calls of libpq's COPY
 protocol are made directly (https://www.postgresql.org/docs/current/libpq-copy.html). Those that wait for the
 server (`_wait_for_result`, `wait`) let other threads run; those that only read libpq's buffer don't.

@@ -19,7 +19,7 @@ from connector.codec.log_segment import LogSegment
 from connector.errors import BugError, NotYetError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import LastCommit
-from connector.postgres.catalog import Layout as TableLayout
+from connector.postgres.catalog import TableLayout
 from connector.postgres.codec.pgoutput import (
     CHANGES,
     Begin,
@@ -29,7 +29,7 @@ from connector.postgres.codec.pgoutput import (
     parse_relation,
     to_datetime,
 )
-from connector.postgres.codec.segment import Layout, PostgresSegment, Transactions
+from connector.postgres.codec.segment import PostgresSegment, RelationLayout, Transactions
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName
 
@@ -74,8 +74,8 @@ class LogBuffer:
         self._transactions = Transactions()
         self._first_carried = 0
         self._open: _Open | None = None
-        self._known: dict[int, Layout] = {}
-        self._layouts: list[Layout] = []
+        self._known: dict[int, RelationLayout] = {}
+        self._layouts: list[RelationLayout] = []
         self._dropped: set[bytes] = set()
         self._dropped_some = False
         self._quarantined: list[QuarantineNotice] = []
@@ -228,7 +228,7 @@ class LogBuffer:
         """Record a layout; from here on, messages of tables that are not captured are dropped."""
         found = self._resolve(relation, self._open.begin.xid if self._open else None)
         schema = found.schema if found else None
-        self._layouts.append(Layout(len(self._payloads), relation, schema))
+        self._layouts.append(RelationLayout(len(self._payloads), relation, schema))
         relid = relation.relid.to_bytes(4, "big")
         if schema is not None:
             self._dropped.discard(relid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from connector.capture import catalog_watcher, dump_workers, loop, request_intake
 from connector.capture.loop import Capture
 from connector.config import Config
+from connector.landing.lease import Lease
 from connector.landing.manifest import DumpState
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.codec.segment import unpack_position
@@ -24,12 +25,12 @@ from connector.mysql.server import end_of_log
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
+from tests.support.agent.captured import landed_tables
 from tests.support.background import Background
-from tests.support.captured import landed_tables
-from tests.support.cuts import Table, add_manifest, manifests_in
-from tests.support.mysql_source import reader_of
+from tests.support.landing.cuts import Table, add_manifest, manifests_in
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import reader_of
 from tests.support.waiting import wait_until
 
 
@@ -42,8 +43,14 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "POLL_SECONDS", 0.2)
 
 
-def config_of(mariadb: MysqlDatabase, folder: Path, url: str | None = None, **dump: Any) -> Config:
-    """The configuration of a database's agent, with short intervals."""
+def config_of(
+    mariadb: MysqlDatabase,
+    folder: Path,
+    url: str | None = None,
+    keys: Mapping[str, Sequence[str]] | None = None,
+    **dump: Any,
+) -> Config:
+    """The configuration of a database's agent, with short intervals; `keys` by the table's bare name."""
     return Config.model_validate(
         {
             "source": {
@@ -54,17 +61,25 @@ def config_of(mariadb: MysqlDatabase, folder: Path, url: str | None = None, **du
             },
             "landing": {"url": str(folder), "flush_seconds": 0.1, "heartbeat_seconds": 0.2},
             "dump": {"chunk_rows": 100, "workers": 2, **dump},
+            "tables": {f"{mariadb.name}.{name}": {"key": key} for name, key in (keys or {}).items()},
         }
     )
 
 
 @contextmanager
-def agent(mariadb: MysqlDatabase, folder: Path, url: str | None = None, **dump: Any) -> Iterator[LocalStore]:
+def agent(
+    mariadb: MysqlDatabase,
+    folder: Path,
+    url: str | None = None,
+    keys: Mapping[str, Sequence[str]] | None = None,
+    **dump: Any,
+) -> Iterator[LocalStore]:
     """A capture in a thread of its own; ends gracefully."""
-    config = config_of(mariadb, folder, url, **dump)
+    config = config_of(mariadb, folder, url, keys, **dump)
     store = LocalStore(folder / config.source.name)
     source = MysqlSource(config.source, config.tables)
-    running = Capture(source, store, config)
+    lease = Lease.acquire(store, 15)
+    running = Capture(source, store, config, term=lease.term)
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -81,6 +96,7 @@ def agent(mariadb: MysqlDatabase, folder: Path, url: str | None = None, **dump: 
         running.stop()
         thread.join(60)
         source.close()
+        lease.release()
         if errors:  # before whatever the test waited for in vain
             raise errors[0]
     assert not thread.is_alive()

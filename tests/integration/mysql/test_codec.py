@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from connector.demo.servers.starting import free_port
 from connector.errors import TableError
 from connector.landing.event_batch import EventBatch
 from connector.mysql.codec.compressed import PLAIN
@@ -22,7 +23,6 @@ from connector.mysql.codec.table_map import parse_table_map
 from connector.mysql.codec.text_rows import RowStream, decode_rows
 from connector.mysql.codec.types import select_expression, type_of_catalog
 from tests.fidelity.mysql import LITERALS
-from tests.support.servers.ports import free_port
 from tests.support.waiting import wait_until
 
 pymysql = pytest.importorskip("pymysql", reason="pymysql is not installed")
@@ -104,13 +104,13 @@ class Log:
         assert file == self._file
         data = (self._server.folder / file).read_bytes()
         payloads, ordinals, transactions, layouts = [], [], Transactions(), {}
-        place, ordinal = self._start, 0
-        while place < end:
-            kind, size = data[place + 4], struct.unpack_from("<I", data, place + 9)[0]
-            event = data[place : place + size]
+        offset, ordinal = self._start, 0
+        while offset < end:
+            kind, size = data[offset + 4], struct.unpack_from("<I", data, offset + 9)[0]
+            event = data[offset : offset + size]
             table_id = int.from_bytes(event[19:25], "little")
             if kind == GTID_EVENT:
-                transactions.add(len(payloads), place, 1_000_000, f"0-1-{place}")
+                transactions.add(len(payloads), offset, 1_000_000, f"0-1-{offset}")
                 ordinal = 0
             elif kind == TABLE_MAP:
                 mapped = parse_table_map(event[19:-CHECKSUM], mariadb=True).with_aliases(aliases or {})
@@ -121,7 +121,7 @@ class Log:
                     payloads.append(event)
                     ordinals.append(ordinal)
                 ordinal += 1
-            place += size
+            offset += size
         return MysqlSegment(
             1, end, None, payloads, ordinals, transactions, list(layouts.values()), tail=CHECKSUM
         )

@@ -9,9 +9,9 @@ import pytest
 from connector.landing.event_batch import EventBatch
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import chunk_rows, following, quarantines, read_to
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import chunk_rows, following, quarantines, read_to
 
 
 def last_rows(found: list[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import Row, chunk_rows, events, following
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import Row, chunk_rows, events, following
 from tests.support.waiting import wait_until
 
 PART_BYTES = 1 << 20

@@ -19,8 +19,8 @@ from tests.integration.mysql.test_failover import (
     servers,
     wait_for_epoch,
 )
-from tests.support.replication import Replicated, own_server, replicated
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.replication import Replicated, own_server, replicated
 
 __all__ = ["little_patience", "servers", "short_waits"]
 
@@ -43,8 +43,7 @@ def test_a_replica_that_somebody_wrote_on_is_a_gap(
         primary.execute("UPDATE t SET v = 'right' WHERE id = 5")
         wait_caught_up(primary, store)
         servers.wait_applied()
-    servers.promote()
-    primary.server.stop(crash=True)
+    servers.fail_over()
     assert "never read" in repaired_gap(replica, tmp_path)
 
 
@@ -141,8 +140,7 @@ def test_a_domain_that_was_deleted_at_the_primary_does_not_land_again(
     if case == "used_again":
         in_domain(primary, "UPDATE t SET v = 'again' WHERE id = 5")
     mariadb_servers.wait_applied()
-    mariadb_servers.promote()
-    primary.server.stop(crash=True)
+    mariadb_servers.fail_over()
     replica.execute("FLUSH LOCAL BINARY LOGS")
     if case != "listed":
         assert "domain that was deleted" in repaired_gap(replica, tmp_path)
@@ -168,8 +166,7 @@ def test_a_domain_that_was_deleted_before_the_landing_zone_began_does_not_land(
         primary.execute("UPDATE t SET v = 'new' WHERE id = 5")
         wait_caught_up(primary, store)
     mariadb_servers.wait_applied()
-    mariadb_servers.promote()
-    primary.server.stop(crash=True)
+    mariadb_servers.fail_over()
     assert "never read" in repaired_gap(replica, tmp_path)
 
 
@@ -191,8 +188,7 @@ def test_a_replica_may_ignore_the_agents_writes(mariadb_servers: Replicated, tmp
     assert newest_of(store).gtids_needed is not None
     primary.execute("UPDATE t SET v = 'unread' WHERE id = 6")
     mariadb_servers.wait_applied()
-    mariadb_servers.promote()
-    primary.server.stop(crash=True)
+    mariadb_servers.fail_over()
     for _ in range(2):
         with agent(replica, tmp_path, url=replica.url) as store:
             wait_for_epoch(store, 2)

@@ -14,11 +14,11 @@ from connector.errors import NotYetError, RequestError, TableError, TransientErr
 from connector.mysql import dump
 from connector.schema import TableName
 from connector.source import KeyRange
-from tests.support import dump_scenarios
-from tests.support.dump_scenarios import batch_sizes, every_row_once, rows_of_keys
-from tests.support.mysql_source import read_all, reader_of, source_of
-from tests.support.reading import Row, chunk_rows, events, following, read_rows, read_to
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source import dump_scenarios
+from tests.support.source.dump_scenarios import batch_sizes, every_row_once, rows_of_keys
+from tests.support.source.mysql_source import read_all, reader_of, source_of
+from tests.support.source.reading import Row, chunk_rows, events, following, read_rows, read_to
 from tests.support.waiting import wait_until
 
 
@@ -80,7 +80,7 @@ def test_a_commit_between_log_and_engine_is_seen_or_after_the_low_watermark(mari
     for low, high, rows in chunks:
         at_low, at_high = counts(found, low + 1), counts(found, high)
         assert all(at_low[key] <= n <= at_high[key] for key, n in rows.items())
-        if not mariadb.is_mysql:  # there the snapshot's place is known exactly
+        if not mariadb.is_mysql:  # there the snapshot's position is known exactly
             assert rows == at_low == at_high
     assert chunks[-1][0] > chunks[0][0]
 
@@ -470,7 +470,7 @@ def test_a_commit_that_stays_invisible_is_waited_for_no_longer_than_the_limit(
     mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not mariadb.is_mysql:
-        pytest.skip("MariaDB tells the snapshot's place")
+        pytest.skip("MariaDB reports the snapshot's position")
     monkeypatch.setattr(dump, "VISIBLE_SECONDS", 0.2)
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'old')")
     source = source_of(mariadb, url=reader_of(mariadb))

@@ -9,9 +9,9 @@ import pytest
 
 from connector.demo.servers.mariadb import MariadbServer, find_programs
 from connector.source import ResumePoint
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import following, opened, ops
 from tests.support.servers.mysql_database import MysqlDatabase, fresh_database
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import following, opened, ops
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def encrypted(servers_folder: Path) -> Iterator[MysqlDatabase]:
         yield database
 
 
-def test_an_encrypted_log_is_read_from_any_place(encrypted: MysqlDatabase) -> None:
+def test_an_encrypted_log_is_read_from_any_position(encrypted: MysqlDatabase) -> None:
     encrypted.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     source = source_of(encrypted)
     with following(source) as log:

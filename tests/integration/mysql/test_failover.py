@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.mysql import source
+from connector.mysql.connection import connect
 from connector.mysql.state_tables import StateTables
 from connector.store.local import LocalStore
 from tests.integration.mysql.test_capture import (
@@ -27,13 +29,13 @@ from tests.integration.mysql.test_capture import (
     short_waits,
     wait_caught_up,
 )
-from tests.integration.mysql.test_continuity import copy_disk, put_back, restart_with
+from tests.integration.mysql.test_log_identity import copy_disk, put_back, restart_with
 from tests.support.background import Background
-from tests.support.cuts import manifests_in
-from tests.support.mysql_source import reader_of, source_of
-from tests.support.replication import Replicated, replicated
+from tests.support.landing.cuts import manifests_in
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import reader_of, source_of
+from tests.support.source.replication import Replicated, replicated
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -145,8 +147,7 @@ def test_the_agent_goes_on_at_the_replica_under_load(
             with Load(primary, 3), OtherDomain(primary):
                 wait_until(lambda: len(manifests_in(store)) > 5, "it captures", seconds=60)
             servers.wait_applied()
-            servers.promote()
-            primary.server.stop(crash=True)
+            servers.fail_over()
             with Load(replica, 4), OtherDomain(replica):
                 proxy.lead_to(replica.server.port)
                 wait_for_epoch(store, 2)
@@ -409,6 +410,7 @@ def test_the_replica_of_a_primary_that_was_restored_from_a_copy_is_a_gap(
             primary.execute(f"UPDATE t SET n = -1 WHERE id = {n + 1}")
         wait_caught_up(primary, store)
     put_back(primary.server, copy)
+    time.sleep(1.1)  # MariaDB logs whole seconds, and comes back within one
     for n in range(60):
         primary.execute(f"UPDATE t SET n = -2 WHERE id = {n + 31}")
     servers.start()
@@ -433,8 +435,7 @@ def test_a_replica_that_wrote_no_log_for_a_while_is_a_gap(
         primary.execute("UPDATE t SET v = 'last' WHERE id = 1")
         wait_caught_up(primary, store)
     servers.wait_applied()
-    servers.promote()
-    primary.server.stop(crash=True)
+    servers.fail_over()
     if started:
         with pytest.raises(PreconditionError, match="does not write its binary log"):
             run(config_of(replica, tmp_path))
@@ -464,26 +465,16 @@ def polls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         yield wait
 
 
-@pytest.mark.parametrize("how", ["its threads are stopped", "the agent may not ask", "by a named connection"])
+@pytest.mark.parametrize("how", ["its threads are stopped", "by a named connection"])
 def test_a_replica_is_not_written(
     servers: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """MariaDB's replication ends at a transaction of the replica's own, if it is strict."""
     primary, replica = servers.primary, servers.replica
     fill(primary)
-    rights = "REPLICATION CLIENT" if primary.is_mysql else "BINLOG MONITOR"
-    primary.execute(
-        "CREATE USER least@'%' IDENTIFIED BY 'secret'",
-        f"GRANT {rights}, REPLICATION SLAVE ON *.* TO least@'%'",
-        f"GRANT SELECT ON {NAME}.* TO least@'%'",
-        "GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO least@'%'",
-    )
     land(primary, tmp_path / "primary")  # so that the agent's tables are there too
     servers.wait_applied()
-    url = replica.url
-    if how == "the agent may not ask":
-        url = replica.server.url(user="least", password="secret", database=NAME)
-    elif how == "by a named connection":
+    if how == "by a named connection":
         if primary.is_mysql:
             pytest.skip("MySQL shows its channels by any name")
         servers.promote()
@@ -494,7 +485,7 @@ def test_a_replica_is_not_written(
             "START SLAVE 'named'",
         )
     before = executed(replica)
-    with polls(monkeypatch) as wait, agent(replica, tmp_path / "replica", url=url) as store:
+    with polls(monkeypatch) as wait, agent(replica, tmp_path / "replica") as store:
         wait_caught_up(replica, store)
         if how == "its threads are stopped":
             servers.stop()
@@ -506,3 +497,31 @@ def test_a_replica_is_not_written(
         servers.wait_applied()
         wait_caught_up(replica, store)
         assert_equal(replica, store, "t")
+
+
+@pytest.mark.parametrize("servers", ["mariadb"], indirect=True)
+def test_an_agent_that_may_not_ask_whether_it_reads_a_replica_writes_nothing(
+    servers: Replicated, tmp_path: Path
+) -> None:
+    """It does not start, and if the right is taken away later, it takes the server for a replica."""
+    primary = servers.primary
+    fill(primary)
+    primary.execute(
+        "CREATE USER least@'%' IDENTIFIED BY 'secret'",
+        "GRANT BINLOG MONITOR, REPLICATION SLAVE ON *.* TO least@'%'",
+        f"GRANT SELECT ON {NAME}.* TO least@'%'",
+        "GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO least@'%'",
+    )
+    url = primary.server.url(user="least", password="secret", database=NAME)
+    before, config = executed(primary), config_of(primary, tmp_path, url=url)
+    state_tables = StateTables(config.source.name)
+    with pytest.raises(PreconditionError, match="GRANT BINLOG MONITOR, REPLICA MONITOR"):
+        run(config)
+    with contextlib.closing(connect(url, "test")) as connection:
+        assert not state_tables.create(connection)
+        assert executed(primary) == before
+        land(primary, tmp_path / "by another")  # so that the agent's tables are there
+        assert not state_tables.is_writable(connection)
+        primary.execute("GRANT REPLICA MONITOR ON *.* TO least@'%'")
+    with contextlib.closing(connect(url, "test")) as connection:
+        assert state_tables.is_writable(connection)

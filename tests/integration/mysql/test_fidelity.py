@@ -13,9 +13,9 @@ from connector.schema import TableName
 from connector.source import KeyRange
 from tests.fidelity.literals import Literals, means
 from tests.fidelity.mysql import LITERALS
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import following
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import following
 
 Cells = dict[int, list[tuple[Any, str | None]]]
 

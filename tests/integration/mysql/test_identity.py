@@ -12,8 +12,8 @@ from connector.landing.manifest import Manifest, SourceIdentity
 from connector.mysql.failover import missing, shares_history
 from connector.mysql.server import find_server
 from connector.mysql.state_tables import StateTables
-from tests.support.mysql_source import source_of
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import source_of
 
 FOREIGN = "aaaaaaaa-0000-11ef-8000-000000000001:1-9", "bbbbbbbb-0000-11ef-8000-000000000002:1-3:tag:5"
 

@@ -19,9 +19,9 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from connector.mysql.connection import parse_url
 from tests.fidelity.literals import Literals
 from tests.fidelity.mysql import LITERALS
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import Row, following
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import Row, following
 
 UNREADABLE = (
     "date",  # zero dates
@@ -49,7 +49,7 @@ MISREAD = (
 def read_independently(
     database: MysqlDatabase, file: str, offset: int, ignored: Sequence[str]
 ) -> Iterator[tuple[str, str, Row]]:
-    """Read rows as (table, operation, values by column name) from a place in the log to its end.
+    """Read rows as (table, operation, values by column name) from an offset in the log to its end.
 
     An update's row is its old image with the new one over it; either may lack columns.
     """

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from connector.mysql.connection import literal
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import following
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import following
 
 pytestmark = pytest.mark.only_mysql
 

@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 
-from tests.support.mysql_source import source_of
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import source_of
 
 MIB = 1 << 20
 LARGEST = 24 * MIB
@@ -28,7 +28,7 @@ def test_a_row_that_spans_packets_is_the_same_from_log_and_dump_in_bounded_memor
     source.close()
     text = f"repeat(X'C3BC61', {5 * MIB})"
     mariadb.execute(f"INSERT INTO t VALUES (1, repeat(X'00FF1234', {LARGEST // 4}), {text}, 7)")
-    program = [sys.executable, "-m", "tests.support.large_rows", mariadb.url, f"{mariadb.name}.t"]
+    program = [sys.executable, "-m", "tests.support.source.large_rows", mariadb.url, f"{mariadb.name}.t"]
     done = subprocess.run([*program, str(begin)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)

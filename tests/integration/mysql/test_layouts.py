@@ -12,9 +12,9 @@ from connector.mysql.connection import connect
 from connector.mysql.dump import MysqlTables
 from connector.schema import TableName, TableSchema
 from connector.source import KeyRange, ResumePoint
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import chunk_rows, events, following, opened, quarantines, read_to
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import chunk_rows, events, following, opened, quarantines, read_to
 
 Rows = dict[Any, dict[str, Any]]
 

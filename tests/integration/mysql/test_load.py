@@ -12,9 +12,9 @@ from connector.config import LimitsConfig, SourceConfig
 from connector.figures.source_load import LoadWatcher
 from connector.mysql.server import MysqlGauge
 from connector.testing.memory_store import MemoryStore
-from tests.support.mysql_source import reader_of, source_of
-from tests.support.replication import Replicated, replicated
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import reader_of, source_of
+from tests.support.source.replication import Replicated, replicated
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.only_mariadb, pytest.mark.only_mysql]

@@ -1,4 +1,4 @@
-"""The binary log of a real MariaDB: every operation, exact resumption, gaps, what no event tells."""
+"""The binary log of a real MariaDB: every operation, exact resumption, gaps, what no event shows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from connector.errors import DeltatideError, PreconditionError, TransientError
 from connector.landing.event_batch import EventBatch
 from connector.schema import TableName
 from connector.source import Failover, ResumePoint, Segment
-from tests.support import log_scenarios
-from tests.support.log_scenarios import Logged
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import Row, events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source import log_scenarios
+from tests.support.source.log_scenarios import Logged
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import Row, events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.waiting import wait_until
 
 
@@ -132,9 +132,9 @@ def test_a_huge_transaction_can_be_taken_in_parts(mariadb: MysqlDatabase) -> Non
         parts = log_scenarios.read_in_parts(log, lambda _: log.position >= end)
     found = [row for part in parts for row in events(part)]
     assert [row["id"] for row in found] == list(range(1, 20001))
-    places = [(row["_cdc"]["lsn"], row["_cdc"]["seq"]) for row in found]
-    assert places == sorted(set(places))
-    assert len({lsn for lsn, _ in places}) == 1
+    positions = [(row["_cdc"]["lsn"], row["_cdc"]["seq"]) for row in found]
+    assert positions == sorted(set(positions))
+    assert len({lsn for lsn, _ in positions}) == 1
     assert {part.position for part in parts[:3]} == {parts[0].position}
     assert parts[0].position < end
 

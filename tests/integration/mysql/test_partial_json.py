@@ -12,9 +12,9 @@ import pytest
 from connector.landing.event_batch import EventBatch
 from connector.mysql.connection import literal
 from connector.schema import TableName
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import following, quarantines, read_to
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import following, quarantines, read_to
 
 pytestmark = pytest.mark.only_mysql
 

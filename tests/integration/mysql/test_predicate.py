@@ -11,10 +11,10 @@ from connector.errors import RequestError
 from connector.mysql.dump import MysqlTables
 from connector.schema import TableName
 from connector.source import KeyRange
-from tests.support.mysql_source import source_of
-from tests.support.predicate_attacks import attack, taken
-from tests.support.reading import chunk_rows, following
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import source_of
+from tests.support.source.predicate_attacks import attack, taken
+from tests.support.source.reading import chunk_rows, following
 
 ESCAPES = [
     "id < 0) LIMIT 1; CREATE TABLE evil (id int); DELETE FROM canary WHERE (true",
@@ -47,6 +47,11 @@ EFFECTS = [
     "load_file('/etc/passwd') IS NULL",
     "benchmark(1000000000, 1) = 0",
     "/*!50000get_lock('a', 1)*/ = 1",
+    "release_all_locks() = 0",
+    "Load_File(concat('/etc/', 'hostname')) IS NULL",
+    "id IN (SELECT sleep(60))",
+    "EXISTS (SELECT 1 FROM (SELECT benchmark(1000000000, sha1('a')) b) x WHERE b = 0)",
+    "CASE WHEN id > 0 THEN true ELSE get_lock('a', 1) END",
     "id IN (SELECT id FROM canary FOR UPDATE)",
     "id IN (SELECT id FROM canary FOR SHARE)",
     "id IN (SELECT id FROM canary LOCK IN SHARE MODE)",
@@ -55,13 +60,20 @@ EFFECTS = [
     "id IN (SELECT id FROM canary /*!50000LOCK IN SHARE MODE*/)",
     "id IN (SELECT id FROM canary LOCK /*!99999 x*/ IN SHARE MODE)",
 ]
+OTHERS = [
+    "EXISTS (SELECT 1 FROM information_schema.processlist WHERE info LIKE '%password%')",
+    "EXISTS (/* */table canary)",
+    "EXISTS (VALUES ROW(1, 'x') UNION TABLE`canary`)",
+    "(WITH c AS (SELECT * FROM canary) SELECT count(*) FROM c) = 1",
+    "id IN (SELECT id FROM t)",
+]
 
 
 @pytest.fixture
 def tables(mariadb: MysqlDatabase) -> Iterator[MysqlTables]:
     mariadb.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, v text)",
-        "INSERT INTO t SELECT seq, concat('v', seq) FROM seq_1_to_10",
+        "CREATE TABLE t (id int PRIMARY KEY, v text, `table` int)",
+        "INSERT INTO t (id, v) SELECT seq, concat('v', seq) FROM seq_1_to_10",
         "CREATE TABLE canary (id int PRIMARY KEY, secret text)",
         "INSERT INTO canary VALUES (1, 's3cret')",
         "CREATE TABLE loose (id int PRIMARY KEY) ENGINE=MyISAM",
@@ -97,6 +109,7 @@ PIECES = st.sampled_from([
     "; DELETE FROM canary ", "DROP TABLE canary;", "COMMIT;", "=", "1", "SELECT ", " FROM canary",
     "CASE WHEN ", " THEN ", " END ", "@a := 1", "0x27", "_binary", " IN ", "LIMIT 1",
     " INTO OUTFILE '/tmp/deltatide-evil'", "sleep(9)", "\u2028", "\x01",
+    "get_lock('a', 1)", "load_file('/etc/hostname')", "benchmark(9, 1)", "sleep", "EXISTS ", "/*M!", "/* */",
 ])
 # fmt: on
 
@@ -105,15 +118,17 @@ def test_a_condition_is_one_expression_and_leaves_no_trace(
     mariadb: MysqlDatabase, tables: MysqlTables
 ) -> None:
     table, before = TableName(mariadb.name, "t"), traces(mariadb)
-    texts = [*ESCAPES, *EFFECTS]
+    texts = [*ESCAPES, *EFFECTS, *OTHERS]
     assert taken(texts, lambda where: ids(tables, mariadb, where)) == []
     assert taken(texts, lambda where: tables.next_boundary(table, ["id"], None, 3, where)) == []
     assert traces(mariadb) == before
-    assert ids(tables, mariadb, "id % 2 = 0 -- even") == [4, 6, 8]
+    for other in OTHERS:
+        with pytest.raises(RequestError, match="no subqueries"):
+            ids(tables, mariadb, other)
+    assert ids(tables, mariadb, "id % 2 = 0 AND v <> 'selected' AND `table` IS NULL -- even") == [4, 6, 8]
 
     tables._predicate_seconds = 0.2
-    numbers = " CROSS JOIN ".join(f"information_schema.columns c{n}" for n in range(4))
-    slow = f"(SELECT count(*) FROM {numbers} WHERE c1.ordinal_position % 7 = t.id) >= 0"
+    slow = " AND ".join(f"sha2(repeat(v, {5_000_000 + n}), 512) <> ''" for n in range(10))
     with pytest.raises(RequestError, match=r"max_statement_time|maximum statement execution time"):
         ids(tables, mariadb, slow)
     with pytest.raises(RequestError, match=r"max_statement_time|maximum statement execution time"):

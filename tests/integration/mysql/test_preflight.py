@@ -12,9 +12,9 @@ from connector.demo.servers.mariadb import MariadbServer
 from connector.errors import LogOffError
 from connector.schema import TableName
 from connector.source import Finding
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import following
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import following
 
 
 def findings(
@@ -45,7 +45,7 @@ def agent(mariadb: MysqlDatabase) -> Iterator[str]:
 
 
 @pytest.mark.every_release
-def test_a_fit_server_has_nothing_to_mend(mariadb: MysqlDatabase) -> None:
+def test_a_fit_server_has_nothing_to_fix(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
     found = findings(mariadb)
     assert found.pop("durability").state == "warning"  # the tests' servers flush little
@@ -234,6 +234,16 @@ def test_a_configured_key_needs_a_unique_index_that_is_never_null(mariadb: Mysql
     assert "may be null" in found.detail
     mariadb.execute("ALTER TABLE t MODIFY b int NOT NULL")
     assert findings(mariadb, keys={name: ["b", "a"]})[f"table {name}"].state == "ok"
+    if mariadb.is_mysql:
+        mariadb.execute("CREATE TABLE u (a int NOT NULL, b int NOT NULL, UNIQUE ((a + b), b), UNIQUE (a, b))")
+    else:  # adds the end of the version to the index
+        mariadb.execute(
+            "CREATE TABLE u (a int NOT NULL, b int NOT NULL, s timestamp(6) GENERATED ALWAYS AS ROW START,"
+            " e timestamp(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (s, e), UNIQUE (a, b))"
+            " WITH SYSTEM VERSIONING"
+        )
+    name = f"{mariadb.name}.u"
+    assert findings(mariadb, keys={name: ["a", "b"]})[f"table {name}"].state == "ok"
 
 
 @pytest.fixture(params=[1, 0])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from connector.schema import TableName
-from tests.support.mysql_source import source_of
-from tests.support.raw_keys import assert_the_same
-from tests.support.reading import events, following, read_to
+from tests.support.landing.raw_keys import assert_the_same
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import source_of
+from tests.support.source.reading import events, following, read_to
 
 KEYS = {
     "date": ("0000-00-00", "2026-00-10", "2026-02-31", "2026-02-28"),

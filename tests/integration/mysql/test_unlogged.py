@@ -15,9 +15,9 @@ from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.schema import TableName
 from connector.store.local import LocalStore
 from tests.integration.mysql.test_capture import agent, assert_equal, is_equal, short_waits, wait_caught_up
-from tests.support.mysql_source import source_of
-from tests.support.reading import opened
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import source_of
+from tests.support.source.reading import opened
 from tests.support.waiting import wait_until
 
 __all__ = ["short_waits"]
@@ -113,15 +113,15 @@ def test_a_server_that_was_not_durable_for_a_time_may_lose_rows_in_a_crash(
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", *(f"SET GLOBAL {each} = 1" for each in names))
     try:
         source.prepare()
-        place = source.begin_log(fresh=True)
+        resume_point = source.begin_log(fresh=True)
         source.check_catalog()
-        with opened(source, place) as log:
+        with opened(source, resume_point) as log:
             assert log._buffer._survives_crashes
         mariadb.execute(f"SET GLOBAL {name} = 0")
         source.check_catalog()
         mariadb.execute(f"SET GLOBAL {name} = 1")
         source.check_catalog()
-        with opened(source, place) as log:
+        with opened(source, resume_point) as log:
             assert not log._buffer._survives_crashes
     finally:
         mariadb.execute(*(f"SET GLOBAL {each} = {was}" for each, was in zip(names, before, strict=True)))

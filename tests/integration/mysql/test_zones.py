@@ -6,9 +6,9 @@ import pytest
 
 from connector.schema import TableName
 from connector.source import KeyRange
-from tests.support.mysql_source import read_all, source_of
-from tests.support.reading import following
 from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.mysql_source import read_all, source_of
+from tests.support.source.reading import following
 
 
 @pytest.mark.every_release

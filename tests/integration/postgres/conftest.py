@@ -1,4 +1,4 @@
-"""How connections copy and stream in a test; `tests.support.postgres_source.both_ways` tries each."""
+"""How connections copy and stream in a test; `tests.support.source.postgres_source.both_ways` tries each."""
 
 from __future__ import annotations
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from connector.errors import TransientError
+from connector.findings import unfit_tables
 from connector.postgres import catalog, catalog_fingerprint, publication
 from connector.schema import TableName
-from connector.source import UnloggedChange, unfit_tables
-from tests.support.postgres_source import source_of
+from connector.source import UnloggedChange
 from tests.support.servers.postgres import Database, postgres_versions
+from tests.support.source.postgres_source import source_of
 
 PARTITIONED = """
     CREATE TABLE t (id int, day int, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
@@ -110,6 +111,28 @@ def test_a_dump_is_repeated_when_the_order_of_its_key_changes(database: Database
         "the collation of a column of its key changed",
         None,
     ]
+
+
+KEPT = [
+    ["REINDEX TABLE t", "REINDEX INDEX CONCURRENTLY t_pkey", "ALTER INDEX t_pkey RENAME TO other"],
+    ["ALTER TABLE t ALTER id TYPE varchar(20)"],
+    ["CREATE UNIQUE INDEX later ON t (id)"],
+    ["ALTER TABLE t DROP CONSTRAINT other, ADD CONSTRAINT t_pkey PRIMARY KEY USING INDEX later"],
+    ["ALTER TABLE t DROP CONSTRAINT t_note_key", "ALTER TABLE t ADD UNIQUE (note)"],
+]
+GONE_FOR_A_TIME = ["ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (id)"]
+
+
+@pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
+def test_a_dump_is_repeated_when_the_index_of_its_key_was_gone_and_when_no_other_was(
+    database: Database,
+) -> None:
+    database.execute("CREATE TABLE t (id varchar(10) PRIMARY KEY, note text, UNIQUE (note))")
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    *kept, gone = unlogged_after(database, *KEPT, GONE_FOR_A_TIME)
+    assert kept == [None] * len(KEPT)
+    assert gone is not None
+    assert "unique index" in gone.reason
 
 
 def test_a_new_table_without_a_key_is_left_out_of_the_publication(database: Database) -> None:

@@ -18,11 +18,11 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.log.bulk import BacklogReader
 from connector.schema import TableName
 from connector.source import KeyRange, ResumePoint
-from tests.support import dump_scenarios
-from tests.support.dump_scenarios import batch_sizes, every_row_once, rows_of_keys
-from tests.support.postgres_source import both_ways, source_of
-from tests.support.reading import Row, chunk_rows, events, following, opened, ops, read_rows, read_to
 from tests.support.servers.postgres import Database
+from tests.support.source import dump_scenarios
+from tests.support.source.dump_scenarios import batch_sizes, every_row_once, rows_of_keys
+from tests.support.source.postgres_source import both_ways, source_of
+from tests.support.source.reading import Row, chunk_rows, events, following, opened, ops, read_rows, read_to
 from tests.support.waiting import wait_until
 
 T = TableName("public", "t")
@@ -378,6 +378,44 @@ def test_chunks_by_any_key_hold_every_row_once(name: str, database: Database) ->
         (schema,) = source.tables().schemas
         every_row_once(tables, T, schema.key)
         tables.close()
+
+
+@pytest.mark.parametrize("postgres", [17], indirect=True)  # with extensions
+@pytest.mark.parametrize("key", ["email", "tenant, email"])
+def test_a_session_reads_in_the_order_of_an_extension_that_is_newer_or_moved(
+    key: str, database: Database
+) -> None:
+    """Keys of two cases are far apart as text, and neighbors as citext."""
+    database.execute("CREATE TABLE first (id int PRIMARY KEY); CREATE SCHEMA one; CREATE SCHEMA two")
+    source = source_of(database)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        assert chunk_rows(tables, "public.first") == []
+        database.execute(f"""
+            CREATE EXTENSION citext SCHEMA one; CREATE DOMAIN mail AS one.citext;
+            CREATE TABLE t (tenant int, email mail, n int, PRIMARY KEY ({key}));
+            INSERT INTO t SELECT i % 2, (ARRAY['a', 'B', 'c', 'D'])[1 + i % 4] || i, i
+            FROM generate_series(1, 60) i""")
+        columns = tuple(key.split(", "))
+        every_row_once(tables, T, columns)
+        database.execute("ALTER EXTENSION citext SET SCHEMA two")
+        every_row_once(tables, T, columns)
+        values = {"tenant": "1", "email": "b1"}
+        with tables.open_keys(T, [[values[c] for c in columns]]) as chunk:
+            assert [some.absent.to_pylist() for some in chunk.rows() if some.absent] == [[False]]
+
+
+def test_a_type_has_one_name_whatever_extensions_there_are(database: Database) -> None:
+    database.execute("CREATE TYPE mood AS ENUM ('ok'); CREATE TABLE t (id int PRIMARY KEY, m mood)")
+
+    def name() -> str:
+        with contextlib.closing(source_of(database)) as source:
+            return source.tables().schemas[0].columns[1].source_type
+
+    assert name() == "public.mood"
+    database.execute("""
+        CREATE TYPE other AS ENUM ('ok'); CREATE OPERATOR CLASS others DEFAULT FOR TYPE other USING btree
+            AS FUNCTION 1 (other, other) enum_cmp(anyenum, anyenum)""")
+    assert name() == "public.mood"
 
 
 @both_ways

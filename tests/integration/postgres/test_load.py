@@ -13,8 +13,8 @@ from connector.config import LimitsConfig, SourceConfig
 from connector.figures.source_load import LoadWatcher
 from connector.postgres.load import PostgresGauge
 from connector.testing.memory_store import MemoryStore
-from tests.support.postgres_source import source_of
 from tests.support.servers.postgres import Database
+from tests.support.source.postgres_source import source_of
 from tests.support.waiting import wait_until
 
 

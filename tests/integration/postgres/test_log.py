@@ -19,11 +19,11 @@ from connector.postgres.primary_session import process_of
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import ResumePoint, Segment
-from tests.support import log_scenarios
-from tests.support.log_scenarios import Logged
-from tests.support.postgres_source import Pooled, both_ways, confirmed, source_of
-from tests.support.reading import events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.servers.postgres import Database, postgres_versions
+from tests.support.source import log_scenarios
+from tests.support.source.log_scenarios import Logged
+from tests.support.source.postgres_source import Pooled, both_ways, confirmed, source_of
+from tests.support.source.reading import events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.waiting import wait_until
 
 

@@ -12,10 +12,10 @@ from connector.postgres.dump import PostgresTables
 from connector.postgres.predicate import called_functions
 from connector.schema import TableName
 from connector.source import KeyRange
-from tests.support.postgres_source import both_ways, source_of
-from tests.support.predicate_attacks import attack, taken
-from tests.support.reading import chunk_rows, following
 from tests.support.servers.postgres import Database
+from tests.support.source.postgres_source import both_ways, source_of
+from tests.support.source.predicate_attacks import attack, taken
+from tests.support.source.reading import chunk_rows, following
 
 T = TableName("public", "t")
 
@@ -57,12 +57,33 @@ EFFECTS = [
     "set_config('transaction_read_only', 'off', false) <> ''",
     "pg_advisory_lock(7) IS NULL",
     "pg_terminate_backend(pg_backend_pid())",
+    "pg_terminate_backend((SELECT pid FROM pg_stat_activity WHERE wait_event IS NOT NULL LIMIT 1))",
+    "pg_cancel_backend(1)",
+    "pg_reload_conf()",
+    "pg_notify('a', 'b') IS NULL",
+    "setval('s', 7) > 0",
     "lo_create(0) > 0",
+    "lo_import('/etc/hostname') > 0",
+    "lo_export(1, '/tmp/deltatide-evil') > 0",
+    "pg_read_file('/etc/hostname') <> ''",
+    "pg_read_binary_file('/etc/hostname') IS NOT NULL",
+    "EXISTS (SELECT pg_ls_dir('/etc'))",
+    "dblink('dbname=postgres', 'CREATE TABLE evil ()') IS NULL",
+    "dblink_exec('dbname=postgres', 'CREATE TABLE evil ()') IS NULL",
     "pg_drop_replication_slot('it') IS NULL",
     "pg_logical_emit_message(false, 'a', 'b') IS NOT NULL",
     "query_to_xml('DELETE FROM canary', true, true, '') IS NULL",
     "pg_catalog . pg_sleep ( 60 ) IS NULL",
     '"pg_sleep"(60) IS NULL',
+]
+OTHERS = [
+    "EXISTS (SELECT FROM pg_stat_activity WHERE query ~ 'password')",
+    "EXISTS (TABLE canary)",
+    "'s3cret' = ANY (ARRAY(SELECT secret FROM canary))",
+    "(WITH c AS MATERIALIZED (TABLE canary) SELECT count(*) FROM c) = 1",
+    "id IN (SELECT id FROM t)",
+    "pg_stat_get_backend_activity(1) ~ 'password'",
+    "table_to_xml('canary', true, true, '')::text ~ 's3cret'",
 ]
 
 
@@ -72,8 +93,10 @@ def tables(database: Database) -> Iterator[PostgresTables]:
     database.execute("INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, 10) i")
     database.execute("CREATE TABLE canary (id int, secret text); INSERT INTO canary VALUES (1, 's3cret')")
     database.execute("CREATE SEQUENCE s")
+    missing = "feature_not_supported OR undefined_file"  # then dblink is no function at all
+    database.execute(f"DO $$ BEGIN CREATE EXTENSION dblink; EXCEPTION WHEN {missing} THEN END $$")
     database.execute(
-        "CREATE FUNCTION bite(int) RETURNS boolean LANGUAGE plpgsql STABLE AS"
+        "CREATE FUNCTION change_zone(int) RETURNS boolean LANGUAGE plpgsql STABLE AS"
         " $$ BEGIN PERFORM set_config('TimeZone', 'Asia/Tokyo', false); RETURN true; END $$"
     )
     source = source_of(database, ["public.t"])
@@ -109,23 +132,26 @@ def test_a_condition_that_is_more_than_one_expression_is_refused_whole(
     tables: PostgresTables, database: Database
 ) -> None:
     before = traces(database)
-    texts = [*ESCAPES, *EFFECTS]
+    texts = [*ESCAPES, *EFFECTS, *OTHERS]
     assert taken(texts, lambda where: ids(tables, where)) == []
     assert taken(texts, lambda where: tables.next_boundary(T, ["id"], None, 3, where)) == []
     assert traces(database) == before
+    for other in OTHERS:
+        with pytest.raises(RequestError, match=r"subquery|the condition calls (pg_stat_get|table_to_xml)"):
+            ids(tables, other)
     assert ids(tables, "id % 2 = 0 -- even") == [4, 6, 8]
 
 
 @both_ways
 def test_a_condition_cannot_change_the_values_of_rows(tables: PostgresTables) -> None:
-    assert ids(tables, "bite(id) AND id < 5") == [3, 4]
-    assert ids(tables, "id < 4 AND at < now() AND v LIKE 'v%' AND id IN (SELECT id FROM t)") == [3]
+    assert ids(tables, "change_zone(id) AND id < 5") == [3, 4]
+    assert ids(tables, "id < 4 AND at < now() AND v LIKE 'v%' AND pg_typeof(id) = 'int'::regtype") == [3]
 
 
 @both_ways
 def test_a_condition_that_takes_too_long_is_refused(database: Database, tables: PostgresTables) -> None:
     tables._predicate_seconds = 0.2
-    slow = "(SELECT count(*) FROM generate_series(1, 1000000000) n WHERE n % 7 = t.id) > 0"
+    slow = "sha512(convert_to(repeat(v, 20000000), 'UTF8')) IS NOT NULL"
     with pytest.raises(RequestError, match="statement timeout"):
         ids(tables, slow)
     with pytest.raises(RequestError, match="statement timeout"):
@@ -140,6 +166,8 @@ PIECES = st.sampled_from([
     "; DELETE FROM canary ", "DROP TABLE canary;", "COMMIT;", "nextval('s')", "=", "1", "SELECT ",
     " FROM canary", "CASE WHEN ", " THEN ", " END ", "::text", "--\n", ",", "[", "]", "nextval",
     "pg_sleep(9)", " IN ", "LIMIT 1", "ROLLBACK TO SAVEPOINT predicate;", "\u2028", "\x01",
+    "set_config('a.b', 'c', false)", "lo_create(0)", "pg_read_file('/etc/hostname')", "pg_advisory_lock(1)",
+    "pg_terminate_backend(1)", "dblink('', '')", "U&\"", "EXISTS ",
 ])
 # fmt: on
 

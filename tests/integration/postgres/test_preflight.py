@@ -24,10 +24,10 @@ from connector.postgres.connection import connect
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import Finding
-from tests.support.postgres_source import Pooled, both_ways, source_of
-from tests.support.reading import chunk_rows, following, opened, ops, read_rows
-from tests.support.reading import events as events_of
 from tests.support.servers.postgres import Database, postgres_versions
+from tests.support.source.postgres_source import Pooled, both_ways, source_of
+from tests.support.source.reading import chunk_rows, following, opened, ops, read_rows
+from tests.support.source.reading import events as events_of
 
 
 def bad(source: PostgresSource) -> dict[str, Finding]:
@@ -48,6 +48,7 @@ def only(found: dict[str, Finding], part: str) -> Finding:
 def test_a_fit_database_passes_on_every_version(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int NOT NULL UNIQUE)")
     database.execute("ALTER TABLE u REPLICA IDENTITY USING INDEX u_id_key")
+    database.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # as it is since PostgreSQL 15
     source = source_of(database)
     assert all(finding.state == "ok" for finding in source.check())
     source.prepare()
@@ -81,7 +82,9 @@ def test_every_table_that_is_not_fit_is_found_at_once_with_what_fixes_it(databas
         "CREATE TABLE nokey (a int); CREATE TABLE hidden (id int PRIMARY KEY);"
         "ALTER TABLE hidden REPLICA IDENTITY NOTHING; CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);"
         "CREATE TABLE configured (a int, b int); ALTER TABLE configured REPLICA IDENTITY FULL;"
-        "CREATE TABLE good (id int PRIMARY KEY); CREATE VIEW v AS SELECT 1"
+        "CREATE TABLE good (id int PRIMARY KEY); CREATE VIEW v AS SELECT 1;"
+        'CREATE SCHEMA other; CREATE TABLE other."a\nb" (id int PRIMARY KEY) PARTITION BY LIST (id);'
+        'CREATE TABLE other.leaf PARTITION OF other."a\nb" DEFAULT'
     )
     found = bad(source_of(database, ["public.*", "public.missing"], {"public.configured": ["a"]}))
     assert 'key in [tables."public.nokey"]' in (only(found, "public.nokey").fix or "")
@@ -213,7 +216,7 @@ KEYS = """
     CREATE TABLE r_1 (id int PRIMARY KEY DEFERRABLE);
     ALTER TABLE r ATTACH PARTITION r_1 FOR VALUES FROM (0) TO (9)"""
 
-MENDED = """
+FIXED = """
     ALTER TABLE ours RENAME "_Cdc" TO cdc; ALTER TABLE twice RENAME "A" TO b;
     CREATE UNIQUE INDEX unfolded ON folded (tenant, email);
     ALTER TABLE folded REPLICA IDENTITY USING INDEX unfolded; ALTER TABLE by_index REPLICA IDENTITY DEFAULT;
@@ -241,7 +244,7 @@ def test_check_and_the_running_agent_find_the_same_tables_unfit_and_the_sql_give
         assert (finding.detail, finding.fix) == (unfit.reason, unfit.hint)
         if "rename" not in unfit.hint and "generated" not in unfit.hint and "DETACH" not in unfit.hint:
             database.execute(unfit.hint)
-    database.execute(MENDED)
+    database.execute(FIXED)
     tables["public.folded"] = ["tenant", "email"]
     assert not [text for text in bad(source_of(database, keys=tables)) if "publication" not in text]
 
@@ -253,7 +256,7 @@ def test_a_column_that_holds_the_id_of_another_object_is_warned_of(database: Dat
         "CREATE TABLE t (id int PRIMARY KEY, c regclass, a regrole[], r region, d relation, p granted[])"
     )
     (found,) = [f for f in source_of(database).check() if f.state == "warning" and f.table is not None]
-    assert found.detail.startswith("c (regclass), a (regrole[]), d (relation), p (granted[]): ")
+    assert found.detail.startswith("c (regclass), a (regrole[]), d (public.relation), p (public.granted[]): ")
 
 
 def test_row_security_is_refused_by_check_and_by_a_dump_instead_of_hiding_rows(database: Database) -> None:
@@ -413,5 +416,8 @@ def test_tables_are_found_by_patterns_and_unfit_without_a_key(database: Database
     source = source_of(database)
     (unfit,) = source.tables().unfit
     assert str(unfit) == "public.t: it has no primary key"
-    assert unfit.hint == 'add a primary key, or set key in [tables."public.t"]'
+    assert unfit.hint == (
+        'add a primary key, or set key in [tables."public.t"]; or set shapes = ["changes"] there, to capture'
+        ' what happens to it from then on, and: ALTER TABLE "public"."t" REPLICA IDENTITY FULL;'
+    )
     source.close()

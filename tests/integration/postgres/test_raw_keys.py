@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from connector.schema import TableName
-from tests.support.postgres_source import source_of
-from tests.support.raw_keys import assert_the_same
-from tests.support.reading import events, following, read_rows
+from tests.support.landing.raw_keys import assert_the_same
 from tests.support.servers.postgres import Database
+from tests.support.source.postgres_source import source_of
+from tests.support.source.reading import events, following, read_rows
 
 TABLE = TableName("public", "t")
 KEYS = {

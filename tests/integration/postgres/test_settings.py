@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from connector.postgres.connection import IGNORED_VARIABLES
+from connector.demo.servers.postgres import PostgresServer
+from connector.postgres.connection import IGNORED_VARIABLES, connect, one_row
 from connector.postgres.log.reader import BULK_BYTES
 from connector.schema import TableName
-from tests.support.postgres_source import source_of
-from tests.support.reading import chunk_rows, events, opened, read_rows
 from tests.support.servers.postgres import Database, postgres_versions
+from tests.support.source.postgres_source import source_of
+from tests.support.source.reading import chunk_rows, events, opened, read_rows
 
 ROLE_SETTINGS = {
     "DateStyle": "'SQL, DMY'",
@@ -74,7 +79,7 @@ VALUES: dict[str, tuple[str, str, Any]] = {
     "byte_list": ("bytea[]", r"ARRAY[E'\\x00ff'::bytea, NULL]", r'{"\\x00ff",NULL}'),
     "cash": ("money", "12345.67", "$12,345.67"),
     "relation": ("regclass", """'other."Odd one"'""", 'other."Odd one"'),
-    "near": ("regclass", "'public.t'", "t"),
+    "near": ("regclass", "'public.t'", "public.t"),
     "type": ("regtype", "'integer'", "integer"),
     "word": ("text", "E'\\u00e9\\u20ac\\\\'", "é€\\"),
 }
@@ -135,3 +140,29 @@ def test_hostile_settings_of_role_database_and_environment_change_nothing(
     expected = {name: value for name, (_, _, value) in VALUES.items() if value is not ...}
     assert {name: rows[0][name] for name in expected} == expected
     assert rows[0]["at"].isoformat() == "2026-01-01T21:19:05.678901+00:00"
+
+
+LOCALES = Path("/usr/share/i18n/locales")
+CAN_MAKE_LOCALES = shutil.which("localedef") is not None and (LOCALES / "ja_JP").exists()
+
+
+@pytest.mark.skipif(not CAN_MAKE_LOCALES, reason="no localedef, or no definitions of locales")
+def test_money_is_formatted_as_in_c_unless_its_decimals_are_the_locales(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server stores the number of smallest units: read with other decimals, it is another amount."""
+    with tempfile.TemporaryDirectory(prefix="deltatide-test-") as name:
+        os.chmod(name, 0o755)
+        for locale in ("de_DE", "ja_JP"):
+            to = f"{name}/{locale}.UTF-8"
+            subprocess.run(["localedef", "--no-archive", "-i", locale, "-f", "UTF-8", to], check=True)
+        monkeypatch.setenv("LOCPATH", name)
+        with PostgresServer.start(Path(name) / "server") as server:
+            database = Database(server, "postgres")
+            found = []
+            for locale in ("de_DE", "ja_JP"):
+                database.execute(f"ALTER DATABASE postgres SET lc_monetary = '{locale}.UTF-8'")
+                session = connect(database.url, "test")
+                found.append(one_row(session, "SELECT 1234567::int8::money::text, 1234567::money::numeric"))
+                session.close()
+    assert found == [("$1,234,567.00", 1234567), ("￥1,234,567", 1234567)]

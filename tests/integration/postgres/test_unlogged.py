@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -21,8 +21,8 @@ from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import KeyRange
 from connector.testing.memory_store import MemoryStore
-from tests.support.agent_thread import AgentThread
-from tests.support.cuts import Table, add_manifest, manifests_in
+from tests.support.agent.agent_thread import AgentThread
+from tests.support.landing.cuts import Table, add_manifest, manifests_in
 from tests.support.servers.postgres import Database
 from tests.support.waiting import wait_until
 
@@ -41,12 +41,20 @@ class Agent(AgentThread):
     """A capture of one database."""
 
     def __init__(
-        self, database: Database, store: MemoryStore, *, on_gap: str = "repair", **source: Any
+        self,
+        database: Database,
+        store: MemoryStore,
+        *,
+        on_gap: str = "repair",
+        tables: Mapping[str, Any] | None = None,
+        **source: Any,
     ) -> None:
         settings = {"name": "it", "kind": "postgres", "url": database.url, "slot": database.name}
         more = {"publication": "it", "tables": ["public.*"], "on_gap": on_gap}
         landing = {"url": "/nowhere", "flush_seconds": 0.05, "heartbeat_seconds": 0.1}
-        config = Config.model_validate({"source": {**settings, **more, **source}, "landing": landing})
+        config = Config.model_validate(
+            {"source": {**settings, **more, **source}, "landing": landing, "tables": tables or {}}
+        )
         self.database, self.store = database, store
         self.source = PostgresSource(config.source, config.tables)
         super().__init__(Capture(self.source, store, config), store, self.source.close)
@@ -139,6 +147,37 @@ def test_whatever_the_log_does_not_tell_of_a_table_is_dumped_and_followed(
         assert agent.wait_exact().last_dump_number == settled.last_dump_number, "a repair causes no other"
 
 
+BULK_LOAD = (
+    "ALTER TABLE t DROP CONSTRAINT t_pkey; DROP INDEX u_id_idx;"
+    "INSERT INTO t VALUES (1, 'double'), (2, 'new'); INSERT INTO u TABLE t;"
+    "DELETE FROM t WHERE v = 'double'; DELETE FROM u WHERE v = 'double' OR ctid = '(0,2)';"
+    "ALTER TABLE t ADD PRIMARY KEY (id); CREATE UNIQUE INDEX ON u (id)"
+)
+"""It leaves rows (1, 'kept') and (2, 'new')."""
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_rows_that_had_the_same_key_while_its_index_was_gone_are_dumped_again(
+    database: Database, store: MemoryStore, running: bool
+) -> None:
+    """The log names them by their key alone, so the delete of one is the delete of all in the lake."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t REPLICA IDENTITY FULL;"
+        "CREATE TABLE u (id int NOT NULL, v text); ALTER TABLE u REPLICA IDENTITY FULL;"
+        "CREATE UNIQUE INDEX ON u (id); INSERT INTO t VALUES (1, 'kept'); INSERT INTO u TABLE t"
+    )
+    keys = {"public.u": {"key": ["id"]}}
+    with Agent(database, store, tables=keys) as agent:
+        agent.wait_exact()
+        if running:
+            database.execute(BULK_LOAD)  # one transaction, so no check sees it halfway
+            agent.wait_equal("t", "u")
+    if not running:
+        database.execute(BULK_LOAD)
+        with Agent(database, store, tables=keys) as agent:
+            agent.wait_equal("t", "u")
+
+
 def unseen(database: Database, name: str = "t") -> None:
     """A change while the publication carries only inserts, which is put right afterwards."""
     database.execute("ALTER PUBLICATION it SET (publish = 'insert')")
@@ -175,6 +214,26 @@ def test_a_publication_edited_or_dropped_is_a_gap_that_is_repaired_running_or_no
     database.execute("UPDATE t SET v = 'z'")
     with Agent(database, store, exclude=["public.p1"]) as agent:
         agent.wait_equal("t", "p")
+
+
+def test_a_schema_that_leaves_the_publication_and_comes_back_is_dumped_again_running_or_not(
+    database: Database, store: MemoryStore
+) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b');"
+        "CREATE PUBLICATION it FOR TABLES IN SCHEMA public WITH (publish_via_partition_root = true)"
+    )
+    unseen_in_schema = (
+        "ALTER PUBLICATION it DROP TABLES IN SCHEMA public; UPDATE t SET v = v || id;"
+        "ALTER PUBLICATION it ADD TABLES IN SCHEMA public"
+    )
+    with Agent(database, store) as agent:
+        agent.wait_exact()
+        database.execute(unseen_in_schema)
+        agent.wait_equal("t")
+    database.execute(unseen_in_schema)
+    with Agent(database, store) as agent:
+        agent.wait_equal("t")
 
 
 def test_lost_changes_stop_the_agent_where_that_is_configured_and_its_hint_leads_out(

@@ -20,12 +20,12 @@ from connector.landing.format import manifest_path
 from connector.landing.lease import Lease, read_lease
 from connector.landing.manifest import Manifest, SourceIdentity
 from connector.landing.manifest_object import StoredManifest
-from connector.landing.manifest_store import commit_manifest, newest_manifest
+from connector.landing.manifest_store import ManifestWriter, newest_manifest
 from connector.store.factory import open_store
 from connector.store.probe import probe
 from connector.store.protocol import Store
+from tests.support.landing.store_contract import replace_needs_the_version_that_is_there
 from tests.support.servers.s3_server import S3, S3Server, versitygw_path
-from tests.support.store_contract import replace_needs_the_version_that_is_there
 
 
 def opened(s3: S3, monkeypatch: pytest.MonkeyPatch, prefix: str = "/landing", **changes: Any) -> Store:
@@ -106,12 +106,12 @@ def test_a_file_is_moved_into_the_store_whole(store: Store, mib: int) -> None:
 
 def test_manifests_are_committed_once(store: Store) -> None:
     assert newest_manifest(store) is None
-    commit_manifest(store, a_manifest(999))
+    ManifestWriter(store).commit(a_manifest(999))
     newest = a_manifest(1000)
-    commit_manifest(store, newest)
+    ManifestWriter(store).commit(newest)
     assert newest_manifest(store) == newest
     with pytest.raises(FencedError, match="manifest 1000"):
-        commit_manifest(store, a_manifest(1000))
+        ManifestWriter(store).commit(a_manifest(1000))
 
 
 def test_a_lease_is_kept_and_released(store: Store) -> None:
@@ -180,7 +180,7 @@ def test_a_commit_whose_answer_was_lost_is_ours(s3: S3, monkeypatch: pytest.Monk
     with cutting(s3, monkeypatch) as (proxy, store):
         proxy.words, proxy.cuts_left = [b"PUT /"], 1
         manifest = a_manifest(3)
-        commit_manifest(store, manifest)
+        ManifestWriter(store).commit(manifest)
         assert proxy.cuts_left == 0
         assert newest_manifest(store) == manifest
 
@@ -210,9 +210,9 @@ def test_a_commit_of_which_every_answer_is_lost_is_in_doubt_and_can_be_repeated(
         proxy.words, proxy.cuts_left = [b"PUT /"], 100
         manifest = a_manifest(3)
         with pytest.raises(TransientError):
-            commit_manifest(store, manifest)
+            ManifestWriter(store).commit(manifest)
         proxy.cuts_left = 0
-        commit_manifest(store, manifest)
+        ManifestWriter(store).commit(manifest)
         assert store.read(manifest_path(3)) == StoredManifest.of(manifest).to_json()
 
 

@@ -5,6 +5,7 @@ INSERT INTO t VALUES (1, 10, 20), (2, 11, 21);
 ALTER TABLE t DROP COLUMN old;
 INSERT INTO t VALUES (3, 22);
 UPDATE t SET v = 0 WHERE id = 1;
+-- notice t: columns dropped: old
 -- rows t: id | v
 -- 1 | 0
 -- 2 | 21

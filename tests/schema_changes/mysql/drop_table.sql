@@ -5,6 +5,7 @@ INSERT INTO t VALUES (1, 'a');
 -- captured
 DROP TABLE t;
 INSERT INTO u VALUES (1);
+-- notice t: is no longer captured
 -- gone t
 -- rows u: id
 -- 1

@@ -4,6 +4,7 @@ INSERT INTO t VALUES (1), (2);
 -- captured
 ALTER TABLE t ADD COLUMN state varchar(10) NOT NULL DEFAULT 'new';
 UPDATE t SET state = 'old' WHERE id = 1;
+-- notice t: columns added: state
 -- rows t: id | state
 -- 1 | old
 -- 2 | new

@@ -4,6 +4,7 @@ INSERT INTO t VALUES (1, 10), (2, 20);
 -- captured
 ALTER TABLE t ALTER COLUMN n TYPE int;
 INSERT INTO t VALUES (3, 30);
+-- notice t: columns changed type: n
 -- rows t: id | n
 -- 1 | 10
 -- 2 | 20

@@ -5,6 +5,7 @@ INSERT INTO t VALUES (1, ROW('High Street', 'London'));
 -- captured
 ALTER TYPE address ADD ATTRIBUTE zip text;
 INSERT INTO t VALUES (2, ROW('Main Street', 'Boston', '02101'));
+-- notice t: a composite type of a column changed
 -- rows t: a | id
 -- ("High Street",London,) | 1
 -- ("Main Street",Boston,02101) | 2

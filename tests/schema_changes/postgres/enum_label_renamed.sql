@@ -5,6 +5,7 @@ INSERT INTO t VALUES (1, 'sad', '{sad}'), (2, 'happy', '{happy,sad}');
 -- captured
 ALTER TYPE mood RENAME VALUE 'sad' TO 'unhappy';
 INSERT INTO t VALUES (3, 'unhappy', '{}');
+-- notice t: the labels of an enum changed
 -- rows t: id | m | ms
 -- 1 | unhappy | {unhappy}
 -- 2 | happy | {happy,unhappy}

@@ -4,6 +4,7 @@ INSERT INTO t VALUES (1, 'a'), (2, 'b');
 -- captured
 ALTER TABLE t ALTER COLUMN id TYPE int USING id + 1;
 INSERT INTO t VALUES (4, 'd');
+-- notice t: it was rewritten
 -- rows t: id | v
 -- 2 | a
 -- 3 | b

@@ -5,6 +5,7 @@ INSERT INTO t VALUES (1, 'a');
 ALTER TABLE t ALTER COLUMN id TYPE bigint;
 INSERT INTO t VALUES (5000000000, 'b');
 UPDATE t SET v = 'c' WHERE id = 1;
+-- notice t: columns changed type: id
 -- rows t: id | v
 -- 1 | c
 -- 5000000000 | b

@@ -8,6 +8,7 @@ CREATE TABLE attached.p2 (id int PRIMARY KEY, v text);
 INSERT INTO attached.p2 VALUES (11, 'k'), (12, 'l');
 ALTER TABLE t ATTACH PARTITION attached.p2 FOR VALUES FROM (10) TO (20);
 INSERT INTO t VALUES (13, 'm');
+-- notice t: a partition truncated, attached or detached
 -- rows t: id | v
 -- 1 | a
 -- 11 | k

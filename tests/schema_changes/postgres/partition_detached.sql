@@ -9,6 +9,7 @@ ALTER TABLE t DETACH PARTITION p2;
 DROP TABLE p2;
 COMMIT;
 INSERT INTO t VALUES (2, 'b');
+-- notice t: a partition truncated, attached or detached
 -- rows t: id | v
 -- 1 | a
 -- 2 | b

@@ -6,6 +6,7 @@ INSERT INTO t VALUES (1, 'a'), (11, 'k');
 -- captured
 TRUNCATE p2;
 INSERT INTO t VALUES (12, 'l');
+-- notice t: a partition truncated, attached or detached
 -- rows t: id | v
 -- 1 | a
 -- 12 | l

@@ -4,6 +4,8 @@ INSERT INTO t VALUES (1, 'a'), (2, 'b');
 -- captured
 ALTER TABLE t RENAME COLUMN v TO w;
 INSERT INTO t VALUES (3, 'c');
+-- notice t: columns added: w
+-- notice t: columns dropped: v
 -- rows t: id | w
 -- 1 | a
 -- 2 | b

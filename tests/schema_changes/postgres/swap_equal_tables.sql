@@ -11,6 +11,8 @@ ALTER TABLE tmp RENAME TO u;
 COMMIT;
 INSERT INTO t VALUES (3, 'new of t');
 INSERT INTO u VALUES (3, 'new of u');
+-- notice t: it, or part of it, was missing from the publication
+-- notice u: it, or part of it, was missing from the publication
 -- rows t: id | v
 -- 1 | of u
 -- 2 | of u

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.servers.ports import free_port
+from connector.demo.servers.starting import free_port
 from tests.support.waiting import wait_until
 
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"

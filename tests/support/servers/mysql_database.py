@@ -20,6 +20,9 @@ from connector.schema import TableName
 from tests.support.servers.mysql_server import is_mysql
 from tests.support.waiting import wait_until
 
+# Committed data survives a kill of the server, as it must wherever the log is to be trusted.
+DURABLE_SETTINGS = {"innodb-flush-log-at-trx-commit": "2"}
+
 # Tests are written in MariaDB's dialect; these patterns translate it for MySQL.
 _MYSQL = (
     (
@@ -42,7 +45,7 @@ _MYSQL_82 = (
 class MysqlDatabase:
     """One test's database: `execute` for set-up, `connect` for sessions that a test holds open.
 
-    The members from `kind` on implement `tests.support.tested_database`.
+    The members from `kind` on implement `tests.support.source.tested_database`.
     """
 
     server: MariadbServer

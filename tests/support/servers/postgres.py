@@ -70,7 +70,7 @@ class PostgresServers:
 class Database:
     """One test's database: `execute` for set-up, `connect` for sessions that a test holds open.
 
-    The other members implement `tests.support.tested_database`.
+    The other members implement `tests.support.source.tested_database`.
     """
 
     server: PostgresServer

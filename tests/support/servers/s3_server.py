@@ -16,7 +16,7 @@ import boto3
 import botocore.config
 import botocore.exceptions
 
-from tests.support.servers.ports import free_port
+from connector.demo.servers.starting import free_port
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -92,13 +92,7 @@ class S3Server:
 
     def stop(self) -> None:
         """Stop the server and wait for it to exit."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.wait()
+        _end(self.process)
 
     def _versitygw(self, folder: Path, port: int, honour_conditions: bool) -> list[str]:
         objects = folder / "objects"
@@ -129,6 +123,51 @@ class S3Server:
         return True
 
 
+class S3ServerWithUsers(S3Server):
+    """A versitygw whose users have IAM policies, which it evaluates; they are kept by a process beside it.
+
+    `s3` is the root account, which may do everything.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._iam_endpoint = f"http://127.0.0.1:{free_port()}"
+        self._iam: subprocess.Popen[bytes] | None = None
+        super().__init__(folder, kind="versitygw")
+
+    def user(self, name: str, policy: str) -> S3:
+        """Create a user with a policy (JSON), and return how to connect as this user."""
+        iam = boto3.client(
+            "iam",
+            endpoint_url=self._iam_endpoint,
+            aws_access_key_id=self.s3.access_key,
+            aws_secret_access_key=self.s3.secret_key,
+            region_name=self.s3.region,
+        )
+        iam.create_user(UserName=name)
+        iam.put_user_policy(UserName=name, PolicyName=name, PolicyDocument=policy)
+        key = iam.create_access_key(UserName=name)["AccessKey"]
+        return replace(self.s3, access_key=key["AccessKeyId"], secret_key=key["SecretAccessKey"])
+
+    def stop(self) -> None:
+        """Stop both processes and wait for them to exit."""
+        super().stop()
+        if self._iam is not None:
+            _end(self._iam)
+
+    def _versitygw(self, folder: Path, port: int, honour_conditions: bool) -> list[str]:
+        users, socket = folder / "users", folder / "iam.socket"
+        users.mkdir()
+        program, *arguments = super()._versitygw(folder, port, honour_conditions)
+        root = ["--access", self.s3.access_key, "--secret", self.s3.secret_key]
+        address = ["--port", self._iam_endpoint.removeprefix("http://"), *root]
+        with (folder / "iam.log").open("ab") as log:
+            self._iam = subprocess.Popen(
+                [program, "--quiet", *address, "iam", "--dir", str(users), "--private-ports", str(socket)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        return [program, "--iam-standalone-endpoint", str(socket), *arguments]
+
+
 def versitygw_path() -> Path | None:
     """Return the program from the checkout's cache, the PATH, or Go's folder; None if it is missing."""
     found = shutil.which("versitygw")
@@ -138,6 +177,16 @@ def versitygw_path() -> Path | None:
         Path.home() / "go/bin/versitygw",
     ]
     return next((place for place in places if os.access(place, os.X_OK)), None)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
 
 
 def _moto(port: int) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import shop
+from tests.support.agent.agents import shop
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from connector.source import CatalogSnapshot
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_source import MemorySource
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import config_of
-from tests.support.starts import Start
+from tests.support.agent.agents import config_of
+from tests.support.agent.starts import Start
 
 ITEMS = TableName.parse("public.items")
 
@@ -65,7 +65,7 @@ def test_a_released_table_is_dumped_behind_its_joining_the_log_though_the_first_
     assert dumps.active_of(ITEMS)[-1].floor == checked_at > 1
 
 
-@pytest.mark.parametrize("dump", ["cancelled", "running"])
+@pytest.mark.parametrize("dump", ["cancelled", "running", "complete"])
 def test_a_table_that_a_failed_attempt_added_to_the_log_is_dumped_behind_that_whatever_became_of_its_dump(
     database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, dump: str
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_table_that_a_failed_attempt_added_to_the_log_is_dumped_behind_that_wh
     assert dumps.active_of(ITEMS) == [repair]
 
 
-@pytest.mark.parametrize("dump", ["cancelled", "running"])
+@pytest.mark.parametrize("dump", ["cancelled", "running", "complete"])
 def test_a_table_that_was_added_to_the_log_right_before_a_crash_needs_a_dump_from_behind_that(
     database: MemoryDatabase, store: MemoryStore, dump: str
 ) -> None:
@@ -97,16 +97,16 @@ def test_a_table_that_was_added_to_the_log_right_before_a_crash_needs_a_dump_fro
     start.source.prepare()  # and nothing remembers that
     database.idle()
     checked_at = start.start_capturing(tables, dumps)
-    if dump == "running":
-        (repair,) = dumps.active_of(ITEMS)
-        assert (repair.reason, repair.floor) == ("repair", checked_at)
-    else:
+    if dump == "cancelled":
         need = dumps.needs.by_table[ITEMS]
         assert need.floor == dumps.add(ITEMS, manifest=9).floor == checked_at
+    else:
+        (repair,) = dumps.active_of(ITEMS)
+        assert (repair.reason, repair.floor) == ("repair", checked_at)
 
 
 def released(database: MemoryDatabase, tables: Tables, dumps: DumpQueue, dump: str) -> None:
-    """Release a table that the log lacks; the dump of it that this asked for has begun, or is cancelled."""
+    """Release a table that the log lacks; the dump of it that this asked for has begun, or has ended."""
     layout = database.schema(ITEMS)
     assert layout is not None
     database.drop_table(str(ITEMS))
@@ -114,8 +114,9 @@ def released(database: MemoryDatabase, tables: Tables, dumps: DumpQueue, dump: s
     tables.update(ITEMS, fingerprint=None)
     (state,) = dumps.active_of(ITEMS)
     state.state = "running"
-    if dump == "cancelled":
-        dumps.end(state, "cancelled")
+    if dump != "running":
+        dumps.end(state, dump)
+        tables.update(ITEMS, dumped=dump == "complete")
 
 
 def test_a_table_that_others_keep_locked_keeps_no_other_from_being_captured_and_is_taken_up_later(

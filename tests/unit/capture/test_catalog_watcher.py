@@ -16,8 +16,8 @@ from connector.source import CatalogSnapshot
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_source import MemorySource
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, Writer, config_of, counted, insert, landed_ids, shop
-from tests.support.cuts import assert_every_cut_exact
+from tests.support.agent.agents import Agent, Writer, config_of, counted, insert, landed_ids, shop
+from tests.support.landing.cuts import assert_every_cut_exact
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")

@@ -18,8 +18,8 @@ from connector.landing.requests import ControlRequest, DumpRequest, discard, pen
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, Killed, dump_of, insert
-from tests.support.cuts import assert_every_cut_exact
+from tests.support.agent.agents import Agent, Killed, dump_of, insert
+from tests.support.landing.cuts import assert_every_cut_exact
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")
@@ -294,10 +294,12 @@ def test_controls_that_can_not_be_removed_do_not_grow_the_manifest_without_bound
 ) -> None:
     monkeypatch.setattr("connector.capture.request_intake.MOST_TAKEN", 3, raising=False)
     with Agent(database, store) as agent:
+        agent.capture._load_config = lambda: agent.config
         agent.wait_dumped()
         monkeypatch.setattr(request_intake, "discard", refuse)
         for n in range(6):
-            submit(store, ControlRequest(kind="resume", all=True, id=f"{n}"))
+            control_ = {"kind": "resume", "all": True} if n % 2 else {"kind": "reload"}
+            submit(store, ControlRequest.model_validate({"id": f"{n}", **control_}))
         agent.wait(lambda m: m.dump_control and len(m.dump_control.taken) == 3, "some are taken")
         dump = submit(store, DumpRequest(id="later", tables=["public.items"]))
         manifest = agent.wait(lambda m: (d := dump_of(m, dump)) and not d.active, "dumps are carried out")

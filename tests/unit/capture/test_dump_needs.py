@@ -9,6 +9,7 @@ import pytest
 from connector.capture import catalog_watcher
 from connector.capture.catalog_changes import stop_capturing
 from connector.capture.dump_controls import carry_out
+from connector.capture.dump_needs import DumpNeeds
 from connector.capture.dump_queue import COMPLETED_KEPT, DumpQueue
 from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
 from connector.capture.dump_workers import DumpWorkers
@@ -21,9 +22,9 @@ from connector.landing.requests import ControlRequest, DumpRequest, submit
 from connector.schema import Column, TableName, TableSchema
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, dump_of
-from tests.support.cuts import assert_every_cut_exact
-from tests.support.starts import Start
+from tests.support.agent.agents import Agent, dump_of
+from tests.support.agent.starts import Start
+from tests.support.landing.cuts import assert_every_cut_exact
 
 ITEMS = TableName.parse("public.items")
 SLOW = {"chunk_rows": 1, "delay_seconds": 0.1, "workers": 1}
@@ -137,8 +138,6 @@ def test_no_floor_depends_on_how_many_finished_dumps_are_remembered() -> None:
 
 
 def test_needs_outlast_a_restart_but_their_floors_not_the_epoch() -> None:
-    from connector.capture.dump_needs import DumpNeeds
-
     tables, dumps = captured(ITEMS), DumpQueue([], epoch=1)
     dumps.add(ITEMS, manifest=1, reason="initial", floor=5000, xid_barrier=777)
     cancel(dumps, tables)
@@ -160,6 +159,38 @@ def test_needs_outlast_a_restart_but_their_floors_not_the_epoch() -> None:
     assert states(again, tables, 5)[ITEMS].dumped
 
 
+def test_log_that_did_not_land_is_told_of_until_a_full_dump_has_ended_whatever_becomes_of_floors() -> None:
+    """Whoever derives a history must never take over what was known before (`TableState.gaps`)."""
+    tables, dumps = captured(ITEMS), DumpQueue([], epoch=1)
+
+    def gaps(manifest: int) -> list[tuple[int, int]]:
+        return states(dumps, tables, manifest)[ITEMS].gaps
+
+    dumps.add(ITEMS, manifest=1, reason="missing", floor=40)  # it only has to see what has landed
+    assert gaps(1) == []
+    dumps.add(ITEMS, manifest=2, reason="repair", floor=50, xid_barrier=7)
+    assert gaps(2) == [(1, 50)]
+    cancel(dumps, tables)
+    dumps.start_unblocked(lambda _: 90)  # no dump waits for the barrier, only the need
+    assert gaps(3) == [(1, 50), (1, 90)]
+    dumps.lower_unreachable_floors(lambda: 5, 60)
+    dumps.continue_in_epoch(2, manifest=4)
+    assert gaps(4) == [(1, 50), (1, 60), (1, 90)]
+    dumps.needs.carry_gaps(tables.states, 2, 300)  # by then the new log has shown what was before the floor
+    dumps.needs.carry_gaps(tables.states, 2, 400)
+    told = [(1, 50), (1, 60), (1, 90), (2, 300), (2, 400)]
+    assert gaps(5) == told
+    dumps.needs.carry_gaps(tables.states, 2, 500)
+    again = Tables(dict(tables.states), tables.schemas)  # a restart
+    dumps = DumpQueue([], epoch=2, last_number=dumps.last_number, needs=DumpNeeds.of(again.states))
+    tables = again
+    assert gaps(6) == told
+    dumps.add(ITEMS, manifest=7)
+    complete(dumps, tables, 7)
+    assert gaps(7) == told  # the manifest that ends them names them, too
+    assert gaps(8) == []
+
+
 def test_the_dump_of_a_released_table_sees_what_did_not_land_though_the_releasing_one_is_cancelled(
     database: MemoryDatabase, store: MemoryStore
 ) -> None:
@@ -168,7 +199,7 @@ def test_the_dump_of_a_released_table_sees_what_did_not_land_though_the_releasin
     tables, dumps = start.open()
     (before,) = dumps.active_of(ITEMS)
     before.state = "running"
-    tables.quarantine(QuarantineNotice(ITEMS, 5, "broken", "mend it"))
+    tables.quarantine(QuarantineNotice(ITEMS, 5, "broken", "fix it"))
     intake = RequestIntake(store, start.source, dumps, tables, {})
     for id_ in ("releasing", "later"):
         intake._serve(DumpRequest(id=id_, tables=[ITEMS]), 2, 70_000)
@@ -187,7 +218,7 @@ def test_a_first_dump_that_has_begun_goes_on_when_the_log_is_reopened(
     (first,) = dumps.active_of(ITEMS)
     first.state = "running"
     start.start_capturing(tables, dumps)
-    assert (dumps.active_of(ITEMS), dumps.needs.copy()) == ([first], {})
+    assert (dumps.active_of(ITEMS), dumps.needs.copy().by_table) == ([first], {})
     tables.update(ITEMS, fingerprint=None)  # the log may have lacked it
     start.start_capturing(tables, dumps)
     assert [(d.reason, d.state) for d in dumps.active_of(ITEMS)] == [("repair", "waiting")]
@@ -197,7 +228,7 @@ def test_a_table_that_is_no_longer_captured_needs_nothing() -> None:
     tables, dumps = captured(ITEMS), DumpQueue([], epoch=1)
     dumps.add(ITEMS, manifest=1, reason="initial", floor=5000)
     stop_capturing(tables, dumps, [ITEMS])
-    assert dumps.needs.copy() == {}
+    assert dumps.needs.copy() == DumpNeeds()
 
 
 def test_a_cancelled_repair_of_rows_does_not_come_back_as_a_full_dump() -> None:

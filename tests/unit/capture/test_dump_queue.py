@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from connector.capture import dump_queue
 from connector.capture.dump_queue import COMPLETED_KEPT, DumpQueue
 from connector.capture.dump_schedule import DumpSchedule
 from connector.capture.dump_tasks import KEYS_PER_CHUNK, FinishedChunk, PlanTask, ReadTask
@@ -141,6 +142,14 @@ def test_given_keys_are_read_in_chunks_of_bounded_size(dumps: DumpQueue) -> None
     dumps.finished(read(second))
     dumps.take_committable(100, manifest=2)
     assert state.state == "complete"
+
+
+def test_named_ranges_fill_the_queue_as_keys_do(dumps: DumpQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dump_queue, "MOST_KEYS", 4)
+    dumps.add(SCHEMA.table, manifest=1, kind="verify_rows", ranges=[(None, 1), (3, 5)])
+    assert not dumps.is_full
+    dumps.add(SCHEMA.table, manifest=1, kind="verify_rows", ranges=[(None, 1), (3, None)])
+    assert dumps.is_full
 
 
 def test_a_chunk_of_an_epoch_that_ended_is_dropped_and_read_again(dumps: DumpQueue) -> None:

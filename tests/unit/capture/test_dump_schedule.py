@@ -12,7 +12,7 @@ from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask
 from connector.config import DumpConfig
 from connector.landing.manifest import DumpControl, DumpSettings, DumpState
 from connector.schema import TableName
-from tests.support.landed import schema_of
+from tests.support.landing.landed import schema_of
 
 SCHEMA = schema_of("public.t", id="int")
 

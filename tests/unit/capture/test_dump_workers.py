@@ -15,7 +15,7 @@ from connector.capture.tables import Tables
 from connector.errors import NotYetError, RequestError, TableError, TransientError
 from connector.landing.manifest import OpenRange
 from connector.schema import TableName
-from tests.support.landed import schema_of
+from tests.support.landing.landed import schema_of
 
 SCHEMA = schema_of("public.t", id="int")
 

@@ -25,8 +25,18 @@ from connector.store.local import LocalStore
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_log import MemoryLogReader
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, Killed, Writer, ask, counted, insert, landed_ids, read_upto, shop
-from tests.support.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
+from tests.support.agent.agents import (
+    Agent,
+    Killed,
+    Writer,
+    ask,
+    counted,
+    insert,
+    landed_ids,
+    read_upto,
+    shop,
+)
+from tests.support.landing.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")

@@ -16,73 +16,13 @@ from connector.errors import BugError
 from connector.landing.manifest import InvisibleCommit
 from connector.landing.requests import ControlRequest, DumpRequest, submit
 from connector.postgres.visibility import Snapshot, Visibility
-from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, Killed, Writer, shop
-from tests.support.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
+from tests.support.agent.agents import Agent, Writer, shop
+from tests.support.agent.killed_agents import break_things, live_through
+from tests.support.landing.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")
-
-MOMENTS = (
-    "check_resumable open_log read take confirm not_yet_visible open_tables next_boundary open_chunk rows"
-).split()
-STORE_FAULTS = [
-    ("create", "manifest/", "before"),
-    ("create", "manifest/", "after"),
-    ("put_file", "data/", "before"),
-    ("put_file", "data/", "after"),
-    ("put", "schema/", "before"),
-    ("list", "requests/", "before"),
-]
-
-
-def break_things(agent: Agent, store: MemoryStore, chance: random.Random) -> None:
-    for _ in range(chance.randint(0, 4)):
-        agent.source.fail(chance.choice(MOMENTS), after=chance.randint(0, 20), times=chance.randint(1, 2))
-    for _ in range(chance.randint(0, 2)):
-        operation, prefix, when = chance.choice(STORE_FAULTS)
-        store.fail(operation, prefix, when=when, times=chance.randint(1, 3))
-
-
-def doom(agent: Agent, chance: random.Random) -> None:
-    """Let the agent die at one of its next writing calls."""
-    left, when = chance.randint(1, 25), chance.choice(["before", "after"])
-
-    def at(call: str, _arguments: tuple[Any, ...]) -> str | None:
-        nonlocal left
-        left -= call in ("put", "put_file", "create", "delete")
-        return when if left == 0 else None
-
-    agent.store.die_at(at)
-
-
-def live_through(agent: Agent, database: MemoryDatabase, store: MemoryStore, chance: random.Random) -> None:
-    """One agent's life: it is stopped, or killed, in the middle of whatever it does."""
-    break_things(agent, store, chance)
-    fate = chance.choice(["stop", "kill", "kill", "disconnect"])
-    if fate == "kill":
-        doom(agent, chance)
-    agent.start()
-    calls = len(store.calls) + chance.randint(5, 60)
-    wait_until(lambda: len(store.calls) > calls or agent.ended, "the agent has done something", pause=0.002)
-    if fate == "disconnect":
-        agent.source.disconnect()
-    if database.asynchronous and chance.random() < 0.7:
-        database.crash()
-    if chance.random() < 0.4:
-        submit(store, some_request(chance))
-    agent.capture.stop()
-    agent.join()
-    assert agent.error is None or isinstance(agent.error, Killed)
-
-
-def some_request(chance: random.Random) -> DumpRequest:
-    verify = chance.random() < 0.2
-    if chance.random() < 0.5:
-        keys = [[str(chance.randint(0, 120))] for _ in range(chance.randint(1, 20))]
-        return DumpRequest(tables=["public.items"], keys=keys, verify=verify)
-    return DumpRequest(tables=chance.choice([None, ["public.parts"]]), verify=verify)
 
 
 @pytest.mark.parametrize("seed", range(12))

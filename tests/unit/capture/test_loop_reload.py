@@ -12,8 +12,8 @@ from connector.landing.requests import ControlRequest, DumpRequest, pending_ids,
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, config_of, dump_of, insert, landed_ids
-from tests.support.cuts import assert_every_cut_exact
+from tests.support.agent.agents import Agent, config_of, dump_of, insert, landed_ids
+from tests.support.landing.cuts import assert_every_cut_exact
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")
@@ -93,7 +93,7 @@ def test_a_configuration_that_is_invalid_changes_nothing(
         agent.wait_dumped()
         agent.capture._load_config = broken
         agent.capture.reload()
-        wait_until(lambda: "the configuration stays as it was" in caplog.text, "it is refused")
+        wait_until(lambda: "keeping the configuration as it was" in caplog.text, "it is refused")
         submit(store, ControlRequest(id="r", kind="reload"))
         agent.wait(lambda m: any("must be a whole number" in n.text for n in m.notices), "it is rejected")
         wait_until(lambda: store.read("rejected/r.reason.txt"), "the reason is beside it")
@@ -117,7 +117,7 @@ def test_names_that_match_no_captured_table_change_nothing(
     with reloadable(database, store) as agent:
         agent.wait_dumped()
         reload(agent, tables=["publik.*"])
-        wait_until(lambda: "names none of the captured tables" in caplog.text, "it is refused")
+        wait_until(lambda: "matches none of the captured tables" in caplog.text, "it is refused")
         insert(database, 901)
         agent.wait_caught_up()
     newest = newest_manifest(store)

@@ -17,8 +17,8 @@ from connector.landing.requests import DumpRequest, read_pending, submit
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, Killed, ask, dump_of, insert
-from tests.support.cuts import manifests_in, read_events
+from tests.support.agent.agents import Agent, Killed, ask, dump_of, insert
+from tests.support.landing.cuts import manifests_in, read_events
 from tests.support.waiting import wait_until
 
 NOW = datetime.now(timezone.utc)

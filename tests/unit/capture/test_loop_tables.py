@@ -14,8 +14,8 @@ from connector.landing.requests import DumpRequest, submit
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, Writer, ask, counted, dump_of, insert, landed_ids
-from tests.support.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
+from tests.support.agent.agents import Agent, Writer, ask, counted, dump_of, insert, landed_ids
+from tests.support.landing.cuts import assert_every_cut_exact, assert_no_event_lost, manifests_in
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_waits")

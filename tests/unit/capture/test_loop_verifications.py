@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from typing import Any
 
@@ -15,9 +14,9 @@ from connector.landing.requests import DumpRequest, submit
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, Writer, ask, dump_of, shop
-from tests.support.cuts import Table, assert_every_cut_exact, manifests_in, read_events
-from tests.unit.capture.test_loop_property import live_through
+from tests.support.agent.agents import Agent, ask
+from tests.support.agent.killed_agents import verified_through_kills
+from tests.support.landing.cuts import Table, assert_every_cut_exact, manifests_in, read_events
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 
@@ -31,7 +30,7 @@ def files_of(store: MemoryStore, dump: DumpState) -> list[LandedFile]:
 
 
 def states(manifest: Manifest) -> dict[TableName, Any]:
-    return {name: state.model_dump() for name, state in manifest.tables.items()}
+    return {name: state.model_dump(exclude={"gaps"}) for name, state in manifest.tables.items()}
 
 
 def test_rows_to_verify_land_beside_what_is_merged(database: MemoryDatabase, store: MemoryStore) -> None:
@@ -89,21 +88,8 @@ def test_a_quarantined_table_is_not_verified(database: MemoryDatabase, store: Me
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_verified_while_agents_are_killed_resolve_to_the_source_with_the_log_since(seed: int) -> None:
-    chance = random.Random(seed)
-    database, store = shop(rows=60, seed=seed), MemoryStore()
-    database.asynchronous = seed % 3 == 0
-    with Writer(database, seed):
-        with Agent(database, store) as agent:
-            agent.wait_dumped()
-        request = submit(store, DumpRequest(tables=["public.items"], verify=True))
-        for _ in range(3):
-            live_through(Agent(database, store, chunk_rows=5, delay_seconds=0.003), database, store, chance)
-        with Agent(database, store) as agent:
-            agent.wait(lambda m: (d := dump_of(m, request)) and not d.active, "it has ended")
-            agent.wait_dumped()
-    assert_every_cut_exact(store, database)
+    database, store, dump = verified_through_kills(seed)
     newest = manifests_in(store)[-1]
-    dump = dump_of(newest, request)
     assert dump.state == "complete"
     found, truth = resolved(store, dump), database.state_at(newest.position)["public.items"]
     assert found.keys() == truth.keys()

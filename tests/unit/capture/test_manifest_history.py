@@ -13,7 +13,7 @@ from connector.errors import BugError, FencedError, SourceMismatchError, Transie
 from connector.landing.manifest import Notice, SourceIdentity
 from connector.landing.manifest_store import newest_manifest
 from connector.testing.memory_store import MemoryStore
-from tests.support.cuts import manifests_in
+from tests.support.landing.cuts import manifests_in
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 
@@ -153,9 +153,13 @@ def test_a_former_agent_that_wakes_up_during_a_takeover_commits_once_at_most(
         former.commit(position=300)
 
 
-def test_an_agent_of_an_earlier_term_closes_no_fence(store: MemoryStore) -> None:
+@pytest.mark.parametrize("closes_fence", [True, False])
+def test_an_agent_that_was_overtaken_before_it_has_read_anything_can_not_commit(
+    store: MemoryStore, closes_fence: bool
+) -> None:
     begun(store, term=3)
     assert begun(store, term=3).newest.number == 1
-    overtaken = ManifestHistory(store, 2, closes_fence=True)
-    assert overtaken.load(lambda _: SHOP) is not None
+    overtaken = ManifestHistory(store, 2, closes_fence=closes_fence)
+    with pytest.raises(FencedError, match=r"manifest 1 .*its term is 3, ours 2"):
+        overtaken.load(lambda _: SHOP)
     assert len(manifests_in(store)) == 1

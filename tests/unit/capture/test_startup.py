@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from connector.capture.dump_queue import DumpQueue
-from connector.capture.startup import ensure_log_continues
+from connector.capture.manifest_history import ManifestHistory
+from connector.capture.startup import check_for_gap
 from connector.capture.tables import Repair, Tables
 from connector.errors import FencedError, GapError, SourceMismatchError, TransientError
 from connector.schema import Column, TableName, TableSchema
 from connector.source import Failover, ResumePoint
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import config_of, shop
-from tests.support.cuts import manifests_in
-from tests.support.starts import Start
+from tests.support.agent.agents import config_of, shop
+from tests.support.agent.starts import Start
+from tests.support.landing.cuts import manifests_in
 
 ITEMS = TableName.parse("public.items")
 
@@ -147,7 +148,7 @@ def test_a_crash_between_the_new_slot_and_its_manifest_is_a_gap_again(
     tables, dumps = _loaded(start)
     store.fail("create", "manifest/", error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        ensure_log_continues(start.source, start.manifest_history, tables, dumps, start.config)
+        check_for_gap(start.source, start.manifest_history, tables, dumps, start.config)
     assert database.slots
     start = Start(database, store)
     start.open()
@@ -188,7 +189,7 @@ def test_layouts_are_adopted_in_a_new_epoch_though_its_positions_are_lower(
     assert tables.adopt(some, 1 << 60) == Repair(name, ("b1",))
     found = "the log is lost" if gap else Failover(ResumePoint(3, ()), "the log is another server's")
     monkeypatch.setattr(start.source, "check_resumable", lambda *_: found)
-    assert ensure_log_continues(start.source, start.manifest_history, tables, dumps, start.config)
+    assert check_for_gap(start.source, start.manifest_history, tables, dumps, start.config)
     assert tables.adopt(more, 5) == Repair(name, ("b2",))
 
 
@@ -205,7 +206,7 @@ def test_a_failover_to_another_database_is_refused(
     monkeypatch.setattr(start.source, "check_resumable", lambda *_: Failover(ResumePoint(3, ()), "moved"))
     monkeypatch.setattr(start.source, "identity", lambda *_: other)
     with pytest.raises(SourceMismatchError):
-        ensure_log_continues(start.source, start.manifest_history, tables, dumps, start.config)
+        check_for_gap(start.source, start.manifest_history, tables, dumps, start.config)
     assert start.newest.epoch == 1
 
 
@@ -269,7 +270,7 @@ def test_the_progress_of_another_agent_is_not_taken_for_a_gap(
     slot = next(iter(database.slots.values()))
     slot.confirmed = database.end
     with pytest.raises(FencedError):
-        ensure_log_continues(mine.source, mine.manifest_history, tables, dumps, mine.config)
+        check_for_gap(mine.source, mine.manifest_history, tables, dumps, mine.config)
     assert list(database.slots.values()) == [slot]
 
 
@@ -285,3 +286,14 @@ def test_a_source_that_fails_in_the_middle_of_a_repair_is_repaired_the_next_time
     start.open()
     assert start.newest.epoch == 2
     assert start.newest.exact is False
+
+
+def test_an_agent_that_was_overtaken_before_its_start_does_not_stop_the_one_that_is_active(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    """It took the lease, and was paused, or waited for the source, for longer than the lease's length."""
+    late, active = ManifestHistory(store, 1), ManifestHistory(store, 2, closes_fence=True)
+    Start(database, store, history=active).open()
+    with pytest.raises(FencedError, match="its term is 2, ours 1"):
+        Start(database, store, config_of(tables=["public.items"]), history=late).open()
+    assert active.commit(position=database.end).term == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from connector.capture.tables import Repair, Tables
@@ -199,3 +201,30 @@ def test_a_column_that_is_back_in_another_case_leaves_all_rows_to_be_read(
     assert tables.adopt(layout("id", "b", "a", "c"), 300) == Repair(NAME, ("c",))
     tables.adopt(layout("id"), 400)
     assert tables.adopt(layout("id", "A"), 500) == Repair(NAME, None)
+
+
+def test_before_images_that_lack_columns_are_said_until_they_are_whole(tables: Tables) -> None:
+    tables.note_before_images({NAME: None})
+    assert texts(tables) == []
+    for _ in range(2):  # said once
+        tables.note_before_images({NAME: "log whole rows"})
+    assert texts(tables) == ["its before-images lack columns, since the log does: log whole rows"]
+    state = tables.snapshot(2)[NAME]
+    assert (state.state, state.hint) == ("captured", "log whole rows")
+    tables.note_before_images({NAME: None})
+    assert texts(tables) == ["its before-images are whole"]
+    assert (tables.states[NAME].reason, tables.states[NAME].hint) == (None, None)
+
+
+def test_before_images_that_are_no_longer_asked_for_lack_nothing(tables: Tables) -> None:
+    asking = replace(layout("id", "a"), before_images=True)
+    assert tables.adopt(asking, 100) is None
+    tables.note_before_images({NAME: "log whole rows"})
+    assert tables.adopt(layout("id", "a"), 200) is None
+    assert tables.states[NAME].hint is None
+
+
+def test_a_quarantine_says_more_than_before_images(tables: Tables) -> None:
+    tables.quarantine(QuarantineNotice(NAME, 100, "odd", "fix it"))
+    tables.note_before_images({NAME: None, TableName("public", "left"): "x"})
+    assert tables.states[NAME].reason == "odd"

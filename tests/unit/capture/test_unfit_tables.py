@@ -13,8 +13,8 @@ from connector.landing.requests import DumpRequest, submit
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, ask, insert
-from tests.support.cuts import assert_every_cut_exact, manifests_in
+from tests.support.agent.agents import Agent, ask, insert
+from tests.support.landing.cuts import assert_every_cut_exact, manifests_in
 
 pytestmark = pytest.mark.usefixtures("short_waits")
 BAD = TableName("public", "bad")

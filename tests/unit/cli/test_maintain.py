@@ -13,7 +13,7 @@ from connector.errors import ConfigurationError
 from connector.landing import format
 from connector.maintenance import compaction
 from connector.store.local import LocalStore
-from tests.support.landed import Event, Landed, config_of, schema_of
+from tests.support.landing.landed import Event, Landed, config_of, schema_of
 
 T = schema_of("public.t", id="int")
 

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from connector.cli.verify import _print, _Run
 from connector.control.source_view import SourceView
 from connector.control.status import status
 from connector.control.verifications import await_dumps, captured_tables, require_agent
 from connector.errors import PreconditionError, RequestError
 from connector.landing.manifest import DumpState
-from tests.support.landed import AT, Landed, config_of
-from tests.support.zone import ORDERS, T
+from connector.schema import TableName
+from merge.proof.verification import TableVerification, Verification
+from tests.support.landing.landed import AT, Landed, config_of
+from tests.support.landing.zone import ORDERS, T
 
 
 @pytest.fixture
@@ -74,7 +77,7 @@ def test_a_verification_waits_for_its_dump_and_for_what_its_table_needs(
 
 def test_one_whose_dumps_are_listed_no_more_is_not_awaited_for_ever(landed: Landed, tmp_path: Path) -> None:
     view, seen = view_of(tmp_path), []
-    with pytest.raises(RequestError, match="manifests list verification never no more"):
+    with pytest.raises(RequestError, match="verification never is no longer in the manifests"):
         await_dumps(view, "never", lambda *_: seen.append("waits"), threading.Event())
     assert seen == ["waits"]
     landed.verification(T, 1, 1, started_in=1)
@@ -85,7 +88,7 @@ def test_one_whose_dumps_are_listed_no_more_is_not_awaited_for_ever(landed: Land
         landed.dumps.clear()
         landed.commit(1)
 
-    with pytest.raises(RequestError, match="manifests list verification dump-1 no more"):
+    with pytest.raises(RequestError, match="verification dump-1 is no longer in the manifests"):
         await_dumps(view, "dump-1", forget, threading.Event())
 
 
@@ -100,3 +103,43 @@ def test_a_rejected_request_and_a_missing_agent_are_reported(landed: Landed, tmp
     assert captured_tables(view) == ([ORDERS.table], [])
     landed.commit(1)
     assert captured_tables(view) == ([], [ORDERS.table])
+
+
+A, B = TableName("public", "a"), TableName("public", "b")
+EQUAL, DIFFERS = TableVerification(A), TableVerification(A, different=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "repaired", "equal"),
+    [
+        ([EQUAL], [], True),
+        ([DIFFERS], [], False),
+        ([DIFFERS], [EQUAL], True),
+        ([DIFFERS], [DIFFERS], False),
+        ([DIFFERS, TableVerification(B)], [EQUAL], True),
+        ([DIFFERS, TableVerification(B, settled=False)], [EQUAL], False),
+        ([DIFFERS, TableVerification(B, error="it is quarantined")], [EQUAL], False),
+        ([DIFFERS, TableVerification(B, suspects=None, incomplete="too many")], [EQUAL], False),
+        ([TableVerification(A, different=1, settled=False)], [EQUAL], False),
+        ([TableVerification(A, settled=False)], [], False),
+        ([TableVerification(A, suspects=None, incomplete="too many")], [], False),
+        ([TableVerification(A, suspects=[["1"]]), EQUAL], [], True),
+        ([TableVerification(A, suspects=[["1"]]), DIFFERS], [], False),
+    ],
+)
+def test_a_repair_of_one_table_settles_no_other(
+    found: list[TableVerification], repaired: list[TableVerification], equal: bool
+) -> None:
+    nothing: Any = None
+    run = _Run(nothing, nothing, nothing, nothing)
+    run.found = [Verification("found", [table]) for table in found]
+    run.repaired = [Verification("repaired", [table]) for table in repaired]
+    assert run.equal == equal
+
+
+def test_a_row_of_the_lake_without_a_key_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing: Any = None
+    run = _Run(nothing, nothing, nothing, nothing)
+    values = {"column": None, "kind": "ghost", "source_value": None, "lake_value": None}
+    _print(run, [], [{"table": "public.a", "key": ["7", None], **values}], "differences")
+    assert "7, NULL" in capsys.readouterr().out

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from connector import agent as agents
 from connector.capture import request_intake
 from connector.config import ControlConfig
+from connector.control.api import MOST_WAITING, PAGE
 from connector.control.dump_requests import list_dumps
 from connector.control.server import serving
 from connector.control.status import status
@@ -23,8 +26,8 @@ from connector.errors import ConfigurationError, TransientError
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import pending_ids
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, config_of, insert, shop
-from tests.support.status_page import client_of, live_agent, page_of
+from tests.support.agent.agents import Agent, config_of, insert, shop
+from tests.support.agent.status_page import client_of, live_agent, page_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("quick_requests")
@@ -75,8 +78,16 @@ def test_reads_say_what_the_commands_say(page: tuple[httpx.Client, Agent], store
     assert numbers == list(range(numbers[0], 0, -1))
     assert numbers[0] >= manifest.number
     assert sum(m["rows"].get("public.items", 0) for m in manifests) == 41
+    shown = client.get("/api/overview").json()
+    assert shown["status"].keys() == status(live).as_json().keys()
+    assert shown["dumps"] == list_dumps(live).as_json()
+    assert shown["settings"] == client.get("/api/settings").json()
+    assert (shown["gaps"], set(shown["rates"]) <= {"public.items"}) == ([], True)
+    assert shown["manifests"][0]["number"] >= manifest.number
+    assert shown["notices"] == client.get("/api/notices").json()
     whole = client.get("/api/agent").json()
     assert (whole["state"], whole["store_errors"]) == ("active", {})
+    assert (whole["store_failing_seconds"], whole["log_lost_seconds"]) == (0, 0)
     assert whole["figures"]["lag_seconds"] is not None
     assert isinstance(client.get("/api/history").json(), list)
 
@@ -153,7 +164,7 @@ def test_any_other_request_is_answered_in_json_and_nothing_names_another_host(
         assert set(answer.json()) == {"error", "hint"}
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/api/dump", "/api/status", "/healthz", "/metrics"} <= set(paths)
-    for path in ("/", "/page.js", "/page.css", "/docs", "/docs.js"):
+    for path in PAGE:
         answer = client.get(path)
         assert answer.status_code == 200
         assert "default-src 'none'" in answer.headers["content-security-policy"]
@@ -182,6 +193,9 @@ def test_health_says_starting_standby_active_and_stuck(store: MemoryStore) -> No
         with pytest.raises(TransientError):  # as the loop meets it, which then tries again
             live._observed.read("x")
         assert health(client) == [(200, "active"), (200, "active")]
+        assert live.store_failing_seconds > 0
+        live._observed.read("x")
+        assert live.store_failing_seconds == 0
 
 
 def test_what_is_asked_of_a_standby_is_done_by_the_active_agent(store: MemoryStore) -> None:
@@ -228,6 +242,35 @@ def test_the_active_agent_answers_from_memory_when_the_store_is_gone(
     store._faults.clear()
 
 
+def test_health_and_metrics_answer_while_the_store_hangs(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, waiting = threading.Event(), threading.Semaphore(0)
+
+    def hang(_prefix: str) -> list[str]:
+        waiting.release()
+        answers.wait(30)
+        raise TransientError("the store is gone")
+
+    monkeypatch.setattr(store, "folders", hang)
+    with client_of(live_agent(store)) as client, ThreadPoolExecutor(60) as pool:
+        asked = [
+            pool.submit(httpx.get, f"{client.base_url}/api/status", timeout=60, trust_env=False)
+            for _ in range(60)
+        ]
+        try:
+            assert all(waiting.acquire(timeout=20) for _ in range(MOST_WAITING))
+            for path in ("/metrics", "/healthz", "/readyz", "/api/agent", "/api/history", "/"):
+                assert client.get(path, timeout=10).status_code in (200, 503), path
+            refused = client.get("/api/dumps", timeout=10)
+            assert (refused.status_code, list(refused.json())) == (503, ["error", "hint"])
+            assert "too many requests wait" in refused.json()["error"]
+        finally:
+            answers.set()
+        assert {answer.result(30).status_code for answer in asked} == {503}
+        assert client.get("/api/dumps").json()["error"] == "the store is gone"  # none is counted any more
+
+
 def test_a_port_in_use_is_a_warning_unless_it_was_configured(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -261,7 +304,7 @@ def test_a_server_that_fails_is_logged_and_the_agent_goes_on(
 def test_the_agents_process_serves_from_its_start_to_its_end(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tests.support.agents import CheckedSource
+    from tests.support.agent.agents import CheckedSource
 
     config = config_of(listen="127.0.0.1:0")
     source = CheckedSource(shop(rows=3), config.source, store)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.client
 import logging
+import socket
+import ssl
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,12 +16,13 @@ import httpx
 import pytest
 
 from connector.config import ControlConfig
-from connector.control import guard
+from connector.control import connections, guard
 from connector.control.guard import HEADERS
 from connector.control.server import serving
 from connector.errors import ConfigurationError
 from connector.testing.memory_store import MemoryStore
-from tests.support.status_page import client_of, live_agent
+from tests.support.agent.status_page import client_of, live_agent
+from tests.support.waiting import wait_until
 
 READ, CONTROL = "read-token-0123456789", "control-token-0123456789"
 TOKENS = {"read_token": READ, "control_token": CONTROL}
@@ -136,8 +140,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_tls(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    import ssl
-
     certificate, key = pair
     with serving(live(certificate=str(certificate), key=str(key))) as url:
         assert str(url).startswith("https://")
@@ -149,6 +151,30 @@ def test_tls(pair: tuple[Path, Path], tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"control\.certificate .*, control\.key"):
             with serving(live(certificate=str(certificate), key=wrong)):
                 pass
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_idle_connections_are_ended_in_favor_of_new_ones_even_before_their_handshake(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tls: bool
+) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
+    certificate, key = map(str, pair)
+    given = {"certificate": certificate, "key": key} if tls else {}
+    trusted = ssl.create_default_context(cafile=certificate)
+    with serving(live(**given)) as url, ExitStack() as opened:
+        host, _, port = urlsplit(str(url)).netloc.partition(":")
+        first = opened.enter_context(httpx.Client(base_url=str(url), verify=trusted, trust_env=False))
+        assert first.get("/healthz").status_code == 200
+        (kept,) = first._transport._pool.connections  # type: ignore[attr-defined]
+        idle = [
+            opened.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(30)
+        ]
+        assert [connection.recv(1) for connection in idle[:-5]] == [b""] * 25
+        wait_until(kept.has_expired, "the first one, served before, is ended too")
+        assert first.get("/healthz").status_code == 200
+        idle[-1].settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            idle[-1].recv(1)
 
 
 def test_whether_other_machines_reach_an_address() -> None:

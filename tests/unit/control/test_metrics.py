@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from connector.capture import request_intake
 from connector.errors import TransientError
 from connector.landing.event_batch import QuarantineNotice
+from connector.landing.verified import Piece, Verified, verified_path
 from connector.schema import TableName
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import insert, shop
-from tests.support.status_page import client_of, live_agent, page_of
+from tests.support.agent.agents import insert, shop
+from tests.support.agent.status_page import client_of, live_agent, page_of
 
+ITEMS, PARTS = TableName("public", "items"), TableName("public", "parts")
 CONF = Path(__file__).parents[3] / "conf"
 
 
@@ -52,6 +55,11 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], float]:
         agent.wait(lambda m: not m.exact, "the table is quarantined")
         live = live_agent(store, agent)
         live._observed.errors["put"] += 2
+        at = datetime.now(timezone.utc)
+        record = Verified(lake="lake", began_at=at).naming([PARTS, ITEMS]).counted(ITEMS, Piece(), 100)
+        record = record.tried(ITEMS, Piece(upto=9, rows=25), at, 2, "run")
+        store.put(verified_path("1", 1), record.model_dump_json().encode())
+        live.look_at_lakes()
         with client_of(live) as other:
             return metrics_of(other)
 
@@ -67,7 +75,6 @@ def test_what_a_dba_asks_for(metrics: dict[tuple[str, ...], float]) -> None:
         ("deltatide_source_load", "active_sessions"): 7,
         ("deltatide_lag_bytes",): 0,
         ("deltatide_lease_held",): 1,
-        ("deltatide_lease_term",): 1,
         ("deltatide_tables", "quarantined"): 1,
         ("deltatide_table_quarantined", "public.parts"): 1,
         ("deltatide_exact",): 0,
@@ -75,9 +82,14 @@ def test_what_a_dba_asks_for(metrics: dict[tuple[str, ...], float]) -> None:
         ("deltatide_dumps", "paused"): 1,
         ("deltatide_dumps_held_back",): 0,
         ("deltatide_dump_rows", "d", "public.items"): 0,
+        ("deltatide_verified_share", "lake"): 0.25,
+        ("deltatide_never_verified_tables", "lake"): 2,
+        ("deltatide_differing_keys", "lake", "public.items"): 2,
+        ("deltatide_differing_keys", "lake", "public.parts"): 0,
     }
     assert {name: metrics.get(name) for name in expected} == expected
     assert metrics["deltatide_lag_seconds",] < 60
+    assert metrics["deltatide_lease_term",] >= 1
     for what in ("flush", "chunk", "commit"):
         count = metrics[f"deltatide_{what}_duration_seconds_count",]
         assert count == metrics[f"deltatide_{what}_duration_seconds_bucket", "+Inf"] > 0
@@ -85,6 +97,7 @@ def test_what_a_dba_asks_for(metrics: dict[tuple[str, ...], float]) -> None:
 
 def test_dashboard_and_rules_name_metrics_that_there_are(metrics: dict[tuple[str, ...], float]) -> None:
     known = {name[0] for name in metrics} | {"deltatide_dump_share"}  # of tables whose rows are estimated
+    known.add("deltatide_verified_oldest_timestamp_seconds")  # once all tables were
     board = json.loads((CONF / "grafana" / "deltatide.json").read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     rules = (CONF / "prometheus" / "deltatide.rules.yml").read_text()
@@ -100,7 +113,7 @@ def test_dashboard_and_rules_name_metrics_that_there_are(metrics: dict[tuple[str
 def test_rules_are_complete() -> None:
     yaml = pytest.importorskip("yaml")
     (group,) = yaml.safe_load((CONF / "prometheus" / "deltatide.rules.yml").read_text())["groups"]
-    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) == 10
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) == 12
     assert all(
         rule["expr"] and rule["labels"]["severity"] and rule["annotations"]["summary"]
         for rule in group["rules"]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from connector.demo.display import Display, Figures, line
 from connector.demo.folder import DemoFolder
-from connector.demo.landing_stats import TableFigures
+from connector.demo.landing_stats import LandingStats, TableFigures
 from connector.demo.shop import Sizes
 from connector.errors import PreconditionError
+from connector.testing.memory_store import MemoryStore
 
 
 def test_a_folder_that_is_not_the_demos_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(PreconditionError, match="is not empty and not of an earlier demo"):
+    with pytest.raises(PreconditionError, match="is not empty, and not from an earlier demo"):
         DemoFolder.create(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -48,6 +51,22 @@ def test_the_configuration_is_read_as_it_was_meant(tmp_path: Path, name: str) ->
     assert config.lake is not None
     assert config.lake.url == str(folder.lake)
     assert "p@ss" not in folder.configuration.read_text()
+
+
+def test_the_address_of_the_page_is_the_one_that_the_agent_has_logged(tmp_path: Path) -> None:
+    folder = DemoFolder.create(tmp_path / "demo")
+    folder.agent_log.write_text("12:00:00 INFO    waiting\n")
+    assert folder.status_page() is None
+    folder.agent_log.write_text("12:00:00 INFO    status page: http://127.0.0.1:41234\n12:00:01 INFO    x\n")
+    assert folder.status_page() == "http://127.0.0.1:41234"
+
+
+def test_what_has_landed_to_the_end_is_not_behind_while_the_rest_is_merged() -> None:
+    stats = LandingStats(MemoryStore())
+    assert stats.lag_seconds(None) is None
+    stats.lag = timedelta(seconds=3)
+    stats.newest = SimpleNamespace(position=100)  # type: ignore[assignment]
+    assert [stats.lag_seconds(end) for end in (None, 101, 100)] == [3.0, 3.0, None]
 
 
 @pytest.mark.parametrize("rows", [1000, 20_000, 1_000_000])

@@ -11,7 +11,7 @@ import pytest
 from connector.figures import progress
 from connector.figures.progress import BOUNDS, Durations, Lag
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, insert, shop
+from tests.support.agent.agents import Agent, insert, shop
 
 
 def at(position: int, epoch: int = 1, committed: float | None = None) -> Any:

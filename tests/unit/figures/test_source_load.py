@@ -13,7 +13,7 @@ from connector.figures.source_load import LoadWatcher
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import Agent, insert, landed_ids, shop
+from tests.support.agent.agents import Agent, insert, landed_ids, shop
 from tests.support.waiting import wait_until
 
 
@@ -62,7 +62,7 @@ def test_a_source_that_does_not_answer_suffers_and_one_that_refuses_is_not_watch
     gauge.error = PreconditionError("x can't see other sessions", hint="GRANT")
     assert [watch.why(), watch.why()] == [None, None]
     assert [r.message for r in caplog.records] == [
-        "dumps don't hold back when the source suffers: x can't see other sessions (GRANT)"
+        "dumps are not held back when the source suffers: x can't see other sessions (GRANT)"
     ]
     assert gauge.opened == gauge.closed == 3
 

@@ -10,9 +10,10 @@ from connector.landing.format import schema_path
 from connector.landing.layout_history import layout_history
 from connector.landing.manifest import SourceIdentity, TableState
 from connector.schema import TableName, TableSchema
+from connector.store.protocol import Store
 from connector.testing.memory_store import MemoryStore
-from tests.support.agents import config_of
-from tests.support.landed import schema_of
+from tests.support.agent.agents import config_of
+from tests.support.landing.landed import schema_of
 
 ORDERS = TableName("public", "orders")
 LAYOUTS = [
@@ -22,7 +23,7 @@ LAYOUTS = [
 ]
 
 
-def written(store: MemoryStore, layouts: list[TableSchema | None]) -> ManifestHistory:
+def written(store: Store, layouts: list[TableSchema | None]) -> ManifestHistory:
     """A manifest for each layout (None: the table is not captured)."""
     manifest_history = ManifestHistory(store, term=1)
     identity = SourceIdentity(name="shop", kind="postgres", system_id="1", database="shop")

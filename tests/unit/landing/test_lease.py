@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from connector.capture.manifest_history import ManifestHistory
 from connector.errors import FencedError, FormatError, TransientError
 from connector.landing import lease as lease_module
 from connector.landing.format import LEASE
 from connector.landing.lease import Holder, Lease, read_lease
+from connector.landing.manifest import SourceIdentity
 from connector.testing.memory_store import MemoryStore
+from tests.support.landing.landed import Landed
 
 
 @pytest.fixture
@@ -247,6 +250,16 @@ def test_a_fence_that_was_not_closed_is_for_the_next_holder_to_close(store: Memo
     assert not third.expired
 
 
+def test_a_term_is_greater_than_that_of_any_manifest_though_the_lease_was_removed(store: MemoryStore) -> None:
+    landed = Landed(put=store.put)
+    landed.commit(10)
+    assert Lease.acquire(store, 15).term == 2
+    store.delete(LEASE)
+    assert Lease.acquire(store, 15).term == 2
+    held_elsewhere(store, released=True)
+    assert Lease.acquire(store, 15).term == 5
+
+
 def test_of_two_standbys_one_gets_it_and_the_other_goes_on_watching(store: MemoryStore) -> None:
     held_elsewhere(store)
     clock = Clock()
@@ -273,6 +286,14 @@ def test_a_standby_that_loses_the_race_for_a_free_lease_goes_on_watching(
     lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
     assert (lease.term, lease.expired) == (6, True)
     assert clock.now >= 10
+
+
+def test_terms_go_on_above_those_of_the_manifests_if_somebody_removed_the_lease(store: MemoryStore) -> None:
+    identity = SourceIdentity(name="shop", kind="postgres", system_id="7", database="shop")
+    ManifestHistory(store, 7).begin(identity, epoch=1, position=100)
+    first = Lease.acquire(store, 15)
+    first.release()
+    assert (first.term, Lease.acquire(store, 15).term) == (8, 9)
 
 
 def test_a_renewal_carries_the_status_and_holds_it_longer(store: MemoryStore) -> None:
@@ -332,6 +353,23 @@ def test_a_release_never_raises(store: MemoryStore) -> None:
     state = read_lease(store)
     assert state is not None
     assert state.holder == "other"
+
+
+def test_a_renewal_that_takes_long_does_not_take_a_released_lease_back(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, true_replace = Lease.acquire(store, 15), store.replace
+
+    def replace(path: str, data: bytes, version: str | None) -> str | None:
+        monkeypatch.setattr(store, "replace", true_replace)
+        lease.release()
+        return true_replace(path, data, version)
+
+    monkeypatch.setattr(store, "replace", replace)
+    lease.renew()
+    state = read_lease(store)
+    assert state is not None
+    assert state.released
 
 
 def test_what_is_no_lease_is_said_so(store: MemoryStore) -> None:

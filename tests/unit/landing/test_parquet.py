@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,10 +20,18 @@ import pytest
 
 from connector.errors import BugError, TransientError
 from connector.landing import parquet
-from connector.landing.event_batch import CdcColumns, EventBatch, arrow_schema, assemble
-from connector.landing.format import schema_path
+from connector.landing.event_batch import (
+    BEFORE_CDC_TYPE,
+    CdcColumns,
+    EventBatch,
+    arrow_schema,
+    arrow_type,
+    assemble,
+    before_struct,
+)
+from connector.landing.format import BEFORE_FIELDS, schema_path
 from connector.landing.manifest import LandedFile
-from connector.landing.parquet import ROW_GROUP_ROWS, FileWriter, SchemaWriter
+from connector.landing.parquet import ROW_GROUP_ROWS, FileWriter, SchemaWriter, batches_of
 from connector.position import Position
 from connector.schema import Column, TableName, TableSchema
 from connector.store.local import LocalStore
@@ -286,3 +296,32 @@ def test_a_layout_announced_behind_an_event_that_follows_it_does_not_shorten_the
     file = land(store, SchemaWriter(store), batches)
     assert file is not None
     assert (file.first, file.last) == (first, last)
+
+
+def test_before_images_are_read_as_they_were_written_and_only_where_they_are_asked_for() -> None:
+    store, asking = MemoryStore(), replace(WIDE, before_images=True)
+    assert asking.id != WIDE.id
+    assert TableSchema.from_json(asking.to_json()) == asking
+    rows = rows_of(WIDE, [1, 2, 3])
+    columns = [column.combine_chunks() for column in rows.columns]
+    names = pa.array([None, ["id"], None], pa.list_(pa.string()))
+    raw = pa.array([[("id", "NaN")], None, None], pa.map_(pa.string(), pa.string()))
+    replaces = np.array([True, True, False])
+    before = before_struct(asking, columns[:-1], replaces, names, raw)
+    arrays = pa.Table.from_arrays([*columns, before], schema=arrow_schema(asking))
+    landed = land(store, SchemaWriter(store), [replace(batch(WIDE, [1, 2, 3]), schema=asking, table=arrays)])
+    assert landed is not None
+    (found,) = batches_of(asking, landed, store.objects[landed.path])
+    assert found.table["_before"].to_pylist() == before.to_pylist()
+    first, second, third = found.table["_before"].to_pylist()
+    assert (first["_cdc"], second["_cdc"]["missing"], third) == (
+        {"missing": None, "raw": [("id", "NaN")]}, ["id"], None,
+    )  # fmt: skip
+    assert "_before" not in rows.schema.names
+
+
+def test_the_fields_of_before_images_are_those_of_the_format() -> None:
+    named = [(field.name, field.type) for field in BEFORE_CDC_TYPE]
+    texts = pa.map_(pa.string(), pa.string())
+    types = [arrow_type(type_) if type_ != "map<string,string>" else texts for _, type_ in BEFORE_FIELDS]
+    assert named == list(zip([name for name, _ in BEFORE_FIELDS], types, strict=True))

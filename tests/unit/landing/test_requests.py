@@ -89,11 +89,11 @@ def test_a_folder_that_is_still_being_written_waits(store: MemoryStore) -> None:
         (b'{"tables": ["a.b"], "where": "a\\u0000b"}', "where: contains a zero byte"),
         (b'{"tables": ["a.b"], "keys": [["\\ud800"]]}', ""),
         (b'{"tables": ["a.b"], "where": "' + b"x" * 10_001 + b'"}', "where"),
-        (b'{"where": "id > 3"}', "where and keys need exactly one table"),
+        (b'{"where": "id > 3"}', "where, keys and ranges need exactly one table"),
         (b'{"kind": "set", "settings": {"rows_per_second": 1' + b"0" * 400 + b"}}", "rows_per_second"),
         (b'{"kind": "set", "settings": {"workers": 1' + b"0" * 5000 + b"}}", ""),
         (b'{"kind": "set", "settings": {"delay_seconds": 1' + b"0" * 400 + b"}}", "delay_seconds"),
-        (b'{"tables": ["a.b"], "where": "x", "keys": [["1"]]}', "where and keys can't be combined"),
+        (b'{"tables": ["a.b"], "where": "x", "keys": [["1"]]}', "where, keys and ranges can't be combined"),
     ],
 )
 def test_what_is_no_request_is_reported_and_moved_aside(

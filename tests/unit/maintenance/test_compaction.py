@@ -7,10 +7,12 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -29,7 +31,7 @@ from connector.landing.manifest_store import (
     read_retained,
 )
 from connector.maintenance import compaction
-from connector.maintenance.compaction import Compaction, compact
+from connector.maintenance.compaction import Compaction, compact, join
 from connector.maintenance.retention import (
     History,
     Horizon,
@@ -42,7 +44,7 @@ from connector.maintenance.retention import (
 )
 from connector.testing.memory_store import MemoryStore
 from merge.plan import plan_table
-from tests.support.landed import AT, Chunk, Event, Landed, schema_of
+from tests.support.landing.landed import AT, Chunk, Event, Landed, schema_of
 from tests.unit.maintenance.test_retention import Recorder, T, a_history
 
 DAY = timedelta(days=1)
@@ -505,3 +507,16 @@ def test_readers_that_know_nothing_of_records_pass_over_them(zone: Zone) -> None
     newest = ManifestReader(zone.store).newest()
     assert newest is not None
     assert newest[0].number == 23
+
+
+def test_before_images_are_in_the_file_that_stands_for_many() -> None:
+    store, schema = MemoryStore(), replace(WIDE, before_images=True)
+    landed = Landed(put=store.put)
+    landed.table(schema)
+    files = [
+        landed.log(schema, [Event("update", n, 0, {"id": 1, "z": n}, before={"id": 1, "z": n - 1})])
+        for n in (1, 2, 3)
+    ]
+    joined = join(store, files)
+    found = pq.read_table(pa.BufferReader(store.objects[joined.path]))["_before"].to_pylist()
+    assert [(old["id"], old["z"]) for old in found] == [(1, 0), (1, 1), (1, 2)]

@@ -39,7 +39,7 @@ from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableName
 from connector.testing.memory_store import MemoryStore
 from merge.plan import plan_table
-from tests.support.landed import schema_of
+from tests.support.landing.landed import schema_of
 
 T = TableName("public", "t")
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)

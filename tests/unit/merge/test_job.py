@@ -12,11 +12,11 @@ from connector.landing.format import manifest_path
 from connector.landing.manifest import DumpState
 from connector.schema import TableName
 from merge import job
-from merge.control_table import Frontier, Frontiers
 from merge.job import MergeRun, _chosen, _newest
+from merge.lake.control_table import Frontier, Frontiers
+from merge.lake.target import targets_of
 from merge.landing_zone import LandingZone
-from merge.target import targets_of
-from tests.support.landed import AT, Landed, config_of, schema_of
+from tests.support.landing.landed import AT, Landed, config_of, schema_of
 
 A, B = schema_of("public.a", id="int"), schema_of("public.b", id="int")
 
@@ -78,7 +78,7 @@ def test_up_to_a_manifest_that_is_behind_a_table_that_table_stays(
     frontiers = frontiers_at(2, b=Frontier(1, 5, "id"))
     manifest = _newest(zone, frontiers, until)
     assert (manifest and manifest.number) == number
-    assert [table.name for table in (_chosen(manifest, frontiers, None) if manifest else [])] == chosen
+    assert [table.name for table in (_chosen(manifest, frontiers, None, {}) if manifest else [])] == chosen
 
 
 def test_a_merge_up_to_an_earlier_manifest_refuses_another_landing_zone_too() -> None:
@@ -173,8 +173,8 @@ def test_what_would_end_a_merge_is_found_before_spark_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from connector.cli.lake import open_spark
-    from merge import session
-    from merge.unreachable import StoreError
+    from merge.spark import session
+    from merge.spark.unreachable import StoreError
 
     class StartedError(Exception):
         pass
@@ -207,7 +207,7 @@ def test_what_would_end_a_merge_is_found_before_spark_starts(
 def test_a_landing_zone_that_kept_only_later_manifests_must_be_at_a_later_position(
     lsn: int, refused: bool
 ) -> None:
-    """Of another zone that was begun anew, rows of this lake would win over its dumps."""
+    """Of another zone that was begun again, rows of this lake would win over its dumps."""
     zone = zone_of(4)
     zone.manifests[2] = zone.manifests[2].model_copy(update={"position": lsn})
     frontiers = frontiers_at(2)

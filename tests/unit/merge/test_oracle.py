@@ -16,8 +16,8 @@ from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableSchema
 from merge.plan import Manifests, TablePlan, plan_table
-from tests.support.histories import COLUMNS, KEY, Batch, Gone, Key, Known, World, carried, is_boundary
-from tests.support.landed import Event, Landed, schema_of
+from tests.support.landing.histories import COLUMNS, KEY, Batch, Gone, Key, Known, World, carried, is_boundary
+from tests.support.landing.landed import Event, Landed, schema_of
 
 TABLE = "public.things"
 SCHEMA: TableSchema = schema_of(TABLE, KEY, **COLUMNS)

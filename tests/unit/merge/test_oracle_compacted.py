@@ -19,8 +19,9 @@ from connector.landing.manifest_object import StoredManifest
 from connector.maintenance import compaction
 from connector.position import Position
 from merge.plan import NOTHING, TablePlan, plan_table
-from tests.support.landed import AT, Landed
-from tests.unit.merge import test_oracle, test_oracle_full_dumps, test_verification_plan
+from tests.support.landing.landed import AT, Landed
+from tests.unit.merge import test_history, test_oracle, test_oracle_full_dumps
+from tests.unit.merge.proof import test_verification_plan
 from tests.unit.merge.test_oracle import SCHEMA, read
 
 SEEDS = range(400)
@@ -94,6 +95,12 @@ def test_any_delivery_gives_the_source_at_every_cut(soft: bool) -> None:
 
 def test_every_exact_cut_is_the_source_whatever_lands_late_or_again() -> None:
     assert [seed for seed in SEEDS if not test_oracle_full_dumps.run(seed, reader_of=Compacted)] == []
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_a_history_is_that_of_all_that_has_landed(loses: bool) -> None:
+    for seed in range(200):
+        test_history.run(seed, loses, reader_of=Compacted)
 
 
 @pytest.mark.parametrize("run", test_verification_plan.RUNS)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from merge.plan import Manifests, plan_table
-from tests.support.histories import Key, Row
-from tests.support.landed import Chunk, Event, Landed
+from tests.support.landing.histories import Key, Row
+from tests.support.landing.landed import Chunk, Event, Landed
 from tests.unit.merge.test_oracle import SCHEMA, Target, apply_rules, read
 
 NAMES = ("k0", "k1", "k2", "k3")

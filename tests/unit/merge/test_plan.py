@@ -8,7 +8,7 @@ from connector.errors import GapError
 from connector.landing.manifest import DumpState, Manifest
 from connector.position import Position
 from merge.plan import plan_past_holes, plan_table
-from tests.support.landed import AT, Chunk, Event, Landed, schema_of
+from tests.support.landing.landed import AT, Chunk, Event, Landed, schema_of
 
 NARROW = schema_of("public.t", id="int", a="int")
 TEXT = schema_of("public.t", id="int", a="string")

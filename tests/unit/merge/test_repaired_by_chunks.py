@@ -13,8 +13,8 @@ from connector.landing import format
 from connector.landing.format import block_of
 from connector.maintenance import compaction
 from merge.plan import TablePlan, plan_table
-from tests.support.histories import Key
-from tests.support.landed import Chunk, Event, Landed
+from tests.support.landing.histories import Key
+from tests.support.landing.landed import Chunk, Event, Landed
 from tests.unit.merge.test_oracle import SCHEMA, TABLE, Target, apply_rules, read
 from tests.unit.merge.test_oracle_compacted import Compacted
 

@@ -209,24 +209,24 @@ def _container(value: Any, large: bool = False) -> tuple[int, bytes]:
     items = sorted(value.items(), key=lambda i: (len(i[0].encode()), i[0].encode())) if is_object else None
     values = [v for _, v in items] if items is not None else list(value)
     keys = [k.encode() for k, _ in items] if items is not None else []
-    place = 2 * width + len(keys) * (width + 2) + len(values) * (1 + width) + sum(map(len, keys))
-    key_place = place - sum(map(len, keys))
+    offset = 2 * width + len(keys) * (width + 2) + len(values) * (1 + width) + sum(map(len, keys))
+    key_offset = offset - sum(map(len, keys))
     entries, tail = b"", b""
     for v in values:
         kind, data = _json(v)
         if kind in (4, 5, 6) or (large and kind in (7, 8)):
             entries += bytes([kind]) + data.ljust(width, b"\0")
         else:
-            at = place + len(tail)
+            at = offset + len(tail)
             if at > 0xFFFF and not large:
                 return _container(value, large=True)
             entries += bytes([kind]) + struct.pack(form, at)
             tail += data
     key_entries = b""
     for key in keys:
-        key_entries += struct.pack(form, key_place) + struct.pack("<H", len(key))
-        key_place += len(key)
-    size = place + len(tail)
+        key_entries += struct.pack(form, key_offset) + struct.pack("<H", len(key))
+        key_offset += len(key)
+    size = offset + len(tail)
     if size > 0xFFFF and not large:
         return _container(value, large=True)
     body = (

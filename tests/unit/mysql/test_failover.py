@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from connector.landing.manifest import LastCommit
-from connector.mysql import continuity, failover
+from connector.mysql import failover, log_identity
 from connector.mysql.gtid import Gtid
 from connector.mysql.log.events import Begin
 from connector.mysql.server import Server
@@ -33,10 +33,10 @@ def test_a_transaction_is_asked_for_whatever_its_servers_uuid_ends_in(
     origin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = Begin(Gtid(origin, 7), micros=0, standalone=False)
-    assert is_asked_for(continuity.of_transaction(4, begin), monkeypatch)
+    assert is_asked_for(log_identity.of_transaction(4, begin), monkeypatch)
 
 
 def test_what_has_no_id_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Begin(None, micros=0, standalone=False)
-    assert not is_asked_for(continuity.of_transaction(4, begin), monkeypatch)
-    assert not is_asked_for(continuity.of_file(1, created=0), monkeypatch)
+    assert not is_asked_for(log_identity.of_transaction(4, begin), monkeypatch)
+    assert not is_asked_for(log_identity.of_file(1, created=0), monkeypatch)

@@ -90,7 +90,7 @@ def state_of(ids: list[Gtid]) -> MariadbGtids:
 
 
 @given(st.data(), domains)
-def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
+def test_what_a_mariadb_position_has_is_passed_over_once_in_each_domain(
     data: st.DataObject, lengths: dict[str, int]
 ) -> None:
     """The order within a domain is the same everywhere; domains may be shuffled.
@@ -107,11 +107,11 @@ def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
     landed = {domain: data.draw(st.integers(0, n)) for domain, n in lengths.items()}
     begun = {domain: data.draw(st.integers(0, n)) for domain, n in landed.items()}
 
-    def place(upto: dict[str, int]) -> str:
+    def executed(upto: dict[str, int]) -> str:
         return str(state_of([gtid for d, n in upto.items() for gtid in sequences[d][:n]]))
 
     left = {domain: sequences[domain][n:] for domain, n in begun.items()}
-    gtids = MariadbGtids.parse(place(landed), place(begun))
+    gtids = MariadbGtids.parse(executed(landed), executed(begun))
     for domain, sequence in sequences.items():
         assert [gtids.includes(gtid) for gtid in sequence] == [
             i < landed[domain] for i in range(len(sequence))
@@ -124,7 +124,7 @@ def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
             taken[domain].append(gtid)
         gtids.add(gtid)
     assert taken == {domain: sequences[domain][n:] for domain, n in landed.items()}
-    whole = MariadbGtids.parse(place(lengths))
+    whole = MariadbGtids.parse(executed(lengths))
     assert gtids.contains(whole)
     assert whole.contains(gtids)
     assert whole.ends == {domain: sequences[domain][n - 1] for domain, n in lengths.items()}
@@ -134,7 +134,7 @@ def test_what_a_mariadb_place_has_is_passed_over_once_in_each_domain(
 def test_a_mysql_set_needs_all_but_our_writes_at_the_end_of_each_origin(
     added: list[tuple[Gtid, bool]], data: st.DataObject
 ) -> None:
-    """Kept over a restart at any place too."""
+    """Kept over a restart at any point, too."""
     ids = [gtid for gtid, _ in added]
     added = [(gtid, ours) for i, (gtid, ours) in enumerate(added) if gtid not in ids[:i]]
     restart = data.draw(st.integers(0, len(added)))
@@ -151,7 +151,7 @@ def test_a_mysql_set_needs_all_but_our_writes_at_the_end_of_each_origin(
 
 
 @given(st.data(), domains)
-def test_a_mariadb_place_needs_what_was_before_our_writes_at_the_end_of_each_writer(
+def test_a_mariadb_position_needs_what_was_before_our_writes_at_the_end_of_each_writer(
     data: st.DataObject, lengths: dict[str, int]
 ) -> None:
     order = data.draw(st.permutations([d for d, n in lengths.items() for _ in range(n)]))

@@ -6,8 +6,7 @@ import pytest
 
 from connector.errors import RequestError
 from connector.mysql.codec.types import type_of_catalog
-from connector.mysql.dump import _conditions
-from connector.mysql.key_sql import KeyColumn
+from connector.mysql.key_sql import KeyColumn, conditions
 from connector.source import KeyRange
 
 
@@ -60,4 +59,8 @@ def test_a_text_that_is_no_value_is_refused_with_the_columns_name(type_: str, te
 def test_a_range_of_a_key_that_had_fewer_columns_is_refused() -> None:
     columns = [KeyColumn(name, type_of_catalog("int", None)) for name in "ab"]
     with pytest.raises(RequestError):
-        _conditions(columns, KeyRange(("1",), None), None)
+        conditions(columns, KeyRange(("1",), None), None)
+    of_prefix = conditions(columns, KeyRange(("1",), ("2",), of_prefix=True), None)
+    assert of_prefix == " WHERE (t.`a` > 1) AND (t.`a` <= 2)"
+    with pytest.raises(RequestError):
+        conditions(columns, KeyRange(("1", "2", "3"), of_prefix=True), None)

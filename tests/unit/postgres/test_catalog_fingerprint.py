@@ -79,3 +79,10 @@ def test_a_key_column_of_another_collation_is_reported_and_a_new_unique_index_is
 
     seen = known(), known("2.100"), known("2.100,3.100"), known("2.950,3.100"), known("2.950"), known()
     assert reasons(*seen) == [False, False, True, False, False]
+
+
+def test_one_trace_of_a_unique_index_that_lasts_is_enough_and_none_is_needed_before_any_was_noted() -> None:
+    before_the_word, key = fingerprint(id=1), fingerprint(id=1) + " u"
+    seen = key + "1,c2,f3", key + "4,c2,f4", key + "4,5,c2,f4,f5", key + "5,c6,f5", key + "7,c8,f7"
+    assert reasons(before_the_word, *seen) == [False, False, False, False, True]
+    assert reasons(key, *seen[:1]) == [False]

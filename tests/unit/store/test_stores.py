@@ -20,12 +20,12 @@ import pytest
 from connector.errors import BugError, FencedError, FormatError, PreconditionError, TransientError
 from connector.landing.format import manifest_path
 from connector.landing.manifest import Manifest, SourceIdentity
-from connector.landing.manifest_store import commit_manifest, newest_manifest, read_manifest
+from connector.landing.manifest_store import ManifestWriter, newest_manifest, read_manifest
 from connector.store.local import LocalStore
 from connector.store.probe import probe
 from connector.store.protocol import Store
 from connector.testing.memory_store import MemoryStore
-from tests.support.store_contract import replace_needs_the_version_that_is_there
+from tests.support.landing.store_contract import replace_needs_the_version_that_is_there
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -227,7 +227,7 @@ def test_the_newest_manifest_is_found_in_few_requests() -> None:
     assert newest_manifest(store) is None
     for number in range(0, 100_000, 7):
         store.objects[manifest_path(number)] = b"{}"
-    commit_manifest(store, a_manifest(100_001))
+    ManifestWriter(store).commit(a_manifest(100_001))
     store.calls.clear()
     newest = newest_manifest(store)
     assert newest is not None
@@ -236,7 +236,7 @@ def test_the_newest_manifest_is_found_in_few_requests() -> None:
 
 
 def test_the_newest_manifest_overlooks_other_objects_and_empty_folders(store: Store) -> None:
-    commit_manifest(store, a_manifest(7))
+    ManifestWriter(store).commit(a_manifest(7))
     store.put("manifest/000000000009/notes.txt", b"")
     newest = newest_manifest(store)
     assert newest is not None
@@ -251,23 +251,23 @@ def test_a_manifest_that_is_none_is_an_error_with_its_name(store: Store) -> None
 
 def test_a_second_commit_of_a_number_is_fenced(store: Store) -> None:
     first = a_manifest(5)
-    commit_manifest(store, first)
+    ManifestWriter(store).commit(first)
     with pytest.raises(FencedError, match=r"manifest 5 was committed by another agent \(its term is 3"):
-        commit_manifest(store, a_manifest(5))
+        ManifestWriter(store).commit(a_manifest(5))
     assert read_manifest(store, 5) == first
 
 
 def test_a_commit_whose_answer_was_lost_is_ours() -> None:
     store, manifest = MemoryStore(), a_manifest(5)
     store.fail("create", "manifest/", when="after")
-    commit_manifest(store, manifest)
+    ManifestWriter(store).commit(manifest)
     assert read_manifest(store, 5) == manifest
 
 
 def test_a_commit_that_failed_before_it_was_written_is_tried_again() -> None:
     store, manifest = MemoryStore(), a_manifest(5)
     store.fail("create", "manifest/", when="before")
-    commit_manifest(store, manifest)
+    ManifestWriter(store).commit(manifest)
     assert read_manifest(store, 5) == manifest
 
 
@@ -275,16 +275,16 @@ def test_a_commit_that_fails_in_doubt_can_be_repeated() -> None:
     store, manifest = MemoryStore(), a_manifest(5)
     store.fail("create", "manifest/", when="after", times=2)
     with pytest.raises(TransientError):
-        commit_manifest(store, manifest)
-    commit_manifest(store, manifest)
+        ManifestWriter(store).commit(manifest)
+    ManifestWriter(store).commit(manifest)
 
 
 def test_a_commit_that_lost_its_answer_and_the_race_is_fenced() -> None:
     store = MemoryStore()
-    commit_manifest(store, a_manifest(5))
+    ManifestWriter(store).commit(a_manifest(5))
     store.fail("create", "manifest/", when="before")
     with pytest.raises(FencedError):
-        commit_manifest(store, a_manifest(5))
+        ManifestWriter(store).commit(a_manifest(5))
 
 
 def test_the_probe_leaves_nothing(store: Store) -> None:

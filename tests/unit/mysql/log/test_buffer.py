@@ -29,7 +29,10 @@ GIB4 = 1 << 32
 
 
 class SchemaCache:
-    """Captures all tables of database d, each with one key column; in the catalog they have one more."""
+    """Captures all tables of database d, each with one key column; in the catalog they have one more.
+
+    The key of table d.keyed is a configured one.
+    """
 
     mariadb = False
 
@@ -55,6 +58,9 @@ class SchemaCache:
     def forget(self, table: TableName) -> None:
         self.seen.discard(table)
 
+    def has_configured_key(self, table: TableName) -> bool:
+        return table.name == "keyed"
+
     def among(self, database: str | None) -> set[TableName]:
         return {TableName("d", "t"), TableName("d", "u")} if database in (None, "d") else set()
 
@@ -70,9 +76,9 @@ class Log:
 
     def open(self, file: int, offset: int, tail: int) -> None:
         """Open the log, again with what was found out before."""
-        place = pack_position(file, offset)
+        position = pack_position(file, offset)
         self.buffer = LogBuffer(
-            1, place, SchemaCache(), self.gtids, cut_off=self.cut_off, prepared=self.prepared
+            1, position, SchemaCache(), self.gtids, cut_off=self.cut_off, prepared=self.prepared
         )
         self.file, self.offset, self.tail = file, offset, tail
         self.frame(events.ROTATE, struct.pack("<Q", offset) + b"bin.%06d" % file, tail=0)
@@ -249,6 +255,19 @@ def test_rows_are_read_again_whose_key_column_may_have_become_another(clauses: s
     log.gtid()
     log.query(f"ALTER TABLE t {clauses}")
     assert [found.table.name for found in log.buffer.take_unlogged()] == ["t"]
+
+
+@pytest.mark.parametrize(
+    "statement", ["DROP INDEX i ON {}", "ALTER TABLE {} DROP KEY i", "ALTER TABLE {} DROP PRIMARY KEY"]
+)
+def test_rows_are_read_again_that_may_have_had_the_same_configured_key(statement: str) -> None:
+    """Of a primary key, the table map shows that it is gone."""
+    log = Log()
+    for table in ("keyed", "t"):
+        log.transaction(1, table=f"d.{table}")
+        log.gtid()
+        log.query(statement.format(table))
+    assert [found.table.name for found in log.buffer.take_unlogged()] == ["keyed"]
 
 
 @pytest.mark.parametrize(("clauses", "read_again"), [("DROP id", ["t"]), ("ADD id int PRIMARY KEY", [])])
@@ -494,7 +513,7 @@ def test_a_transaction_that_a_crash_cut_off_is_passed_over_when_the_log_is_read_
     assert (segment.position, segment.gtids) == (log.end, f"{UUID_TEXT}:4-5")
 
 
-def test_what_was_read_last_is_named_by_the_place_where_it_begins() -> None:
+def test_what_was_read_last_is_named_by_the_position_where_it_begins() -> None:
     log = Log()
     assert log.buffer.take().last_commit is None
     log.transaction(1, number=4)
@@ -641,9 +660,9 @@ def test_an_xa_transaction_of_other_tables_is_known_when_the_log_is_opened_again
     log.rows(1, table="other.t")
     log.query("XA END X'61',X'',1")
     log.write(events.XA_PREPARE, b"\0" + struct.pack("<III", 1, 1, 0) + b"a")
-    place = log.offset
+    offset = log.offset
     for _ in range(2):  # lost, and read again
-        log.open(log.file, place, 4)
+        log.open(log.file, offset, 4)
         log.gtid()
         log.query("XA COMMIT X'61',X'',1")
         assert log.buffer.take_unlogged() == []
@@ -819,10 +838,10 @@ def test_our_own_writes_of_mariadb_are_not_needed_in_their_domain() -> None:
 @pytest.mark.parametrize("statement", ["ALTER TABLE u MODIFY a int", "INSERT INTO x.x SELECT f()"])
 def test_of_unlogged_changes_that_are_read_together_the_last_one_is_written_down(statement: str) -> None:
     """The first may be known from an earlier reading, and its dump be over before the last one."""
-    log, places = Log(), []
+    log, ends = Log(), []
     for _ in range(2):
-        places.append(log.end)
+        ends.append(log.end)
         log.gtid()
         log.query(statement)
     changes = {found.table.name: (found.lsn, found.last) for found in log.buffer.take_unlogged()}
-    assert changes["u"] == tuple(places)
+    assert changes["u"] == tuple(ends)

@@ -119,15 +119,15 @@ def _padded(text: str) -> str:
 def _array(text: str, element: str) -> tuple[Any, str | None]:
     if not re.match(r"\{(?!\{)", text):
         return None, text
-    values, place = [], 1
-    while text[place] != "}":
-        if text[place] == ",":
-            place += 1
-        if text[place] == '"':
-            match = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL).match(text, place)
+    values, offset = [], 1
+    while text[offset] != "}":
+        if text[offset] == ",":
+            offset += 1
+        if text[offset] == '"':
+            match = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL).match(text, offset)
             values.append(re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL))
         else:
-            match = re.compile(r"[^,}]+").match(text, place)
+            match = re.compile(r"[^,}]+").match(text, offset)
             values.append(None if match[0] == "NULL" else match[0])
-        place = match.end()
+        offset = match.end()
     return [v if v is None or element == "string" else int(v) for v in values], None

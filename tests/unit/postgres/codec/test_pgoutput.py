@@ -25,7 +25,7 @@ from connector.postgres.codec.pgoutput import (
     parse_truncate,
     to_datetime,
 )
-from connector.postgres.codec.segment import Layout, PostgresSegment, Transactions
+from connector.postgres.codec.segment import PostgresSegment, RelationLayout, Transactions
 from connector.postgres.codec.text_values import decode_column
 from connector.schema import Column, TableName, TableSchema
 from tests.unit.postgres.codec.reference_codec import (
@@ -49,7 +49,7 @@ def table(relid, name, columns, key=("id",), identity="d"):
     schema = TableSchema(TableName("public", name), tuple(Column(c, t, t) for c, t in columns), tuple(key))
     is_key = {c: identity == "f" or c in key for c, _ in columns}
     parts = tuple(RelationColumn(c, 25, -1, is_key[c]) for c, _ in columns)
-    return Layout(0, Relation(relid, "public", name, identity, parts), schema)
+    return RelationLayout(0, Relation(relid, "public", name, identity, parts), schema)
 
 
 orders = table(ORDERS, "orders", [("id", "bigint"), ("note", "string"), ("total", "decimal(6,2)")])
@@ -198,7 +198,7 @@ def test_a_split_segment_gives_the_events_of_the_whole_one():
 
 
 def test_ordinals_count_the_changes_of_tables_that_are_not_captured():
-    other = Layout(0, Relation(99, "public", "other", "d", ()), None)
+    other = RelationLayout(0, Relation(99, "public", "other", "d", ()), None)
     payloads = [
         insert(99, ["x"]),
         insert(ORDERS, ["1", None, None]),
@@ -330,7 +330,7 @@ def test_a_truncate_is_an_event_of_each_of_its_tables():
         truncate(ITEMS, ORDERS, 99),
         insert(ORDERS, ["2", None, None]),
     ]
-    unknown = Layout(0, Relation(99, "public", "other", "d", ()), None)
+    unknown = RelationLayout(0, Relation(99, "public", "other", "d", ()), None)
     first, second = decoded(payloads, layouts=(orders, items, unknown))
     assert events(first) == [
         ("insert", 1000, 0, 1, None, None, None),

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import InvisibleCommit, LastCommit
-from connector.postgres.catalog import Layout
+from connector.postgres.catalog import TableLayout
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.visibility import Visibility
 from tests.unit.postgres.codec.reference_codec import insert
@@ -28,7 +28,7 @@ def relation(name: str) -> bytes:
 
 def test_a_commit_is_remembered_even_when_its_table_is_not_landed() -> None:
     visibility = Visibility(0)
-    buffer = LogBuffer(1, visibility, lambda _relation, _xid: Layout(None, "it can't be read", "fix it"))
+    buffer = LogBuffer(1, visibility, lambda _relation, _xid: TableLayout(None, "it can't be read", "fix it"))
     buffer.feed(transaction(7, 100, relation("t"), insert(RELID, ["1"])), 0)
     buffer.feed(transaction(8, 200), 0)
     assert visibility.not_yet_visible(300) == [InvisibleCommit(xid=7, lsn=100)]
@@ -36,7 +36,9 @@ def test_a_commit_is_remembered_even_when_its_table_is_not_landed() -> None:
 
 def test_what_is_quarantined_in_an_open_transaction_is_handed_over_with_it() -> None:
     """Nothing is landed of a segment that holds no whole transaction."""
-    buffer = LogBuffer(1, Visibility(0), lambda _relation, _xid: Layout(None, "it can't be read", "fix it"))
+    buffer = LogBuffer(
+        1, Visibility(0), lambda _relation, _xid: TableLayout(None, "it can't be read", "fix it")
+    )
     begin, *changes, commit = transaction(7, 100, relation("t"), insert(RELID, ["1"]))
     buffer.feed(transaction(6, 90), 0)
     buffer.feed([begin, *changes], 0)

@@ -1,0 +1,32 @@
+-- The agent's user on MySQL, with the rights it needs and no others. A user with CREATE USER and GRANT OPTION
+-- runs this once on the primary, from where it replicates:
+--
+--   mysql < mysql.sql
+--
+-- Replace these names first:
+--   deltatide        the user, as in source.url (not the database of that name, in the last statement)
+--   shop             the database that is captured, with a backslash before each _ and %, which here stand for
+--                    any characters: `my\_shop`; with several databases, repeat the statement that names it
+--
+-- Then `deltatide check` reports nothing but "ok" about rights. Where one is missing, or is taken away later, it
+-- prints the statement that grants it.
+
+-- Locked, so no password is in a file. To open it, type:
+--   ALTER USER deltatide IDENTIFIED BY '...' ACCOUNT UNLOCK;
+-- The server lets this user in by TLS alone; let the agent check whom it talks to, by
+--   source.url = "mysql://deltatide:${MYSQL_PWD}@db.example.com:3306?ssl_mode=verify_identity&ssl_ca=/etc/ssl/ca.pem"
+CREATE USER deltatide REQUIRE SSL ACCOUNT LOCK;
+
+-- What is captured, and nothing else. Name the tables instead if the database has others, in a name of a
+-- database without backslashes: GRANT SELECT ON shop.orders TO deltatide.
+GRANT SELECT ON `shop`.* TO deltatide;
+
+-- The binary log, its list of files and its end, and whether the server is itself a replica.
+-- The log holds the changes of all databases; the agent keeps those of captured tables.
+GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO deltatide;
+
+-- Two small tables of the agent, in a database of their own, which it creates: what changed without the log,
+-- and where the log began.
+GRANT CREATE, SELECT, INSERT, UPDATE ON deltatide.* TO deltatide;
+
+-- Not granted, and not needed: FILE, EXECUTE, PROCESS, SUPER, RELOAD, any right to change captured tables.

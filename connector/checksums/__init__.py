@@ -1,0 +1,1 @@
+"""Checksums of rows: one definition, in each database's SQL."""

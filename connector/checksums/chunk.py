@@ -1,0 +1,52 @@
+"""What databases return of checksums, as it lands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from connector.checksums.definition import bucket_schema
+from connector.errors import RequestError
+from connector.landing.event_batch import arrow_type
+from connector.schema import TableName, TableSchema
+from connector.source import ChunkRows
+
+
+@dataclass(frozen=True)
+class ChecksumChunk:
+    """An open chunk of checksums; implements `connector.source.Chunk`.
+
+    `layout`: of the rows; `read`: returns bucket, count and sum of checksums of each bucket in the range.
+    """
+
+    layout: TableSchema
+    low: int
+    high: int
+    read: Callable[[], Iterable[tuple[Any, ...]]]
+
+    @property
+    def schema(self) -> TableSchema:
+        """The layout of what lands."""
+        return bucket_schema(self.layout.table)
+
+    def rows(self) -> Iterator[ChunkRows]:
+        """Read all buckets at once: there are at most as many as rows in a chunk."""
+        if found := [(*bucket, self.layout.id) for bucket in self.read()]:
+            types = [arrow_type(column.type) for column in self.schema.columns]
+            parts = list(zip(*found, strict=True))
+            arrays = [pa.array(part, type_) for part, type_ in zip(parts, types, strict=True)]
+            yield ChunkRows(arrays, summed=sum(parts[1]))
+
+
+def whole_span(table: TableName, column: str, found: Sequence[Any]) -> tuple[int, int]:
+    """Return the least and greatest value of a key column that a database has found; (0, 0) if there is none.
+
+    `RequestError` if they are not integers.
+    """
+    if not all(isinstance(value, int | None) for value in found):
+        raise RequestError(f"{table}: key column {column} is not an integer")
+    first, last = found
+    return first or 0, last or 0

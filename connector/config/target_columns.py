@@ -1,0 +1,145 @@
+"""Settings of one table's target: which columns and rows the lake gets, and in which form.
+
+Checked here is what the file alone tells. Whether the table has such columns, and whether one is in its key,
+only its layout tells: a merge refuses it before it writes anything of that table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from connector.config.section import Section
+from connector.landing.format import CDC
+from connector.schema import fold, folded
+
+SHA256, NULL = "sha256", "null"
+_KEEP_LAST = re.compile(r"keep last ([1-9][0-9]?)")
+
+_CALLS = (
+    "curdate", "current_catalog", "current_database", "current_schema", "getdate", "input_file_block_length",
+    "input_file_block_start", "input_file_name", "java_method", "localtimestamp",
+    "monotonically_increasing_id", "now", "rand", "randn", "random", "randstr", "reflect", "shuffle",
+    "spark_partition_id", "try_reflect", "uniform", "user", "uuid", "version",
+)  # fmt: skip
+_WORDS = (
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "current_timezone",
+    "current_user",
+    "session_user",
+)
+UNSTABLE = re.compile(
+    rf"\b(?:({'|'.join(_CALLS)})`?\s*\(|({'|'.join(_WORDS)})\b|(unix_timestamp)`?\s*\(\s*\))", re.IGNORECASE
+)
+"""Spark's functions whose result depends on when, where or by whom a merge is run."""
+
+_QUOTED = re.compile(
+    r"""(?<!\w)[rR]'[^']*' | '(?:[^'\\]|\\.)*' | `(?:[^`])*` | "(?:[^"\\]|\\.)*" """, re.DOTALL | re.VERBOSE
+)
+"""Raw and other literals, and what may be a name."""
+
+_MOMENT = re.compile(r"""[rR]?['"]\s*(now|today|tomorrow|yesterday)(\s+\S+)?\s*['"]""", re.IGNORECASE)
+"""Texts that Spark reads as a moment near the present, wherever it makes an instant or a date of them."""
+
+_QUERY = re.compile(r"\bselect\b|\(\s*(from|table|values|with)[\s`(]", re.IGNORECASE)
+
+
+def kept_last(mask: str) -> int | None:
+    """Return how many characters a mask keeps of a value's end; None: it is another mask."""
+    found = _KEEP_LAST.fullmatch(mask)
+    return int(found[1]) if found else None
+
+
+def words_of(condition: str) -> set[str]:
+    """Return the words of an SQL condition outside its literals, folded: names of columns, and more."""
+    return folded(re.findall(r"\w+", _without_literals(condition)))
+
+
+def _without_literals(condition: str) -> str:
+    return _QUOTED.sub(lambda found: found[0] if found[0][0] in '`"' else "''", condition)
+
+
+def _mask(mask: str) -> str:
+    if mask not in (SHA256, NULL) and kept_last(mask) is None:
+        raise ValueError(f'{mask!r} is no mask; use "sha256", "null" or "keep last 4"')
+    return mask
+
+
+def _distinct(names: Iterable[str], what: str) -> None:
+    twice = [name for name, count in Counter(map(fold, names)).items() if count > 1]
+    if twice:
+        raise ValueError(f"{what} column {twice[0]} twice (names that differ only by case are one)")
+
+
+def _names(names: list[str]) -> list[str]:
+    _distinct(names, "names")
+    return names
+
+
+def _renames(names: dict[str, str]) -> dict[str, str]:
+    _distinct(names, "renames")
+    _distinct(names.values(), "makes")
+    if wrong := [new for new in names.values() if not new or fold(new) == CDC]:
+        raise ValueError(f"{wrong[0]!r} can't be a column's name")
+    return names
+
+
+def _masks(masks: dict[str, str]) -> dict[str, str]:
+    _distinct(masks, "masks")
+    return masks
+
+
+def _condition(condition: str) -> str:
+    words = words_of(condition)
+    if not condition.strip():
+        raise ValueError("is empty")
+    if CDC in words:
+        raise ValueError(f"may not use {CDC}: a row is in the lake or not, whatever brought it there")
+    if _QUERY.search(_without_literals(condition)):
+        raise ValueError("may not hold a query")
+    if re.search(r"--|/\*", _without_literals(condition)):
+        raise ValueError("may not hold a comment")
+    if unstable := UNSTABLE.search(_without_literals(condition)):
+        name = next(filter(None, unstable.groups()))
+        raise ValueError(f"must hold of a row or not, whenever a merge asks: {name} is not allowed")
+    if moment := next(filter(_MOMENT.fullmatch, _QUOTED.findall(condition)), None):
+        raise ValueError(f"must hold of a row or not, whenever a merge asks: {moment} is not allowed")
+    return condition
+
+
+class TargetColumns(Section):
+    """What a target has of its table, by the source's names of the columns, in whatever case.
+
+    `columns` or `exclude_columns`: which ones. `rename`: their names in the lake. `mask`: what is there
+    instead of their values. `where`: which rows, in Spark's SQL, before masks and renames.
+    """
+
+    columns: Annotated[list[str], AfterValidator(_names)] | None = Field(default=None, min_length=1)
+    exclude_columns: Annotated[list[str], AfterValidator(_names)] = Field(default_factory=list)
+    rename: Annotated[dict[str, str], AfterValidator(_renames)] = Field(default_factory=dict)
+    mask: Annotated[dict[str, Annotated[str, AfterValidator(_mask)]], AfterValidator(_masks)] = Field(
+        default_factory=dict
+    )
+    where: Annotated[str, AfterValidator(_condition)] | None = None
+
+    @property
+    def narrows(self) -> bool:
+        """Return whether the target is not the table with all its rows and columns as they are."""
+        return bool(self.columns or self.exclude_columns or self.rename or self.mask or self.where)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TargetColumns:
+        if self.columns is not None and self.exclude_columns:
+            raise ValueError("set either columns or exclude_columns")
+        for setting in ("rename", "mask"):
+            for name in getattr(self, setting):
+                listed = self.columns is None or fold(name) in folded(self.columns)
+                if not listed or fold(name) in folded(self.exclude_columns):
+                    raise ValueError(f"{setting} names column {name}, which is left out")
+        return self

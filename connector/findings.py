@@ -1,0 +1,58 @@
+"""What findings of a check mean: for a start, for single tables, and for configured names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+
+from connector.config import SourceConfig
+from connector.errors import PreconditionError, TableError
+from connector.schema import TableName
+from connector.source import Finding, Source, TableListing
+
+CAPTURED = "can be captured"
+ONLY_CHANGES = "its changes can be captured, from then on: it has no key, or only changes are asked for"
+
+
+def unfit_tables(findings: Iterable[Finding]) -> list[TableError]:
+    """Return the tables that a check has found unfit."""
+    failed = (found for found in findings if found.state == "failed")
+    return [TableError(f.table, f.detail, hint=f.fix) for f in failed if f.table is not None]
+
+
+def require_fit(findings: Iterable[Finding]) -> None:
+    """Raise `PreconditionError` if a failure concerns the whole source.
+
+    One of a table quarantines that table, and one that was dropped is left.
+    """
+    failed = [f for f in findings if f.state == "failed" and f.table is None and not f.dropped]
+    if failed:
+        lines = [f"{f.name}: {f.detail}" + (f"\n  -> {f.fix}" if f.fix else "") for f in failed]
+        raise PreconditionError("\n".join(lines), hint="deltatide check shows the result of every check")
+
+
+def never_dropped(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings where nothing has landed: the name of a table that is missing is wrong."""
+    return [replace(found, dropped=False) for found in findings]
+
+
+def check_patterns(
+    config: SourceConfig, settings: Iterable[TableName], found: Collection[TableName], detail: str, fix: str
+) -> Iterator[Finding]:
+    """Report configured names and patterns that match no table, and settings of tables not captured.
+
+    `detail`, `fix`: what is wrong with a pattern that matches nothing, and what to do. Where something has
+    landed, its table was dropped, or is away for a moment: whether to wait is for the start to decide.
+    """
+    for pattern in config.tables:
+        one = config.model_copy(update={"tables": [pattern], "exclude": []})
+        if not any(one.captures(table) for table in found):
+            yield Finding(f"tables {pattern}", "failed", detail, fix, dropped=True)
+    for name in sorted(set(settings) - set(found)):
+        yield Finding(f'[tables."{name}"]', "warning", "is not captured", "fix its name")
+
+
+def checked_tables(source: Source, among: Collection[TableName]) -> TableListing:
+    """List some tables with the checks of a start: for tables that are created or released later."""
+    listed = source.tables(among)
+    return listed.without(unfit_tables(source.check())) if listed.schemas else listed

@@ -1,0 +1,307 @@
+"""Find the effects of logged statements on tables that no row event shows. Pure.
+
+Invariant: a statement that may change rows, and is not understood, has an effect on every table whose name
+occurs in it. The caller compares names. Most keywords may also name a table, without quotes. So a keyword is
+skipped only where the grammar has it, and never searched for where a name may be.
+
+Understood: TRUNCATE, DROP, RENAME, ALTER, CREATE, and statements in the statement format. An ALTER that adds
+or drops columns leaves rows alone: the log carries the layout with the next row, and
+`connector.capture.tables` reads what a new column holds. One that rewrites values or moves partitions may
+change them. A dropped index matters only if nothing else makes the table's key unique: the caller decides.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+Kind = Literal["truncate", "unlogged", "statement", "columns", "index"]
+
+
+class Effect(NamedTuple):
+    """One table (`name` None: all of the database), and what happened to it.
+
+    ``truncate``: all rows are gone. ``unlogged``: rows or values may have changed without an event.
+    ``statement``: rows were changed in the statement format. ``columns``: its layout changed; the given
+    columns were dropped or renamed. ``index``: it lost an index; from then on several rows may have the same
+    values in its columns.
+    """
+
+    kind: Kind
+    database: str
+    name: str | None
+    reason: str
+    columns: tuple[str, ...] = ()
+
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|/\*(?!M?!).*?\*/|\#[^\n]*|--(?=\s|$)[^\n]*)
+      | (?P<hint>/\*M?!\d*|\*/)
+      | `(?P<quoted>(?:[^`]|``)*)`
+      | "(?P<double>(?:[^"\\]|""|\\.)*)"
+      | (?P<text>'(?:[^'\\]|''|\\.)*')
+      | (?P<word>[\w$\u0080-\U0010ffff]+)
+      | (?P<sign>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def as_mysql_reads(statement: str) -> str:
+    """Return a statement with MariaDB's executable comments made plain ones, as they are to MySQL."""
+    if "/*M!" not in statement:
+        return statement
+    return _TOKEN.sub(lambda found: "/* " if found[0].startswith("/*M!") else found[0], statement)
+
+
+class _Token(NamedTuple):
+    text: str
+    word: str
+    """Upper case, for keywords; '' if quoted."""
+    is_name: bool
+
+
+def tokens_of(statement: str) -> list[_Token]:
+    """Split a statement into tokens, without comments but with the content of executable comments."""
+    found = []
+    for match in _TOKEN.finditer(statement):
+        kind = match.lastgroup
+        if kind in ("space", "hint"):
+            continue
+        if kind in ("quoted", "double"):
+            mark = "`" if kind == "quoted" else '"'
+            found.append(_Token(match[kind].replace(mark * 2, mark), "", True))
+        else:
+            is_word = kind == "word"
+            found.append(_Token(match[0], match[0].upper() if is_word else "", is_word))
+    return found
+
+
+_HARMLESS = frozenset(
+    "GRANT REVOKE FLUSH ANALYZE OPTIMIZE CHECK SET USE SAVEPOINT RELEASE BEGIN COMMIT ROLLBACK XA INSTALL"
+    " UNINSTALL KILL RESET PURGE CHANGE SHUTDOWN".split()
+)
+_OBJECTS = frozenset(
+    "VIEW TRIGGER PROCEDURE FUNCTION EVENT USER ROLE SERVER SEQUENCE PACKAGE LOGFILE TABLESPACE UNDO"
+    " LIBRARY".split()
+)
+_CHANGES = frozenset("INSERT REPLACE UPDATE DELETE LOAD CALL DO WITH EXECUTE IMPORT".split())
+_REWRITES = frozenset("MODIFY CHANGE CONVERT IGNORE DISCARD IMPORT EXCHANGE".split())
+_INDEXES = frozenset("INDEX KEY PRIMARY CONSTRAINT".split())
+_ANALYZED = frozenset("TABLE TABLES LOCAL NO_WRITE_TO_BINLOG".split())
+
+
+def changes_rows(statement: str) -> bool:
+    """Return whether a logged statement may have changed rows by itself, in any table.
+
+    A view, a trigger or a function leads to tables that it does not name; a SELECT is logged only if a
+    function in it did so.
+    """
+    words = [token.word for token in _without_prefix(tokens_of(statement))]
+    first = words[0] if words else ""
+    if first == "CREATE":  # a view or a routine contains a SELECT and runs none
+        return "TABLE" in words[1:5] and "SELECT" in words
+    return first in _CHANGES or first in ("SELECT", "VALUES")
+
+
+def _without_prefix(tokens: list[_Token]) -> list[_Token]:
+    """Drop the prefixes that MariaDB allows and logs: SET STATEMENT ... FOR, and ANALYZE."""
+    words = [token.word for token in tokens]
+    if words[:2] == ["SET", "STATEMENT"] and "FOR" in words:
+        return _without_prefix(tokens[words.index("FOR") + 1 :])
+    if words[:1] == ["ANALYZE"] and not _ANALYZED.intersection(words[1:2]):
+        is_format = words[1:2] == ["FORMAT"]
+        return tokens[4 if is_format else 1 :]
+    return tokens
+
+
+def rebuilt_by(statement: str, database: str) -> list[Effect]:
+    """Return an effect on each table that InnoDB may have given a new id for a statement, and on few others.
+
+    One that is missing here costs a dump; one too many may hide that a crash emptied the table.
+    """
+    tokens = _without_prefix(tokens_of(statement))
+    words = [t.word for t in tokens]
+    if words[:1] == ["OPTIMIZE"]:
+        return _mentioned_tables(tokens[1:], database, "unlogged", "OPTIMIZE TABLE")
+    if words[:1] in (["CREATE"], ["DROP"]) and "INDEX" in words[1:5] and "ON" in words:
+        name = _indexed_table(tokens, words, database)
+        return [Effect("unlogged", *name, f"{words[0]} INDEX")] if name else []
+    return [effect for effect in statement_effects(statement, database) if effect.kind != "statement"]
+
+
+def statement_effects(statement: str, database: str) -> list[Effect]:
+    """Return a statement's effects on tables that no row event shows; see the module."""
+    tokens = _without_prefix([t for t in tokens_of(statement) if t.is_name or t.text != ";"])
+    words = [t.word for t in tokens]
+    if not words or words[0] in _HARMLESS:
+        return []
+    first = words[0]
+    if first == "TRUNCATE":
+        name, _ = _table_at(tokens, _skip_keywords(words, 1, "TABLE"), database)
+        return _effects_on(name, "truncate", "TRUNCATE TABLE", tokens, database)
+    if first == "DROP":
+        return _dropped(tokens, words, database)
+    if first == "RENAME" and words[1:2] in (["TABLE"], ["TABLES"]):
+        return _mentioned_tables(tokens, database, "unlogged", "RENAME TABLE")
+    if first == "RENAME":
+        return []
+    if first == "ALTER":
+        return _altered(tokens, words, database)
+    if first == "CREATE":
+        return _created(tokens, words, database)
+    kind: Kind = "statement" if first in _CHANGES or not first else "unlogged"
+    reason = f"{first or tokens[0].text} in the statement format"
+    if first in ("INSERT", "REPLACE") and "INTO" in words:
+        name, _ = _table_at(tokens, words.index("INTO") + 1, database)
+        return _effects_on(name, kind, reason, tokens, database)
+    return _mentioned_tables(tokens, database, kind, reason)
+
+
+def _dropped(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
+    what = words[1] if len(words) > 1 else ""
+    if what == "INDEX":
+        return _effects_on(_indexed_table(tokens, words, database), "index", "DROP INDEX", tokens, database)
+    if what == "TEMPORARY" or what in _OBJECTS:
+        return []
+    if what in ("DATABASE", "SCHEMA"):
+        name, _ = _table_at(tokens, _skip_keywords(words, 2, "IF", "EXISTS"), database)
+        return [Effect("unlogged", name[1], None, "DROP DATABASE")] if name else []
+    return _mentioned_tables(tokens[1:], database, "unlogged", "DROP TABLE")
+
+
+def _created(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
+    if words[1:3] != ["OR", "REPLACE"]:
+        return []
+    if words[3:4] in (["DATABASE"], ["SCHEMA"]):
+        name, _ = _table_at(tokens, 4, database)
+        return [Effect("unlogged", name[1], None, "CREATE OR REPLACE DATABASE")] if name else []
+    if words[3:4] == ["SEQUENCE"]:  # it replaces a table, too
+        name, _ = _table_at(tokens, 4, database)
+        return _effects_on(name, "unlogged", "CREATE OR REPLACE SEQUENCE", tokens, database)
+    if "INDEX" in words[3:5]:
+        name = _indexed_table(tokens, words, database)
+        return _effects_on(name, "index", "CREATE OR REPLACE INDEX", tokens, database)
+    if "TABLE" not in words[3:5]:
+        return []
+    name, _ = _table_at(tokens, words.index("TABLE") + 1, database)
+    return _effects_on(name, "unlogged", "CREATE OR REPLACE TABLE", tokens, database)
+
+
+def _indexed_table(tokens: list[_Token], words: list[str], database: str) -> tuple[str, str] | None:
+    """Return the table of a CREATE or DROP INDEX."""
+    return _table_at(tokens, words.index("ON") + 1, database)[0] if "ON" in words else None
+
+
+def _altered(tokens: list[_Token], words: list[str], database: str) -> list[Effect]:
+    if "TABLE" not in words[1:4]:
+        return []
+    table, index = _table_at(
+        tokens, _skip_keywords(words, words.index("TABLE") + 1, "IF", "EXISTS"), database
+    )
+    left = words[index:]
+    if table is None or "TABLE" in left:  # EXCHANGE PARTITION ... WITH TABLE, CONVERT TABLE
+        return _mentioned_tables(tokens[1:], database, "unlogged", "ALTER TABLE")
+    reason = _rewrite_reason(words[1:3], left)
+    effects = [Effect("unlogged", *table, reason)] if reason else []
+    if any(word == "DROP" and after in _INDEXES for word, after in pairwise(left)):
+        effects.append(Effect("index", *table, "ALTER TABLE ... DROP INDEX"))
+    effects.append(Effect("columns", *table, "ALTER TABLE", _lost_columns(tokens, index)))
+    return effects + _renamed_table(tokens, index, table, database)
+
+
+def _renamed_table(tokens: list[_Token], index: int, table: tuple[str, str], database: str) -> list[Effect]:
+    """Return the effects of an ALTER that renames its table, on both names."""
+    for at in range(index, len(tokens) - 1):
+        after = tokens[at + 1]
+        if tokens[at].word != "RENAME" or after.word in ("COLUMN", "INDEX", "KEY"):
+            continue
+        to = at + 1 + (after.word in ("TO", "AS") or _is_symbol(tokens, at + 1, "="))
+        names = [_table_at(tokens, to, default)[0] for default in (table[0], database)]
+        both = {table, *(name for name in names if name is not None)}
+        return [Effect("unlogged", *name, "ALTER TABLE ... RENAME") for name in sorted(both)]
+    return []
+
+
+_NO_COLUMN = frozenset("INDEX KEY PRIMARY FOREIGN CONSTRAINT CHECK PARTITION DEFAULT TO AS".split())
+_NO_COLUMN_BEFORE = {"PERIOD": "FOR", "SYSTEM": "VERSIONING"}
+"""Not reserved, so a column may have such a name; the second word decides."""
+
+
+def _lost_columns(tokens: list[_Token], index: int) -> tuple[str, ...]:
+    """Return the columns that an ALTER drops or renames."""
+    found: list[str] = []
+    while index < len(tokens):
+        verb, index = tokens[index].word, index + 1
+        if verb not in ("DROP", "RENAME"):
+            continue
+        while index < len(tokens) and tokens[index].word in ("COLUMN", "IF", "EXISTS"):
+            index += 1
+        if index < len(tokens) and tokens[index].is_name and not _is_no_column(tokens, index):
+            found.append(tokens[index].text)
+    return tuple(found)
+
+
+def _is_no_column(tokens: list[_Token], index: int) -> bool:
+    word, after = tokens[index].word, tokens[index + 1].word if index + 1 < len(tokens) else ""
+    return word in _NO_COLUMN or (word in _NO_COLUMN_BEFORE and after == _NO_COLUMN_BEFORE[word])
+
+
+def _rewrite_reason(before: list[str], left: list[str]) -> str | None:
+    """Return the part of an ALTER that may change values without a row event, or None."""
+    if "IGNORE" in before:
+        return "ALTER IGNORE TABLE"
+    if found := [word for word in left if word in _REWRITES]:
+        return f"ALTER TABLE ... {found[0]}"
+    if "ENGINE" in left and "INNODB" not in left:
+        return "ALTER TABLE ... ENGINE"  # another engine may store no rows
+    for word, after in pairwise(left):
+        if word in ("DROP", "TRUNCATE") and after == "PARTITION":
+            return f"ALTER TABLE ... {word} PARTITION"
+    if "DROP" in left and "ADD" in left:
+        return "ALTER TABLE ... DROP and ADD"
+    return None
+
+
+def _table_at(tokens: list[_Token], index: int, database: str) -> tuple[tuple[str, str] | None, int]:
+    """Parse one table's name; return it, None if there is none, and the index after it."""
+    if _is_symbol(tokens, index, "."):  # `.t` is a table in the default database
+        index += 1
+    if index >= len(tokens) or not tokens[index].is_name:
+        return None, index
+    if _is_symbol(tokens, index + 1, ".") and index + 2 < len(tokens):
+        return (tokens[index].text, tokens[index + 2].text), index + 3
+    return (database, tokens[index].text), index + 1
+
+
+def _is_symbol(tokens: list[_Token], index: int, symbol: str) -> bool:
+    return index < len(tokens) and not tokens[index].is_name and tokens[index].text == symbol
+
+
+def _skip_keywords(words: list[str], index: int, *optional: str) -> int:
+    """Return the index after optional keywords, each at most once and in this order."""
+    for word in optional:
+        index += words[index : index + 1] == [word]
+    return index
+
+
+def _effects_on(
+    name: tuple[str, str] | None, kind: Kind, reason: str, tokens: list[_Token], database: str
+) -> list[Effect]:
+    """Return the effect on one table, or on all that are mentioned if its name could not be parsed."""
+    if name is not None:
+        return [Effect(kind, *name, reason)]
+    return _mentioned_tables(tokens[1:], database, "unlogged" if kind == "truncate" else kind, reason)
+
+
+def _mentioned_tables(tokens: list[_Token], database: str, kind: Kind, reason: str) -> list[Effect]:
+    """Return an effect for everything that could be a table name."""
+    found = []
+    for index, token in enumerate(tokens):
+        if not token.is_name:
+            continue
+        qualified = index >= 2 and _is_symbol(tokens, index - 1, ".") and tokens[index - 2].is_name
+        found.append(Effect(kind, tokens[index - 2].text if qualified else database, token.text, reason))
+        if qualified and tokens[index - 2].word:  # a keyword before `.t`, a table in the default database
+            found.append(Effect(kind, database, token.text, reason))
+    return found

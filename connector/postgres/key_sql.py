@@ -1,0 +1,152 @@
+"""SQL for keys: how they are compared, and rows found by them.
+
+Invariant: all comparisons of a key are in the order of ORDER BY, which takes the default btree operator class
+of its type, whatever a session's search path. So the operators of that class are named with their schema. If
+they were looked up by path, a session without the schema of an extension (citext) would compare the text that
+its values cast to, and chunks of two orders would leave rows out between them; and an operator that somebody
+planted in a schema of the path could run with the agent's rights.
+
+An operator or a type that is moved to another schema after it was looked up is an error of the statement, and
+the next attempt finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from psycopg2.extensions import connection as Connection
+
+from connector.errors import TableError
+from connector.postgres.connection import all_rows, literal, quote
+from connector.postgres.table_facts import qualified
+from connector.schema import TableName, TableSchema
+
+_STRATEGIES = {"<": "1", "<=": "2", "=": "3", ">=": "4", ">": "5"}
+"""Numbers of operators in a btree operator class."""
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """A column of a key: its base type, without and with its length limit (`exact`).
+
+    `operators`: schema and name, by strategy; empty for arrays, enums, composite types and ranges, which
+    PostgreSQL compares by operators of its own. `compared_as`: the type of their arguments; None: the
+    operators are PostgreSQL's own.
+    """
+
+    name: str
+    type: str
+    exact: str
+    compared_as: str | None
+    operators: Mapping[str, tuple[str, str]]
+
+    def operator(self, sign: str) -> str:
+        """Return what to write for a sign."""
+        schema, name = self.operators.get(_STRATEGIES[sign], ("pg_catalog", sign))
+        return f"OPERATOR({quote(schema)}.{name})"
+
+    def value(self, text: str) -> str:
+        """Return a value, in the type that is compared."""
+        return self.compared(f"{literal(text)}::{self.type}")
+
+    def compared(self, expression: str) -> str:
+        """Return an expression in the type that is compared: then no other operator fits better."""
+        return f"{expression}::{self.compared_as}" if self.compared_as else expression
+
+
+_KEY_COLUMNS = """
+    WITH RECURSIVE base(name, oid, typmod, kind, next) AS (
+        SELECT a.attname, t.oid, a.atttypmod, t.typtype, t.typbasetype
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s::name[]) AND NOT a.attisdropped
+        UNION ALL
+        SELECT b.name, t.oid, CASE WHEN d.typtypmod >= 0 THEN d.typtypmod ELSE b.typmod END,
+               t.typtype, t.typbasetype
+        FROM base b JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.next WHERE b.kind = 'd')
+    SELECT b.name::text, format_type(b.oid, -1), format_type(b.oid, b.typmod),
+           CASE WHEN c.oid >= 16384 THEN format_type(c.opcintype, -1) END,
+           (SELECT jsonb_object_agg(a.amopstrategy, jsonb_build_array(n.nspname::text, o.oprname::text))
+            FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr
+            JOIN pg_namespace n ON n.oid = o.oprnamespace
+            WHERE a.amopfamily = c.opcfamily AND a.amoppurpose = 's'
+              AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype),
+           c.oid IS NULL AND b.kind = 'b' AND NOT EXISTS (SELECT FROM pg_type t WHERE t.typarray = b.oid)
+    FROM base b LEFT JOIN LATERAL (
+        SELECT c.oid, c.opcfamily, c.opcintype
+        FROM pg_opclass c JOIN pg_am m ON m.oid = c.opcmethod JOIN pg_type t ON t.oid = c.opcintype
+        WHERE c.opcdefault AND m.amname = 'btree' AND (c.opcintype = b.oid OR EXISTS (
+            SELECT FROM pg_cast x WHERE x.castsource = b.oid AND x.casttarget = c.opcintype
+              AND x.castmethod = 'b' AND x.castcontext = 'i'))
+        ORDER BY c.opcintype = b.oid DESC, t.typispreferred DESC, c.oid LIMIT 1) c ON true
+    WHERE b.kind <> 'd'"""
+"""The operator class is the one that the server takes: of the type, else of one it is binary coercible to."""
+
+
+def key_columns(connection: Connection, table: TableName, key: Sequence[str]) -> list[KeyColumn]:
+    """Look up the columns of a key; `TableError` if there is none of that name, or it has no order."""
+    found = {}
+    for name, type_, exact, compared_as, operators, unordered in all_rows(
+        connection, _KEY_COLUMNS, (qualified(table), list(key))
+    ):
+        if unordered:
+            raise TableError(
+                table, f"key column {name}: type {type_} has no default operator class for btree"
+            )
+        found[name] = KeyColumn(name, type_, exact, compared_as, operators or {})
+    if missing := [c for c in key if c not in found]:
+        raise TableError(table, f"key column {', '.join(missing)} is gone", hint="dump it again")
+    return [found[c] for c in key]
+
+
+def compare_key(columns: Sequence[KeyColumn], sign: str, values: Sequence[str]) -> str:
+    """Build the comparison of a key's first columns with values: ``>`` or ``<=``. Pure."""
+    pairs = list(zip(columns, values, strict=False))
+    operators = {column.operator(sign) for column, _ in pairs}
+    if len(operators) > 1:
+        return _column_by_column(pairs, sign)
+    names = ", ".join(column.compared(quote(column.name)) for column, _ in pairs)
+    return f"({names}) {operators.pop()} ({', '.join(column.value(value) for column, value in pairs)})"
+
+
+def _column_by_column(pairs: Sequence[tuple[KeyColumn, str]], sign: str) -> str:
+    """Build the comparison of columns with operators of several schemas: a row takes only one."""
+    (column, text), *rest = pairs
+    name, value = column.compared(quote(column.name)), column.value(text)
+    if not rest:
+        return f"{name} {column.operator(sign)} {value}"
+    strict = sign[0]
+    not_beyond = f"{name} {column.operator(f'{strict}=')} {value}"
+    return f"({not_beyond} AND ({name} {column.operator(strict)} {value} OR {_column_by_column(rest, sign)}))"
+
+
+def keys_query(
+    schema: TableSchema, columns: Sequence[KeyColumn], keys: Sequence[Sequence[str]], relation: str
+) -> str:
+    """Join keys to rows, in the key's types without length limits, which would truncate too long a key. Pure.
+
+    The first column selected tells whether there is no row. An absent key comes back as the column would
+    format it (``1.50``, padded), unless the column could not hold it at all.
+    """
+    values = ", ".join(
+        "(" + ", ".join(f"{literal(v)}::{c.type}" for v, c in zip(key, columns, strict=True)) + ")"
+        for key in keys
+    )
+    names = [f"k{number}" for number in range(len(columns))]
+    pairs = list(zip(columns, names, strict=True))
+    formatted = {c.name: f"COALESCE(t.{quote(c.name)}, {_formatted(c, f'v.{name}')})" for c, name in pairs}
+    selected = [formatted.get(c.name, f"t.{quote(c.name)}") for c in schema.columns]
+    joined = " AND ".join(_equal(c, f"t.{quote(c.name)}", f"v.{name}") for c, name in pairs)
+    return (
+        f"SELECT t.{quote(schema.key[0])} IS NULL, {', '.join(selected)} "
+        f"FROM (VALUES {values}) v({', '.join(names)}) LEFT JOIN {relation} t ON {joined}"
+    )
+
+
+def _formatted(column: KeyColumn, value: str) -> str:
+    exact = f"{value}::{column.exact}"
+    return f"CASE WHEN {_equal(column, exact, value)} THEN {exact} ELSE {value} END"
+
+
+def _equal(column: KeyColumn, one: str, other: str) -> str:
+    return f"{column.compared(one)} {column.operator('=')} {column.compared(other)}"

@@ -1,0 +1,140 @@
+"""One table's changes in a landing zone, as a data source needs them. Opens the store where it is used.
+
+Flow: range (two offsets) -> parts, with their layouts, planned in one process -> rows, read in others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import pyarrow as pa
+
+from connector.config import LandingConfig
+from connector.errors import ConfigurationError, GapError
+from connector.landing.consumers import Consumer, record_path
+from connector.landing.manifest import Manifest
+from connector.maintenance.retention import History
+from connector.position import Moment
+from connector.reading.change_log import ChangeLog, Offset, Part
+from connector.reading.change_rows import read_layout, read_rows
+from connector.schema import TableName, TableSchema
+from connector.store.factory import open_store
+from connector.store.protocol import Store
+
+PARTITION_BYTES = 16 << 20
+"""How much one task reads at least, if there is so much. All of its files but the last are less than this, so
+several may be held at once."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """What one task reads: parts, and their layouts by id."""
+
+    parts: tuple[Part, ...]
+    layouts: dict[str, TableSchema]
+
+
+@dataclass(frozen=True)
+class TableChanges:
+    """The changes of one table of a source, by the source's name; `dumps`: with the rows that dumps read."""
+
+    landing: LandingConfig
+    source: str
+    table: TableName
+    dumps: bool = False
+
+    def open(self) -> OpenChanges:
+        """Open the source's landing zone to plan what to read."""
+        return OpenChanges(self, self._store())
+
+    def rows(self, files: Files, layout: TableSchema) -> Iterator[pa.RecordBatch]:
+        """Read files in the columns of a layout, and `_cdc`."""
+        return read_rows(self._store(), files.parts, files.layouts, layout)
+
+    def _store(self) -> Store:
+        return open_store(self.landing, self.source)
+
+
+class OpenChanges:
+    """Plans what to read of one table's changes."""
+
+    def __init__(self, changes: TableChanges, store: Store) -> None:
+        self._table, self._store = changes.table, store
+        self.log = ChangeLog(store, changes.table, dumps=changes.dumps)
+
+    def layout(self) -> TableSchema:
+        """Return the table's newest layout. `ConfigurationError` if it has not landed."""
+        state = self.log.newest().tables[self._table]
+        assert state.schema_id is not None, "checked"
+        return read_layout(self._store, self._table, state.schema_id)
+
+    def after(self, text: str | None) -> Offset:
+        """Return the offset after the manifest that a text names; None: before all.
+
+        By its number, or the last at or before a position or a time, or ``newest``. If all there ever was is
+        after it, that is before all; `GapError` if manifests from around it were removed.
+
+        Which manifest is the last at or before a moment is known once a later one has landed, and then stays
+        so: until then `ConfigurationError`, since ranges that meet there would lose what lands between them.
+        """
+        return self.log.after(0 if text is None else self._manifest_at(text))
+
+    def files(self, start: Offset, end: Offset) -> list[Files]:
+        """Return what is to be read between two offsets, by tasks, with the layouts."""
+        parts = self.log.parts(start, end)
+        ids = {part.file.schema_id for part in parts}
+        layouts = {id_: read_layout(self._store, self._table, id_) for id_ in ids}
+        groups: list[list[Part]] = []
+        for part in parts:
+            if not groups or sum(p.file.bytes for p in groups[-1]) >= PARTITION_BYTES:
+                groups.append([])
+            groups[-1].append(part)
+        return [Files(tuple(g), {p.file.schema_id: layouts[p.file.schema_id] for p in g}) for g in groups]
+
+    def record(self, consumer: str, offset: Offset) -> None:
+        """Record up to where a streaming query has read, so that nothing that it needs is removed."""
+        id_, now = _id_of(consumer), datetime.now(timezone.utc)
+        record = Consumer(id=id_, kind="stream", lake=consumer, manifest=offset.manifest, at=now)
+        self._store.put(record_path(id_, "stream"), record.model_dump_json().encode())
+
+    def is_recorded(self, consumer: str) -> bool:
+        """Return whether a streaming query of this name was recorded."""
+        return self._store.read(record_path(_id_of(consumer), "stream")) is not None
+
+    def _manifest_at(self, text: str) -> int:
+        history = History.of(self._store)
+        if history is None:
+            raise ConfigurationError("nothing has landed yet", hint="start the agent: deltatide run")
+        newest = history.newest
+        if text == "newest":
+            return newest.number
+        moment = Moment.parse(text, newest.source.kind)
+        if moment.manifest is not None:
+            return moment.manifest
+        number = history.first_where(lambda manifest: _is_after(manifest, moment, newest), newest.number) - 1
+        if number == newest.number:
+            raise ConfigurationError(
+                f"{self._store.url}: nothing later than {moment.text} has landed, so what is from before may"
+                " still land",
+                hint=f"name a manifest (the newest is {number}) or an earlier moment, or ask again later",
+            )
+        if 0 < number < history.oldest:
+            raise GapError(
+                f"{self._store.url}: {moment.text} is before manifest {history.oldest}, the first kept",
+                hint=f"name manifest {number}, or a later moment",
+            )
+        return number
+
+
+def _id_of(consumer: str) -> str:
+    return f"stream-{consumer}"
+
+
+def _is_after(manifest: Manifest, moment: Moment, newest: Manifest) -> bool:
+    if moment.position is not None:
+        epoch, boundary = moment.position
+        return (manifest.epoch, manifest.position) > (newest.epoch if epoch is None else epoch, boundary)
+    assert moment.committed_at is not None, "one of the three"
+    return manifest.source_committed_at is not None and manifest.source_committed_at > moment.committed_at

@@ -1,0 +1,1 @@
+"""What a target has of its source's columns and rows."""

@@ -1,0 +1,322 @@
+"""Turns landed events into those of a target's columns: selected, renamed, masked, filtered.
+
+::
+
+    landed file -> `frame` -> events that have only what the lake may have -> everything else
+
+Invariants:
+
+- It is applied where landed events are read (`merge.landing_zone`), to layouts and keys too, and nowhere
+  else. So whatever is built on events (current rows, shapes, live, explain, verify, rebuilds) has the same
+  columns, and no value that is left out or masked is in any of their frames: neither in a column, nor as
+  text in `_cdc.raw`.
+- An event becomes an event by itself alone. So a table is still a function of what has landed, however merges
+  take it up.
+- No value passes under another name that its column had before, or was given since (`check_renamed`).
+- Keys pass as they are, under new names at most: rows are matched by them.
+- An event of a row for which `where` does not hold (or is unknown) becomes a delete at its position. So an
+  update that takes a row out of the condition removes it, and one that brings it in inserts it: with the
+  columns that it carries; any other is missing, and requested, as of any row (`merge.missing_rows`).
+- `where` is judged by the event alone, so an update that lacks one of its columns can't be judged. That stops
+  the table: whether such a row may be in the lake must not be guessed.
+
+Events of `orders`, with ``exclude_columns = ["note"]``, ``mask = { card = "keep last 4" }``, ``rename = {
+mail = "email" }``, ``where = "region = 'EU'"``::
+
+    id   region   mail    card       note   op             id   region   email   card       op
+    1    EU       a@b.c   12345678   x      insert    ->   1    EU       a@b.c   ****5678   insert
+    2    US       d@e.f   87654321   y      insert         2                                delete
+    1    US       a@b.c   12345678   x      update         1                                delete
+
+A column that a mask leaves null is carried by every event.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+from connector.checksums.definition import bucket_schema
+from connector.config import Config
+from connector.config.target_columns import NULL, SHA256, TargetColumns, words_of
+from connector.errors import ConfigurationError, TableError
+from connector.landing.format import CDC, DELETE, DUMP, INSERT, UPDATE
+from connector.schema import Column as SourceColumn
+from connector.schema import TableName, TableSchema, fold, folded
+from merge.columns.masks import has_one_text, masked, masked_type
+from merge.sql_formatting import data_type, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_ALL_COLUMNS = re.compile(r"[(,]\s*\*")
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What one table's target has of it. `recorded`: the same as text, to compare a target with."""
+
+    table: TableName
+    settings: TargetColumns
+    salt: bytes
+
+    @classmethod
+    def of(cls, config: Config, table: TableName) -> Projection | None:
+        """Return a table's projection; None: the target has all rows and columns as they are."""
+        settings = config.table(table)
+        if not settings.narrows:
+            return None
+        salt = config.lake.salt if config.lake is not None else None
+        if salt is None and SHA256 in settings.mask.values():
+            raise ConfigurationError(
+                f"{table}: a mask is {SHA256}, and the configuration has no lake.salt",
+                hint='set it to a secret: [lake] salt = "${DELTATIDE_SALT}"',
+            )
+        return cls(table, settings, (salt or "").encode())
+
+    @property
+    def recorded(self) -> str:
+        """Return the projection as JSON, one text for one meaning.
+
+        Of the salt and of `where`, whose literals may be values, there is only what identifies them.
+        """
+        its = self.settings
+        key = self.salt if SHA256 in its.mask.values() else b""
+
+        def identified(text: str) -> str:
+            return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:16]
+
+        said: dict[str, Any] = {
+            "columns": None if its.columns is None else sorted(folded(its.columns)),
+            "exclude_columns": sorted(folded(its.exclude_columns)),
+            "rename": {fold(name): new for name, new in its.rename.items() if new != name},
+            "mask": {fold(name): mask for name, mask in its.mask.items()},
+            "where": None if its.where is None else identified(its.where),
+            "salt": identified("deltatide") if key else None,
+        }
+        return json.dumps({name: value for name, value in said.items() if value}, sort_keys=True)
+
+    def schema(self, landed: TableSchema, layouts: Iterable[TableSchema] = ()) -> TableSchema:
+        """Return a layout as the target has it; that of landed checksums as it is.
+
+        `layouts`: all of the table. `TableError` if it leaves out or masks the key, if two columns would have
+        one name, if a mask does not apply to a column's type, or for what `check_renamed` refuses.
+        """
+        if _is_of_checksums(landed):
+            return landed
+        self.check_renamed(layouts)
+        columns = tuple(map(self._column, self._selected(landed)))
+        for name in landed.key:
+            if fold(name) in folded(self.settings.mask) or not self._selects(name):
+                problem = f"column {name!r} is in the key, by which rows are matched"
+                raise self._refused(f"{problem}: it can't be masked or left out")
+        names = [fold(column.name) for column in columns]
+        if twice := next((c.name for c in columns if names.count(fold(c.name)) > 1), None):
+            raise self._refused(f"two columns of the target would have the name {twice!r}")
+        return TableSchema(landed.table, columns, self.key(landed.key))
+
+    def key(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names that key columns have in the target."""
+        return tuple(map(self._name, names))
+
+    def check_renamed(self, layouts: Iterable[TableSchema]) -> None:
+        """Refuse what may be a masked or excluded column under another name, by all layouts of the table.
+
+        That is a column of a layout without that one, if no layout has both and no setting names it: after a
+        rename at the source, or in what landed before it.
+        """
+        its, known = self.settings, [_names_of(layout) for layout in layouts if not _is_of_checksums(layout)]
+        named = folded([*its.mask, *its.exclude_columns, *its.rename, *(its.columns or ())])
+        for hidden in (*its.mask, *its.exclude_columns):
+            beside = [names for names in known if fold(hidden) in names]
+            alone = [names for names in known if fold(hidden) not in names] if beside else []
+            for name in (name for names in alone for name in names.values()):
+                if fold(name) in named or not self._selects(name) or any(fold(name) in b for b in beside):
+                    continue
+                raise TableError(
+                    self.table,
+                    f"column {name!r} may be {hidden!r}, which is masked or left out, under another name:"
+                    " the table never had both",
+                    hint=f"in {self.table.section}, name it in mask or exclude_columns as well; or, if it is"
+                    f' another column, say so: rename = {{ "{name}" = "{name}" }}',
+                )
+
+    def check_names(self, layouts: Iterable[TableSchema]) -> None:
+        """Refuse settings that name a column which no layout has: most likely it is misspelled.
+
+        One that the source has dropped is still in what landed before, and must stay masked there.
+        """
+        its, known = self.settings, {name for layout in layouts for name in _names_of(layout)}
+        for setting, names in (
+            ("columns", its.columns or ()),
+            ("exclude_columns", its.exclude_columns),
+            ("rename", its.rename),
+            ("mask", its.mask),
+        ):
+            if unknown := [name for name in names if fold(name) not in known]:
+                raise self._refused(f"{setting} names column {unknown[0]!r}, which the table does not have")
+
+    def frame(self, events: DataFrame, landed: TableSchema, newest: TableSchema) -> DataFrame:
+        """Return events of a landed layout, with `_cdc`, in the columns of `schema(landed)`. Pure.
+
+        A column of the `newest` layout that they lack, since it was added later, is null for `where`.
+        """
+        if _is_of_checksums(landed):
+            return events
+        if self.settings.where is not None:
+            known = folded(column.name for column in landed.columns)
+            added = (column for column in newest.columns if fold(column.name) not in known)
+            nulls = (F.lit(None).cast(data_type(column.type)).alias(column.name) for column in added)
+            events = events.select("*", *nulls)
+        cdc, alive = self._judged(events, landed)
+        raw = F.col(CDC)["raw"]
+        columns = []
+        for column in self._selected(landed):
+            value, mask = F.col(quoted(column.name)), self._mask(column.name)
+            if mask is not None:
+                value = masked(mask, value, raw[column.name], column.type, self.salt)
+            if alive is not None and column.name not in landed.key:
+                value = F.when(alive, value)
+            columns.append(value.alias(self._name(column.name)))
+        return events.select(*columns, cdc.alias(CDC))
+
+    def matching(self, rows: DataFrame, where: str, columns: Sequence[str]) -> DataFrame:
+        """Return the target's rows that satisfy a condition in the source's names. Pure.
+
+        It may only be of those among `columns` that are not masked; Spark refuses any other.
+        """
+        source = {fold(new): old for old, new in self.settings.rename.items()}
+        masks = folded(self._name(name) for name in self.settings.mask)
+        named = {name: source.get(fold(name), name) for name in columns if fold(name) not in masks}
+        whole = F.struct(*[F.col(quoted(name)) for name in rows.columns]).alias(CDC)
+        known = rows.select(*[F.col(quoted(name)).alias(old) for name, old in named.items()], whole)
+        found = known.where(F.expr(where))
+        return found.select(*[F.col(CDC)[name].alias(name) for name in rows.columns])
+
+    def _judged(self, events: DataFrame, landed: TableSchema) -> tuple[Column, Column | None]:
+        """Return `_cdc` as the target has it, and which events are of rows of the condition; None: all."""
+        cdc = F.col(CDC)
+        selected = {column.name: self._name(column.name) for column in self._selected(landed)}
+        plain = {name: new for name, new in selected.items() if self._mask(name) is None}
+        waiting = {name: new for name, new in selected.items() if self._mask(name) != NULL}
+        raw, unchanged = _renamed_texts(cdc["raw"], plain), _renamed_names(cdc["unchanged"], waiting)
+        alive = None
+        if self.settings.where is not None:
+            alive = cdc["op"].isin(INSERT, UPDATE, DUMP) & self._holds(events, self.settings.where)
+            raw_key = _renamed_texts(cdc["raw"], {name: plain[name] for name in landed.key})
+            raw = F.when(alive, raw).otherwise(raw_key)
+            unchanged = F.when(alive, unchanged)
+            gone = cdc["op"].isin(INSERT, UPDATE, DUMP) & ~alive
+            op = F.when(gone, DELETE).otherwise(cdc["op"])
+            cdc = cdc.withField("op", self._unless_undecided(op, landed))
+        return cdc.withField("unchanged", unchanged).withField("raw", raw), alive
+
+    def _holds(self, events: DataFrame, where: str) -> Column:
+        condition = F.coalesce(F.expr(where), F.lit(False))
+        try:
+            _ = events.where(condition).schema
+        except AnalysisException as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise self._refused(f"where can't be evaluated: {reason}") from error
+        return condition
+
+    def _unless_undecided(self, op: Column, landed: TableSchema) -> Column:
+        """Return `op`, but fail on an update that lacks a column of the condition."""
+        where = self.settings.where or ""
+        words, of_all = words_of(where), _ALL_COLUMNS.search(where) is not None
+        needed = [name for name in (c.name for c in landed.columns) if of_all or _may_name(words, name)]
+        if not needed:
+            return op
+        cdc = F.col(CDC)
+        lacking = F.arrays_overlap(cdc["unchanged"], F.array(*map(F.lit, needed)))
+        problem = F.raise_error(
+            F.lit(
+                f"{self.table}: an update lacks a column of its where ({', '.join(needed)}), so whether the"
+                " row is to be in the lake is not known; have the source log whole rows"
+                " (binlog_row_image = FULL, REPLICA IDENTITY FULL), then dump the table in full"
+            )
+        )
+        return F.when((cdc["op"] == UPDATE) & lacking, problem.cast("string")).otherwise(op)
+
+    def _selected(self, landed: TableSchema) -> list[SourceColumn]:
+        return [column for column in landed.columns if self._selects(column.name)]
+
+    def _selects(self, name: str) -> bool:
+        its = self.settings
+        listed = its.columns is None or fold(name) in folded(its.columns)
+        return listed and fold(name) not in folded(its.exclude_columns)
+
+    def _mask(self, name: str) -> str | None:
+        return next((mask for known, mask in self.settings.mask.items() if fold(known) == fold(name)), None)
+
+    def _name(self, name: str) -> str:
+        return next((new for old, new in self.settings.rename.items() if fold(old) == fold(name)), name)
+
+    def _column(self, column: SourceColumn) -> SourceColumn:
+        mask = self._mask(column.name)
+        if mask is None:
+            return SourceColumn(self._name(column.name), column.source_type, column.type)
+        if mask != NULL and not has_one_text(column.type):
+            raise self._refused(
+                f"mask {mask!r} does not apply to column {column.name!r} ({column.source_type}), whose values"
+                ' have no certain text; use "null", or leave the column out'
+            )
+        type_ = masked_type(mask, column.type)
+        return SourceColumn(self._name(column.name), f"{column.source_type}, masked: {mask}", type_)
+
+    def _refused(self, problem: str) -> TableError:
+        return TableError(self.table, problem, hint=f"change {self.table.section} in the configuration")
+
+
+def projections_of(config: Config) -> dict[TableName, Projection]:
+    """Return the projections of all tables that have one."""
+    found = {table: Projection.of(config, table) for table in config.tables}
+    return {table: projection for table, projection in found.items() if projection is not None}
+
+
+def recorded_projection(config: Config, table: TableName) -> str | None:
+    """Return what a target's property must say of its columns; None: nothing."""
+    projection = Projection.of(config, table)
+    return None if projection is None else projection.recorded
+
+
+def _names_of(layout: TableSchema) -> dict[str, str]:
+    return {fold(column.name): column.name for column in layout.columns}
+
+
+def _is_of_checksums(landed: TableSchema) -> bool:
+    return landed.columns == bucket_schema(landed.table).columns
+
+
+def _may_name(words: set[str], column: str) -> bool:
+    parts = folded(re.findall(r"\w+", column))
+    return not parts or parts <= words
+
+
+def _pairs(names: Mapping[str, str]) -> Column:
+    if not names:
+        return F.create_map().cast("map<string,string>")
+    return F.create_map(*[F.lit(name) for pair in names.items() for name in pair])
+
+
+def _renamed_names(found: Column, names: Mapping[str, str]) -> Column:
+    """Return those of an array of names that are among `names`, as these say."""
+    pairs = _pairs(names)
+    known = F.filter(found, lambda name: F.map_contains_key(pairs, name))
+    return F.transform(known, lambda name: F.element_at(pairs, name))
+
+
+def _renamed_texts(found: Column, names: Mapping[str, str]) -> Column:
+    """Return the entries of a map of texts by names that are among `names`, as these say; null for none."""
+    pairs = _pairs(names)
+    known = F.map_filter(found, lambda name, _: F.map_contains_key(pairs, name))
+    renamed = F.transform_keys(known, lambda name, _: F.element_at(pairs, name))
+    return F.when(F.size(renamed) > 0, renamed)

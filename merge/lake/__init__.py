@@ -1,0 +1,1 @@
+"""The lake's Delta tables: where they are, their commits, cuts and frontiers, and their upkeep."""

@@ -1,0 +1,324 @@
+"""Reads a Delta table's history: how far we merged it, and whether anyone else changed its rows.
+
+Invariants:
+
+- A frontier in a Delta table is a table id and a version. It *continues* as long as the id is the same and
+  only our own commits have changed rows since that version. A table that was restored, replaced, or written
+  to by others does not continue, whatever its version is.
+- A rebuild rewrites all rows: what happened before it no longer matters.
+- A table whose history was cleaned up does not continue, nor does one that now has another commit at that
+  version: its files were restored from an older copy. Every commit of ours has a mark, those that create the
+  table or alter its columns too, and a frontier is at one of ours. So the commit there must have a mark with
+  a manifest no later than the frontier's: anything committed on top of a restored copy has a later one. The
+  same test shows whether the version that an older cut names still is the cut's.
+- How far a table is, and its fences, follow from the commits that wrote rows: after one that only created or
+  altered the table, the merge may have crashed; one of `merge.lake.upkeep` rewrites files at any time.
+
+On a platform that keeps no user metadata, our commits can't be distinguished from other WRITEs and MERGEs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from connector.errors import GapError
+from merge.lake.control_table import Frontier
+from merge.lake.target import Target
+from merge.plan import Manifests
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+KEEPS_ROWS = frozenset(
+    {
+        "ADD COLUMNS",
+        "ADD CONSTRAINT",
+        "ADD DELETION VECTORS TOMBSTONES",
+        "CHANGE COLUMN",
+        "CHANGE COLUMNS",
+        "CLUSTER BY",
+        "COMPUTE STATS",
+        "CREATE TABLE",
+        "DOMAIN METADATA",
+        "DROP CONSTRAINT",
+        "DROP FEATURE",
+        "OPTIMIZE",
+        "REORG",
+        "ROW TRACKING BACKFILL",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "UPGRADE PROTOCOL",
+        "VACUUM END",
+        "VACUUM START",
+    }
+)
+"""Delta's names for operations that keep a table's rows; any other may have changed them."""
+
+REWRITES_FILES = frozenset({"DROP FEATURE", "OPTIMIZE", "REORG"})
+"""Those of `KEEPS_ROWS` that replace data files: VACUUM then removes those of earlier versions."""
+
+MAY_BE_OURS = frozenset({"MERGE", "WRITE"})
+"""Delta's names for the operations that a merge uses to write."""
+
+TXN_VERSIONS_PER_MANIFEST = 1000
+"""Delta transaction versions reserved per manifest: one for the merge, the others for rebuilds."""
+
+ONCE = 1 << 62
+"""Greater than the transaction version of any manifest."""
+
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""The setting from which Delta takes a commit's user metadata."""
+
+COMMITS_READ = 10
+"""Enough for the commits since the last cut, including OPTIMIZE and the like; each one read opens a file."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The user metadata of our commits: this commit brings the table to the state after `manifest`.
+
+    `layout`: it writes no rows: it creates the table or alters its columns for the merge up to `manifest`, or
+    it is upkeep of a table whose frontier is at `manifest`.
+    `rebuilt`: how many times all rows were rewritten from the landing zone alone; 0: this was not a rebuild.
+    `write_id`: the manifest's, since another landing zone has a manifest with the same number.
+    `follows`: of upkeep, the version whose rows it keeps. Its commit comes later, or is on top of files that
+    were restored from an older copy meanwhile, which it must not vouch for.
+    `once`: Delta takes only the first such commit, whatever manifests others are of.
+    """
+
+    source: str
+    manifest: int
+    rebuilt: int = 0
+    write_id: str | None = None
+    layout: bool = False
+    follows: int | None = None
+    once: bool = False
+
+    @property
+    def delta_txn_version(self) -> int:
+        """Return Delta's transaction version of the commit.
+
+        A rebuild's version must exceed those of a merge of the same manifest and of earlier rebuilds, since
+        someone may have written to the table right after them.
+        """
+        if self.once:
+            return ONCE
+        return TXN_VERSIONS_PER_MANIFEST * self.manifest + min(self.rebuilt, TXN_VERSIONS_PER_MANIFEST - 1)
+
+    def rebuild_after(self, last: Mark | None) -> Mark:
+        """Return the mark of a rebuild up to the same manifest; `last` is the greatest mark so far."""
+        before = last.rebuilt if last is not None and last.manifest == self.manifest else 0
+        return replace(self, rebuilt=before + 1)
+
+    def for_layout_commit(self) -> Mark:
+        """Return the mark of the commits that prepare the table for this one's rows."""
+        return replace(self, layout=True)
+
+    def to_json(self) -> str:
+        """Serialize."""
+        return json.dumps({"deltatide": asdict(self)})
+
+    @classmethod
+    def parse(cls, user_metadata: str | None, source: str) -> Mark | None:
+        """Parse a commit's user metadata; None if the commit isn't ours, or is another source's."""
+        try:
+            mark = json.loads(user_metadata or "null")
+        except ValueError:
+            return None
+        ours = mark.get("deltatide") if isinstance(mark, dict) else None
+        if not isinstance(ours, dict) or ours.get("source") != source:
+            return None
+        rebuilt, layout = int(ours.get("rebuilt", 0)), bool(ours.get("layout", False))
+        known = ours.get("write_id"), layout, ours.get("follows"), bool(ours.get("once", False))
+        return cls(source, int(ours["manifest"]), rebuilt, *known)
+
+
+def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool | None:
+    """Return whether a table with this greatest mark (None: it has none) was merged from this landing zone.
+
+    Another zone's manifests have the same numbers: with its marks in the table, the fence would skip ours,
+    which would count as merged. None: the manifest was removed, so it can no longer be known.
+    """
+    try:
+        return mark is None or landing.get(mark.manifest).write_id == mark.write_id
+    except GapError:
+        return None if mark is not None and landing.is_removed(mark.manifest) else False
+
+
+@dataclass(frozen=True)
+class Commits:
+    """A table's history since some version.
+
+    `version`: that of our newest commit that wrote rows, or the frontier's if that is newer (one of upkeep);
+    if none did, of our first; if none is ours, the newest of all. `manifest`: the one that our newest commit
+    that wrote rows names. `newest`: the table's version. `why_broken`: why the table does not continue, or
+    None. `marks`: those of our commits that wrote rows. `last`: the greatest of them, which the next commit
+    has to exceed.
+    """
+
+    version: int
+    manifest: int | None
+    newest: int
+    why_broken: str | None
+    last: Mark | None = None
+    marks: frozenset[Mark] = field(default=frozenset(), compare=False)
+
+
+def read_commits(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> Commits:
+    """Read a table's history from the version of its frontier on; all of it if that has none."""
+    return commits_of(read_history(spark, target, frontier.version or 0), source, frontier)
+
+
+def version_is_unchanged(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> bool:
+    """Return whether a table's version that a cut names is still the state that the cut recorded.
+
+    False if its history no longer has that version, too. The table's id is the caller's to compare.
+    """
+    return newest_unchanged(spark, target, source, [frontier]) is not None
+
+
+def newest_unchanged(
+    spark: SparkSession, target: Target, source: str, frontiers: Sequence[Frontier]
+) -> Frontier | None:
+    """Return the first of some recorded frontiers whose version a table still holds; None if it holds none.
+
+    Its manifest is the commit's own, at most the recorded one.
+    """
+    if not frontiers:
+        return None
+    rows = read_history(spark, target, min(frontier.version or 0 for frontier in frontiers))
+    marks, versions = _marks(rows, source), {row["version"] for row in rows}
+    for frontier in frontiers:
+        at = frontier.version
+        if at is not None and at in versions and not _was_replaced(rows, marks, frontier):
+            return replace(frontier, manifest=marks[at].manifest) if at in marks else frontier
+    return None
+
+
+def read_history(spark: SparkSession, target: Target, since: int) -> list[Row]:
+    """Read the commits from version `since` on that the log still has, and some before; newest first."""
+    count = COMMITS_READ
+    while True:
+        rows = _newest(spark, target, count)
+        wanted = rows[0]["version"] - since + 1
+        if wanted <= count:
+            return rows
+        count = wanted + COMMITS_READ  # others may commit meanwhile
+
+
+def _newest(spark: SparkSession, target: Target, count: int) -> list[Row]:
+    rows = spark.sql(f"DESCRIBE HISTORY {target.name} LIMIT {count}").collect()  # as it is: without a job
+    return sorted(rows, key=lambda row: int(row["version"]), reverse=True)
+
+
+def _marks(rows: Sequence[Row], source: str) -> dict[int, Mark]:
+    """Return the marks of our commits by version."""
+    return {row["version"]: mark for row in rows if (mark := Mark.parse(row["userMetadata"], source))}
+
+
+def _first_after(frontier: Frontier) -> int:
+    return 0 if frontier.version is None else frontier.version + 1
+
+
+def commits_of(rows: Sequence[Row], source: str, frontier: Frontier) -> Commits:
+    """Judge a history, newest commit first. Pure."""
+    newest = rows[0]["version"]
+    marks = _marks(rows, source)
+    written = {version: mark for version, mark in marks.items() if not mark.layout}
+    merged = [*written, *(at for at in marks if at == frontier.version)]
+    version = max(merged, default=min(marks, default=newest))
+    manifest = written[max(written)].manifest if written else None
+    last = max(written.values(), key=lambda mark: mark.delta_txn_version, default=None)
+    why_broken = _breach(rows, marks, frontier)
+    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()))
+
+
+def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int | None:
+    """Return the version that later cuts should name instead of the frontier's; itself if that is to stay.
+
+    A version whose files were rewritten stays readable only for a time, but an unchanged table's cuts would
+    name it forever. So they continue with a marked commit that holds the same rows. None: there is no such
+    commit yet. Without any marks (the platform keeps none), it is the newest one. Pure.
+    """
+    after = [row for row in rows if row["version"] > (frontier.version or 0)]
+    marks = _marks(rows, source)
+    if _was_replaced(rows, marks, frontier):
+        return frontier.version  # its files were restored meanwhile
+    if any(not _keeps_rows(row, marks) for row in after):
+        return frontier.version  # a merge is ahead of its cut, or has to rebuild
+    rewritten = max((row["version"] for row in after if row["operation"] in REWRITES_FILES), default=None)
+    if rewritten is None:
+        return frontier.version
+    if not marks:
+        return int(rows[0]["version"])
+    # `_was_replaced`: a commit of a later manifest does not count as the frontier's.
+    ours = (version for version, mark in marks.items() if mark.manifest <= frontier.manifest)
+    return max((version for version in ours if version >= rewritten), default=None)
+
+
+def newest_written(rows: Sequence[Row], source: str) -> tuple[Row, Mark] | None:
+    """Return our newest commit that wrote rows, unless others have changed rows since. Pure."""
+    marks = _marks(rows, source)
+    row = next((row for row in rows if not _keeps_rows(row, marks)), None)
+    return (row, marks[row["version"]]) if row is not None and row["version"] in marks else None
+
+
+def keeps_rows_since(rows: Sequence[Row], source: str, since: int, upto: int) -> bool:
+    """Return whether version `upto` of a table surely has the rows of version `since`. Pure."""
+    marks = _marks(rows, source)
+    between = [row for row in rows if since < row["version"] <= upto]
+    return len(between) == upto - since and all(_keeps_rows(row, marks) for row in between)
+
+
+def version_of(rows: Sequence[Row], mark: Mark) -> int | None:
+    """Return the version that a commit of ours made, by its mark; None if there is none. Pure.
+
+    If the platform keeps no marks, return the newest version.
+    """
+    marks = _marks(rows, mark.source)
+    found = (version for version, its in marks.items() if its == mark)
+    return next(found, None) if marks else int(rows[0]["version"])
+
+
+def _keeps_rows(row: Row, marks: Mapping[int, Mark]) -> bool:
+    mark = marks.get(row["version"])
+    return row["operation"] in KEEPS_ROWS if mark is None else mark.layout
+
+
+def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> str | None:
+    newest, oldest, first = rows[0]["version"], rows[-1]["version"], _first_after(frontier)
+    if newest < first - 1:
+        return f"its newest version is {newest}, but we merged version {first - 1}"
+    rebuilt = max((version for version, mark in marks.items() if mark.rebuilt), default=-1)
+    if rebuilt < first and _was_replaced(rows, marks, frontier):
+        return f"version {first - 1} is no longer our commit"
+    if max(first, rebuilt) < oldest:
+        return f"its history before version {oldest} is gone"
+    after = [row for row in reversed(rows) if row["version"] >= max(first, rebuilt)]
+    harmless = KEEPS_ROWS if marks else KEEPS_ROWS | MAY_BE_OURS
+    for row in after:
+        if row["version"] not in marks and row["operation"] not in harmless:
+            return f"version {row['version']} is a {row['operation']} by another writer"
+    found = (marks.get(row["version"]) for row in after)
+    ours = [mark.manifest for mark in found if mark is not None and not mark.layout]
+    if ours != sorted(ours):
+        return "a merge that another one had overtaken committed after it"
+    return None
+
+
+def _was_replaced(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> bool:
+    """Return whether the commit at a frontier's version is not the one that was there: files were restored.
+
+    Without any marks (the platform keeps none) or without that commit, return False: it can't be known.
+    Our commit of a later manifest was not there, nor was one of upkeep that follows this very version.
+    """
+    at = frontier.version
+    if at is None or not marks or not any(row["version"] == at for row in rows):
+        return False
+    if at not in marks or marks[at].manifest > frontier.manifest:
+        return True
+    follows = marks[at].follows
+    return follows is not None and follows >= at

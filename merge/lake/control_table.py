@@ -1,0 +1,329 @@
+"""The control table: one row per cut, with each table's frontier.
+
+Invariants:
+
+- Rows are only appended. A row names all tables captured at its manifest, each with the manifest it is at and
+  the Delta table's id and version of that state. A table that is no longer captured is left out of later
+  rows.
+- The rows appended last (`merged_at`) are enough: a job names for each table the greatest manifest that it
+  has read or merged. The rows of the greatest manifests are not: a slow job's row may have a manifest that
+  other jobs left behind long ago. A driver whose clock is behind the last row's sets it forward.
+- A table that these rows don't name is new, or was not captured for a while. Then older rows name it, with
+  the id of its Delta table.
+- Cuts that can't be read anymore are marked beside it (`merge.lake.kept_versions`). Upkeep that rewrites
+  files of a table appends the newest cut again, with the version that holds the same rows (`renew_cut`): of
+  the rows of a manifest, the newest of the exact ones counts, or of all if none is.
+- A row is written after the tables it names. A crash in between leaves tables ahead of their frontier; the
+  next run applies the same events again, which changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from connector.config import Config
+from connector.errors import SourceMismatchError
+from connector.landing.manifest import Manifest
+from connector.schema import TableName
+from merge.lake.kept_versions import with_gone
+from merge.lake.target import lake_table
+from merge.landing_zone import is_missing
+from merge.plan import Manifests
+from merge.sql_formatting import text, timestamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+COLUMNS = {
+    "source": "string",
+    "manifest": "bigint",
+    "epoch": "int",
+    "position": "bigint",
+    "source_committed_at": "timestamp",
+    "merged_at": "timestamp",
+    "exact": "boolean",
+    "tables": "map<string, "
+    "struct<version: bigint, manifest: bigint, id: string, missing: bigint, error: string>>",
+}
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+ROWS_READ = 20
+"""Every row names all tables, so one would suffice, but no job has read what others append meanwhile."""
+
+ROWS_READ_AGAIN = 5
+"""Appending takes a while, so a row may come a few places later than its time says."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """A table's frontier: the last manifest applied, and the version of that state in the Delta table `id`.
+
+    `version` and `id` None: there is no table yet. `missing`: how many of its rows are missing a column
+    (None: unknown). `error`: why the last merge did not advance it.
+    """
+
+    manifest: int
+    version: int | None = None
+    id: str | None = None
+    missing: int | None = None
+    error: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Frontiers:
+    """The frontiers of a source's tables, and the cut with the greatest manifest, `newest`.
+
+    A table that they don't name was not captured at manifest `newest`: what has landed of it before, if
+    anything, is followed by a full dump. So its frontier is there, unless an older cut names its Delta table
+    (`recorded_frontiers`). `merged_at`: by its driver's clock. `ahead`: how far the clock of the row appended
+    last is ahead of this driver's.
+    """
+
+    newest: int = 0
+    epoch: int = 0
+    position: int = 0
+    exact: bool = True
+    merged_at: datetime | None = None
+    by_table: Mapping[TableName, Frontier] = field(default_factory=dict)
+    ahead: timedelta = timedelta()
+
+    def of(self, table: TableName) -> Frontier:
+        """Return a table's frontier."""
+        return self.by_table.get(table, Frontier(self.newest))
+
+    def naming(self, tables: Iterable[TableName]) -> Frontiers:
+        """Return these frontiers with one for each of `tables`: at the beginning, if none was recorded."""
+        return replace(self, by_table={table: Frontier(0) for table in tables} | dict(self.by_table))
+
+    def check(self, landing: Manifests, first_kept: int = 0) -> None:
+        """Refuse a landing zone whose manifest `newest` isn't the one that was merged.
+
+        If it was removed, the first that is kept (`first_kept`) must not be at an earlier position: rows of
+        this lake would win over its dumps.
+        """
+        if not self.newest:
+            return
+        manifest = landing.get(max(self.newest, first_kept))
+        at, merged = (manifest.epoch, manifest.position), (self.epoch, self.position)
+        if at < merged or (at > merged and manifest.number == self.newest):
+            raise SourceMismatchError(
+                f"manifest {manifest.number} of source {manifest.source.name!r} is at"
+                f" {manifest.epoch}/{manifest.position},"
+                f" but the lake has merged it at {self.epoch}/{self.position}",
+                hint="the landing zone was replaced; choose another lake.url or source.name for it",
+            )
+
+
+def cuts_table(config: Config) -> str:
+    """Format the control table in SQL."""
+    return lake_table(config, "_deltatide/cuts", "_deltatide_cuts")
+
+
+def read_frontiers(spark: SparkSession, config: Config) -> Frontiers:
+    """Read the frontiers of the configured source."""
+    return FrontierReader(config).read(spark)
+
+
+class FrontierReader:
+    """Reads the frontiers of a source repeatedly: first the newest rows, then those appended since."""
+
+    def __init__(self, config: Config) -> None:
+        self._of_source = f"FROM {cuts_table(config)} WHERE source = {text(config.source.name)}"
+        self._since: int | None = None
+
+    def read(self, spark: SparkSession) -> Frontiers:
+        """Read the frontiers as of now."""
+        try:
+            rows = self._newest(spark, self._since)
+            if not rows and self._since is not None:  # the control table was replaced
+                rows = self._newest(spark, None)
+        except AnalysisException as error:
+            if not is_missing(error):
+                raise
+            rows = []
+        self._since = rows[:ROWS_READ_AGAIN][-1]["at"] if rows else None
+        return frontiers_of(rows)
+
+    def _newest(self, spark: SparkSession, since: int | None) -> list[Row]:
+        """Read the rows appended last, the last one first; `since`: from this time on, in microseconds."""
+        if since is None:
+            # First only the times: Delta then opens no more than the files of the newest rows.
+            select = f"SELECT unix_micros(merged_at) AS at {self._of_source}"
+            times = spark.sql(f"{select} ORDER BY merged_at DESC LIMIT {ROWS_READ}").collect()
+            since = min((row["at"] for row in times), default=0)
+        return spark.sql(
+            f"SELECT *, unix_micros(merged_at) AS at {self._of_source}"
+            f" AND merged_at >= timestamp_micros({since}L)"
+            f" ORDER BY merged_at DESC, manifest DESC LIMIT {ROWS_READ}"
+        ).collect()
+
+
+def frontiers_of(rows: list[Row]) -> Frontiers:
+    """Combine rows, the last one first: each table gets the greatest manifest of the rows that name it."""
+    if not rows:
+        return Frontiers()
+    by_table: dict[TableName, Frontier] = {}
+    for row in rows:
+        for name, frontier in row["tables"].items():
+            table = TableName.parse(name)
+            known = by_table.get(table)
+            if known is None or frontier["manifest"] > known.manifest:
+                by_table[table] = Frontier(**frontier.asDict())
+    newest = max(rows, key=lambda row: row["manifest"])
+    ahead = timedelta(microseconds=rows[0]["at"]) - (_now() - EPOCH)
+    return Frontiers(
+        newest["manifest"],
+        newest["epoch"],
+        newest["position"],
+        newest["exact"],
+        newest["merged_at"],
+        by_table,
+        max(ahead, timedelta()),
+    )
+
+
+def recorded_frontiers(
+    spark: SparkSession, config: Config, table: TableName, id_: str, upto: int
+) -> list[Frontier]:
+    """Return the frontiers up to a manifest that any cuts recorded in a Delta table, newest version first."""
+    if not upto:
+        return []
+    found = spark.sql(
+        f"SELECT at.version, max(at.manifest) AS manifest FROM"
+        f" (SELECT tables[{text(str(table))}] AS at FROM {cuts_table(config)}"
+        f" WHERE source = {text(config.source.name)})"
+        f" WHERE at.id = {text(id_)} AND at.manifest <= {upto} AND at.version IS NOT NULL"
+        " GROUP BY at.version ORDER BY at.version DESC"
+    ).collect()
+    return [Frontier(row["manifest"], row["version"], id_) for row in found]
+
+
+def append_cut(
+    spark: SparkSession,
+    config: Config,
+    manifest: Manifest,
+    frontiers: Mapping[TableName, Frontier],
+    *,
+    exact: bool,
+    ahead: timedelta = timedelta(),
+) -> None:
+    """Record a cut in the control table, which must exist; durable on return.
+
+    `ahead`: how far its time is ahead of this driver's clock.
+    """
+    entries = ", ".join(
+        f"{text(str(table))}, named_struct('version', {_bigint(at.version)}, "
+        f"'manifest', {_bigint(at.manifest)}, 'id', {_string(at.id)}, "
+        f"'missing', {_bigint(at.missing)}, 'error', {_string(at.error)})"
+        for table, at in sorted(frontiers.items())
+    )
+    values = {
+        "source": text(config.source.name),
+        "manifest": f"{manifest.number}L",
+        "epoch": str(manifest.epoch),
+        "position": f"{manifest.position}L",
+        "source_committed_at": timestamp(manifest.source_committed_at),
+        "merged_at": timestamp(_now() + ahead),
+        "exact": str(exact).lower(),
+        "tables": f"CAST(map({entries}) AS {COLUMNS['tables']})",
+    }
+    insert = f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
+    spark.sql(insert)
+
+
+def young_versions(spark: SparkSession, config: Config, since: datetime) -> dict[tuple[TableName, str], int]:
+    """Return the oldest version of each Delta table, by table and id, that cuts recorded since then name."""
+    found = spark.sql(
+        "SELECT name, at.id, min(at.version) AS oldest FROM"
+        f" (SELECT explode(tables) AS (name, at) FROM {cuts_table(config)}"
+        f" WHERE source = {text(config.source.name)} AND merged_at >= {timestamp(since)})"
+        " WHERE at.version IS NOT NULL GROUP BY name, at.id"
+    ).collect()
+    return {(TableName.parse(row["name"]), row["id"]): row["oldest"] for row in found}
+
+
+def renew_cut(
+    spark: SparkSession, config: Config, manifest: int, versions: Mapping[TableName, tuple[Frontier, int]]
+) -> None:
+    """Append the row of a manifest that counts (see `cuts`) again, with newer versions of some tables.
+
+    They hold the same rows.
+
+    `versions`: the frontier to replace, and its version now. An entry that another job has changed meanwhile
+    stays.
+    """
+    cases = " ".join(
+        f"WHEN name = {text(str(table))} AND at.id = {_string(old.id)} AND at.version = {old.version}"
+        f" THEN {version}L"
+        for table, (old, version) in sorted(versions.items())
+    )
+    tables = (
+        f"transform_values(tables, (name, at) -> named_struct('version', CASE {cases} ELSE at.version END,"
+        " 'manifest', at.manifest, 'id', at.id, 'missing', at.missing, 'error', at.error))"
+    )
+    values = {name: name for name in COLUMNS}
+    later = f"greatest({timestamp(_now())}, timestamp_micros(unix_micros(merged_at) + 1))"  # of all clocks
+    values |= {"merged_at": later, "tables": tables}
+    spark.sql(
+        f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
+        f" FROM {cuts_table(config)} WHERE source = {text(config.source.name)} AND manifest = {manifest}"
+        " ORDER BY exact DESC, merged_at DESC LIMIT 1"
+    )
+
+
+def create_cuts(spark: SparkSession, config: Config) -> None:
+    """Create the control table if it does not exist; Delta compacts its many small files automatically."""
+    columns = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {cuts_table(config)} ({columns}) USING DELTA "
+        "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
+    )
+
+
+def cuts(spark: SparkSession, config: Config) -> DataFrame:
+    """Return all cuts of the configured source, newest first; columns as `COLUMNS`, and `gone`.
+
+    Of the rows of a manifest, only one: an exact one, if there is any, since a job that was overtaken records
+    the same manifest later, with tables that are further; of those the newest: older ones may name versions
+    that are gone.
+
+    `gone` names the tables whose version in the cut ``deltatide maintain`` has given up: if it is not empty,
+    the cut can't be read anymore.
+
+    A row with `exact` was the state of all tables at one position of the source when it was merged: each at
+    version ``tables[name].version`` of the Delta table with id ``tables[name].id``. A Delta table that was
+    dropped, replaced or restored from an older copy since has other rows in that version, or none: read a cut
+    with `merge.as_of`, which refuses it then.
+    """
+    try:
+        frame = spark.table(cuts_table(config))
+        of_source = frame.where(f"source = {text(config.source.name)}")
+        best_first = Window.partitionBy("manifest").orderBy(F.desc("exact"), F.desc("merged_at"))
+        ranked = of_source.withColumn("rank", F.row_number().over(best_first))
+        best = ranked.where("rank = 1").drop("rank")
+        return with_gone(spark, config, best).orderBy("manifest", ascending=False)
+    except AnalysisException as error:
+        if is_missing(error):
+            columns = COLUMNS | {"gone": "array<string>"}
+            return spark.createDataFrame([], ", ".join(f"{n} {t}" for n, t in columns.items()))
+        raise
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _bigint(number: int | None) -> str:
+    return "CAST(NULL AS BIGINT)" if number is None else f"{number}L"
+
+
+def _string(value: str | None) -> str:
+    return "CAST(NULL AS STRING)" if value is None else text(value)

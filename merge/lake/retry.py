@@ -1,0 +1,121 @@
+"""Retries commits that lost to another job's, and interprets Spark's errors."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from pyspark.errors import AnalysisException, PySparkException
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
+from connector.errors import DeltatideError, FencedError, GapError, TableError
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
+try:  # a local session raises Java's own errors if it has no Python class for them
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    SPARK_ERRORS += (Py4JJavaError,)
+except ImportError:
+    pass
+
+UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError)
+"""Python's errors about a value that our code can't handle: a bug, but only that table's values meet it."""
+
+TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, FencedError, GapError, *SPARK_ERRORS, *UNEXPECTED)
+"""Errors that stop the merge of one table and let the others go on.
+
+`GapError`: a manifest is gone that only this table needs again; new ones are checked before any table.
+"""
+
+ATTEMPTS = 6
+"""Two jobs on one table need one or two; more means that somebody else keeps writing there."""
+
+CONFLICTS = re.compile(
+    "DELTA_CONCURRENT|Concurrent[A-Za-z]*Exception|(METADATA|PROTOCOL)_CHANGED|(Metadata|Protocol)ChangedException"
+)
+
+LOST = re.compile(
+    "FILE_NOT_EXIST|FileNotFoundException|DELTA_(FILE|LOG_FILE|VERSION)[A-Z_]*NOT_FOUND"
+    "|DELTA_NO_RECREATABLE_HISTORY_FOUND|TIME_TRAVEL_BEYOND"
+)
+
+NOT_LOST = re.compile(r"Too many open files|Permission denied|\bblockmgr-")
+"""Java says FileNotFoundException also of a file that it can't open now, and of Spark's own shuffle files."""
+
+
+OUR_OWN = "USER_RAISED_EXCEPTION"
+"""The name of errors that a query of ours raises (`merge.columns.projection`)."""
+
+_ERROR_NAME = re.compile(r"\[([A-Z_][A-Z0-9_.]*)\]")
+
+
+class OvertakenError(Exception):
+    """another job committed a later manifest first, so Delta skipped our commit."""
+
+
+LOST_RACES: tuple[type[Exception], ...] = (*SPARK_ERRORS, OvertakenError)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Return whether Delta refused or skipped a commit because another one came first."""
+    if isinstance(error, OvertakenError):
+        return True
+    return isinstance(error, SPARK_ERRORS) and CONFLICTS.search(f"{type(error).__name__} {error}") is not None
+
+
+def is_lost_file(error: Exception) -> bool:
+    """Return whether Spark could not read a version or a file, since it is gone."""
+    found = str(error) if isinstance(error, SPARK_ERRORS) else ""
+    return LOST.search(found) is not None and NOT_LOST.search(found) is None
+
+
+def first_line(error: Exception) -> str:
+    """Return an error's first line, without Java's stack trace."""
+    java = getattr(error, "java_exception", None)
+    lines = [line for line in str(java or error).splitlines() if line.strip()]
+    return lines[0] if lines else repr(error)
+
+
+def without_values(error: Exception) -> str:
+    """Return an error's first line; of what failed in a query, only its name, as the rest may hold a value.
+
+    For tables whose values may not all be in the lake: errors are recorded in it.
+    """
+    line = first_line(error)
+    name = _ERROR_NAME.search(line)
+    if isinstance(error, (DeltatideError, AnalysisException)) or (name and name[1] == OUR_OWN):
+        return line
+    return f"{name[0] if name else type(error).__name__} (the rest is withheld, since it may hold a value)"
+
+
+def innermost(error: Exception) -> str:
+    """Return the first line of an error's innermost cause, if Spark tells it: why a task failed, not that."""
+    causes = re.findall(r"^Caused by: [\w.$]+: (.+)$", str(error), re.MULTILINE)
+    return str(causes[-1]).strip() if causes and isinstance(error, SPARK_ERRORS) else first_line(error)
+
+
+def with_retries(do: Callable[[], T], what: str) -> T:
+    """Retry after commit conflicts; `FencedError` after the last attempt."""
+
+    def log_attempt(state: RetryCallState) -> None:
+        log.debug("%s: another job committed first, attempt %s", what, state.attempt_number)
+
+    retrying = Retrying(
+        retry=retry_if_exception(is_conflict),
+        stop=stop_after_attempt(ATTEMPTS),
+        before_sleep=log_attempt,
+        reraise=True,
+    )
+    try:
+        return retrying(do)
+    except LOST_RACES as error:
+        if not is_conflict(error):
+            raise
+        hint = "let one merge job run at a time"
+        raise FencedError(f"{what}: another job keeps writing there", hint=hint) from error

@@ -1,0 +1,201 @@
+"""Rewrites all rows of a Delta table in one commit, from the landing zone.
+
+A rewrite does what no merge does: it trusts no row of the table as it is now. One is due if somebody else
+changed the table (`merge.job`), or if it is asked for (`merge.proof.rebuilding`). One commit replaces all
+rows, so readers see either the old rows or the new ones. Its mark (`Mark.rebuild_after`) exceeds those of all
+commits before. If another job commits first, Delta refuses or skips the rewrite, which is then done again.
+
+Where deletes are soft, the landing zone alone may not know a deleted row, or its last values: what is
+positioned before the last full dump does not count. Such rows come from the newest version that a cut
+recorded and that the table still has:
+
+- all rows of it, with what landed since, if that version is sound (`continued`);
+- none, if it was built with other columns, masks or rows (`merge.columns.projection`) than today's;
+- only those marked as deleted, under everything that landed, if no row is to be trusted (`whole`), and those
+  from before the last full dump, which may have ended since: it deletes what it lacks, and overrules the
+  rest. The others are in the dump, or landed after it. Without one, the landing zone knows them all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from connector.config import Config
+from connector.errors import TableError
+from merge.lake.commits import Mark, newest_unchanged, read_commits
+from merge.lake.control_table import Frontier, recorded_frontiers
+from merge.lake.retry import SPARK_ERRORS, is_lost_file
+from merge.lake.schema import change_properties, check_layout
+from merge.lake.target import (
+    CHANGING,
+    COLUMNS_PROPERTY,
+    COLUMNS_SINCE_PROPERTY,
+    Target,
+    TargetState,
+    ownership_error,
+    read_state,
+)
+from merge.landing_zone import LandingZone
+from merge.plan import TablePlan, plan_past_holes
+from merge.report import TableReport
+from merge.sql_formatting import position_literal
+from merge.table import Base, TableJob, check_origin, is_lost
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+GONE = "_cdc.op = 'delete'"
+"""Rows that are marked as deleted."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """The rewriting of one Delta table up to manifest number `upto`.
+
+    `into`: another Delta table to write to, which holds no rows; missing columns are then not requested.
+    `show`: called with the number of events that are about to be read.
+    """
+
+    spark: SparkSession
+    config: Config
+    landing: LandingZone
+    upto: int
+    target: Target
+    show: Callable[[int], None] = lambda _: None
+    into: Target | None = None
+
+    def continued(self, frontier: Frontier, last: Mark | None) -> TableReport:
+        """Rewrite a table that others have changed since a frontier; `last`: its greatest mark."""
+        known = self._recorded(frontier)
+        if known is None or known.version is None:
+            return self.from_nothing(last)
+        return self._rewritten(known.manifest, Base(self.target, known.version), last)
+
+    def whole(self, frontier: Frontier) -> TableReport:
+        """Rewrite a table without trusting any of its rows but, where deletes are soft, the deleted ones.
+
+        Refuse a table that was merged from another landing zone.
+        """
+        written = self.into or self.target
+        last = None
+        if read_state(self.spark, written) is not None:
+            last = read_commits(self.spark, written, self.config.source.name, Frontier(0)).last
+            check_origin(self.landing, written, last)
+        plan, state = self.plan(0), read_state(self.spark, self.target)
+        swept, source = plan.swept, self.config.source.name
+        continues = state is not None and state.id == frontier.id
+        if state is not None and ownership_error(state, self.target, source, plan.state.key):
+            continues = False  # its rows have another key
+        known = self._recorded(frontier) if continues and swept is not None else None
+        if known is None or known.version is None or swept is None:
+            if self._forgets(state):
+                log.warning(
+                    "%s: rows deleted before the last full dump are lost, as they have other columns",
+                    self.target.name,
+                )
+            return self.from_nothing(last)
+        swept_since = f"(_cdc.epoch, _cdc.lsn, _cdc.seq) < {position_literal(swept)}"
+        return self._rewritten(0, Base(self.target, known.version, f"{GONE} OR {swept_since}"), last)
+
+    def from_nothing(self, last: Mark | None) -> TableReport:
+        """Rewrite a table from the landing zone alone; `last`: its greatest mark."""
+        return self._commit(0, None, last)
+
+    def _recorded(self, frontier: Frontier) -> Frontier | None:
+        """Return the newest frontier that has the rows marked as deleted; None if there is none."""
+        if self.config.table(self.target.table).deletes != "soft" or frontier.id is None:
+            return None
+        known = recorded_frontiers(self.spark, self.config, self.target.table, frontier.id, frontier.manifest)
+        state = read_state(self.spark, self.target)
+        since = 0 if state is None else state.built_since
+        known = [each for each in known if (each.version or 0) >= since]
+        source = self.config.source.name
+        # Usually the newest one, whose history is short.
+        return newest_unchanged(self.spark, self.target, source, known[:1]) or newest_unchanged(
+            self.spark, self.target, source, known
+        )
+
+    def _forgets(self, state: TargetState | None) -> bool:
+        """Return whether a table has deleted rows whose columns or masks are not those of today."""
+        differs = state is not None and state.built_with != self.target.columns
+        return differs and self.config.table(self.target.table).deletes == "soft"
+
+    def _rewritten(self, after: int, base: Base, last: Mark | None) -> TableReport:
+        """Rewrite from a base and what landed after a manifest; from the landing zone alone if that is gone.
+
+        The base itself must be found to be gone: what a rewrite can't read may be another file, or come back.
+        """
+        try:
+            return self._commit(after, base, last)
+        except SPARK_ERRORS as error:
+            if not (is_lost_file(error) and is_lost(self.spark, base.target, base.version)):
+                raise
+            log.warning(
+                "%s: files of its version %s are gone; rows deleted before the last full dump are lost",
+                base.target.name,
+                base.version,
+            )
+        return self.from_nothing(last)
+
+    def plan(self, after: int) -> TablePlan:
+        """Plan to read what landed after a manifest; `GapError` if a part of it is gone."""
+        self.landing.load(after + 1, self.upto)
+        return plan_past_holes(self.target.table, self.landing, after, self.upto)
+
+    def _commit(self, after: int, base: Base | None, last: Mark | None) -> TableReport:
+        target, plan = self.into or self.target, self.plan(after)
+        state = read_state(self.spark, target)
+        if state is not None and state.built_with != target.columns:
+            return self._with_other_columns(target, plan, state, last)
+        return self._written(target, plan, state, base, last)
+
+    def _with_other_columns(
+        self, target: Target, plan: TablePlan, state: TargetState, last: Mark | None
+    ) -> TableReport:
+        """Rewrite a table that was built with other columns, masks or rows, from the landing zone alone.
+
+        Before and after the rows, what it was built with is changed. So of merges that still have the old
+        configuration, Delta refuses those under way, and we refuse later ones; but not one that has looked at
+        the table before this, and begins to write only after it. If this is killed, the table stays refused
+        until it is rebuilt.
+        """
+        known, source = replace(target, columns=state.built_with), self.config.source.name
+        schemas = self.landing.schemas((plan.table, id_) for id_ in plan.schema_ids)
+        newest, *others = (schemas[id_] for id_ in plan.of_key(schemas).schema_ids)
+        self.landing.check_settings(plan.table, plan.state.schema_id)
+        check_layout(known, state, source, newest, others)
+        mark = Mark(source, plan.upto, write_id=self.landing.get(plan.upto).write_id)
+        change_properties(self.spark, target, mark, {COLUMNS_PROPERTY: CHANGING})
+        changing = replace(target, columns=CHANGING)
+        report = self._written(changing, plan, read_state(self.spark, target), None, last)
+        built = {COLUMNS_PROPERTY: target.columns, COLUMNS_SINCE_PROPERTY: str(report.version)}
+        change_properties(self.spark, target, mark, built)
+        return report
+
+    def _written(
+        self,
+        target: Target,
+        plan: TablePlan,
+        state: TargetState | None,
+        base: Base | None,
+        last: Mark | None,
+    ) -> TableReport:
+        like = None if self.into is None or base is None else read_state(self.spark, base.target)
+        job = TableJob.prepared(
+            self.spark, self.config, self.landing, target, plan, state, asks=self.into is None, like=like
+        )
+        self.show(job.plan.rows)
+        mark = replace(job.mark.rebuild_after(last), once=self.into is not None)
+        merged = job.merge(Frontier(0), mark, base)
+        if merged.why_broken is not None:
+            raise TableError(
+                target.table,
+                f"{target.name} changed while it was rebuilt: {merged.why_broken}",
+                hint="stop other writers to that Delta table; the next merge tries again",
+            )
+        return merged.report

@@ -1,0 +1,268 @@
+"""Creates target tables and evolves them: adds columns and widens types, nothing else.
+
+Invariants:
+
+- A column is never dropped and a type never narrowed; a dropped source column stays, null in rows written
+  later.
+- A change that can't be made raises `TableError` before anything in the table is changed.
+- Each commit carries the mark of the merge that it prepares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from connector.errors import TableError
+from connector.landing.format import CDC
+from connector.schema import Column, TableName, TableSchema, decimal_of, fold
+from merge.keys import may_be_raw
+from merge.lake.commits import USER_METADATA, Mark
+from merge.lake.target import (
+    COLUMNS_PROPERTY,
+    DROP,
+    KEY_PROPERTY,
+    SOURCE_PROPERTY,
+    TABLE_PROPERTY,
+    WIDENING_PROPERTY,
+    Target,
+    TargetState,
+    check_file_layout,
+    check_owner,
+    properties_sql,
+    read_state,
+)
+from merge.reconcile import TARGET_FIELDS
+from merge.spark.session_settings import applied_settings
+from merge.sql_formatting import listed, quoted, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in TARGET_FIELDS.items()) + ">"
+
+Create = Callable[[Target, str, Sequence[str], Mapping[str, Column]], str]
+"""Builds the statement that creates a Delta table of a source, with this key and these columns."""
+
+WIDER: Mapping[str, tuple[str, ...]] = {
+    "tinyint": ("smallint", "int", "bigint", "double"),
+    "smallint": ("int", "bigint", "double"),
+    "int": ("bigint", "double"),
+    "float": ("double",),
+    "date": ("timestamp_ntz",),
+}
+"""What Delta's type widening can do without rewriting files; for decimals see `wider`."""
+
+DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+"""Decimal digits that Delta requires to widen an integer column to a decimal."""
+
+NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
+MAPPING = {"delta.columnMapping.mode": "name"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+def create_or_evolve_target(
+    spark: SparkSession,
+    target: Target,
+    state: TargetState | None,
+    mark: Mark,
+    newest: TableSchema,
+    others: Iterable[TableSchema] = (),
+    like: TargetState | None = None,
+    create: Create | None = None,
+) -> TargetState:
+    """Create the target, or evolve its columns to what `newest` and `others` (also to be read) need.
+
+    `state`: as found, None if it does not exist. `mark`: of the merge that will write the rows. `like`:
+    another Delta table of these rows, whose columns come first, under their names there. `create`: builds the
+    statement that creates it, `create_sql` if None. Returns the state afterward. `TableError` if the target
+    isn't this source's, or the change can't be made.
+    """
+    schemas = [newest, *others]
+    all_ = schemas if like is None else [_layout_of(like, newest), *schemas]
+    wanted = wanted_columns(target.table, all_, target.drop_hint)
+    if state is None:
+        commit_layout(spark, mark, [(create or create_sql)(target, mark.source, newest.key, wanted)])
+        state = read_state(spark, target)
+        assert state is not None
+    check_owner(state, target, mark.source, newest.key)
+    check_file_layout(state, target)
+    changes = alter_sql(target, state, wanted)
+    if not changes:
+        return state
+    commit_layout(spark, mark, changes)
+    return read_state(spark, target) or state
+
+
+def commit_layout(spark: SparkSession, mark: Mark, statements: Iterable[str]) -> None:
+    """Run statements that create a target or change its columns, each a commit with the merge's mark."""
+    with applied_settings(spark, {USER_METADATA: mark.for_layout_commit().to_json()}):
+        for statement in statements:
+            spark.sql(statement)
+
+
+def check_layout(
+    target: Target,
+    state: TargetState,
+    source: str,
+    newest: TableSchema,
+    others: Iterable[TableSchema] = (),
+) -> None:
+    """Raise `TableError` if `create_or_evolve_target` would for these layouts; changes nothing."""
+    check_owner(state, target, source, newest.key)
+    alter_sql(target, state, wanted_columns(target.table, [newest, *others]))
+
+
+def wanted_columns(
+    table: TableName, schemas: Sequence[TableSchema], drop_hint: str = DROP
+) -> dict[str, Column]:
+    """Combine the columns of several layouts in order, each with its widest type.
+
+    A column whose name changed only in case is one column, named as in the first layout that has it.
+    """
+    wanted: dict[str, Column] = {}
+    for schema in schemas:
+        _check_names(table, schema)
+        for column in schema.columns:
+            known = wanted.setdefault(fold(column.name), column)
+            type_ = wider(known.type, column.type)
+            if type_ is None:
+                raise _cannot_change_type(table, column.name, column.type, known.type, drop_hint)
+            if type_ != known.type:
+                wanted[fold(column.name)] = Column(known.name, known.source_type, type_)
+    return {column.name: column for column in wanted.values()}
+
+
+def _layout_of(state: TargetState, newest: TableSchema) -> TableSchema:
+    """Return a Delta table's columns as a layout, with the source's types of today."""
+    known = {fold(column.name): column.source_type for column in newest.columns}
+    columns = (Column(name, known.get(fold(name), ""), type_) for name, type_ in state.columns.items())
+    return TableSchema(newest.table, tuple(columns), newest.key)
+
+
+def _check_names(table: TableName, schema: TableSchema) -> None:
+    names = [fold(column.name) for column in schema.columns]
+    twice = next((c.name for c in schema.columns if names.count(fold(c.name)) > 1), None)
+    if twice is not None or CDC in names:
+        raise TableError(
+            table,
+            f"column {twice or CDC!r} differs from another column only by case, or has a reserved name",
+            hint=f"rename the column at the source, then dump the table: deltatide dump {table}",
+        )
+
+
+def wider(left: str, right: str) -> str | None:
+    """Return the wider of two types if one widens to the other, else None."""
+    if left == right or _widens(right, left):
+        return left
+    return right if _widens(left, right) else None
+
+
+def _widens(narrow: str, wide: str) -> bool:
+    if wide in WIDER.get(narrow, ()):
+        return True
+    whole = decimal_of(wide)
+    if whole is None:
+        return False
+    if narrow in DIGITS:
+        return whole[0] - whole[1] >= DIGITS[narrow]
+    part = decimal_of(narrow)
+    return part is not None and whole[1] >= part[1] and whole[0] - whole[1] >= part[0] - part[1]
+
+
+def create_sql(target: Target, source: str, key: Sequence[str], columns: Mapping[str, Column]) -> str:
+    """Build the statement that creates a target; with deletion vectors, a merge writes only what changed."""
+    properties = {"delta.enableDeletionVectors": "true", **own_properties(target, source, key)}
+    if any(NEEDS_MAPPING.search(name) for name in columns):
+        properties |= MAPPING
+    if target.layout.change_data_feed:
+        properties |= FEED
+    whole = {name for name in key if not may_be_raw(columns[name].type, columns[name].source_type)}
+    lines = [
+        f"{quoted(c.name)} {c.type}{' NOT NULL' if c.name in whole else ''} COMMENT {text(c.source_type)}"
+        for c in columns.values()
+    ]
+    cdc = f"{quoted(CDC)} {CDC_TYPE} COMMENT {text('written by deltatide')}"
+    return (
+        f"CREATE TABLE IF NOT EXISTS {target.name} ({', '.join([*lines, cdc])}) USING DELTA "
+        f"{_laid_out(target, columns)}"
+        f"TBLPROPERTIES ({properties_sql(properties)})"
+    )
+
+
+def _laid_out(target: Target, columns: Mapping[str, Column]) -> str:
+    names = {fold(name): name for name in columns}
+    for clause, wanted in (
+        ("PARTITIONED", target.layout.partition_by),
+        ("CLUSTER", target.layout.cluster_by),
+    ):
+        if unknown := [name for name in wanted if fold(name) not in names]:
+            raise TableError(
+                target.table,
+                f"{clause} BY column {unknown[0]!r}: the target has no such column",
+                hint="name columns as they are in the lake: partition_by and cluster_by"
+                f" in {target.table.section}",
+            )
+        if wanted:
+            return f"{clause} BY ({listed(names[fold(name)] for name in wanted)}) "
+    return ""
+
+
+def own_properties(target: Target, source: str, key: Sequence[str]) -> dict[str, str]:
+    """Return the properties that say whose rows a Delta table has, and what of them."""
+    known = {SOURCE_PROPERTY: source, TABLE_PROPERTY: str(target.table), KEY_PROPERTY: json.dumps(list(key))}
+    return known if target.columns is None else known | {COLUMNS_PROPERTY: target.columns}
+
+
+def change_properties(
+    spark: SparkSession, target: Target, mark: Mark, properties: Mapping[str, str | None]
+) -> None:
+    """Set properties of a Delta table, or unset them (None); durable on return."""
+    gone = [name for name, value in properties.items() if value is None]
+    new = {name: value for name, value in properties.items() if value is not None}
+    alter = f"ALTER TABLE {target.name}"
+    statements = [f"{alter} SET TBLPROPERTIES ({properties_sql(new)})"] if new else []
+    if gone:
+        statements.append(f"{alter} UNSET TBLPROPERTIES IF EXISTS ({', '.join(map(text, gone))})")
+    commit_layout(spark, mark, statements)
+
+
+def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) -> list[str]:
+    """Build the statements that evolve a target's columns to `wanted`; columns not in it are left alone."""
+    named = {fold(name): name for name in state.columns}
+    added = [c for c in wanted.values() if fold(c.name) not in named]
+    widened: dict[str, str] = {}
+    for column in wanted.values():
+        known = state.columns.get(named.get(fold(column.name), ""))
+        type_ = column.type if known is None else wider(known, column.type)
+        if known is not None and type_ is None:
+            raise _cannot_change_type(target.table, column.name, column.type, known, target.drop_hint)
+        if known is not None and type_ is not None and type_ != known:
+            widened[named[fold(column.name)]] = type_
+    properties: dict[str, str] = {}
+    if any(NEEDS_MAPPING.search(c.name) for c in added) and not MAPPING.items() <= state.properties.items():
+        properties |= MAPPING
+    if target.layout.change_data_feed and not FEED.items() <= state.properties.items():
+        properties |= FEED
+    if widened and not state.widened:
+        properties[WIDENING_PROPERTY] = "true"
+    alter = f"ALTER TABLE {target.name}"
+    statements = [f"{alter} SET TBLPROPERTIES ({properties_sql(properties)})"] if properties else []
+    if added:
+        lines = [f"{quoted(c.name)} {c.type} COMMENT {text(c.source_type)}" for c in added]
+        statements.append(f"{alter} ADD COLUMNS ({', '.join(lines)})")
+    for name, type_ in widened.items():
+        if name in state.key and may_be_raw(type_) and not may_be_raw(state.columns[name]):
+            statements.append(f"{alter} ALTER COLUMN {quoted(name)} DROP NOT NULL")
+        statements.append(f"{alter} ALTER COLUMN {quoted(name)} TYPE {type_}")
+    return statements
+
+
+def _cannot_change_type(table: TableName, column: str, wanted: str, known: str, drop_hint: str) -> TableError:
+    return TableError(
+        table,
+        f"column {column!r} was {known} and is now {wanted}; Delta can't change that in place",
+        hint=f"wait until the table has been dumped again (deltatide dumps), then {drop_hint}",
+    )

@@ -1,0 +1,342 @@
+"""Locates a source table's Delta table, and reads its state. Writes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+
+from connector.config import Config
+from connector.errors import ConfigurationError, TableError
+from connector.landing.format import CDC, encode
+from connector.landing.manifest import Manifest
+from connector.schema import TableName, fold
+from merge.columns.projection import recorded_projection
+from merge.landing_zone import LandingZone, is_missing, spark_url
+from merge.sql_formatting import quoted, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEY_PROPERTY = "deltatide.key"
+SOURCE_PROPERTY = "deltatide.source"
+TABLE_PROPERTY = "deltatide.table"
+SHAPE_PROPERTY = "deltatide.shape"
+COLUMNS_PROPERTY = "deltatide.columns"
+COLUMNS_SINCE_PROPERTY = "deltatide.columns_since"
+CHANGING = "changing"
+"""Of `COLUMNS_PROPERTY` while all rows are rewritten with other columns: no merge writes meanwhile."""
+
+WIDENING_PROPERTY = "delta.enableTypeWidening"
+SHAPES = ("changes", "history")
+"""The shapes that lie beside the current rows."""
+DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
+COPY = "copy what you need of it; then drop it: the next merge begins it anew with what has been kept"
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """How a Delta table lays out its files: partitioned or clustered; and whether it has a change feed."""
+
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    change_data_feed: bool = False
+
+
+@dataclass(frozen=True)
+class Target:
+    """The location of one Delta table: `name` in SQL; `rival`: another table with the same location.
+
+    `shape`: what its rows are (`merge.shapes`), the current ones if None. `columns`: what it must have been
+    built with (`merge.columns.projection`), all columns and rows as they are if None. `layout`: of its files.
+    """
+
+    table: TableName
+    name: str
+    rival: TableName | None = None
+    shape: str | None = None
+    columns: str | None = None
+    layout: FileLayout = FileLayout()
+
+    @property
+    def drop_hint(self) -> str:
+        """Return how to have it built anew; nothing rebuilds a shape whole."""
+        return COPY if self.shape else DROP
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Read the table as it is when the frame is evaluated; within a MERGE, as the MERGE finds it."""
+        return spark.table(self.name)
+
+    def at(self, spark: SparkSession, version: int) -> DataFrame:
+        """Read one version of the table."""
+        return spark.sql(f"SELECT * FROM {self.name} VERSION AS OF {version}")
+
+
+@dataclass(frozen=True)
+class TargetState:
+    """A Delta table's current state: id, columns (without `_cdc`) with their types, properties, size."""
+
+    id: str
+    columns: dict[str, str]
+    properties: dict[str, str]
+    files: int
+    bytes: int
+    partitioned_by: tuple[str, ...] = ()
+    clustered_by: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Return whether it has no files."""
+        return self.files == 0
+
+    @property
+    def widened(self) -> bool:
+        """Return whether a column may have been widened: older files then have its former type."""
+        return self.properties.get(WIDENING_PROPERTY) == "true"
+
+    @property
+    def built_with(self) -> str | None:
+        """Return the columns, masks and rows that it was built with; see `Target.columns`."""
+        return self.properties.get(COLUMNS_PROPERTY)
+
+    @property
+    def built_since(self) -> int:
+        """Return the version from which on it has been built with that."""
+        return int(self.properties.get(COLUMNS_SINCE_PROPERTY, 0))
+
+    @property
+    def key(self) -> list[str]:
+        """Return the key it was created with."""
+        return list(json.loads(self.properties.get(KEY_PROPERTY, "[]")))
+
+
+def lake_name(config: Config) -> str:
+    """Return the name of the configured lake: its url, or catalog and schema."""
+    lake = config.lake
+    if lake is None:
+        raise no_lake()
+    return lake.url or f"{lake.catalog}.{lake.schema_name}"
+
+
+def no_lake() -> ConfigurationError:
+    """Build the error of a configuration without a lake."""
+    return ConfigurationError(
+        "the configuration has no [lake] section",
+        hint='add it: [lake] url = "file:///folder" or catalog and schema',
+    )
+
+
+def lake_table(config: Config, path: str, name: str) -> str:
+    """Format a table of the lake in SQL: `path` under the lake's url, or `name` in its schema."""
+    lake = config.lake
+    if lake is None:
+        raise no_lake()
+    if lake.url is not None:
+        return f"delta.{quoted(spark_url(lake.url).rstrip('/') + '/' + path)}"
+    return ".".join(quoted(part) for part in (lake.catalog, lake.schema_name, name) if part)
+
+
+def check_schema(spark: SparkSession, config: Config) -> None:
+    """Refuse a catalog schema that does not exist: its owner must create it, with location and privileges."""
+    if config.lake is None or config.lake.schema_name is None:
+        return
+    name = ".".join(quoted(part) for part in (config.lake.catalog, config.lake.schema_name) if part)
+    if not spark.catalog.databaseExists(name):
+        raise ConfigurationError(f"lake.schema: schema {name} does not exist", hint=f"CREATE SCHEMA {name}")
+
+
+def targets_of(config: Config, tables: Iterable[TableName]) -> dict[TableName, Target]:
+    """Return the locations of all tables; tables that would share one have each other as `rival`.
+
+    Catalogs and some file systems ignore case. Of tables whose names and namespaces differ only by case, the
+    lower-case one keeps its plain name, and the others get a name with a hash.
+    """
+    alike: dict[TableName, list[TableName]] = {}
+    for table in tables:
+        alike.setdefault(_folded(table), []).append(table)
+    targets = [_target_of(config, table, group) for group in alike.values() for table in group]
+    sharing: dict[str, list[TableName]] = {}
+    for target in targets:
+        sharing.setdefault(target.name.lower(), []).append(target.table)
+
+    def rival(target: Target) -> TableName | None:
+        return next((other for other in sharing[target.name.lower()] if other != target.table), None)
+
+    return {target.table: replace(target, rival=rival(target)) for target in targets}
+
+
+def _folded(table: TableName) -> TableName:
+    return TableName(table.namespace.lower(), table.name.lower())
+
+
+def _target_of(config: Config, table: TableName, alike: Sequence[TableName]) -> Target:
+    """Return the location of a table's Delta table; `alike`: the tables whose names differ only by case."""
+    across = len({other.namespace for other in alike}) > 1
+    name, lower = table.name, _folded(table)
+    if len(alike) > 1 and (table != lower if across else name != lower.name):
+        name += "_" + hashlib.sha256((str(table) if across else name).encode()).hexdigest()[:8]
+    place = lake_table(config, f"{encode(table.namespace)}/{encode(name)}", name)
+    its = config.table(table)
+    layout = FileLayout(tuple(its.partition_by), tuple(its.cluster_by), its.change_data_feed)
+    return Target(table, place, columns=recorded_projection(config, table), layout=layout)
+
+
+def check_rival(spark: SparkSession, target: Target) -> None:
+    """Refuse a table that would share its location, unless its Delta table already exists."""
+    if target.rival is None:
+        return
+    state = read_state(spark, target)
+    if state is None or state.properties.get(TABLE_PROPERTY) != str(target.table):
+        raise TableError(
+            target.table,
+            f"{target.name} would also be the Delta table of {target.rival}",
+            hint="set lake.url instead of catalog and schema, or exclude one of them",
+        )
+
+
+def table_name(text: str) -> TableName:
+    """Parse a table name entered by the user."""
+    try:
+        return TableName.parse(text)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def not_landed(table: TableName, manifest: Manifest | None) -> ConfigurationError:
+    """Return an error saying that a table has not landed, and which have."""
+    tables = sorted(map(str, manifest.tables)) if manifest else []
+    base, _, kind = str(table).rpartition("_")
+    if kind in SHAPES and base in tables:
+        return ConfigurationError(
+            f"{str(table)!r} is no source table; if it holds the {kind} of {base}, it is merged with that",
+            hint=f"name {base}; read the Delta table itself, or merge.as_of",
+        )
+    return ConfigurationError(
+        f"table {str(table)!r} has not landed", hint=f"landed tables: {', '.join(tables) or 'none yet'}"
+    )
+
+
+def require_landed(table: TableName, manifest: Manifest | None) -> Manifest:
+    """Return a manifest that names a table with a layout; else raise `not_landed`."""
+    if manifest is None or table not in manifest.tables or manifest.tables[table].schema_id is None:
+        raise not_landed(table, manifest)
+    if not manifest.tables[table].key:
+        raise ConfigurationError(
+            f"of {str(table)!r} only the changes are captured: it has no current rows",
+            hint=f'read {table}_changes, as a Delta table or by as_of; or add "current" to shapes in'
+            f" {table.section}, which needs a key",
+        )
+    return manifest
+
+
+def manifest_at(landing: LandingZone, table: TableName, at: int | None) -> Manifest:
+    """Return manifest `at`, or the newest, which must name a table; read those before it, too.
+
+    `ConfigurationError` if the table has not landed, or the state after the manifest can't be read.
+    """
+    number = landing.newest(0, at)
+    landing.check_end(at)
+    if at is not None and number != at:
+        raise ConfigurationError(
+            f"manifest {at} is not in {landing.root}",
+            hint="it has not landed yet, or was removed after landing.retention_days; see deltatide cuts",
+        )
+    return require_landed(table, landing.get(number) if number else None)
+
+
+def read_state(spark: SparkSession, target: Target) -> TargetState | None:
+    """Return the state of a Delta table; None if it does not exist."""
+    try:
+        detail = spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]
+        fields = target.frame(spark).schema.fields
+    except AnalysisException as error:
+        if is_missing(error):
+            return None
+        raise
+    columns = {f.name: f.dataType.simpleString() for f in fields if f.name != CDC}
+    properties = dict(detail["properties"])
+    known = detail.asDict()
+    laid_out = (tuple(known.get(name) or ()) for name in ("partitionColumns", "clusteringColumns"))
+    return TargetState(
+        detail["id"], columns, properties, detail["numFiles"], detail["sizeInBytes"], *laid_out
+    )
+
+
+def table_id(spark: SparkSession, target: Target) -> str | None:
+    """Return the id of a Delta table, which differs if it was recreated; None: no table."""
+    try:
+        return str(spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]["id"])
+    except AnalysisException as error:
+        if is_missing(error):
+            return None
+        raise
+
+
+def check_owner(state: TargetState, target: Target, source: str, key: Iterable[str]) -> None:
+    """Refuse a Delta table that belongs to another source or table, or has another key."""
+    if (problem := ownership_error(state, target, source, key)) is not None:
+        raise problem
+
+
+def ownership_error(state: TargetState, target: Target, source: str, key: Iterable[str]) -> TableError | None:
+    """Return why the rows of a Delta table can't be matched to those of a source's table, or None."""
+    owner, table = state.properties.get(SOURCE_PROPERTY), state.properties.get(TABLE_PROPERTY)
+    if owner != source:
+        whose = f"belongs to source {owner!r}" if owner else "was not created by deltatide"
+        return TableError(
+            target.table, f"{target.name} {whose}", hint="choose another [lake], or drop that table"
+        )
+    shape = state.properties.get(SHAPE_PROPERTY)
+    if (table, shape) != (str(target.table), target.shape):
+        held = f"the {shape} table {table}" if shape else f"the rows of source table {table}"
+        hint = COPY if shape else DROP
+        return TableError(target.table, f"{target.name} already holds {held}", hint=hint)
+    if state.key != list(key):
+        reason = f"its key is now {list(key)}, the key of {target.name} is {state.key}"
+        return TableError(target.table, reason, hint=target.drop_hint)
+    if state.built_with != target.columns:
+        return _built_otherwise(state, target)
+    return None
+
+
+def _built_otherwise(state: TargetState, target: Target) -> TableError:
+    """Return the error of a table some of whose rows would be masked or filtered in another way."""
+    known, wanted = (text or "the table as it is" for text in (state.built_with, target.columns))
+    reason = f"{target.name} was built with {known}, and the configuration now says {wanted}"
+    if state.built_with == CHANGING:
+        reason = f"{target.name} is being rebuilt with other columns, masks or rows; or that was interrupted"
+    rebuild = f"deltatide rebuild {shlex.quote(str(target.table))}"
+    hint = f"rewrite all of its rows: {rebuild}; or set the configuration back"
+    return TableError(target.table, reason, hint=COPY if target.shape is not None else hint)
+
+
+def check_file_layout(state: TargetState, target: Target) -> None:
+    """Refuse a Delta table that is laid out in another way than is asked for."""
+    for setting, wanted, known in (
+        ("partition_by", target.layout.partition_by, state.partitioned_by),
+        ("cluster_by", target.layout.cluster_by, state.clustered_by),
+    ):
+        if wanted and list(map(fold, wanted)) != list(map(fold, known)):
+            raise TableError(
+                target.table,
+                f"{target.name} has {setting} = {json.dumps(list(known))}, and the configuration says"
+                f" {json.dumps(list(wanted))}",
+                hint=f"set {setting} back, or leave it out; or {DROP}",
+            )
+
+
+def check_columns(spark: SparkSession, target: Target) -> None:
+    """Refuse a Delta table that was not built with a table's own columns, masks and rows, if it has such."""
+    state = read_state(spark, target) if target.columns is not None else None
+    if state is not None and state.built_with != target.columns:
+        raise _built_otherwise(state, target)
+
+
+def properties_sql(properties: dict[str, str]) -> str:
+    """Format table properties."""
+    return ", ".join(f"{text(name)} = {text(value)}" for name, value in properties.items())

@@ -1,0 +1,214 @@
+"""Checksums in Spark (`connector.checksums.definition`), and what they leave to be compared as rows.
+
+A bucket of the key is *proven equal* at a cut if the database's count and sum are the lake's, and no event of
+the bucket is after L, the lowest low watermark of all chunks of the dump. Their snapshots showed every commit
+up to L. Whatever else they showed has landed by the cut, and would be an event after L: there is none. So the
+bucket's rows are the source's at L and, as nothing has changed since, at the cut; and they are the lake's.
+Any other bucket is a *suspect*, which says nothing about its rows: they are read and compared as ever
+(`merge.proof.verification`). So checksums raise no alarm, false or not.
+
+L is of all chunks, not of those that returned a part of the bucket: a chunk that has read a part without rows
+returns nothing, and an insert after its snapshot must still make the bucket a suspect.
+
+That a bucket has the lake's sum is no proof if events have landed since: the lake may have missed them all.
+A row with `_cdc.raw` makes its bucket a suspect, since Spark has no text for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from connector.checksums.definition import (
+    BUCKET,
+    HEX_DIGITS,
+    LAYOUT,
+    NULL,
+    ROWS,
+    SEPARATOR,
+    SUM,
+    bucket_schema,
+)
+from connector.landing.format import CDC
+from connector.position import Position
+from connector.schema import TableName
+from merge.landing_zone import LandingZone
+from merge.proof.differences import value_text
+from merge.proof.sides import KeyEnds, Sides
+from merge.reconcile import position_of
+from merge.sql_formatting import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BUCKETS = {column.name: column.type for column in bucket_schema(TableName("", "")).columns}
+"""The columns of landed checksums."""
+
+PLAIN_DECIMALS = {"spark.sql.ansi.enabled": "true"}
+"""Decimals as text never have an exponent then; one would make a suspect."""
+
+NO_TEXT = "?"
+"""Instead of a text that Spark can't make, so that it is not taken for null."""
+
+HALF_BITS = 30
+"""Checksums are summed in two halves: sums of 64-bit integers are quick, and these do not overflow."""
+
+MOST_RANGES = 200
+"""Of suspects, in one condition; more are joined, with what is between them."""
+
+RANGE_ROWS = 50_000
+"""Of a range, read in one snapshot; as many as a chunk has by default."""
+
+_BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Count and sum of checksums of a bucket's rows; `total` None: some row has none."""
+
+    rows: int
+    total: int | None
+
+
+def unproven_ranges(landing: LandingZone, both: Sides, bits: int) -> list[KeyEnds] | None:
+    """Return the ranges of the first key column that hold all buckets not proven equal.
+
+    None if the whole table is to be read as rows: most of it is not proven equal, it has rows without a key,
+    or its layout has changed since.
+    """
+    key, columns = both.layout.key[0], both.checked_columns
+    read, layouts = read_buckets(landing.events(both.read, both.schemas, BUCKETS))
+    lake = lake_buckets(both.actual, columns, key, bits)
+    ours = {bucket: found for bucket, found in lake.items() if bucket is not None}
+    if layouts - {both.newest.id} or len(ours) < len(lake):
+        return None
+    events = landing.events(both.plan.again, both.schemas, {key: columns[key]})
+    touched = touched_buckets(events, key, columns[key], bits)
+    rows = {
+        bucket: max(side[bucket].rows for side in (read, ours) if bucket in side) for bucket in {*read, *ours}
+    }
+    return ranges_of(suspects(read, ours, touched, both.plan.low), rows, bits, columns[key])
+
+
+def read_buckets(events: DataFrame) -> tuple[dict[int, Bucket], set[str]]:
+    """Return what databases computed, by bucket, of landed events; and the schema ids of the rows."""
+    grouped = events.groupBy(BUCKET).agg(
+        F.sum(ROWS).alias(ROWS),
+        F.when(F.count(SUM) == F.count(F.lit(1)), F.sum(SUM)).alias(SUM),
+        F.collect_set(LAYOUT).alias(LAYOUT),
+    )
+    found = grouped.collect()
+    buckets = {row[BUCKET]: Bucket(row[ROWS], None if row[SUM] is None else int(row[SUM])) for row in found}
+    return buckets, {layout for row in found for layout in row[LAYOUT]}
+
+
+def lake_buckets(
+    frame: DataFrame, columns: Mapping[str, str], key: str, bits: int
+) -> dict[int | None, Bucket]:
+    """Return the same of a Delta table's rows: of `columns`, by name with their types, in this order."""
+    half = F.lit(1 << HALF_BITS)
+    checksum = F.col("checksum")
+    rows = frame.select(
+        bucket_of(F.col(quoted(key)), columns[key], bits).alias(BUCKET),
+        row_checksum(columns).alias("checksum"),
+        F.col(CDC)["raw"].isNotNull().alias("raw"),
+    )
+    found = rows.groupBy(BUCKET).agg(
+        F.count(F.lit(1)).alias(ROWS),
+        F.sum(F.shiftright(checksum, HALF_BITS)).alias("high"),
+        F.sum(checksum % half).alias("low"),
+        F.max("raw").alias("raw"),
+    )
+    return {
+        row[BUCKET]: Bucket(row[ROWS], None if row["raw"] else (row["high"] << HALF_BITS) + row["low"])
+        for row in found.collect()
+    }
+
+
+def touched_buckets(events: DataFrame, key: str, type_: str, bits: int) -> dict[int, Position]:
+    """Return the position of the last event of each bucket that has any."""
+    bucket = bucket_of(F.col(quoted(key)), type_, bits).alias(BUCKET)
+    last = F.max(position_of(F.col(CDC))).alias("last")
+    return {row[BUCKET]: Position(*row["last"]) for row in events.groupBy(bucket).agg(last).collect()}
+
+
+def row_checksum(columns: Mapping[str, str]) -> Column:
+    """Return a row's checksum, of columns by name with their types."""
+    cells = [_cell(F.col(quoted(name)), type_) for name, type_ in columns.items()]
+    digits = F.substring(F.sha2(F.concat_ws(SEPARATOR, *cells).cast("binary"), 256), 1, HEX_DIGITS)
+    return F.conv(digits, 16, 10).cast("bigint")
+
+
+def _cell(value: Column, type_: str) -> Column:
+    text = value_text(value, type_)
+    if type_ == "string":
+        text = F.concat(F.octet_length(value).cast("string"), F.lit(":"), value)
+    return F.when(value.isNull(), F.lit(NULL)).otherwise(F.coalesce(text, F.lit(NO_TEXT)))
+
+
+def bucket_of(value: Column, type_: str, bits: int) -> Column:
+    """Return the bucket of a value of the first key column; null for null."""
+    if type_ in _BITS:
+        return F.shiftright(value.cast("bigint"), bits)
+    whole = F.floor(value / F.lit(Decimal(1 << bits))).cast("bigint")
+    return F.when(value < F.lit(Decimal(1 << 63)), F.shiftright(value.cast("bigint"), bits)).otherwise(whole)
+
+
+def suspects(
+    read: Mapping[int, Bucket], lake: Mapping[int, Bucket], touched: Mapping[int, Position], low: Position
+) -> set[int]:
+    """Return the buckets that are not proven equal; `low`: of what was read, the lowest position. Pure."""
+    nothing = Bucket(0, 0)
+
+    def proven(bucket: int) -> bool:
+        theirs, ours = read.get(bucket, nothing), lake.get(bucket, nothing)
+        same = theirs.total is not None and (theirs.rows, theirs.total) == (ours.rows, ours.total)
+        return same and (bucket not in touched or touched[bucket] <= low)
+
+    return {bucket for bucket in read.keys() | lake.keys() | touched.keys() if not proven(bucket)}
+
+
+def ranges_of(found: set[int], rows: Mapping[int, int], bits: int, type_: str) -> list[KeyEnds] | None:
+    """Return ranges of the first key column's values that hold all of the buckets `found`. Pure.
+
+    `rows`: of all buckets that have any. None if reading the whole table costs no more: they would hold more
+    than half of its rows, or be too many.
+    """
+    known = sorted(rows.keys() | found)
+    sizes = [rows.get(bucket, 0) for bucket in known]
+    numbers = [number for number, bucket in enumerate(known) if bucket in found]
+    gap = 1
+    while gap <= len(known):
+        runs = _runs(numbers, sizes, gap)
+        if 2 * sum(sum(sizes[first : last + 1]) for first, last in runs) > max(sum(sizes), RANGE_ROWS):
+            return None
+        if len(runs) <= MOST_RANGES:
+            return [_ends(known[first], known[last], bits, type_) for first, last in runs]
+        gap *= 2
+    return None
+
+
+def _runs(numbers: Sequence[int], sizes: Sequence[int], gap: int) -> list[tuple[int, int]]:
+    """Join numbers at most `gap` apart, up to about `RANGE_ROWS`; return first and last of each run."""
+    runs: list[tuple[int, int]] = []
+    held = 0
+    for number in numbers:
+        if runs and number - runs[-1][1] <= gap and held < RANGE_ROWS:
+            held += sum(sizes[runs[-1][1] + 1 : number + 1])
+            runs[-1] = (runs[-1][0], number)
+        else:
+            held = sizes[number]
+            runs.append((number, number))
+    return runs
+
+
+def _ends(first: int, last: int, bits: int, type_: str) -> KeyEnds:
+    """Return the ends of buckets as the column can hold them."""
+    least = -(1 << _BITS[type_]) if type_ in _BITS else 0
+    greatest = (1 << _BITS.get(type_, 64)) - 1
+    after, upto = (first << bits) - 1, ((last + 1) << bits) - 1
+    return (after if after >= least else None, upto if upto < greatest else None)

@@ -1,0 +1,288 @@
+"""Continuous verification: between merges, a share of the rows of all tables is verified each time, in turn.
+
+::
+
+    due -> the ranges tried longest ago -> requests to the agent -> merges go on -> compared -> recorded
+
+No merge waits for the agent. A run asks it to read and returns; once the merges have reached the manifest
+that completes such a dump, its rows are compared (`merge.proof.verification`), and the outcome is recorded in
+the landing zone (`connector.landing.verified`), where the agent's page and metrics find it.
+
+Order: the record names a request only once it is left, and drops it with the outcome. A crash in between
+leaves at most rows that were read for nothing, and ranges that are verified again. Of two jobs that verify
+the same lake, one record wins, which costs as much.
+
+A range counts as verified only if its comparison was conclusive: not while a table needs a dump or has rows
+that wait for columns, nor if its rows could not be read, nor if the lake was not merged that far. Then it was
+only tried, and others come first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from connector.config import Config
+from connector.errors import DeltatideError, TransientError
+from connector.landing.format import CONSUMERS, encode, request_path
+from connector.landing.manifest import Manifest
+from connector.landing.verified import (
+    PREFIX,
+    Asked,
+    Ends,
+    Piece,
+    Verified,
+    newest_verified,
+    verified_path,
+)
+from connector.schema import TableName
+from merge.lake.control_table import cuts_table
+from merge.lake.retry import TABLE_ERRORS, first_line
+from merge.lake.target import lake_name
+from merge.landing_zone import LandingZone
+from merge.proof.checksums import RANGE_ROWS
+from merge.proof.key_ranges import key_ranges
+from merge.proof.opened_lake import OpenedLake
+from merge.proof.sampling import MOST_RANGES, range_key
+from merge.proof.sides import TableVerification, within
+from merge.proof.verification import compare
+from merge.spark.unreachable import explained
+from merge.sql_formatting import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+LEAST_ROWS = 10_000
+"""Of one run: fewer cost the source and Spark hardly less."""
+
+MOST_PIECES = 40
+"""Of one run: manifests list the last hundred dumps that have ended."""
+
+REST = timedelta(hours=1)
+
+_ERRORS: tuple[type[Exception], ...] = (DeltatideError, *TABLE_ERRORS)
+
+UNLISTED_SECONDS = 600.0
+"""After which a request that was taken, and that no manifest lists, is given up."""
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class ContinuousVerification:
+    """Verifies a lake between its merges, as ``[verify]`` says; `step` is called after each of them."""
+
+    def __init__(self, config: Config, clock: Callable[[], datetime] = _now) -> None:
+        self._config, self._clock = config, clock
+        self._lake = ""
+        self._record: Verified | None = None
+        self._resting_until = clock()
+
+    def step(self, spark: SparkSession, landing: LandingZone, merged: int) -> list[TableVerification]:
+        """Compare what the agent has read by manifest `merged`; while it reads nothing, ask if a run is due.
+
+        Returns what was compared. `StoreError` if the store can't be reached; what else fails is logged, and
+        tried again in an hour: merges go on.
+        """
+        hours = self._config.verify.every_hours
+        if hours is None or not merged or self._clock() < self._resting_until:
+            return []
+        try:
+            with explained(self._config):
+                return self._step(spark, landing, merged, timedelta(hours=hours))
+        except TransientError:
+            raise
+        except _ERRORS as error:
+            log.warning("nothing is verified for an hour: %s", first_line(error))
+            self._resting_until, self._record = self._clock() + REST, None
+            return []
+
+    def _step(
+        self, spark: SparkSession, landing: LandingZone, merged: int, every: timedelta
+    ) -> list[TableVerification]:
+        record = self._record = self._record or self._read(spark, landing)
+        if record.asked:
+            return self._compare_read(spark, landing, record, landing.get(merged))
+        if record.began_at is None or self._clock() >= record.began_at + every:
+            self._ask(spark, landing, record)
+        return []
+
+    def _read(self, spark: SparkSession, landing: LandingZone) -> Verified:
+        (cuts,) = spark.sql(f"DESCRIBE DETAIL {cuts_table(self._config)}").collect()
+        self._lake = cuts["id"]
+        found = landing.texts([f"{landing.root}/{CONSUMERS}/{encode(self._lake)}/{PREFIX}*"])
+        return newest_verified(found) or Verified(lake=lake_name(self._config))
+
+    def _write(self, landing: LandingZone, record: Verified) -> None:
+        self._record = record.changed(number=record.number + 1)
+        path = verified_path(self._lake, self._record.number)
+        landing.write(path, self._record.model_dump_json(), overwrite=True)
+
+    def _ask(self, spark: SparkSession, landing: LandingZone, record: Verified) -> None:
+        """Ask the agent to read the ranges whose turn it is."""
+        lake, began_at = OpenedLake.read(spark, self._config, landing), self._clock()
+        record, chosen = choose_turn(lake, record, self._config.verify.share, began_at)
+        asked = []
+        for table, piece, ranges in chosen:
+            request = _request(landing, table, ranges, began_at)
+            asked.append(Asked(request=request, table=table, at=began_at, piece=piece, ranges=ranges))
+        self._write(landing, record.changed(asked=asked, began_at=began_at))
+
+    def _compare_read(
+        self, spark: SparkSession, landing: LandingZone, record: Verified, merged: Manifest
+    ) -> list[TableVerification]:
+        """Compare what has been read, and record the outcome; the rest is still waited for."""
+        ended = [asked for asked in record.asked if self._has_ended(landing, merged, asked)]
+        if not ended:
+            return []
+        lake, done, at = OpenedLake.read(spark, self._config, landing), [], self._clock()
+        for asked in ended:
+            found, run = _compared(lake, asked)
+            verified = found.conclusive and not found.waiting
+            rows = found.rows if verified else asked.piece.rows
+            piece = asked.piece.model_copy(update={"rows": rows})
+            differences = found.differing if verified else None
+            record = record.tried(asked.table, piece, at, differences, run)  # one time: neighbors are joined
+            _log(found)
+            done.append(found)
+        self._write(landing, record.changed(asked=[each for each in record.asked if each not in ended]))
+        return done
+
+    def _has_ended(self, landing: LandingZone, merged: Manifest, asked: Asked) -> bool:
+        """Return whether the agent will read no more for a request, and what it has read is merged."""
+        dumps = [dump for dump in merged.dumps if dump.request == asked.request]
+        if dumps:
+            return not any(dump.active for dump in dumps)
+        if landing.exists(request_path(asked.request)):
+            return False
+        return (self._clock() - asked.at).total_seconds() > UNLISTED_SECONDS
+
+
+def choose_turn(
+    lake: OpenedLake, record: Verified, share: float, now: datetime
+) -> tuple[Verified, list[tuple[TableName, Piece, list[Ends]]]]:
+    """Choose what is compared next: a share of all rows, those first that were tried longest ago.
+
+    But up to half of the rows and pieces are of ranges that differed, so that it soon shows that these were
+    repaired. These never take the others' half: differences that stay would keep all else from its turn.
+    Returns the record of all tables that can be compared, and of each piece its table and ranges; no ranges:
+    the table's key can't be divided, and it is compared as a whole; if it is larger than what is left, once
+    it was tried longest ago of all.
+    """
+    record = record.naming(_merged_tables(lake))
+    for table in record.uncounted()[:MOST_PIECES]:
+        record = _counted(lake, record, table, now)
+    left = max(LEAST_ROWS, math.ceil(share * record.rows))
+    half, ages, differing = left // 2, record.by_age(), set(record.differing_pieces())
+    turns = [*((each, True) for each in ages if each in differing), *((each, False) for each in ages)]
+    chosen: list[tuple[TableName, Piece, list[Ends]]] = []
+    begun: set[tuple[TableName, int | None]] = set()
+    undivided: set[TableName] = set()
+    for (table, whole), again in turns:
+        kept, pieces = (half, MOST_PIECES // 2) if again else (0, MOST_PIECES)
+        if left <= kept or len(chosen) >= pieces:
+            continue
+        if (table, whole.upto) in begun or table in undivided:
+            continue
+        try:
+            rows, piece, ranges = _divided(lake, table, whole, left - kept)
+        except TABLE_ERRORS as error:
+            log.warning("%s can't be verified: %s", table, first_line(error))
+            record = record.tried(table, whole, now)
+            begun.add((table, whole.upto))
+            continue
+        record = record.counted(table, whole, rows)
+        if not ranges and rows > left - kept and (again or table != ages[0][0]):
+            continue
+        begun.add((table, whole.upto))
+        if not ranges:
+            undivided.add(table)
+        chosen.append((table, piece, ranges))
+        left -= piece.rows
+    return record, chosen
+
+
+def _divided(lake: OpenedLake, table: TableName, whole: Piece, left: int) -> tuple[int, Piece, list[Ends]]:
+    """Count a range's rows, and return about its first `left` rows as a piece, divided for the agent."""
+    key, type_, why = range_key(lake, table)
+    if why is not None:
+        rows = lake.rows(table).count()
+        return rows, Piece(rows=rows), []
+    column = F.col(quoted(key))
+    inside = lake.rows(table).where(within(column, [(whole.after, whole.upto)])).select(column)
+    most = max(min(RANGE_ROWS, left), left // MOST_RANGES)
+    parts, held = key_ranges(inside, key, type_, most), 0
+    ends: list[Ends] = []
+    for part in parts:
+        if ends and (held + part.rows > left or len(ends) == MOST_RANGES):
+            break
+        after = part.after if ends else whole.after
+        ends.append((after, part.upto))
+        held += part.rows
+    if len(ends) == len(parts):
+        ends[-1] = (ends[-1][0], whole.upto)
+    return sum(part.rows for part in parts), Piece(after=whole.after, upto=ends[-1][1], rows=held), ends
+
+
+def _counted(lake: OpenedLake, record: Verified, table: TableName, now: datetime) -> Verified:
+    """Return the record with a table's rows counted, which it has as one range."""
+    try:
+        return record.counted(table, Piece(), lake.rows(table).count())
+    except TABLE_ERRORS as error:
+        log.warning("%s can't be verified: %s", table, first_line(error))
+        return record.tried(table, Piece(), now)
+
+
+def _merged_tables(lake: OpenedLake) -> list[TableName]:
+    """List the tables that are captured, with a key, and that the lake has."""
+    tables = lake.newest.tables if lake.newest is not None else {}
+    captured = (name for name, state in tables.items() if state.state == "captured" and state.key)
+    return sorted(name for name in captured if lake.frontiers.of(name).version is not None)
+
+
+def _request(landing: LandingZone, table: TableName, ranges: list[Ends], now: datetime) -> str:
+    """Leave a request for a table's rows, and return its id."""
+    request_id = f"verify-{uuid.uuid4().hex[:16]}"
+    body: dict[str, Any] = {"id": request_id, "kind": "dump", "tables": [str(table)], "verify": True}
+    body |= {"requested_at": now.isoformat()} | ({"ranges": ranges} if ranges else {})
+    landing.write(request_path(request_id), json.dumps(body))
+    return request_id
+
+
+def _compared(lake: OpenedLake, asked: Asked) -> tuple[TableVerification, str | None]:
+    """Compare the rows that were read; return also the run that names the differences."""
+    try:
+        result = compare(lake, asked.request, ranges=asked.ranges or None, tables=[asked.table])
+    except TransientError:
+        raise
+    except DeltatideError as error:
+        return TableVerification(asked.table, error=str(error), hint=error.hint), None
+    (found,) = result.tables
+    return found, result.run
+
+
+def _log(found: TableVerification) -> None:
+    if found.differing:
+        counts = f"{found.missing} missing, {found.ghosts} ghosts, {found.different} different"
+        log.warning(
+            "%s differs from the source: %s; deltatide verify %s --repair",
+            *(found.table, counts, found.table),
+        )
+    elif found.error is not None:
+        log.warning(
+            "%s was not verified: %s%s", found.table, found.error, f" ({found.hint})" if found.hint else ""
+        )
+    elif not found.conclusive:
+        log.info("%s was not verified: it waits for a dump", found.table)
+    else:
+        log.info("%s: %d rows verified as of manifest %d", found.table, found.rows, found.manifest)

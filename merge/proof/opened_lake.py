@@ -1,0 +1,69 @@
+"""A lake as it is to be compared: its newest cut, its targets, and the landing zone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from connector.config import Config
+from connector.errors import TableError
+from connector.landing.manifest import Manifest
+from connector.schema import TableName, TableSchema
+from merge.job import merging_sessions
+from merge.lake.control_table import Frontiers, read_frontiers
+from merge.lake.target import Target, targets_of
+from merge.landing_zone import LandingZone
+from merge.proof.sides import SHOWN
+from merge.spark.log_store import check_log_store
+from merge.spark.unreachable import check_endpoint, explained
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class OpenedLake:
+    """A lake and its landing zone; `newest`: the newest manifest, None if nothing has landed yet."""
+
+    spark: SparkSession
+    config: Config
+    landing: LandingZone
+    frontiers: Frontiers
+    newest: Manifest | None
+    targets: Mapping[TableName, Target]
+
+    @classmethod
+    def read(cls, spark: SparkSession, config: Config, landing: LandingZone) -> OpenedLake:
+        """Read how far both are."""
+        frontiers = read_frontiers(spark, config)
+        number = landing.newest(frontiers.newest)
+        newest = landing.get(number) if number else None
+        targets = targets_of(config, newest.tables if newest else ())
+        return cls(spark, config, landing, frontiers, newest, targets)
+
+    def rows(self, table: TableName) -> DataFrame:
+        """Read a table's rows as of the newest cut, but for those marked as deleted."""
+        target, frontier = self.targets.get(table), self.frontiers.of(table)
+        if target is None or frontier.version is None:
+            raise TableError(table, "has not been merged yet", hint="merge first: deltatide merge")
+        return target.at(self.spark, frontier.version).where(SHOWN)
+
+    def layout(self, table: TableName) -> TableSchema:
+        """Return the layout of a captured table as of the newest manifest."""
+        state = self.newest.tables.get(table) if self.newest is not None else None
+        if state is None or state.schema_id is None:
+            raise TableError(table, "has not landed yet", hint="see: deltatide status")
+        return self.landing.schemas([(table, state.schema_id)])[state.schema_id]
+
+
+@contextmanager
+def opened(spark: SparkSession, config: Config) -> Iterator[OpenedLake]:
+    """Yield the lake, in a session of its own."""
+    check_endpoint(spark, config)
+    with explained(config), merging_sessions(spark, config) as sessions:
+        session = sessions.first
+        check_log_store(session, config)
+        landing = LandingZone.of(session, config)
+        yield OpenedLake.read(session, config, landing)

@@ -1,0 +1,173 @@
+"""What a verification compares, and what it finds of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property, reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from connector.landing.format import CDC
+from connector.landing.manifest import DumpState, LandedFile
+from connector.schema import TableName, TableSchema, fold
+from merge.keys import TargetLayout
+from merge.overlay import as_wide
+from merge.plan import TablePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KeyEnds = tuple[int | None, int | None]
+"""As in `connector.landing.requests.DumpRequest`: after a value of the first key column, up to another."""
+
+SHOWN = "NOT coalesce(_cdc.op = 'delete', false)"
+"""Rows of a Delta table that its readers see; those of others may have no `_cdc`."""
+
+
+@dataclass(frozen=True)
+class SampleOf:
+    """What was compared instead of a whole table: `ranges` of the `of_ranges` of its key.
+
+    `of_rows`: how many rows the lake had in all of them when these were chosen.
+    """
+
+    ranges: int
+    of_ranges: int
+    of_rows: int
+
+
+@dataclass(frozen=True)
+class TableVerification:
+    """One table's comparison: how many keys differ, by kind, after `rows` were read from the source.
+
+    `manifest`: as of which manifest; `version`: of the Delta table. `waiting`: how many of its rows lack a
+    column, which is not compared. `settled`: no first dump, repair, or dump of such rows was under way.
+    `note`: what else there is to say. `suspects`: keys, as the source's text, that the lake may have too many
+    (only of a condition); None if they are not known, and `incomplete` says why. `error`: why nothing was
+    compared. `bytes`: how much the agent has landed for this.
+
+    By checksums: `checked`, not `rows`, says how many of the source's rows were compared, as of manifest
+    `checked_at`. `unproven`: ranges of the first key column whose rows have yet to be compared (None: all of
+    the table's, because of `by_rows`).
+
+    `sample`: what the rows are a sample of, if only ranges of the key were compared: `equal` is only of them.
+    `whole`: why all rows were compared, where only a sample was wanted.
+    """
+
+    table: TableName
+    manifest: int = 0
+    position: str = ""
+    version: int | None = None
+    rows: int = 0
+    missing: int = 0
+    ghosts: int = 0
+    different: int = 0
+    waiting: int = 0
+    settled: bool = True
+    note: str | None = None
+    suspects: list[list[str]] | None = field(default_factory=list)
+    incomplete: str | None = None
+    checked: int = 0
+    checked_at: int = 0
+    unproven: list[KeyEnds] | None = field(default_factory=list)
+    by_rows: str | None = None
+    sample: SampleOf | None = None
+    whole: str | None = None
+    bytes: int = 0
+    error: str | None = None
+    hint: str | None = None
+
+    @property
+    def differing(self) -> int:
+        """Count the findings; a key that differs and is there twice is two."""
+        return self.missing + self.ghosts + self.different
+
+    @property
+    def conclusive(self) -> bool:
+        """Return whether all of it was compared, as of a moment at which it was settled."""
+        return self.error is None and self.settled and self.incomplete is None and self.unproven == []
+
+    @property
+    def equal(self) -> bool:
+        """Return whether nothing differs for certain, but for `suspects`, which are still to be verified."""
+        return self.conclusive and not self.differing
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two sides of a comparison: files `read` of the source, with the log since, and the lake's table.
+
+    `plan`: without what landed under another key; `newest`: the layout as of the cut; `verified`: the result
+    as far as it is known before comparing. `projected`: the lake does not have the table as it is
+    (`merge.columns.projection`); columns and rows of both sides are then those of the lake.
+    """
+
+    read: tuple[LandedFile, ...]
+    plan: TablePlan
+    schemas: dict[str, TableSchema]
+    newest: TableSchema
+    lake: DataFrame
+    verified: TableVerification
+    projected: bool = False
+
+    @cached_property
+    def layout(self) -> TargetLayout:
+        """Return the layout in which rows are compared: the Delta table's columns, and any that it lacks."""
+        known = {f.name: f.dataType.simpleString() for f in self.lake.schema.fields if f.name != CDC}
+        names = {fold(name) for name in known}
+        more = {column.name: column.type for column in self.newest.columns if fold(column.name) not in names}
+        return TargetLayout.of({**known, **more}, self.plan.state.key, self.newest)
+
+    @property
+    def compared(self) -> list[str]:
+        """List the columns to compare: those that the source has, but for the key."""
+        names = {fold(column.name) for column in self.newest.columns}
+        return [name for name in self.layout.values if fold(name) in names]
+
+    @property
+    def actual(self) -> DataFrame:
+        """Return the lake's rows, without those that are marked as deleted."""
+        return as_wide(self.lake, self.layout).where(SHOWN)
+
+    @property
+    def checked_columns(self) -> dict[str, str]:
+        """Return the names in the lake of the columns that have checksums, in their order, and the types."""
+        named = {fold(name): name for name in self.layout.columns}
+        return {named[fold(column.name)]: column.type for column in self.newest.columns}
+
+    def why_unchecked(self, dump: DumpState) -> str | None:
+        """Return why checksums can't be compared; None if they can."""
+        if dump.bits is None:
+            return "its checksums have no buckets"
+        if self.projected:
+            return "the lake has other columns, masks or rows of it"
+        if self.plan.swept is not None and self.plan.swept >= self.plan.low:
+            return "it was dumped in full meanwhile"
+        if self.plan.truncates:
+            return "it was truncated meanwhile"
+        types = {f.name: f.dataType.simpleString() for f in self.lake.schema.fields}
+        wrong = [name for name, type_ in self.checked_columns.items() if types.get(name) != type_]
+        return f"the lake lacks column {wrong[0]}, or has it with another type" if wrong else None
+
+
+def within(column: Column, ranges: Sequence[KeyEnds]) -> Column:
+    """Return whether a value is in any of the ranges; null, which no source has as a key, is in the first."""
+    parts = [_in_range(column, *ends) for ends in ranges]
+    while len(parts) > 1:  # pairwise: Spark recurses as deep as a condition nests
+        parts = [reduce(or_, parts[n : n + 2]) for n in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _in_range(column: Column, after: int | None, upto: int | None) -> Column:
+    found = F.lit(True) if after is None else column > _literal(after)
+    if upto is not None:
+        found = found & (column <= _literal(upto))
+    return found | column.isNull() if after is None else found
+
+
+def _literal(value: int) -> Column:
+    return F.lit(value if -(1 << 63) <= value < 1 << 63 else Decimal(value))

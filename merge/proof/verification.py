@@ -1,0 +1,373 @@
+"""Verifies tables: compares the lake, as of a cut, with the source. Changes nothing in the tables.
+
+::
+
+    rows that the agent read to verify + all that landed since -> what the table must hold --+
+    the Delta table at the version of a cut ------------------------------------------------ + -> differences
+
+The agent reads the source as for a dump (`connector.capture.dump_queue`): in chunks, each at a proven low
+watermark, while both sides keep changing. Its files (kind verify) are merged by nobody. At a cut at or after
+the manifest that finished this dump:
+
+- EXPECTED: the rows read, each at its chunk's low watermark, and all that landed after the lowest of these,
+  up to the cut, reconciled as a merge does into an empty table (`merge.plan.plan_verification`).
+- ACTUAL: the Delta table at the version that the cut names, without rows that are marked as deleted.
+
+**They must be equal.** Let P be the cut's position. A chunk's snapshot shows every commit up to its low
+watermark L, so for each key of its range it is the source's row at L or later; P is at or after its high
+watermark, so it shows nothing that has not landed by P. If some event of the key in (L, P] counts for a
+column, the latest one does: in the source at P, and in EXPECTED. If none does, nothing has changed it between
+L and P, and the row read has the source's value at P. So EXPECTED is the source at P, as the lake must be at
+that cut. No key is left out because it changed meanwhile, and none differs for that: whatever happens while
+rows are read (writes, lag, merges, a dump of the same table) is in both, or in neither.
+
+What else is compared, or not (values: `merge.proof.differences`):
+
+- An unlogged change that a dump repairs meanwhile: chunks that landed since count as log does, and what is
+  from before a full dump that has ended does not. While such a repair is under way the table is not
+  `settled`, and differences may be what it is about to repair.
+- Given keys are compared both ways. Of a condition, the rows that satisfied it in the source's snapshot are,
+  at the cut, whether they still do or not. Spark can't evaluate the source's dialect as the source does, so
+  rows of the lake that seem to satisfy it and that the source did not return are only `suspects`: verify
+  these keys.
+- Columns that the source has dropped are not compared, nor those that its layout as of the cut does not have
+  yet: no event has brought them. What landed under another key does not count.
+- Rows marked as deleted (soft deletes) count as absent; their last values are not compared.
+- If somebody else has changed the Delta table's rows since the cut, its newest version is compared, which is
+  what people read; the next merge rebuilds it (`merge.lake.commits`).
+
+A verification by checksums compares what the database computes instead of rows, and names the ranges of the
+key that it did not prove equal (`merge.proof.checksums`): these are then read and compared as rows.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from connector.config import Config
+from connector.errors import ConfigurationError, DeltatideError, TableError
+from connector.landing.format import CDC
+from connector.landing.manifest import DumpState, Manifest, TableState
+from connector.schema import TableName
+from merge.change_set import changes
+from merge.keys import TargetLayout, key_text, same_rows
+from merge.lake.commits import read_commits
+from merge.lake.control_table import Frontier, Frontiers
+from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, first_line, without_values
+from merge.lake.target import Target, check_owner, read_state
+from merge.landing_zone import LandingZone
+from merge.overlay import ALIVE
+from merge.plan import TablePlan, plan_verification
+from merge.proof.checksums import PLAIN_DECIMALS, unproven_ranges
+from merge.proof.differences import (
+    DIFFERENT,
+    GHOST,
+    MISSING,
+    count_keys,
+    differences,
+    few_keys,
+    record_differences,
+    recorded_differences,
+)
+from merge.proof.opened_lake import OpenedLake, opened
+from merge.proof.sides import KeyEnds, Sides, TableVerification, within
+from merge.spark.session_settings import ANY_VERSION, COMPILED, applied_settings
+from merge.spark.unreachable import explain
+from merge.sql_formatting import quoted
+from merge.table import FEW_ROWS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+UNCOUNTED = (
+    "the lake has rows that seem to satisfy the condition and that the source did not return, too many to ask"
+    " for by key, or without a key: verify the whole table"
+)
+
+Progress = Callable[[int, int, str], None]
+"""Called with the number of tables done, of all tables, and the one under way."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The comparison of some tables; `run` names its rows in the table of differences."""
+
+    run: str
+    tables: list[TableVerification]
+
+    @property
+    def equal(self) -> bool:
+        """Return whether all tables are equal."""
+        return all(table.equal for table in self.tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain values, for JSON."""
+        tables = [
+            {
+                **asdict(table),
+                "table": str(table.table),
+                "suspects": None if table.suspects is None else len(table.suspects),
+                "unproven": None if table.unproven is None else len(table.unproven),
+            }
+            for table in self.tables
+        ]
+        return {"run": self.run, "equal": self.equal, "tables": tables}
+
+
+def verify(
+    spark: SparkSession,
+    config: Config,
+    request: str,
+    *,
+    where: str | None = None,
+    ranges: Sequence[KeyEnds] | None = None,
+    tables: Collection[TableName] = (),
+    progress: Progress | None = None,
+) -> Verification:
+    """Compare the tables that the agent has read for a request with `verify`, as of their newest cut.
+
+    `request`: its id. `tables`: those that it names; manifests list only the dumps that ended last, so one of
+    them may be listed no more, which is that table's error. `where`: its condition, if it has one, to look
+    for `suspects`. `ranges`: those that it names; without them, rows that only the lake has are not found.
+    The differences are durable on return (`merge.proof.differences`). A table that can't be compared is in
+    the result: its dump has not ended or failed, or the lake has not been merged as far (merge, then call
+    this again). Raises what affects all tables, and `ConfigurationError` if the landing zone knows no such
+    verification.
+    """
+    with opened(spark, config) as lake:
+        return compare(lake, request, where=where, ranges=ranges, tables=tables, progress=progress)
+
+
+def compare(
+    lake: OpenedLake,
+    request: str,
+    *,
+    where: str | None = None,
+    ranges: Sequence[KeyEnds] | None = None,
+    tables: Collection[TableName] = (),
+    progress: Progress | None = None,
+) -> Verification:
+    """Compare like `verify`, in the session of an opened lake."""
+    dumps = _dumps_of(lake.newest, request)
+    lake.frontiers.check(lake.landing, lake.landing.first_kept)
+    run = _Run(lake.spark, lake.config, lake.landing, lake.frontiers, lake.targets, where, ranges)
+    compared = []
+    for done, dump in enumerate(dumps):
+        (progress or (lambda *_: None))(done, len(dumps), str(dump.table))
+        compared.append(run.verify(dump))
+    unlisted = sorted(set(tables) - {dump.table for dump in dumps})
+    problem = f"its verification {request} is no longer in the manifests"
+    lost = [TableVerification(name, error=problem, hint="verify again") for name in unlisted]
+    return Verification(run.id, [*compared, *lost])
+
+
+def _dumps_of(newest: Manifest | None, request: str) -> list[DumpState]:
+    known = newest.dumps if newest is not None else ()
+    dumps = [dump for dump in known if dump.verifies and request in (dump.request, dump.id)]
+    if not dumps:
+        raise ConfigurationError(
+            f"the landing zone lists no verification {request}",
+            hint="it lists only recently finished dumps; verify again: deltatide verify",
+        )
+    return dumps
+
+
+@dataclass(frozen=True)
+class _Run:
+    spark: SparkSession
+    config: Config
+    landing: LandingZone
+    frontiers: Frontiers
+    targets: Mapping[TableName, Target]
+    where: str | None
+    ranges: Sequence[KeyEnds] | None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+    def verify(self, dump: DumpState) -> TableVerification:
+        """Compare one table; errors of this table alone are in the result."""
+        small = dump.rows <= FEW_ROWS and dump.kind == "verify"  # the table has about as many
+        try:
+            with applied_settings(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
+                return self._check(dump) if dump.kind == "checksums" else self._compare(dump)
+        except TABLE_ERRORS as error:
+            store = explain(error, self.config)
+            if store is not None and store.affects_all:
+                raise store from error
+            hint = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
+            whole = self.landing.projection(dump.table) is None
+            told = first_line(error) if whole else without_values(error)
+            return TableVerification(dump.table, error=told, hint=hint)
+
+    def _compare(self, dump: DumpState) -> TableVerification:
+        """Compare the rows that were read."""
+        both = self._open(dump)
+        layout, at = both.layout, self.landing.get(both.plan.upto)
+        actual = both.actual
+        expected = changes(self.landing, both.plan, both.schemas, layout, None).where(ALIVE)
+        suspects: list[list[str]] | None = []
+        incomplete: str | None = None
+        if dump.kind == "verify_rows" and self.ranges is not None:
+            asked = within(F.col(quoted(layout.key[0])), self.ranges)
+            expected, actual = expected.where(asked), actual.where(asked)
+        elif dump.kind == "verify_rows":
+            keys = {name: layout.columns[name] for name in layout.key}
+            scope = self.landing.events(both.plan.files, both.schemas, keys)
+            if self.where is not None:
+                matching = self._matching(both, self.where)
+                suspects, incomplete = _suspects(matching, scope, layout)
+            expected, actual = (_joined(frame, scope, layout, "left_semi") for frame in (expected, actual))
+        found = differences(expected, actual, layout, both.compared)
+        record_differences(self.spark, self.config, self.id, dump.table, at, found)
+        counts = count_keys(recorded_differences(self.spark, self.config, self.id), dump.table)
+        return replace(
+            both.verified,
+            rows=dump.rows,
+            missing=counts.get(MISSING, 0),
+            ghosts=counts.get(GHOST, 0),
+            different=counts.get(DIFFERENT, 0),
+            suspects=suspects,
+            incomplete=incomplete,
+        )
+
+    def _matching(self, both: Sides, where: str) -> DataFrame | None:
+        """Return the lake's rows that seem to satisfy a condition; None if Spark can't evaluate it.
+
+        It can't, either, if the condition is of columns that the lake has masked, or not at all.
+        """
+        projection = self.landing.projection(both.newest.table)
+        try:
+            if projection is not None:
+                return projection.matching(both.actual, where, [*both.layout.key, *both.compared])
+            found = both.actual.where(F.expr(where))
+            _ = found.schema  # Spark Connect analyzes it only now
+            return found
+        except SPARK_ERRORS:
+            return None
+
+    def _check(self, dump: DumpState) -> TableVerification:
+        """Compare the checksums that the database computed."""
+        both = self._open(dump)
+        checked = replace(both.verified, checked=dump.rows, checked_at=both.plan.upto)
+        if why := both.why_unchecked(dump):
+            return replace(checked, unproven=None, by_rows=why)
+        with applied_settings(self.spark, PLAIN_DECIMALS):
+            ranges = unproven_ranges(self.landing, both, dump.bits or 0)
+        why = "most of it differs, or has changed meanwhile" if ranges is None else None
+        return replace(checked, unproven=ranges, by_rows=why)
+
+    def _open(self, dump: DumpState) -> Sides:
+        """Return what a dump has read, and what it is to be compared with."""
+        target, frontier = self._target_of(dump), self.frontiers.of(dump.table)
+        version, upto, note = self._version(target, frontier)
+        self.landing.check_end(upto)
+        self.landing.load(dump.started_in, upto)
+        plan = plan_verification(dump, self.landing, upto)
+        schemas = self.landing.schemas((dump.table, id_) for id_ in plan.all_schema_ids)
+        self._require_landed(dump, plan)
+        read, plan, newest = plan.files, plan.of_key(schemas), schemas[plan.schema_ids[0]]
+        lake, at = target.at(self.spark, version), self.landing.get(upto)
+        verified = TableVerification(
+            dump.table,
+            manifest=upto,
+            position=at.position_text,
+            version=version,
+            waiting=frontier.missing or 0,
+            settled=settled(at, dump.table),
+            note=note,
+            bytes=sum(file.bytes for file in read),
+        )
+        projected = self.landing.projection(dump.table) is not None
+        return Sides(read, plan, schemas, newest, lake, verified, projected)
+
+    def _require_landed(self, dump: DumpState, plan: TablePlan) -> None:
+        """Refuse a table whose log has not all landed since the rows were read, unless a full dump has."""
+        if plan.swept is not None and plan.swept >= plan.low:
+            return
+        manifests = (self.landing.get(number) for number in range(dump.started_in, plan.upto + 1))
+        states = (manifest.tables.get(dump.table) for manifest in manifests)
+        reasons = ("it was dropped, or left out" if state is None else _reason(state) for state in states)
+        if why := next(filter(None, reasons), None):
+            raise TableError(
+                dump.table,
+                f"was not captured for a while after its rows were read: {why}",
+                hint="verify again",
+            )
+
+    def _target_of(self, dump: DumpState) -> Target:
+        """Return the Delta table to compare, which must be as far as the dump; `TableError` if not."""
+        at, target = self.frontiers.of(dump.table).manifest, self.targets.get(dump.table)
+        if dump.state != "complete" or dump.finished_in is None:
+            raise TableError(
+                dump.table,
+                f"verification {dump.id} is {dump.state}" + (f": {dump.error}" if dump.error else ""),
+                hint="see: deltatide dumps",
+            )
+        if target is None:
+            raise TableError(dump.table, "is no longer captured")
+        if at < dump.finished_in or self.frontiers.of(dump.table).version is None:
+            raise TableError(
+                dump.table,
+                f"the lake has it as of manifest {at}, and the source was read up to {dump.finished_in}",
+                hint="merge first: deltatide merge",
+            )
+        return target
+
+    def _version(self, target: Target, frontier: Frontier) -> tuple[int, int, str | None]:
+        """Return the version to compare, the manifest that it is at, and whether others have changed it."""
+        state = read_state(self.spark, target)
+        if state is None or state.id != frontier.id or frontier.version is None:
+            raise TableError(
+                target.table,
+                f"{target.name} was dropped or replaced after the last cut",
+                hint="the next merge rebuilds it from the landing zone: deltatide merge",
+            )
+        key = self.landing.get(frontier.manifest).tables[target.table].key
+        check_owner(state, target, self.config.source.name, key)
+        commits = read_commits(self.spark, target, self.config.source.name, frontier)
+        if commits.why_broken is None:
+            return frontier.version, frontier.manifest, None
+        return commits.newest, max(frontier.manifest, commits.manifest or 0), commits.why_broken
+
+
+def _reason(state: TableState) -> str | None:
+    """Return why a table is not captured; None if it is."""
+    return None if state.state == "captured" else state.reason or state.state
+
+
+def settled(manifest: Manifest, table: TableName) -> bool:
+    """Return whether, as of a manifest, a table is captured, and needs no dump to be whole."""
+    needed = (d for d in manifest.dumps_of(table) if d.active and d.reason != "request")
+    state = manifest.tables[table]
+    return not any(needed) and state.need is None and state.state == "captured"
+
+
+def _joined(frame: DataFrame, scope: DataFrame, layout: TargetLayout, how: str) -> DataFrame:
+    return frame.alias("target").join(scope.alias("source"), same_rows(layout), how)
+
+
+def _suspects(
+    matching: DataFrame | None, scope: DataFrame, layout: TargetLayout
+) -> tuple[list[list[str]] | None, str | None]:
+    """Return the keys of the lake's rows that seem to satisfy a condition and that the source did not return.
+
+    None, and why, if Spark does not understand it, or they can't be asked for by key.
+    """
+    unknown = None, "Spark can't evaluate the condition: rows that only the lake has were not looked for"
+    if matching is None:
+        return unknown
+    raw = F.col(f"target.{CDC}")["raw"]
+    key = [
+        F.coalesce(raw[name], key_text(F.col(f"target.{quoted(name)}"), layout.columns[name]))
+        for name in layout.key
+    ]
+    try:
+        others = _joined(matching, scope, layout, "left_anti")
+        found = few_keys(others.select(F.array(*key).alias("key")))
+    except SPARK_ERRORS:
+        return unknown
+    return found, None if found is not None else UNCOUNTED

@@ -1,0 +1,1 @@
+"""Reading without a merge: cuts by name, SQL over tables by name, and the data source of changes."""

@@ -1,0 +1,140 @@
+"""Runs SQL over a source's tables by their own names: as of one cut, or live as of one manifest.
+
+Each table that the text names becomes a temporary view of the session: `` `public.orders` ``, and ``orders``
+unless several namespaces have a table of that name. Rows marked as deleted are left out; the deletes in
+a table of changes are not.
+
+Only these tables are read. Spark would also resolve a catalog's tables, files by their paths, and views that
+the session had before, none of which are as of the cut. So in the analyzed plan of the query, each leaf must
+lie in one of these views, or be made by the query itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+
+from connector.config import Config
+from connector.errors import ConfigurationError
+from connector.position import Moment
+from connector.schema import TableName, fold
+from merge.lake.retry import first_line
+from merge.lake.target import targets_of
+from merge.overlay import ALIVE
+from merge.queries import live_tables, tables_at
+from merge.reading.query_plans import analyzed, as_subquery, foreign_relation
+from merge.shapes.shape import shapes_of
+from merge.sql_formatting import quoted
+from merge.views.view import VIEWS, is_view, not_of_cut
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+Names = Iterable[TableName]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A query's rows, and the state of the tables that it read: after a manifest, exact or not."""
+
+    frame: DataFrame
+    manifest: int
+    epoch: int
+    position: int
+    source_committed_at: datetime | None
+    exact: bool
+
+
+def answer(
+    spark: SparkSession, config: Config, sql: str, *, at: Moment | None = None, live: bool = False
+) -> Answer:
+    """Run one query over all tables at a cut (`at` None: the newest), or `live` as of the newest manifest.
+
+    `ConfigurationError` if it is not a query, or names what is not there.
+    """
+    known: list[TableName] = []
+    stale: dict[TableName, str] = {}
+
+    def choose(tables: Sequence[TableName], views: Mapping[TableName, str] = MappingProxyType({})) -> Names:
+        known.extend(tables)
+        stale.update(views)
+        return named_in(sql, tables)
+
+    if live:
+        newest, tables = live_tables(spark, config, choose)
+        frames = {name: table.frame for name, table in tables.items()}
+        # Of rows that wait for a column, no manifest knows.
+        exact = newest.exact and all(table.is_complete() for table in tables.values())
+        state = newest.number, newest.epoch, newest.position, newest.source_committed_at, exact
+    else:
+        row, at_cut = tables_at(spark, config, at, choose)
+        frames = {
+            table: frame.where(ALIVE) if _may_be_deleted(spark, config, table) else frame
+            for table, frame in at_cut.items()
+        }
+        state = row["manifest"], row["epoch"], row["position"], row["source_committed_at"], row["exact"]
+    names = view_names(known)
+    views = [name for name, table in names.items() if table in frames]
+    for name in views:
+        frames[names[name]].createOrReplaceTempView(quoted(name))
+    try:
+        frame = _queried(spark, sql, names)
+    except ConfigurationError as error:
+        if named := named_in(sql, stale):
+            raise not_of_cut(named[0], state[0], stale[named[0]]) from error
+        if live and (named := named_in(sql, (TableName(VIEWS, name) for name in config.views))):
+            error.hint = f"{error.hint}; the view {named[0].name} is read as of a cut: leave out --live"
+        raise
+    foreign = foreign_relation(analyzed(spark, sql), views)
+    if foreign is not None:
+        raise ConfigurationError(
+            f"the query reads {foreign}, which is not a table as of manifest {state[0]}", hint=_hint(names)
+        )
+    return Answer(frame, *state)
+
+
+def _may_be_deleted(spark: SparkSession, config: Config, table: TableName) -> bool:
+    """Return whether rows may be marked as deleted: not of shapes and views, whose rows all count."""
+    return table not in shapes_of(config) and not is_view(spark, targets_of(config, [table])[table])
+
+
+def view_names(tables: Iterable[TableName]) -> Mapping[str, TableName]:
+    """Return the tables by the names of their views; names that differ only by case would be one view's."""
+    named = [(name, table) for table in tables for name in dict.fromkeys((table.name, str(table)))]
+    alike = Counter(fold(name) for name, _ in named)
+    return {name: table for name, table in named if alike[fold(name)] == 1}
+
+
+def named_in(sql: str, tables: Iterable[TableName]) -> list[TableName]:
+    """Return the tables whose names are in a text as words; one more than it names does no harm."""
+    text = fold(sql)
+    return [
+        table
+        for table in tables
+        if re.search(rf"(?<!\w){re.escape(fold(table.name).replace('`', '``'))}(?!\w)", text)
+    ]
+
+
+def _hint(names: Iterable[str]) -> str:
+    return f"tables: {', '.join(map(quoted, sorted(names))) or 'none'}"
+
+
+def _queried(spark: SparkSession, sql: str, names: Iterable[str]) -> DataFrame:
+    """Run a text as a query and nothing else; what would change a table is refused as it is parsed."""
+    try:
+        frame = spark.sql(as_subquery(sql))
+        _ = frame.schema  # Spark Connect analyzes it only now
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"the query can't be run: {first_line(error)}",
+            hint=f"{_hint(names)}; one SELECT, in single quotes",
+        ) from error
+    return frame

@@ -1,0 +1,302 @@
+"""The data source ``deltatide``: one table's changes as they landed, in streaming and batch queries. Spark 4.
+
+::
+
+    spark.dataSource.register(DeltatideSource)
+    changes = spark.readStream.format("deltatide")
+    changes.option("config", "shop.toml").option("table", "public.orders").option("consumer", "loader").load()
+
+A row is an event: the columns of the table's newest layout when the frame is made, with the types that a
+merge gives them, and `_cdc` as it landed. Spark runs Python data sources in Python processes of their own,
+which can't use Spark: so these alone read the landing zone by `connector.reading`, with the store's client.
+
+Offsets, and why each change is read once: `connector.reading.change_log`. Rate limits are kept by the process
+that plans a query, which learns where the query is from the ranges that Spark has it plan: when it starts
+again the last one, before it asks for the end. With the trigger ``availableNow``, it asks for the end once in
+each run, so that each run is one batch: the first within the limits, a later one has all that has landed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from connector.config import LandingConfig, load
+from connector.errors import ConfigurationError, DeltatideError, TableError
+from connector.landing.consumers import slot_due
+from connector.landing.format import CDC
+from connector.reading.change_log import Offset
+from connector.reading.table_changes import Files, OpenChanges, TableChanges
+from connector.schema import TableSchema, fold
+from merge.columns.landed_files import CDC_TYPE, schema_ddl
+from merge.lake.schema import wider
+from merge.lake.target import table_name
+from merge.shapes.before_images import CDC_TYPE as OLD_CDC_TYPE
+from merge.shapes.before_images import OldRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    table: str
+    config: Path | None = None
+    landing: str | None = None
+    source: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    dumps: bool = False
+    after: str | None = None
+    upto: str | None = None
+    consumer: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")
+    max_manifests: int | None = Field(default=None, ge=1)
+    max_rows: int | None = Field(default=None, ge=1)
+
+    def changes(self) -> TableChanges:
+        """Return the changes that are named by a configuration, or by a landing zone and a source."""
+        place = self.model_dump(
+            include={"landing", "source", "endpoint", "region", "path_style"}, exclude_none=True
+        )
+        table = table_name(self.table)
+        if self.config is not None and not place:
+            config = load(self.config)
+            if config.table(table).narrows:
+                raise ConfigurationError(
+                    f"{table.section} selects, renames, masks or filters, which this data source does not",
+                    hint="to read the table as it landed, name landing and source instead of config",
+                )
+            return TableChanges(config.landing, config.source.name, table, self.dumps)
+        if self.config is not None or not {"landing", "source"} <= place.keys():
+            raise ConfigurationError(
+                "the landing zone is not named", hint="set the option config, or both landing and source"
+            )
+        source = place.pop("source")
+        landing = LandingConfig.model_validate({"url": place.pop("landing"), **place})
+        return TableChanges(landing, source, table, self.dumps)
+
+    def refuse(self, *names: str, query: str) -> None:
+        """Refuse options that a kind of query does not have."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise ConfigurationError(f"a {query} query has no option {name}", hint="leave it out")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Add the hint to our errors: Spark shows no more of them than their text."""
+    try:
+        yield
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        option = ".".join(map(str, wrong["loc"]))
+        raise ConfigurationError(f"option {option}: {wrong['msg']}") from None
+    except DeltatideError as error:
+        raise DeltatideError(f"{error}; hint: {error.hint}" if error.hint else str(error)) from error
+
+
+class DeltatideSource(DataSource):
+    """The data source; merge/README.md lists its options."""
+
+    _changes: TableChanges
+    _layout: TableSchema
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "deltatide"
+
+    @_explained()
+    def schema(self) -> str:
+        """Return the columns of the table's newest layout, `_cdc`, and `_before` if it lands.
+
+        This frame keeps them.
+        """
+        self._changes = self._given.changes()
+        self._layout = self._changes.open().layout()
+        columns = {column.name: column.type for column in self._layout.columns}
+        old = OldRows({**columns, CDC: OLD_CDC_TYPE}).landed(self._layout)
+        return ", ".join([schema_ddl({**columns, CDC: CDC_TYPE}), *old])
+
+    @_explained()
+    def reader(self, schema: StructType) -> BatchReader:
+        """Return the reader of a batch query."""
+        self._given.refuse("consumer", "max_manifests", "max_rows", query="batch")
+        return BatchReader(self._read, self._given.after, self._given.upto)
+
+    @_explained()
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        """Return the reader of a streaming query."""
+        given = self._given
+        given.refuse("upto", query="streaming")
+        if given.consumer is None:
+            raise ConfigurationError(
+                "the option consumer is missing",
+                hint="name the query, each by a name of its own, so that what it has yet to read is kept",
+            )
+        return StreamReader(self._read, given.consumer, given.after, given.max_manifests, given.max_rows)
+
+    @property
+    def _given(self) -> _Options:
+        return _Options.model_validate({name.lower(): value for name, value in self.options.items()})
+
+    @property
+    def _read(self) -> Rows:
+        if not hasattr(self, "_layout"):
+            raise ConfigurationError("the columns are the table's own", hint="leave out .schema(...)")
+        return Rows(self._changes, self._layout)
+
+
+class Partition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Plans and reads what lies between two offsets, in the columns of one layout."""
+
+    changes: TableChanges
+    layout: TableSchema
+
+    def partitions(self, opened: OpenChanges, start: Offset, end: Offset) -> list[InputPartition]:
+        """Divide what is to be read among tasks; `TableError` if a layout's types don't fit into today's."""
+        groups = opened.files(start, end)
+        for group in groups:
+            for landed in group.layouts.values():
+                self._require_fit(landed)
+        return [Partition(group) for group in groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one task reads."""
+        if isinstance(partition, Partition):  # Spark passes None where there is nothing to read
+            with _explained():
+                yield from self.changes.rows(partition.files, self.layout)
+
+    def _require_fit(self, landed: TableSchema) -> None:
+        wanted = {fold(column.name): column.type for column in self.layout.columns}
+        for column in landed.columns:
+            type_ = wanted.get(fold(column.name), column.type)
+            if wider(column.type, type_) != type_:
+                raise TableError(
+                    self.changes.table,
+                    f"column {column.name!r} landed as {column.type}, and is {type_} in this query",
+                    hint="start the query again if its layout is the older one; else start after the change,"
+                    " with the option after and a new checkpoint",
+                )
+
+
+class BatchReader(DataSourceReader):
+    """Reads the changes after a manifest up to another; each query up to the newest, if none is named."""
+
+    def __init__(self, rows: Rows, after: str | None, upto: str | None) -> None:
+        self._rows, self._after, self._upto = rows, after, upto
+
+    @_explained()
+    def partitions(self) -> list[InputPartition]:
+        """Plan what each task reads."""
+        opened = self._rows.changes.open()
+        start = opened.after(self._after)
+        end = opened.after(self._upto) if self._upto else opened.log.end(start)
+        if end.manifest < start.manifest:
+            raise ConfigurationError(
+                f"upto is manifest {end.manifest}, before after, which is manifest {start.manifest}",
+                hint="swap the options",
+            )
+        return self._rows.partitions(opened, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one task reads."""
+        return self._rows.read(partition)
+
+
+@dataclass
+class StreamReader(DataSourceStreamReader):
+    """Reads the changes after an offset, and records in the landing zone how far it is.
+
+    Used by the process that plans the query; a copy without state reads in the tasks.
+    """
+
+    _rows: Rows
+    _consumer: str
+    _after: str | None
+    _max_manifests: int | None
+    _max_rows: int | None
+    _at: Offset | None = None
+    _checked: bool = False
+    _recorded: tuple[datetime, int] | None = None
+    _opened: OpenChanges | None = field(default=None, repr=False)
+
+    @_explained()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where a new query starts, and register it."""
+        return self._begin().to_dict()
+
+    @_explained()
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return how far the next batch may read."""
+        opened = self._open()
+        if self._at is None and self._recorded is None and opened.is_recorded(self._consumer):
+            return opened.after("newest").to_dict()
+        at = self._at or self._begin()
+        return opened.log.end(at, self._max_manifests, self._max_rows).to_dict()
+
+    @_explained()
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        """Plan a batch; the same offsets give the same rows."""
+        begin, until = Offset.from_dict(start), Offset.from_dict(end)
+        opened = self._open()
+        if not self._checked:  # an earlier process may have begun the query
+            opened.log.check(begin)
+            self._checked = True
+        if until.manifest < begin.manifest:  # Spark asked for the end before it said where the query is
+            raise ConfigurationError(
+                f"the query is at manifest {begin.manifest}, and the consumer {self._consumer!r}, a new or"
+                f" forgotten one, at {until.manifest}",
+                hint=f"start the query with a new checkpoint, and the option after={begin.manifest}",
+            )
+        if self._recorded is None:
+            self._record(begin)
+        self._at = until
+        return self._rows.partitions(opened, begin, until)
+
+    @_explained()
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Take note that all up to an offset was processed."""
+        offset = Offset.from_dict(end)
+        if self._at is None or self._at.manifest < offset.manifest:
+            self._at = offset
+        if slot_due(self._recorded, (datetime.now(timezone.utc), offset.manifest)) is not None:
+            self._record(offset)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read what one task reads."""
+        return self._rows.read(partition)
+
+    def _begin(self) -> Offset:
+        """Return where a new query starts; from the first time on, nothing after it is removed."""
+        begin = self._open().after(self._after)
+        if self._recorded is None:
+            self._record(begin)
+        return begin
+
+    def _record(self, offset: Offset) -> None:
+        self._open().record(self._consumer, offset)
+        self._recorded = datetime.now(timezone.utc), offset.manifest
+
+    def _open(self) -> OpenChanges:
+        if self._opened is None:
+            self._opened = self._rows.changes.open()
+        return self._opened

@@ -1,0 +1,120 @@
+"""Merges the changes of a table: reads the log that has landed since the frontier, appends what is new."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from connector.errors import GapError, TableError
+from connector.landing.format import BEFORE
+from connector.landing.manifest import LandedFile
+from merge.apply import Written
+from merge.lake.control_table import Frontier
+from merge.lake.schema import create_or_evolve_target, wanted_columns
+from merge.lake.target import TargetState, check_columns
+from merge.plan import Landed
+from merge.report import TableReport
+from merge.shapes.before_images import old_rows_of
+from merge.shapes.changes import append_changes, create_sql, landed_changes
+from merge.shapes.shape_job import ShapeJob
+from merge.spark.session_settings import applied_settings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ChangesJob(ShapeJob):
+    """The merge of a table's changes."""
+
+    def merge(self, frontier: Frontier) -> TableReport:
+        """Append what has landed since a frontier.
+
+        `TableError` if the Delta table does not continue from its frontier, or a manifest is missing.
+        """
+        if self._is_idle(frontier):
+            check_columns(self.spark, self.target)
+            return self.report(frontier)
+        state = self.state()
+        if state is None:
+            frontier = Frontier(0)
+        else:
+            frontier = self.begun(frontier, state)
+            now = self.require_unchanged(frontier, state)
+            if now.manifest >= self.manifest.number:
+                return self.report(now)
+        files = self._files(frontier.manifest)
+        if not frontier.manifest:
+            files = self._fitting(files, state)
+        state, written = self._appended(state, files)
+        rows = sum(file.rows for file in files)
+        return self.report(self.require_unchanged(frontier, state), rows, written)
+
+    def _is_idle(self, frontier: Frontier) -> bool:
+        """Return whether no log has landed since a frontier; asks Spark for nothing."""
+        try:
+            return frontier.version is not None and not self._files(frontier.manifest)
+        except TableError:  # unless the Delta table was dropped
+            return False
+
+    def _files(self, after: int) -> list[LandedFile]:
+        """List the log files of the manifests after number `after` that are kept.
+
+        `TableError` if one of them is missing that retention has not removed; from 0, it begins after that.
+        """
+        first = self._first_kept(after)
+        if first > after + 1 and (after or not self.landing.is_removed(first - 1)):
+            log.warning("%s: changes of manifests %d to %d are gone", self.target.name, after + 1, first - 1)
+        news = [self.landing.get(number) for number in range(first, self.manifest.number + 1)]
+        landed = Landed(self.shape.table, news)
+        found = {file.path: file for manifest in news for file in landed.files(manifest)}
+        return [file for file in found.values() if file.kind == "log"]
+
+    def _first_kept(self, after: int) -> int:
+        """Return the first manifest after number `after` from which on all are there."""
+        first = self.manifest.number + 1
+        try:
+            self.landing.load(after + 1, self.manifest.number)
+            while first > after + 1 and self.landing.get(first - 1):
+                first -= 1
+        except GapError:
+            if after and not self.landing.is_removed(first - 1):
+                raise TableError(
+                    self.target.table,
+                    f"manifest {first - 1} is missing in {self.landing.root}",
+                    hint=f"restore it; or copy what you need of {self.target.name} and drop it:"
+                    " the next merge begins it after that manifest",
+                ) from None
+        return first
+
+    def _fitting(self, files: list[LandedFile], state: TargetState | None) -> list[LandedFile]:
+        """Leave out the first files, up to the last one with types that can't become those of later ones."""
+        schemas = self.schemas(files, state)
+        newest = next(iter(schemas.values()))
+        later = {newest.id: newest}
+        for number in range(len(files), 0, -1):
+            schema = schemas[files[number - 1].schema_id]
+            if schema.id not in later:
+                later[schema.id] = schema
+                try:
+                    wanted_columns(self.target.table, list(later.values()))
+                except TableError as error:
+                    log.warning("%s begins after %s: %s", self.target.name, files[number - 1].path, error)
+                    return files[number:]
+        return files
+
+    def _appended(self, state: TargetState | None, files: list[LandedFile]) -> tuple[TargetState, Written]:
+        """Create the Delta table or evolve its columns, and append what it lacks of the files."""
+        rows, schemas = sum(file.rows for file in files), self.schemas(files, state)
+        self.show(rows)
+        newest, *others = (replace(schema, key=()) for schema in schemas.values())
+        state = create_or_evolve_target(
+            self.spark, self.target, state, self.mark, newest, others, create=create_sql
+        )
+        old = old_rows_of(self.spark, self.target, state, self.mark, schemas.values())
+        if not files:
+            return state, Written()
+        with applied_settings(self.spark, self.settings(rows, state)):
+            columns = {n: t for n, t in state.columns.items() if old is None or n != BEFORE}
+            source = landed_changes(self.landing, files, schemas, columns, old)
+            lowest = min(file.first for file in files)
+            return state, append_changes(self.spark, self.target, source, lowest, self.mark)

@@ -1,0 +1,128 @@
+"""Merges the history of a table: from the versions at its frontier and what has landed since.
+
+A history begins with all that has landed; or with the last full dump, if what landed before is gone, or has
+types that can't become today's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from connector.errors import GapError, TableError
+from connector.schema import TableSchema, fold
+from merge.apply import Written
+from merge.keys import TargetLayout
+from merge.lake.control_table import Frontier
+from merge.lake.schema import create_or_evolve_target, wanted_columns
+from merge.lake.target import TargetState, check_columns
+from merge.report import TableReport
+from merge.shapes.history import HistorySource, apply_versions, create_sql
+from merge.shapes.history_plan import HistoryPlan, plan_beginning, plan_from_last_dump, plan_history
+from merge.shapes.shape_job import ShapeJob
+from merge.shapes.versions import FROM, TO
+from merge.spark.session_settings import applied_settings
+
+
+@dataclass(frozen=True)
+class HistoryJob(ShapeJob):
+    """The merge of a table's history."""
+
+    def merge(self, frontier: Frontier) -> TableReport:
+        """Bring the history to the manifest, like `ShapeJob.merge`.
+
+        `TableError` if the Delta table does not continue from its frontier, or the manifests since are gone;
+        `GapError` if a new one can't begin: neither all manifests are there nor those of a full dump.
+        """
+        if self._is_idle(frontier):
+            check_columns(self.spark, self.target)
+            return self.report(frontier)
+        state = self.state()
+        if state is None:
+            frontier = Frontier(0)
+        else:
+            frontier = self.begun(frontier, state)
+            now = self.require_unchanged(frontier, state)
+            if now.manifest >= self.manifest.number:
+                return self.report(now)
+        plan = self._plan(frontier, state)
+        self.show(plan.rows)
+        state, written = self._written(plan, state)
+        return self.report(self.require_unchanged(frontier, state), plan.rows, written)
+
+    def _is_idle(self, frontier: Frontier) -> bool:
+        """Return whether nothing has landed since a frontier; asks Spark for nothing."""
+        if frontier.version is None:
+            return False
+        self.landing.load(frontier.manifest + 1, self.manifest.number)
+        try:
+            plan = plan_history(self.shape.table, self.landing, frontier.manifest, self.manifest.number)
+        except GapError:
+            return False
+        return not plan.news
+
+    def _written(self, plan: HistoryPlan, state: TargetState | None) -> tuple[TargetState, Written]:
+        """Create the Delta table or evolve its columns, and write the versions of a plan."""
+        plan, schemas = self._keyed(plan, state)
+        self._check_names(schemas)
+        newest, *others = self._layouts(plan, schemas)
+        state = create_or_evolve_target(
+            self.spark, self.target, state, self.mark, newest, others, create=create_sql
+        )
+        own = {name: type_ for name, type_ in state.columns.items() if name not in (FROM, TO)}
+        layout = TargetLayout.of(own, self.key, newest)
+        with applied_settings(self.spark, self.settings(plan.rows, state)):
+            source = HistorySource(self.landing, plan, schemas, layout, self.target.frame(self.spark))
+            return state, apply_versions(self.spark, self.target, state, source, self.mark)
+
+    def _keyed(
+        self, plan: HistoryPlan, state: TargetState | None
+    ) -> tuple[HistoryPlan, dict[str, TableSchema]]:
+        """Leave out what landed under another key; return all schemas, too, the table's newest one first."""
+        files = [*plan.files, *(file for end in plan.ended for file in end.chunks)]
+        schemas = self.schemas(files, state)
+        return plan.of_key(schemas, self.key), schemas
+
+    def _layouts(self, plan: HistoryPlan, schemas: dict[str, TableSchema]) -> list[TableSchema]:
+        return [next(iter(schemas.values())), *(schemas[file.schema_id] for file in plan.files)]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return the table's key."""
+        return tuple(self.manifest.tables[self.shape.table].key)
+
+    def _plan(self, frontier: Frontier, state: TargetState | None) -> HistoryPlan:
+        """Plan from a frontier; from the beginning, if that is at no manifest."""
+        table, upto = self.shape.table, self.manifest.number
+        self.landing.load(frontier.manifest + 1, upto)
+        if not frontier.manifest:
+            return self._fitting(plan_beginning(table, self.landing, upto), state)
+        try:
+            return plan_history(table, self.landing, frontier.manifest, upto)
+        except GapError as error:
+            raise TableError(
+                self.target.table,
+                f"{self.target.name} is at manifest {frontier.manifest}; what landed since is gone: {error}",
+                hint=self.target.drop_hint,
+            ) from error
+
+    def _fitting(self, plan: HistoryPlan, state: TargetState | None) -> HistoryPlan:
+        """Begin with the last full dump if what landed before has types that can't become today's."""
+        try:
+            wanted_columns(self.target.table, self._layouts(*self._keyed(plan, state)), self.target.drop_hint)
+        except TableError:
+            later = plan_from_last_dump(self.shape.table, self.landing, self.manifest.number)
+            if later is None or later.since == plan.since:
+                raise
+            return later
+        return plan
+
+    def _check_names(self, schemas: dict[str, TableSchema]) -> None:
+        taken = {
+            column.name for s in schemas.values() for column in s.columns if fold(column.name) in (FROM, TO)
+        }
+        if taken:
+            raise TableError(
+                self.target.table,
+                f"column {min(taken)!r} has a name that a history needs",
+                hint=f'take "history" out of tables."{self.shape.table}".shapes',
+            )

@@ -1,0 +1,101 @@
+"""Names the shapes of the configured tables, and where they lie.
+
+A shape is a Delta table of its own: ``orders_changes`` beside ``orders``. It has its own name in the control
+table, so it has a frontier, belongs to each cut, and is maintained and read as of a cut like any table. A
+shape that is taken out of the configuration keeps its Delta table, which later cuts don't name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from connector.config import Config
+from connector.errors import ConfigurationError, GapError
+from connector.landing.manifest import Manifest
+from connector.schema import TableName
+from merge.columns.projection import recorded_projection
+from merge.lake.control_table import Frontier, Frontiers
+from merge.lake.target import FileLayout, Target, targets_of
+from merge.plan import Manifests
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One shape of a source table: `kind` is as in the configuration."""
+
+    table: TableName
+    kind: str
+
+    @property
+    def name(self) -> TableName:
+        """Return its name in the lake."""
+        return TableName(self.table.namespace, f"{self.table.name}_{self.kind}")
+
+    def is_made_of(self, manifest: Manifest) -> bool:
+        """Return whether its table has landed by a manifest; but for changes, with a key."""
+        state = manifest.tables.get(self.table)
+        return state is not None and state.schema_id is not None and bool(state.key or self.kind == "changes")
+
+    @property
+    def damaged_hint(self) -> str:
+        """Return what to do about a damaged landing file: a full dump does not stand for it here."""
+        return f'restore it from a copy; or take "{self.kind}" out of tables."{self.table}".shapes'
+
+
+def shapes_of(config: Config) -> dict[TableName, Shape]:
+    """Return the configured shapes by their names in the lake, without the current rows."""
+    found = (Shape(table, kind) for table, its in config.tables.items() for kind in its.shapes)
+    return {shape.name: shape for shape in found if shape.kind != "current"}
+
+
+def with_shapes(frontiers: Frontiers, shapes: Collection[TableName], manifests: Manifests) -> Frontiers:
+    """Return frontiers with one for each shape: at the beginning, if none was recorded for it.
+
+    What was recorded under its name may be of a source table that has been excluded since: that one was
+    captured at its frontier's manifest. If this was removed, the merge has to look at the Delta table itself.
+    """
+
+    def is_of_shape(name: TableName, at: Frontier) -> bool:
+        try:
+            return at.version is None or name not in manifests.get(at.manifest).tables
+        except GapError:
+            return False
+
+    known = frontiers.by_table.items()
+    kept = {name: at for name, at in known if name not in shapes or is_of_shape(name, at)}
+    return replace(frontiers, by_table=kept).naming(shapes)
+
+
+def targets_with_shapes(
+    config: Config, tables: Collection[TableName], shapes: Mapping[TableName, Shape]
+) -> dict[TableName, Target]:
+    """Return where tables and shapes lie. `ConfigurationError` if a shape would share its place.
+
+    Names count as the same if they differ only by case; in a schema of a catalog, whatever their namespaces.
+    """
+    by_url = config.lake is not None and config.lake.url is not None
+    taken: dict[tuple[str, str], str] = {}
+    for name, what in [*((t, f"table {t}") for t in tables), *((n, _named(s)) for n, s in shapes.items())]:
+        place = (name.namespace.lower() if by_url else "", name.name.lower())
+        if place in taken and name in shapes:
+            raise ConfigurationError(
+                f"{_named(shapes[name])} would lie where {taken[place]} does",
+                hint=f'take "{shapes[name].kind}" out of tables."{shapes[name].table}".shapes,'
+                " or exclude the other table",
+            )
+        taken.setdefault(place, what)
+    beside = {
+        name: replace(
+            target,
+            shape=shapes[name].kind,
+            columns=recorded_projection(config, shapes[name].table),
+            layout=FileLayout(),
+        )
+        for name, target in targets_of(config, shapes).items()
+    }
+    return targets_of(config, tables) | beside
+
+
+def _named(shape: Shape) -> str:
+    return f"the {shape.kind} of {shape.table} ({shape.name})"

@@ -1,0 +1,139 @@
+"""What the merges of all shapes have in common: a frontier of their own, and the frontier after a commit.
+
+A shape's frontier is kept in the control table beside that of the table with the current rows. So a shape
+that is added to a merged table begins with what the landing zone has kept, whatever the table's frontier is,
+and a merge that was killed between the two is repaired by the next one. No cut is exact while a shape lags.
+
+A shape that somebody else has changed is not merged further, and not rebuilt: the landing zone may no longer
+have what it was made of. The merge says so, and what to do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from connector.config import Config
+from connector.errors import TableError
+from connector.landing.manifest import LandedFile, Manifest
+from connector.schema import TableSchema
+from merge.apply import LARGE_BYTES, Written
+from merge.lake.commits import Commits, Mark, read_commits
+from merge.lake.control_table import Frontier
+from merge.lake.target import Target, TargetState, check_owner, read_state
+from merge.landing_zone import LandingZone
+from merge.report import TableReport
+from merge.shapes.shape import Shape
+from merge.spark.session_settings import ANY_VERSION, COMPILED
+from merge.table import FEW_ROWS, Beginning, beginning_of, check_origin
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class ShapeJob(ABC):
+    """The merge of one shape up to a manifest; `show` is called with the number of events to be read."""
+
+    spark: SparkSession
+    config: Config
+    landing: LandingZone
+    manifest: Manifest
+    shape: Shape
+    target: Target
+    show: Callable[[int], None]
+
+    @abstractmethod
+    def merge(self, frontier: Frontier) -> TableReport:
+        """Merge what has landed since a frontier; durable on return. Commit conflicts propagate.
+
+        If nothing has, reads nothing but manifests.
+        """
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return the key by which rows are matched."""
+        return ()
+
+    def state(self) -> TargetState | None:
+        """Read the Delta table's state; None if there is none. `TableError` if it is not this shape's."""
+        state = read_state(self.spark, self.target)
+        if state is not None:
+            check_owner(state, self.target, self.config.source.name, self.key)
+        return state
+
+    @property
+    def mark(self) -> Mark:
+        """Return the mark of the merge's commit."""
+        return Mark(self.config.source.name, self.manifest.number, write_id=self.manifest.write_id)
+
+    def begins(self, frontier: Frontier, state: TargetState | None) -> Beginning:
+        """Return where the Delta table as it is begins: its frontier, if that is of this very table."""
+        if state is None:
+            return Beginning(None)
+        if frontier.version is not None and frontier.id == state.id:
+            return Beginning(frontier)
+        upto = replace(frontier, manifest=self.manifest.number)
+        return beginning_of(self.spark, self.config, self.landing, self.target, state.id, upto)
+
+    def begun(self, frontier: Frontier, state: TargetState) -> Frontier:
+        """Return how far the Delta table is: as recorded, or by its own commits, which are this zone's."""
+        begins = self.begins(frontier, state)
+        if not begins.trusted:
+            raise TableError(
+                self.target.table,
+                f"no cut names {self.target.name}, and the manifest that it was merged up to was removed",
+                hint=self.target.drop_hint,
+            )
+        return begins.frontier or Frontier(begins.last.manifest if begins.last else 0)
+
+    def require_unchanged(self, frontier: Frontier, state: TargetState) -> Frontier:
+        """Return how far the table is now; `TableError` if others have changed it since a frontier."""
+        commits = self.commits(frontier)
+        if commits.why_broken is not None:
+            raise TableError(
+                self.target.table,
+                f"{self.target.name} is no longer the {self.shape.kind} that we merged: {commits.why_broken}",
+                hint=self.target.drop_hint,
+            )
+        return Frontier(max(frontier.manifest, commits.manifest or 0), commits.version, state.id)
+
+    def schemas(self, files: Sequence[LandedFile], state: TargetState | None) -> dict[str, TableSchema]:
+        """Read the schemas of files by id, after the table's newest one.
+
+        `state` None: a new Delta table. Its columns must be there, if the configuration names them.
+        """
+        newest = self.manifest.tables[self.shape.table].schema_id
+        if state is None:
+            self.landing.check_settings(self.shape.table, newest)
+        ids = [newest] if newest is not None else []
+        return self.landing.schemas((self.shape.table, id_) for id_ in [*ids, *(f.schema_id for f in files)])
+
+    def settings(self, rows: int, state: TargetState) -> dict[str, str]:
+        """Return the settings for reading so many events and writing to a table of this size."""
+        small = rows <= FEW_ROWS and state.bytes <= LARGE_BYTES
+        return ANY_VERSION if small else ANY_VERSION | COMPILED
+
+    def commits(self, frontier: Frontier) -> Commits:
+        """Read what has become of the table since a frontier. Refuse another landing zone's."""
+        commits = read_commits(self.spark, self.target, self.config.source.name, frontier)
+        if commits.last is not None and commits.last.manifest >= self.manifest.number:
+            check_origin(self.landing, self.target, commits.last)
+        return commits
+
+    def report(self, frontier: Frontier, rows: int = 0, written: Written | None = None) -> TableReport:
+        """Return the report of a merge that has brought the table to a frontier."""
+        written = written or Written()
+        return TableReport(
+            self.target.table,
+            max(frontier.manifest, self.manifest.number),
+            frontier.version,
+            rows=rows,
+            inserted=written.inserted,
+            updated=written.updated,
+            deleted=written.deleted,
+            id=frontier.id,
+            missing=0,
+        )

@@ -1,0 +1,1 @@
+"""Spark itself: sessions and their settings, the Java process, outages, safe commits on S3."""

@@ -1,0 +1,290 @@
+"""Opens a Spark session: the active one, a remote one, or a local one with Delta.
+
+The local one is quiet (Java's output goes to a file), listens on 127.0.0.1 only, and is tuned for many small
+merges. ``python -m merge.spark.session --resolve`` fetches its jars once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from os import environ
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from connector.config import Config
+from connector.errors import PreconditionError
+from merge.spark import log_store
+from merge.spark.gateway import started
+from merge.spark.session_settings import ANY_VERSION, PLAIN, set_setting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class S3Access(Protocol):
+    """How to reach an S3 store; an empty key means the usual chain (environment, profile, instance)."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Return the endpoint's url; None for Amazon's."""
+
+    @property
+    def region(self) -> str | None:
+        """Return the region."""
+
+    @property
+    def access_key(self) -> str | None:
+        """Return the access key."""
+
+    @property
+    def secret_key(self) -> str | None:
+        """Return the secret key."""
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """`S3Access` from plain values. `path_style` None: true if an endpoint is set, else false."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    path_style: bool | None = None
+
+
+LOCAL = "spark.deltatide.local"
+"""Set in sessions started here: they connect from this machine."""
+
+SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    LOCAL: "true",
+    # Delta's 50 partitions for the state of a table make each small merge seconds slower.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.shuffle.partitions": "4",
+    # Several tables are merged at a time: a large one must not keep the small ones waiting.
+    "spark.scheduler.mode": "FAIR",
+}
+
+S3A = "spark.hadoop.fs.s3a."
+
+S3A_PATIENCE = {
+    f"{S3A}connection.establish.timeout": "5000",
+    f"{S3A}connection.timeout": "20000",
+    f"{S3A}connection.request.timeout": "30000",
+    f"{S3A}attempts.maximum": "3",
+    f"{S3A}retry.limit": "1",
+    f"{S3A}retry.interval": "500ms",
+}
+"""Times without a unit are milliseconds, which Hadoop before 3.4 requires there. A store that is gone or
+hangs is an error after a minute or two, not after ten: merges are repeated anyway. Requests that Hadoop knows
+to be long (uploads of parts) have their own timeout."""
+
+JAVA = "-XX:+UseParallelGC"
+"""Both of Java's compilers, for merges of many rows or over days; throughput counts, not pauses."""
+
+HEAP_MIB = 2048
+"""At most; a quarter of the machine's memory if that is less, but at least Spark's own default of 1 GiB."""
+
+BUNDLED = {
+    "com.fasterxml.jackson.core": ("jackson-annotations", "jackson-core", "jackson-databind"),
+    "com.fasterxml.jackson.datatype": ("jackson-datatype-jdk8",),
+    "com.github.luben": ("zstd-jni",),
+    "commons-logging": ("commons-logging",),
+    "io.airlift": ("aircompressor",),
+    "org.apache.hadoop": ("hadoop-client-api", "hadoop-client-runtime"),
+    "org.apache.logging.log4j": ("log4j-api", "log4j-core", "log4j-slf4j2-impl"),
+    "org.apache.parquet": (
+        "parquet-column",
+        "parquet-common",
+        "parquet-encoding",
+        "parquet-format-structures",
+        "parquet-hadoop",
+        "parquet-jackson",
+    ),
+    "org.roaringbitmap": ("RoaringBitmap",),
+    "org.slf4j": ("slf4j-api",),
+    "org.xerial.snappy": ("snappy-java",),
+}
+"""Dependencies of Delta and hadoop-aws that ship with Spark, so they are not fetched again."""
+
+
+OF_A_PLATFORM = ("PYSPARK_GATEWAY_PORT", "DATABRICKS_RUNTIME_VERSION")
+"""Variables that spark-submit and Databricks set for a driver in Python."""
+
+
+def is_platforms() -> bool:
+    """Return whether the session is a platform's, with its master and settings, and its to stop."""
+    return any(environ.get(name) for name in OF_A_PLATFORM)
+
+
+def open_session(config: Config, app_name: str = "deltatide") -> SparkSession:
+    """Return the active session (a notebook's), a remote one, the platform's, or a local one.
+
+    Remote: of ``SPARK_REMOTE``. A platform's: of the process that ``spark-submit`` or Databricks started.
+
+    Spark Connect analyzes a frame when it is used, not when it is built: in a remote session opened here, the
+    settings that frames of `live` and `as_of` need stay set.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    if environ.get("SPARK_REMOTE"):
+        remote = SparkSession.builder.getOrCreate()
+        for setting, value in {**PLAIN, **ANY_VERSION}.items():
+            set_setting(remote, setting, value)
+        return remote
+    if is_platforms():
+        return SparkSession.builder.getOrCreate()
+    return local_session(app_name, s3=s3_of(config))
+
+
+def s3_of(config: Config) -> S3Settings | None:
+    """Return the configured S3 store; None if neither landing zone nor lake is on S3."""
+    urls = [config.landing.url, (config.lake.url if config.lake else None) or ""]
+    if not any(url.startswith(("s3://", "s3a://")) for url in urls):
+        return None
+    landing = config.landing
+    endpoint = landing.endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+    return S3Settings(endpoint, landing.region, path_style=landing.path_style)
+
+
+def local_session(
+    app_name: str = "deltatide", *, s3: S3Access | None = None, java_options: str = JAVA
+) -> SparkSession:
+    """Start a local session with `local_settings`.
+
+    Its jars come from Ivy's cache or are fetched. `PreconditionError` if Java does not start. Java's output
+    goes to a temporary file, which is kept only if the start fails.
+    """
+    from pyspark.sql import SparkSession
+
+    settings = local_settings(app_name, s3=s3, java_options=java_options)
+    builder = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    handle, name = tempfile.mkstemp(prefix="deltatide-spark-", suffix=".log")
+    os.close(handle)
+    log = Path(name)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Python data sources need this environment
+    try:
+        with started(settings, log):
+            return builder.getOrCreate()
+    except Exception as error:
+        tail = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
+        raise PreconditionError(
+            "Spark did not start: " + " / ".join(tail or [str(error)]),
+            hint=f"put Java 17 or 21 on JAVA_HOME or PATH; its output is in {log}",
+        ) from error
+
+
+def local_settings(app_name: str, *, s3: S3Access | None, java_options: str = JAVA) -> dict[str, str]:
+    """Return Spark's settings for a driver on this machine with Delta, and with S3A if `s3` is given."""
+    return {
+        **SETTINGS,
+        **jar_settings(with_s3=s3 is not None),
+        **s3_settings(s3),
+        "spark.app.name": app_name,
+        "spark.master": "local[*]",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "deltatide-warehouse"),
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.memory": f"{_heap_mib()}m",
+    }
+
+
+def _heap_mib() -> int:
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    return max(1024, min(HEAP_MIB, machine // 4))
+
+
+def s3_settings(s3: S3Access | None) -> dict[str, str]:
+    """Return S3A's settings."""
+    if s3 is None:
+        return {}
+    prefix = S3A
+    path_style = getattr(s3, "path_style", None)
+    settings = {
+        f"{prefix}endpoint": s3.endpoint,
+        f"{prefix}endpoint.region": s3.region
+        or environ.get("AWS_REGION")
+        or environ.get("AWS_DEFAULT_REGION"),
+        f"{prefix}path.style.access": str(bool(s3.endpoint) if path_style is None else path_style).lower(),
+        f"{prefix}access.key": s3.access_key,
+        f"{prefix}secret.key": s3.secret_key,
+        f"{prefix}aws.credentials.provider": None
+        if s3.access_key
+        else "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+    }
+    return {**S3A_PATIENCE, **{name: value for name, value in settings.items() if value}}
+
+
+def jar_settings(*, with_s3: bool) -> dict[str, str]:
+    """Return the settings for the jars that match the installed pyspark and delta-spark."""
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    spark = ".".join(pyspark.__version__.split(".")[:2])
+    scala = _jar_version(jars, r"spark-core_([\d.]+)-.*")
+    try:
+        delta = version("delta-spark")
+    except PackageNotFoundError as error:
+        raise PreconditionError(
+            "a Spark session can't be started: the package delta-spark is not installed",
+            hint="pip install 'deltatide[spark]', or run this through the platform's spark-submit",
+        ) from error
+    # Delta has had a jar for each Spark release since 4.1.
+    release = f"{spark}_" if tuple(map(int, delta.split(".")[:2])) >= (4, 1) else ""
+    packages = [f"io.delta:delta-spark_{release}{scala}:{delta}"]
+    if with_s3:
+        packages.append(f"org.apache.hadoop:hadoop-aws:{_jar_version(jars, r'hadoop-client-api-(.*)')}")
+    excludes = [
+        f"{group}:{name}"
+        for group, names in BUNDLED.items()
+        for name in names
+        if any(jars.glob(f"{name}-[0-9]*.jar"))
+    ]
+    settings = {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": ",".join(excludes)}
+    if not with_s3:
+        return settings
+    from merge.spark.log_store_jar import find_jar
+
+    return {**settings, "spark.jars": str(find_jar()), **log_store.SETTINGS}
+
+
+def _jar_version(jars: Path, pattern: str) -> str:
+    for jar in jars.glob("*.jar"):
+        if match := re.fullmatch(pattern, jar.stem):
+            return match[1]
+    raise PreconditionError(
+        f"no jar matches {pattern} in {jars}",
+        hint="install pyspark with pip, as in: pip install 'deltatide[spark]'",
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Fetch the jars of local sessions: ``python -m merge.spark.session --resolve [--without-s3]``."""
+    if "--resolve" not in arguments or set(arguments) - {"--resolve", "--without-s3"}:
+        print("usage: python -m merge.spark.session --resolve [--without-s3]", file=sys.stderr)
+        return 2
+    try:
+        local_session("deltatide-resolve", s3=None if "--without-s3" in arguments else S3Settings()).stop()
+    except PreconditionError as error:
+        print(f"{error}\n{error.hint}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

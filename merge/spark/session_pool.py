@@ -1,0 +1,124 @@
+"""A merge's own Spark sessions: a pool of copies of the caller's session.
+
+Delta takes what a commit carries (manifest, fence) from the session's settings: in a shared session, other
+commits would carry them too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from merge.spark.session_settings import applied_settings, set_setting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOT_COPIED = "spark.databricks.delta.lastCommitVersionInSession"
+
+
+REDACTED = "*********(redacted)"
+
+
+class SessionPool:
+    """A merge's own sessions, with the same settings: one for each table that is merged at a time.
+
+    `first` also reads what all tables share. Others are opened when they are needed.
+    """
+
+    def __init__(self, first: SparkSession, most: int, another: Callable[[], SparkSession]) -> None:
+        self.first = first
+        self.most = most
+        self._free, self._opened, self._another = [first], 1, another
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def lend(self) -> Iterator[SparkSession]:
+        """Return a session that no other thread uses during the block; wait for one if all are in use."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._opened < self.most)
+            if not self._free:
+                self._free += self._open()
+            self._changed.wait_for(lambda: self._free)
+            session = self._free.pop()
+        try:
+            yield session
+        finally:
+            with self._changed:
+                self._free.append(session)
+                self._changed.notify()
+
+    def _open(self) -> list[SparkSession]:
+        """Open another session; if the platform allows no more, the open ones must do."""
+        try:
+            session = self._another()
+        except PySparkException:
+            self.most = self._opened
+            return []
+        self._opened += 1
+        return [session]
+
+
+@contextmanager
+def own_session_pool(
+    spark: SparkSession, most: int, settings: Mapping[str, str | None]
+) -> Iterator[SessionPool]:
+    """Lend up to `most` sessions with the caller's settings and current catalog, and `settings` on top.
+
+    Nobody else sees their changes. If the platform has no second session, the only one is `spark` itself,
+    whose settings are changed and restored.
+    """
+    separate = _offers(spark, "newSession") or _offers(spark, "cloneSession")
+    with ExitStack() as stack:
+
+        def another() -> SparkSession:
+            session = stack.enter_context(_own_session(spark)) if separate else spark
+            stack.enter_context(applied_settings(session, settings))
+            return session
+
+        yield SessionPool(another(), most if separate else 1, another)
+
+
+@contextmanager
+def _own_session(spark: SparkSession) -> Iterator[SparkSession]:
+    if _offers(spark, "newSession"):
+        yield _new_session(spark)
+        return
+    connected: Any = spark  # Spark Connect
+    spark.version  # noqa: B018 - the server knows no session, to be cloned, before its first request
+    clone = connected.cloneSession()
+    try:
+        yield clone
+    finally:
+        with suppress(Exception):
+            clone.client.release_session()
+            clone.client.close()
+
+
+def _offers(spark: SparkSession, method: str) -> bool:
+    """Return whether a kind of session has a method; a Connect session of Spark 3.5 raises if asked."""
+    return hasattr(type(spark), method)
+
+
+def _new_session(spark: SparkSession) -> SparkSession:
+    own = spark.newSession()
+    known = _all_settings(own)
+    for name, value in _all_settings(spark).items():
+        if known.get(name) != value and name != NOT_COPIED:
+            set_setting(own, name, value)
+    catalog = spark.catalog.currentCatalog()
+    if own.catalog.currentCatalog() != catalog:
+        own.catalog.setCurrentCatalog(catalog)
+    return own
+
+
+def _all_settings(spark: SparkSession) -> dict[str, str]:
+    """Return a session's settings; before Spark 4 those that are set, without secrets."""
+    if hasattr(spark.conf, "getAll"):
+        return dict(spark.conf.getAll)
+    settings = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    return {name: value for name, value in settings.items() if value != REDACTED}

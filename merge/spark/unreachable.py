@@ -1,0 +1,216 @@
+"""Reports stores that can't be reached or refuse access: early, and with the setting to check.
+
+Java's S3 client retries for minutes and then prints a page of text. If the session is local, `check_endpoint`
+checks from here first; `explained` turns the rest into our errors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from connector.config import Config
+from connector.errors import DeltatideError, TransientError
+from merge.lake.retry import SPARK_ERRORS, first_line
+from merge.landing_zone import spark_url
+from merge.spark.session import LOCAL, S3A, s3_of, s3_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_IS_GONE: tuple[type[Exception], ...] = (ConnectionRefusedError, ConnectionResetError)
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    JAVA_IS_GONE += (Py4JError,)
+except ImportError:
+    pass
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+"""A store that does not answer a minimal request within this time won't serve a merge."""
+
+
+class StoreError(TransientError):
+    """the store of the landing zone or the lake cannot be reached."""
+
+    def __init__(self, message: str, *, hint: str, affects_all: bool = True) -> None:
+        super().__init__(message, hint=hint)
+        self.affects_all = affects_all
+        """Whether it affects all tables."""
+
+
+def check_endpoint(spark: SparkSession, config: Config) -> None:
+    """Raise `StoreError` if the S3 endpoint does not answer from here.
+
+    Checks only if Spark runs on this machine and no proxy is set, which may reach what we can't.
+    """
+    if s3_of(config) is None or spark.conf.get(LOCAL, None) is None or _has_proxy(spark):
+        return
+    region = spark.conf.get(f"{S3A}endpoint.region", None)
+    endpoint = spark.conf.get(f"{S3A}endpoint", None) or _amazon_endpoint(region)
+    if reason := _why_unanswered(endpoint):
+        raise StoreError(f"{endpoint}: {reason}", hint=_endpoint_hint(config))
+
+
+def check_configured_endpoint(config: Config) -> None:
+    """Raise `StoreError` if the S3 endpoint that a local session would use does not answer."""
+    s3 = s3_of(config)
+    if s3 is None or _proxy_in_environment():
+        return
+    endpoint = s3_settings(s3).get(f"{S3A}endpoint") or _amazon_endpoint(
+        s3_settings(s3).get(f"{S3A}endpoint.region")
+    )
+    if reason := _why_unanswered(endpoint):
+        raise StoreError(f"{endpoint}: {reason}", hint=_endpoint_hint(config))
+
+
+def _amazon_endpoint(region: str | None) -> str:
+    return f"https://s3.{region}.amazonaws.com" if region else "https://s3.amazonaws.com"
+
+
+def _has_proxy(spark: SparkSession) -> bool:
+    return _proxy_in_environment() or spark.conf.get(f"{S3A}proxy.host", None) is not None
+
+
+def _proxy_in_environment() -> bool:
+    return bool({"http_proxy", "https_proxy"} & {name.lower() for name in os.environ})
+
+
+_CLOSED = "closes the connection without an answer"
+
+
+def _why_unanswered(endpoint: str) -> str | None:
+    """Return why a server did not answer; None if it gave any answer."""
+    url = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+    host, secure = url.hostname or "", url.scheme == "https"
+    try:
+        with socket.create_connection((host, url.port or (443 if secure else 80)), CONNECT_SECONDS) as plain:
+            plain.settimeout(ANSWER_SECONDS)
+            server = _trusting_any_certificate().wrap_socket(plain, server_hostname=host) if secure else plain
+            server.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            return None if server.recv(1) else _CLOSED
+    except (ConnectionResetError, BrokenPipeError):  # likewise, depending on how much the server had read
+        return _CLOSED
+    except TimeoutError:
+        return f"does not answer within {ANSWER_SECONDS:g} s"
+    except (OSError, ValueError) as error:
+        return str(error)
+
+
+def _trusting_any_certificate() -> ssl.SSLContext:
+    """Return a context that trusts any certificate: the S3 client, with its own, decides whom to trust."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+CREDENTIALS = (
+    "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or the machine's role; "
+    "they must allow reads of landing.url, and writes to its requests/ and to lake.url"
+)
+BUCKET = "create the bucket, or correct landing.url and lake.url"
+CONDITIONS = (
+    "use a store that honors If-None-Match on PUT (AWS S3, MinIO, versitygw, Ceph 19+), "
+    "or set lake.single_driver = true and keep all other writers out of the lake"
+)
+REGION = "set landing.region to the bucket's"
+BUSY = "merge again; this often passes"
+HADOOP = "use Spark 4.1, or set lake.single_driver = true and keep all other writers out of the lake"
+
+CAUSES: tuple[tuple[str, str, str | None, bool], ...] = (
+    (
+        "ignores If-None-Match",
+        "the store ignores If-None-Match, so drivers would overwrite each other's commits",
+        CONDITIONS,
+        True,
+    ),
+    (r"create\.conditional\.overwrite", "the log store needs Hadoop 3.4.2 or newer", HADOOP, True),
+    ("UnknownHostException", "the store's host can't be resolved", None, True),
+    ("UnknownStoreException|NoSuchBucket", "the bucket does not exist", BUCKET, True),
+    ("NoAuthWithAWSException|Unable to load credentials", "no credentials were found", CREDENTIALS, True),
+    (
+        "InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken",
+        "the store rejects the credentials",
+        CREDENTIALS,
+        True,
+    ),
+    (r"AccessDenied|Status Code: 40[13]\b", "the store refuses access", CREDENTIALS, False),
+    (r"AWSRedirect|PermanentRedirect|Status Code: 301\b", "the bucket is in another region", REGION, True),
+    (r"SSL\w*Exception|PKIX", "the TLS connection to the store failed", None, True),
+    (r"ApiCall\w*Timeout|SocketTimeout|ConnectTimeout|timed out", "the store does not answer", None, True),
+    (r"java\.net\.\w+Exception|NoHttpResponse", "connecting to the store failed", None, True),
+    (r"Status Code: 5\d\d|Throttled|SlowDown", "the store reports an error or is too busy", BUSY, True),
+)
+"""Pattern in Java's text, message, hint (None: check the endpoint), whether all tables stop."""
+
+
+def explain(error: BaseException, config: Config) -> StoreError | None:
+    """Return the `StoreError` behind an error of Spark; None if it is not about an S3 store."""
+    text = str(error)
+    if not re.search(r"\bs3a://|software\.amazon\.|create\.conditional\.overwrite", text):
+        return None
+    for pattern, message, hint, affects_all in CAUSES:
+        if re.search(pattern, text):
+            return StoreError(
+                f"{_store_name(text, config)}: {message}{_reason(text)}",
+                hint=hint or _endpoint_hint(config),
+                affects_all=affects_all,
+            )
+    return None
+
+
+@contextmanager
+def explained(config: Config) -> Iterator[None]:
+    """Raise `StoreError` for Spark errors that come from an S3 store; let others pass."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        if found := explain(error, config):
+            raise found from error
+        raise
+
+
+@contextmanager
+def legible(config: Config) -> Iterator[None]:
+    """Raise one of our errors for whatever Spark or its Java process raises: commands show no traceback."""
+    try:
+        with explained(config):
+            yield
+    except SPARK_ERRORS as error:
+        raise DeltatideError(f"Spark failed: {first_line(error)}") from error
+    except JAVA_IS_GONE as error:
+        raise DeltatideError(
+            "Spark's Java process has ended", hint="it was killed or ran out of memory; run the command again"
+        ) from error
+
+
+def _store_name(text: str, config: Config) -> str:
+    """Name the store by the setting that points to it."""
+    found = re.search(r"s3a://[^/\s'`\"]+", text)
+    bucket = found[0] if found else ""
+    named = {"landing.url": config.landing.url, "lake.url": (config.lake and config.lake.url) or ""}
+    settings = [
+        name for name, url in named.items() if bucket and f"{spark_url(url)}/".startswith(f"{bucket}/")
+    ]
+    return " and ".join(settings) + f" ({bucket})" if settings else bucket or "S3"
+
+
+def _reason(text: str) -> str:
+    """Return the message of the innermost cause."""
+    causes = re.findall(r"^Caused by: [\w.$]+: (.*)$", text, re.MULTILINE)
+    reason = causes[-1].strip() if causes else ""
+    return f": {reason[:200]}" if reason else ""
+
+
+def _endpoint_hint(config: Config) -> str:
+    s3 = s3_of(config)
+    endpoint = s3.endpoint if s3 else None
+    return f"check that the store is up and landing.endpoint is right: {endpoint or 'not set, so Amazon S3'}"

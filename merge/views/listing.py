@@ -1,0 +1,138 @@
+"""Shows the views of a lake as of its newest cut, and refreshes them outside of merges.
+
+A refresh by hand is of the newest cut: it reads what that cut names, and records the same cut again, with the
+views that changed. Merges may run meanwhile; they record later cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from connector.config import Config
+from connector.errors import ConfigurationError
+from connector.schema import fold
+from merge.job import MergeRun, has_landed, merging_sessions
+from merge.lake.control_table import Frontier, read_frontiers
+from merge.lake.retry import SPARK_ERRORS
+from merge.landing_zone import LandingZone
+from merge.report import MergeReport, Progress
+from merge.shapes.shape import shapes_of, targets_with_shapes, with_shapes
+from merge.spark.log_store import check_log_store
+from merge.spark.session_settings import ANY_VERSION, applied_settings
+from merge.spark.unreachable import check_endpoint, explained
+from merge.views.dependencies import PlannedView, planned
+from merge.views.view import VIEWS, View, views_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class ViewState:
+    """A configured view. `state`: current (as of the newest cut), failed, or new (never refreshed).
+
+    `manifest`, `rows`: of the state that it has; `inputs`: what its query reads; `error`: why it is not
+    current.
+    """
+
+    name: str
+    state: str
+    manifest: int | None
+    rows: int | None
+    inputs: list[str]
+    error: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return asdict(self)
+
+
+def view_states(spark: SparkSession, config: Config) -> list[ViewState]:
+    """Return the configured views in the order in which they are refreshed.
+
+    Reads the lake alone. `ConfigurationError` for a text that is no query, and for a cycle.
+    """
+    views, frontiers = views_of(config), read_frontiers(spark, config)
+    names = {view.table for view in views}
+    tables = {table for table in frontiers.by_table if table not in names and table not in shapes_of(config)}
+    targets = targets_with_shapes(config, tables, shapes_of(config)) if tables else {}
+    ordered = planned(spark, config, views, targets, names)
+    return [
+        _state(spark, config, each, frontiers.by_table.get(each.view.table, Frontier(0)), frontiers.newest)
+        for each in ordered
+    ]
+
+
+def _state(
+    spark: SparkSession, config: Config, each: PlannedView, frontier: Frontier, newest: int
+) -> ViewState:
+    view, merged = each.view, frontier.version is not None
+    current = merged and frontier.error is None and frontier.manifest == newest
+    return ViewState(
+        view.name,
+        "current" if current else "failed" if merged or frontier.error else "new",
+        frontier.manifest if merged else None,
+        _rows(spark, config, view, frontier),
+        sorted(table.name if table.namespace == VIEWS else str(table) for table in each.reads),
+        frontier.error,
+    )
+
+
+def _rows(spark: SparkSession, config: Config, view: View, frontier: Frontier) -> int | None:
+    """Count a view's rows, from Delta's metadata; None if they can't be read."""
+    if frontier.version is None:
+        return None
+    try:
+        with applied_settings(spark, ANY_VERSION):
+            return view.target(config).at(spark, frontier.version).count()
+    except SPARK_ERRORS:
+        return None
+
+
+def refresh_views(
+    spark: SparkSession,
+    config: Config,
+    names: Collection[str] = (),
+    *,
+    full: bool = False,
+    progress: Progress | None = None,
+) -> MergeReport:
+    """Refresh views as of the newest cut, and record that cut again with them; durable on return.
+
+    All that are not of its state, and those that read one that changed. `full`: also the named ones, or all
+    if none is named, though nothing has changed. `ConfigurationError` for a name that is no view's, and if
+    there is no cut yet. The failure of a view is in the report.
+    """
+    known = {fold(view.name): view.table for view in views_of(config)}
+    unknown = next((name for name in names if fold(name) not in known), None)
+    if unknown is not None or not known:
+        listed = ", ".join(sorted(view.name for view in known.values()))
+        what = "no views are configured" if unknown is None else f"{unknown!r} is no configured view"
+        raise ConfigurationError(
+            what, hint=f"views: {listed}" if known else "add [views.NAME] with sql or file"
+        )
+    forced = {known[fold(name)] for name in names} or set(known.values())
+    with merging_sessions(spark, config) as sessions, explained(config):
+        session = sessions.first
+        check_endpoint(session, config)
+        landing = LandingZone.of(session, config)
+        run = _at_newest_cut(session, config, landing, progress or (lambda _: None))
+        targets = targets_with_shapes(config, run.manifest.tables, run.shapes)
+        views = run.plan_views(targets)
+        assert views is not None, "some are configured"
+        return run.record_cut([], replace(views, forced=forced if full else frozenset()))
+
+
+def _at_newest_cut(spark: SparkSession, config: Config, landing: LandingZone, progress: Progress) -> MergeRun:
+    """Begin a run at the newest cut, which merges no table."""
+    recorded, shapes = read_frontiers(spark, config), shapes_of(config)
+    if not recorded.newest:
+        raise ConfigurationError("no cut was recorded yet", hint="merge first: deltatide merge")
+    manifest = landing.get(recorded.newest)
+    recorded.check(landing)
+    check_log_store(spark, config)
+    shapes = {name: shape for name, shape in shapes.items() if has_landed(manifest, shape.table)}
+    frontiers = with_shapes(recorded, shapes, landing)
+    return MergeRun(spark, config, landing, frontiers, manifest, progress, asks=False, shapes=shapes)

@@ -1,0 +1,190 @@
+"""Compares every exact cut that a lake records with what it must hold, by Delta's time travel.
+
+Cuts are read from the control table as they are recorded, and the tables at the versions that they name, all
+with delta-rs, which shares no code with Spark. A cut's `counters` tell which transactions of each writer it
+holds; from these follows every row of every table (`bank.ExpectedState`).
+
+For each exact cut: the balances sum to zero over both tables, no counter is lower than at the cut before, and
+every row is what the writers' transactions up to there make it. Nor does it lack a transaction that was known
+to be committed before the last one that it says it has. Whatever is not so, and whatever can't be read, is a
+difference.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
+
+from tests.chaos.bank import COLUMNS, KEYS, Journal, Row
+
+CONTROL_TABLE = "_deltatide/cuts"
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A row of the control table: each table's Delta id and version, by its qualified name."""
+
+    manifest: int
+    exact: bool
+    merged_at: Any
+    tables: Mapping[str, Mapping[str, Any]]
+    source_committed_at: datetime | None
+
+
+class CutChecker:
+    """Checks the cuts of the local lake in a folder as they come, in a thread of its own.
+
+    `recorded`, `exact` and `checked` count cuts; `rows` those compared; `differences` all that was wrong, of
+    which `first` describes a few.
+    """
+
+    def __init__(self, lake: Path, namespace: str, journal: Journal) -> None:
+        self.recorded = self.exact = self.checked = self.rows = self.differences = 0
+        self.first: list[str] = []
+        self.newest_exact = 0
+        self._lake, self._namespace = lake, namespace
+        self._journal, self._expected = journal, journal.expected_state()
+        self._writers = tuple(journal.last)
+        self._counters: dict[int, int] = {}
+        self._read: set[str] = set()
+        self._seen: set[tuple[Any, ...]] = set()
+        self._known: dict[str, tuple[tuple[Any, Any], list[Row]]] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cut checker", daemon=True)
+
+    def start(self) -> None:
+        """Start checking."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Check what has been recorded by now, and stop."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            ends = self._stopping.is_set()
+            self.check_new()
+            if ends:
+                return
+            self._stopping.wait(0.5)
+
+    def check_new(self) -> None:
+        """Check the exact cuts recorded since the last time, in the order of their manifests."""
+        try:
+            cuts = self._new_cuts()
+        except Exception as error:
+            self._differs(f"the control table can't be read: {type(error).__name__}: {error}")
+            return
+        self.recorded += len(cuts)
+        for cut in sorted(cuts, key=lambda c: (c.manifest, c.merged_at)):
+            if cut.exact:
+                self.exact += 1
+                self._check(cut)
+
+    def _new_cuts(self) -> list[Cut]:
+        """Read the files that were appended to the control table since the last time."""
+        folder = self._lake / CONTROL_TABLE
+        try:
+            uris = DeltaTable(str(folder)).file_uris()
+        except TableNotFoundError:
+            return []
+        new = [uri for uri in uris if uri not in self._read]
+        self._read.update(new)
+        cuts = []
+        for row in (
+            row for uri in new for row in pq.ParquetFile(uri.removeprefix("file://")).read().to_pylist()
+        ):
+            tables = dict(row["tables"])
+            cut = Cut(row["manifest"], row["exact"], row["merged_at"], tables, row["source_committed_at"])
+            identity = (cut.manifest, cut.merged_at)
+            if identity not in self._seen:  # upkeep may have joined files
+                self._seen.add(identity)
+                cuts.append(cut)
+        return cuts
+
+    def _check(self, cut: Cut) -> None:
+        before = self.differences
+        try:
+            rows = {table: self._rows_at(cut, table) for table in COLUMNS}
+            self._check_rows(cut, rows)
+        except Exception as error:
+            self._differs(f"cut {cut.manifest}: {type(error).__name__}: {error}")
+        self.checked += 1
+        if self.differences == before:
+            self.newest_exact = max(self.newest_exact, cut.manifest)
+
+    def _rows_at(self, cut: Cut, table: str) -> list[Row]:
+        place = cut.tables[f"{self._namespace}.{table}"]
+        version = place["id"], place["version"]
+        known = self._known.get(table)
+        if known is None or known[0] != version:
+            known = self._known[table] = version, self._read_rows(table, *version)
+        return known[1]
+
+    def _read_rows(self, table: str, id_: str, version: int) -> list[Row]:
+        delta = DeltaTable(str(self._lake / self._namespace / table), version=version)
+        if str(delta.metadata().id) != id_:
+            raise AssertionError(f"{table} at version {version} is another table than {id_}")
+        return rows_of(delta, COLUMNS[table])
+
+    def _check_rows(self, cut: Cut, rows: Mapping[str, list[Row]]) -> None:
+        name = f"cut {cut.manifest}"
+        total = sum(row[-1] for table in ("accounts", "vaults") for row in rows[table])
+        if total:
+            self._differs(f"{name}: the balances sum to {total}")
+        counters: dict[int, int] = {row[0]: row[1] for row in rows["counters"]}
+        lower = {c: (was, counters.get(c)) for c, was in self._counters.items() if counters.get(c, -1) < was}
+        if lower:
+            self._differs(f"{name}: counters are lower than before: {lower}")
+            return
+        self._counters = counters
+        numbers = {writer: counters[writer] for writer in self._writers}
+        if lacking := self._journal.lacking(numbers, cut.source_committed_at):
+            self._differs(f"{name}: is older than it says: {lacking}")
+        self._expected.advance(numbers)
+        for table, found in rows.items():
+            self._compare(f"{name}: {table}", self._expected.tables[table], found, KEYS[table])
+
+    def _compare(self, name: str, expected: Mapping[Any, Row], found: list[Row], width: int) -> None:
+        self.rows += len(found)
+        once = len(found) == len(expected) == len({row[:width] for row in found})
+        if once and all(expected.get(row[:width]) == row for row in found):
+            return
+        want, have = Counter(expected.values()), Counter(found)
+        for what, rows in (("lacks", want - have), ("has", have - want)):
+            for row in sorted(rows.elements(), key=repr):
+                self._differs(f"{name} {what} {_short(row)}")
+
+    def _differs(self, text: str) -> None:
+        self.differences += 1
+        if len(self.first) < SHOWN:
+            self.first.append(text)
+
+
+def rows_of(table: DeltaTable, columns: tuple[str, ...]) -> list[Row]:
+    """Return a Delta table's rows, with these columns."""
+    builder = QueryBuilder().register("target", table)
+    batches = builder.execute(f"SELECT {', '.join(columns)} FROM target").read_all()
+    values = [column.to_pylist() for column in pa.table(batches).columns]
+    return list(zip(*values, strict=True))
+
+
+def wait_checked(checker: CutChecker, manifest: int) -> Callable[[], bool]:
+    """Return a condition: an exact cut of this manifest or a later one was checked."""
+    return lambda: checker.newest_exact >= manifest
+
+
+def _short(row: Row) -> str:
+    return ", ".join(text if len(text := repr(v)) < 40 else f"{text[:20]}...({len(text)})" for v in row)

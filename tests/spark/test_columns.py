@@ -1,0 +1,205 @@
+"""Tables whose target has selected, renamed, masked columns and filtered rows: all of it in one."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.config import Config
+from merge import explain_row, live, merge_once, rebuild, recorded_differences, verify
+from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
+
+T = "public.people"
+PEOPLE = schema_of(
+    T, id="int", region="string", Mail="string", card="string", note="string", secret="string", born="date"
+)
+RENAMED = replace(
+    PEOPLE, columns=tuple(replace(c, name="address") if c.name == "Mail" else c for c in PEOPLE.columns)
+)
+OLDER = replace(PEOPLE, columns=tuple(column for column in PEOPLE.columns if column.name != "region"))
+SALT = "a salt of sixteen characters"
+SECRETS = ("@example", "12345678", "dear", "hidden", "1066", "infinity", "not in the lake")
+COLUMNS: dict[str, Any] = {
+    "exclude_columns": ["secret"],
+    "rename": {"id": "person", "mail": "email"},
+    "mask": {"MAIL": "sha256", "card": "keep last 4", "note": "null", "born": "sha256"},
+    "where": "region = 'EU' AND coalesce(secret, '') <> 'not in the lake'",
+}
+
+
+def sha(text: str) -> str:
+    return hmac.new(SALT.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+class People:
+    """A landing zone with one table, and its lake."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.landed = spark, folder, Landed.local(folder / "landing")
+        self.landed.table(PEOPLE)
+        self.config = self.configured(**COLUMNS)
+
+    def configured(self, **table: Any) -> Config:
+        shapes = {"shapes": ["current", "history", "changes"]}
+        found = config_of(
+            str(self.folder / "landing"), str(self.folder / "lake"), public__people=shapes | table
+        )
+        assert found.lake is not None
+        return found.model_copy(update={"lake": found.lake.model_copy(update={"salt": SALT})})
+
+    def log(self, position: int, *events: Event) -> None:
+        self.landed.commit(position, [self.landed.log(PEOPLE, events)])
+
+    def rows(self, name: str = "people", columns: str = "*") -> list[Any]:
+        table = f"delta.`{self.folder}/lake/public/{name}`"
+        return sorted(self.spark.sql(f"SELECT {columns} FROM {table}").collect(), key=lambda row: row[0])
+
+
+def person(key: int, region: str, **more: Any) -> dict[str, Any]:
+    row = {"id": key, "region": region, "Mail": f"{key}@example", "card": f"12345678{key:04}", "note": "dear",
+           "secret": "hidden", "born": date(1066, 10, 14)}  # fmt: skip
+    return row | more
+
+
+def insert(lsn: int, key: int, region: str, raw: dict[str, str] | None = None, **more: Any) -> Event:
+    return Event("insert", lsn, 2 * key, person(key, region, **more), raw=raw)
+
+
+def update(lsn: int, key: int, region: str, lacks: tuple[str, ...] = (), **more: Any) -> Event:
+    row = person(key, region, **more)
+    return Event("update", lsn, 2 * key, {n: v for n, v in row.items() if n not in lacks}, unchanged=lacks)
+
+
+def plain(row: Any) -> tuple[Any, ...]:
+    return (row["person"], row["email"], row["card"], row["born"], sorted(row["_cdc"]["missing"] or []))
+
+
+def expected(key: int, missing: tuple[str, ...] = (), born: str = "1066-10-14") -> tuple[Any, ...]:
+    values = {"email": sha(f"{key}@example"), "card": f"****{key:04}", "born": sha(born)}
+    return (key, *(None if name in missing else value for name, value in values.items()), sorted(missing))
+
+
+def written(folder: Path) -> str:
+    """Return all that Delta's files hold, as text."""
+    files = sorted(folder.rglob("*"))
+    parts = [str(pq.read_table(path).to_pylist()) for path in files if path.name.endswith(".parquet")]
+    return "\n".join([*parts, *(path.read_text() for path in files if path.suffix == ".json")])
+
+
+def said(error: Any) -> str:
+    return f"{error.error} {error.hint}"
+
+
+def test_a_target_has_only_the_columns_and_rows_that_it_may_have_in_the_form_it_may(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    its = People(spark, tmp_path)
+    infinite = {"born": "infinity"}
+    its.log(10, insert(1, 1, "EU"), insert(2, 2, "US"), insert(3, 3, "EU", raw=infinite, born=None),
+            insert(4, 4, "EU", secret="not in the lake"), insert(5, 5, "EU"))  # fmt: skip
+    assert not merge_once(spark, its.config).failed
+    assert list(map(plain, its.rows())) == [expected(1), expected(3, born="infinity"), expected(5)]
+    assert {(row["note"], row["_cdc"]["raw"]) for row in its.rows()} == {(None, None)}
+    its.log(20, update(11, 1, "US"), update(12, 2, "EU", ("card", "note")), update(13, 3, "EU", ("Mail",)),
+            update(14, 5, "US"), update(15, 5, "EU", ("note",)))  # fmt: skip
+    now = [expected(2, ("card",)), expected(3), expected(5)]
+    assert sorted(map(plain, live(spark, its.config, T).collect())) == now
+    report = merge_once(spark, its.config)
+    assert (report.failed, [t.missing for t in report.tables]) == ([], [1, 0, 0])
+    assert list(map(plain, its.rows())) == now
+    history = [(row["person"], row["_valid_from"]["lsn"], (row["_valid_to"] or {"lsn": None})["lsn"])
+               for row in its.rows("people_history")]  # fmt: skip
+    assert sorted(history, key=str) == [(1, 1, 11), (2, 12, None), (3, 13, None), (3, 3, 13), (5, 15, None),
+                                        (5, 5, 14)]  # fmt: skip
+    changes = [(row["person"], row["_cdc"]["op"], row["email"] is None) for row in its.rows("people_changes")]
+    assert changes.count((1, "delete", True)) == changes.count((4, "delete", True)) == 1
+    assert (3, "update", True) in changes
+
+    dumped = [person(key, region) for key, region in ((1, "US"), (2, "EU"), (3, "EU"), (5, "EU"))]
+    its.landed.commit(30, [its.landed.chunk(PEOPLE, Chunk(25, 28, dumped[:2]))])
+    its.landed.verification(T, 7, 29, started_in=4, rows=4)
+    its.landed.commit(35, [its.landed.verified(PEOPLE, Chunk(29, 32, dumped, dump=7))])
+    assert merge_once(spark, its.config).exact
+    whole = [expected(2), expected(3), expected(5)]
+    assert list(map(plain, its.rows())) == whole
+    assert verify(spark, its.config, "dump-7").equal
+    spark.sql(f"UPDATE delta.`{tmp_path}/lake/public/people` SET email = 'x' WHERE person = 5")
+    done = verify(spark, its.config, "dump-7", where="Mail = '5@example'")
+    (difference,) = recorded_differences(spark, its.config, done.run).collect()
+    assert (difference["key"], difference["source_value"]) == (["5"], sha("5@example"))
+    explained = json.dumps(explain_row(spark, its.config, T, "2").to_dict(), default=str)
+    rebuild(spark, its.config, T)
+    assert list(map(plain, its.rows())) == whole
+    assert not [text for text in SECRETS if text in written(tmp_path / "lake") + explained]
+    assert SALT not in written(tmp_path / "lake")
+
+
+def test_a_changed_configuration_is_refused_until_the_table_is_rebuilt(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its = People(spark, tmp_path)
+    its.landed.table(OLDER)
+    its.landed.commit(5, [its.landed.log(OLDER, [Event("insert", 1, 18, {"id": 9, "Mail": "9@example"})])])
+    its.landed.table(PEOPLE)
+    its.log(10, insert(6, 1, "EU"), insert(7, 2, "US"))
+    wrong = its.configured(shapes=["current"], where="regoin = 'EU'")
+    assert "where can't be evaluated" in str(merge_once(spark, wrong).failed[0].error)
+    assert not (tmp_path / "lake/public").exists()
+    laid_out = {"shapes": ["current"], "change_data_feed": True, "partition_by": ["REGION"]}
+    its.config = its.configured(**laid_out)
+    assert not merge_once(spark, its.config).failed
+    assert its.rows(columns="id, Mail") == [(1, "1@example"), (2, "2@example"), (9, "9@example")]
+    its.config = its.configured(**laid_out, mask={"mail": "keep last 4"}, where="region = 'EU'")
+    its.landed.commit(20)
+    assert "deltatide rebuild public.people" in said(merge_once(spark, its.config).failed[0])
+    assert [row["Mail"] for row in live(spark, its.config, T).collect()] == ["****mple"]
+    with monkeypatch.context() as patched:
+        patched.setattr("merge.table.apply", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rebuild(spark, its.config, T)
+    its.log(30, insert(21, 3, "EU"))
+    for config in (its.config, its.configured(**laid_out)):
+        assert "is being rebuilt with other columns" in said(merge_once(spark, config).failed[0])
+    assert rebuild(spark, its.config, T).exact
+    its.log(40, insert(31, 4, "EU"))
+    assert merge_once(spark, its.config).exact
+    assert its.rows(columns="id, Mail") == [(1, "****mple"), (3, "****mple"), (4, "****mple")]
+    feed = f"SELECT id, _change_type FROM table_changes_by_path('{tmp_path}/lake/public/people', 0)"
+    changed = len(spark.sql(feed).collect())
+    spark.sql(f"DELETE FROM delta.`{tmp_path}/lake/_deltatide/cuts` WHERE manifest > 4")
+    assert merge_once(spark, its.config).exact, "what was merged is merged again"
+    assert len(spark.sql(feed).collect()) == changed > 4
+    others = its.configured(
+        **laid_out | {"partition_by": ["card"]}, mask={"mail": "keep last 4"}, where="region = 'EU'"
+    )
+    its.log(45, insert(41, 5, "EU"))
+    assert "set partition_by back" in said(merge_once(spark, others).failed[0])
+    assert explain_row(spark, its.config, T, "1", at=2).delta is None
+    assert explain_row(spark, its.config, T, "1").delta.differences == ()  # type: ignore[union-attr]
+    undecided = Event("update", 46, 2, {"id": 1, "card": "x"}, unchanged=("region",))
+    its.log(50, undecided)
+    assert "an update lacks a column of its where (region)" in said(merge_once(spark, its.config).failed[0])
+    its.landed.full_dump(T, 3, low=55, started_in=its.landed.number + 1)
+    its.landed.commit(60, [its.landed.chunk(PEOPLE, Chunk(55, 58, [person(1, "EU")], dump=3))])
+    assert merge_once(spark, its.config).exact
+    assert its.rows(columns="id") == [(1,)]
+
+    # The source renames a masked column; after the next rebuild, what landed before is masked, too.
+    its.landed.table(RENAMED)
+    row = {"address" if name == "Mail" else name: value for name, value in person(2, "EU").items()}
+    its.landed.commit(70, [its.landed.log(RENAMED, [Event("insert", 61, 4, row)])])
+    assert "'address' may be 'mail'" in said(merge_once(spark, its.config).failed[0])
+    assert "address" not in spark.table(f"delta.`{tmp_path}/lake/public/people`").columns
+    masks = {"mail": "keep last 4", "address": "keep last 4"}
+    its.config = its.configured(**laid_out, mask=masks, where="region = 'EU'")
+    rebuild(spark, its.config, T)
+    assert its.rows(columns="id, Mail, address") == [(1, "****mple", None), (2, None, "****mple")]

@@ -1,0 +1,75 @@
+"""A hand-built landing zone with one table, and its lake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from connector.config import Config
+from merge import live, merge_once
+from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
+
+T = "public.orders"
+ORDERS = schema_of(T, id="int", a="int", b="string")
+
+
+class Zone:
+    """A landing zone with one table, and its lake."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **tables: Any) -> None:
+        self.spark, self.folder = spark, folder
+        self.landed = Landed.local(folder / "landing")
+        self.landed.table(ORDERS)
+        self.config: Config = config_of(str(folder / "landing"), str(folder / "lake"), **tables)
+
+    def log(self, position: int, *events: Event, epoch: int = 1) -> None:
+        self.landed.commit(position, [self.landed.log(ORDERS, events)] if events else [], epoch=epoch)
+
+    def chunk(self, position: int, *chunks: Chunk, epoch: int = 1) -> None:
+        self.landed.commit(position, [self.landed.chunk(ORDERS, chunk) for chunk in chunks], epoch=epoch)
+
+    def merge(self, **options: Any) -> Any:
+        return merge_once(self.spark, self.config, **options)
+
+    def rows(self, columns: str = "id, a, b", table: str = "public/orders") -> list[tuple[Any, ...]]:
+        """Return the rows of a Delta table by their first column, a number."""
+        return _sorted(self.spark.sql(f"SELECT {columns} FROM delta.`{self.folder}/lake/{table}`"))
+
+    def live(self) -> list[tuple[Any, ...]]:
+        return _sorted(live(self.spark, self.config, T).select("id", "a", "b"))
+
+    def forget_cuts(self, after: int) -> None:
+        self.spark.sql(f"DELETE FROM delta.`{self.folder}/lake/_deltatide/cuts` WHERE manifest > {after}")
+
+    def history(self) -> list[Any]:
+        rows = self.spark.sql(f"DESCRIBE HISTORY delta.`{self.folder}/lake/public/orders`").collect()
+        return sorted(rows, key=lambda found: found["version"])
+
+    def requests(self) -> list[dict[str, Any]]:
+        parts = (self.folder / "landing/shop/requests").glob("*.json/part-*")
+        return [json.loads(part.read_text()) for part in parts]
+
+
+def _sorted(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Collect and sort; Spark would compute the frame twice, to find the ranges of its partitions."""
+    return sorted((tuple(found) for found in frame.collect()), key=lambda found: found[0])
+
+
+def insert(lsn: int, key: int, a: int | None = None, b: str = "x", **more: Any) -> Event:
+    return Event("insert", lsn, 2 * key, {"id": key, "a": key if a is None else a, "b": b}, **more)
+
+
+def update_of_a(lsn: int, key: int, a: int, **more: Any) -> Event:
+    """Return an update that does not carry `b`."""
+    return Event("update", lsn, 2 * key, {"id": key, "a": a}, unchanged=("b",), **more)
+
+
+def delete(lsn: int, key: int, **more: Any) -> Event:
+    return Event("delete", lsn, 2 * key, {"id": key}, **more)
+
+
+def row(key: int, a: int, b: str = "x") -> dict[str, Any]:
+    return {"id": key, "a": a, "b": b}

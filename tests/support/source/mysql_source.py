@@ -1,0 +1,55 @@
+"""A MariaDB or MySQL source on a test's database."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connector.config import SourceConfig
+from connector.mysql.log.reader import MysqlLogReader
+from connector.mysql.source import MysqlSource
+from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.source.postgres_source import table_settings
+from tests.support.source.reading import Row, events, read_to
+
+
+def reader_of(database: MysqlDatabase) -> str:
+    """Create a user who may read the log and this database, and write nothing; return its URL."""
+    user = f"reader{secrets.token_hex(4)}"
+    client = "REPLICATION CLIENT" if database.is_mysql else "BINLOG MONITOR, REPLICA MONITOR"
+    database.execute(
+        f"CREATE USER {user} IDENTIFIED BY 'secret'",
+        f"GRANT REPLICATION SLAVE, {client} ON *.* TO {user}",
+        f"GRANT SELECT ON `{database.name}`.* TO {user}",
+    )
+    return database.server.url(user=user, password="secret", database=database.name)
+
+
+def source_of(
+    database: MysqlDatabase,
+    tables: Sequence[str] = (),
+    keys: Mapping[str, Sequence[str]] | None = None,
+    *,
+    url: str | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> MysqlSource:
+    """Return a source named after the database, with all of its tables unless `tables` names some.
+
+    `settings`: of tables, other than their `keys`.
+    """
+    config = SourceConfig.model_validate(
+        {
+            "name": "t" + database.name.replace("_", "-")[-40:],
+            "kind": "mariadb",
+            "url": url or database.url,
+            "tables": list(tables) or [f"{database.name}.*"],
+        }
+    )
+    return MysqlSource(config, table_settings(keys, settings))
+
+
+def read_all(database: MysqlDatabase, log: MysqlLogReader) -> list[Row]:
+    """Read up to the current end of the log; return the events in order."""
+    read_to(log, database.end_of_log())
+    return events(log.take())

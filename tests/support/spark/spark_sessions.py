@@ -1,0 +1,64 @@
+"""Spark sessions of tests, classic or over Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Java's options for tests and the commands that they run (JDK_JAVA_OPTIONS): they merge few rows and never
+recoup the cost of the second compiler. With one compiler Java keeps only 48 MB of compiled code; Spark's
+needs more, and would be compiled again."""
+
+CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+"""While this is set, pyspark's functions build columns of Spark Connect."""
+
+
+@contextmanager
+def connected(url: str) -> Iterator[SparkSession]:
+    """Yield a session on a Spark Connect server; during the block, this process is in Connect mode."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SPARK_REMOTE", url)
+        patched.setenv(CONNECT_MODE, "1")
+        session = _connect()
+        yield session
+        session.stop()
+
+
+def another_session(spark: SparkSession) -> SparkSession:
+    """Return a further session of the same kind, with default settings."""
+    return _connect() if os.environ.get(CONNECT_MODE) else spark.newSession()
+
+
+def forget_delta_logs(spark: SparkSession) -> None:
+    """Make Delta read each table's log anew: files were put in the place of those that it knows."""
+    if os.environ.get(CONNECT_MODE):
+        pytest.skip("what Delta remembers of a table can't be dropped over Spark Connect")
+    java: Any = spark._jvm
+    java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def require_conditional_writes() -> None:
+    """Skip a test of a lake on S3 where Spark comes with a Hadoop whose S3 client has none."""
+    import pyspark
+
+    jars = Path(pyspark.__file__).parent / "jars"
+    versions = [re.findall(r"\d+", jar.stem) for jar in jars.glob("hadoop-client-api-*.jar")]
+    if versions and [int(part) for part in versions[0][:3]] < [3, 4, 2]:
+        pytest.skip(f"a lake on S3 needs Hadoop 3.4.2; this is {'.'.join(versions[0][:3])}")
+
+
+def _connect() -> SparkSession:
+    from pyspark.sql.connect.session import SparkSession as Connected
+
+    session: Any = Connected.builder.remote(os.environ["SPARK_REMOTE"]).create()
+    return session

@@ -1,0 +1,123 @@
+"""One run of the command `verify`: what its comparisons say together."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from connector.cli import verify
+from connector.control import dump_requests, source_view
+from connector.errors import RequestError
+from connector.schema import TableName
+from merge.proof import sampling
+from merge.proof.sampling import Sample
+from merge.proof.sides import SampleOf, TableVerification
+from merge.proof.verification import Verification
+
+ORDERS, ITEMS, WHOLE = (TableName("public", name) for name in ("orders", "items", "whole"))
+RANGES = [(None, 255)]
+
+
+def run_of(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> Any:
+    """Return a run whose comparisons have these results, one after the other."""
+    compared = iter(answers)
+
+    def compare(*_: Any, **__: Any) -> Verification:
+        if isinstance(answer := next(compared), Exception):
+            raise answer
+        return Verification("run", answer)
+
+    run = verify._Run(Mock(), Mock(), Mock(), Mock())
+    monkeypatch.setattr(run, "_compare", compare)
+    return run
+
+
+@pytest.mark.parametrize("by_rows", [None, "its layout has changed"])
+def test_what_checksums_proved_keeps_its_own_cut_and_whether_the_table_was_settled(
+    by_rows: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unproven = RANGES if by_rows is None else None
+    first = TableVerification(ORDERS, manifest=10, checked=9, checked_at=10, settled=False, note="DELETE",
+                              unproven=unproven, by_rows=by_rows)  # fmt: skip
+    run = run_of(monkeypatch, [first], [TableVerification(ORDERS, manifest=20, rows=2)])
+    run.verify_checksums([str(ORDERS)])
+    ((table,),) = [result.tables for result in run.found]
+    verify._print_table(table)
+    shown = " ".join(capsys.readouterr().out.split())
+    if by_rows is None:
+        assert not run.equal
+        assert (table.settled, table.note) == (False, "DELETE")
+        assert "9 rows compared by checksums as of manifest 10, 2 rows read" in shown
+        assert "no difference found as of manifest 20" in shown
+    else:
+        assert run.equal
+        assert (table.checked, table.note) == (0, None)
+        assert "checksums as of" not in shown
+
+
+def test_a_table_that_was_not_settled_is_not_equal_though_others_are_repaired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = run_of(
+        monkeypatch, [TableVerification(ORDERS, different=1), TableVerification(ITEMS, settled=False)]
+    )
+    run.verify([str(ORDERS), str(ITEMS)])
+    run.repaired.append(Verification("repaired", [TableVerification(ORDERS)]))
+    assert not run.equal
+
+
+def test_a_table_whose_rows_cannot_be_read_is_reported_beside_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checked = [TableVerification(ORDERS, error="verification 1 is failed"),
+               TableVerification(ITEMS, checked=9, unproven=RANGES),
+               TableVerification(WHOLE, checked=9)]  # fmt: skip
+    denied = RequestError("public.orders: permission denied", hint="GRANT SELECT")
+    run = run_of(monkeypatch, checked, denied, [TableVerification(ITEMS, rows=2, different=1)])
+    run.verify_checksums([str(ORDERS), str(ITEMS), str(WHOLE)])
+    found = {table.table: table for result in run.found for table in result.tables}
+    assert set(found) == {ORDERS, ITEMS, WHOLE}
+    assert (found[ORDERS].error, found[ORDERS].hint) == (str(denied), denied.hint)
+    assert found[ITEMS].differing == 1
+    assert not run.equal
+    run = run_of(monkeypatch, [TableVerification(ORDERS, suspects=[["1"]])], denied)
+    run.verify([str(ORDERS)])
+    assert [bool(table.error) for result in run.found for table in result.tables] == [False, True]
+    assert not run.equal
+
+
+def test_a_sample_says_of_what_it_is_one_and_each_table_that_it_could_not_take(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    denied = RequestError("the agent rejected request 2", hint="GRANT SELECT")
+    samples = [Sample(ORDERS, RANGES, SampleOf(2, 40, 1000)), Sample(ITEMS, whole="its key is text"),
+               Sample(WHOLE, error="has not been merged yet", hint="deltatide merge"),
+               Sample(TableName("public", "denied"), RANGES, SampleOf(1, 1, 1))]  # fmt: skip
+    monkeypatch.setattr(sampling, "choose_samples", lambda *_: samples)
+    monkeypatch.setattr(source_view, "captured_name", lambda name, _: name)
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        dump_requests, "request_dump", lambda *a, **more: asked.append((*a[1], more)) or str(len(asked))
+    )
+    run = verify._Run(Mock(), Mock(), Mock(), Mock(), _spark=Mock())
+    monkeypatch.setattr(run, "_await", Mock(side_effect=[[], [], denied]))
+    monkeypatch.setattr(run, "_merge", lambda: None)
+    monkeypatch.setattr(
+        run, "_compare_read",
+        lambda _, tables, **__: Verification("run", [TableVerification(tables[0], rows=10, manifest=3)]),
+    )  # fmt: skip
+    run.verify_sample([str(sample.table) for sample in samples], 0.05, 7)
+    wanted = {str(ORDERS): RANGES, str(ITEMS): None, "public.denied": RANGES}
+    assert asked == [(name, {"verify": True, "ranges": ranges}) for name, ranges in wanted.items()]
+    verify._print(run, [], [], "")
+    said = capsys.readouterr()
+    shown, errors = " ".join(said.out.split()), " ".join(said.err.split())
+    assert (
+        "public.orders: 2 of 40 key ranges, 10 of about 1,000 rows (0.0 MiB), equal in this sample" in shown
+    )
+    assert "all of its rows were compared, not a sample: its key is text" in shown
+    assert "public.whole: has not been merged yet hint: deltatide merge" in errors
+    assert "public.denied: the agent rejected request 2 hint: GRANT SELECT" in errors
+    assert not run.equal

@@ -1,0 +1,88 @@
+"""Commits that lost to another job's: retried a few times, then reported."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+
+from connector.errors import FencedError, TableError
+from connector.schema import TableName
+from merge.lake.retry import ATTEMPTS, innermost, is_lost_file, with_retries, without_values
+
+CONFLICT = PySparkException("[DELTA_CONCURRENT_APPEND] another one came first")
+
+
+class Commit:
+    """Fails with `error` the first `failures` times."""
+
+    def __init__(self, failures: int, error: Exception = CONFLICT) -> None:
+        self.calls, self._failures, self._error = 0, failures, error
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self._failures:
+            raise self._error
+        return "done"
+
+
+def test_a_commit_that_lost_is_repeated() -> None:
+    commit = Commit(ATTEMPTS - 1)
+    assert with_retries(commit, "public.t") == "done"
+    assert commit.calls == ATTEMPTS
+
+
+def test_one_that_always_loses_is_reported_with_its_cause() -> None:
+    commit = Commit(ATTEMPTS)
+    with pytest.raises(FencedError, match=r"public\.t: another job keeps writing there") as refused:
+        with_retries(commit, "public.t")
+    assert (commit.calls, refused.value.__cause__) == (ATTEMPTS, CONFLICT)
+
+
+@pytest.mark.parametrize("error", [PySparkException("no such column"), FencedError()])
+def test_other_errors_are_not_repeated(error: Exception) -> None:
+    commit = Commit(1, error)
+    with pytest.raises(type(error)) as raised:
+        with_retries(commit, "public.t")
+    assert (commit.calls, raised.value) == (1, error)
+
+
+@pytest.mark.parametrize(
+    ("cause", "lost"),
+    [
+        ("/lake/t/part-0.parquet (No such file or directory)", True),
+        ("/lake/t/part-0.parquet (Too many open files)", False),
+        ("/lake/t/part-0.parquet (Permission denied)", False),
+        ("/tmp/blockmgr-1/0c/shuffle_0_0_0.index (No such file or directory)", False),
+    ],
+)
+def test_a_file_that_cannot_be_opened_now_is_not_lost(cause: str, lost: bool) -> None:
+    spark = "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file"
+    assert (
+        is_lost_file(PySparkException(f"{spark}\nCaused by: java.io.FileNotFoundException: {cause}")) == lost
+    )
+
+
+def test_an_error_is_told_without_the_values_that_it_may_hold() -> None:
+    cast = "[CAST_INVALID_INPUT] The value 'a@example' of the type \"STRING\" cannot be cast.\nat Main.java"
+    raised = "[USER_RAISED_EXCEPTION] public.orders: an update lacks a column"
+    ours = TableError(TableName("public", "orders"), "x")
+    errors = (PySparkException(cast), PySparkException(raised), ours, ValueError("a@b"))
+    told = list(map(without_values, errors))
+    assert told[0] == "[CAST_INVALID_INPUT] (the rest is withheld, since it may hold a value)"
+    assert told[1:3] == [raised, "public.orders: x"]
+    assert told[3] == "ValueError (the rest is withheld, since it may hold a value)"
+
+
+def test_the_innermost_cause_of_an_error_is_told() -> None:
+    wrapped = """[TASK_WRITE_FAILED] Task failed while writing rows
+\tat org.apache.spark.A.b(C.scala:1)
+Caused by: org.apache.spark.SparkException: Job aborted
+\t... 3 more
+Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero.
+\tat org.apache.spark.D.e(F.scala:2)"""
+    assert innermost(PySparkException(wrapped)) == "[DIVIDE_BY_ZERO] Division by zero."
+    assert innermost(PySparkException("[X] no\nmore")) == "[X] no"
+    assert innermost(ValueError("Caused by: a.B: c")) == "Caused by: a.B: c"

@@ -1,0 +1,62 @@
+"""Of continuous verification, nothing keeps a range from its turn: no difference that stays, no size."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any, cast
+
+import pytest
+
+from connector.landing.verified import Ends, Piece, Verified
+from connector.schema import TableName
+from merge.proof import continuous
+from merge.proof.continuous import MOST_PIECES, choose_turn
+from merge.proof.opened_lake import OpenedLake
+
+NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
+
+
+class Tables:
+    """Tables by name with so many rows each; those that begin with ``text`` have a key without ranges."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: dict[str, int]) -> None:
+        self.rows = {TableName("public", name): count for name, count in rows.items()}
+        self.record = Verified(lake="lake")
+        for name, count in self.rows.items():
+            self.record = self.record.naming([*self.record.tables, name]).counted(name, Piece(), count)
+        monkeypatch.setattr(continuous, "_merged_tables", lambda _: sorted(self.rows))
+        monkeypatch.setattr(continuous, "_divided", self._divided)
+        monkeypatch.setattr(continuous, "_counted", lambda _, record, *__: record)
+
+    def _divided(self, _: Any, table: TableName, whole: Piece, __: int) -> tuple[int, Piece, list[Ends]]:
+        rows = self.rows[table]
+        whole = whole.model_copy(update={"rows": rows})
+        return rows, whole, [] if table.name.startswith("text") else [(whole.after, whole.upto)]
+
+    def run(self, hour: int, differing: set[str]) -> set[str]:
+        """Verify what is chosen; return the tables of it."""
+        at = NOW + timedelta(hours=hour)
+        self.record, chosen = choose_turn(cast(OpenedLake, None), self.record, 0.01, at)
+        for table, piece, _ in chosen:
+            self.record = self.record.tried(table, piece, at, 1 if table.name in differing else 0, "run")
+        return {table.name for table, _, _ in chosen}
+
+
+def test_many_small_tables_that_go_on_differing_leave_half_of_a_run_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bad, good = ({f"{kind}{n:03}" for n in range(60)} for kind in ("a", "b"))
+    tables = Tables(monkeypatch, dict.fromkeys([*bad, *good], 3))
+    runs = [tables.run(hour, bad) for hour in range(12)]
+    assert max(map(len, runs)) == MOST_PIECES
+    assert set().union(*runs[6:]) == bad | good
+
+
+def test_a_table_too_large_for_a_run_has_its_turn_and_no_more_though_something_goes_on_differing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = Tables(monkeypatch, {"small": 9, "text_a": 50_000, "text_b": 50_000, "z": 9})
+    runs = [tables.run(hour, {"small", "text_a"}) for hour in range(12)]
+    assert all("small" in run for run in runs[1:])
+    for name, least in (("text_a", 2), ("text_b", 2), ("z", 2)):
+        assert least <= sum(name in run for run in runs[2:]) <= 6, (name, runs)

@@ -1,0 +1,117 @@
+"""What S3's errors mean, and servers that do not answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+from pyspark.errors import PySparkException
+
+from merge.spark import unreachable
+from merge.spark.unreachable import explain, explained
+from tests.support.landing.landed import config_of
+
+CONFIG = config_of("s3://bucket/landing", "s3a://other/lake")
+DENIED = "Forbidden (Service: S3, Status Code: 403, Request ID: X)"
+SDK = "software.amazon.awssdk.core.exception.SdkClientException"
+
+
+@pytest.mark.parametrize(
+    ("java", "message", "hint", "affects_all"),
+    [
+        (
+            f"java.net.ConnectException: getFileStatus on s3a://bucket/landing/shop: {SDK}: failed\n"
+            "\tat x.Y\nCaused by: java.net.ConnectException: Connection refused\n\t... 5 more",
+            "landing.url (s3a://bucket): connecting to the store failed: Connection refused",
+            "landing.endpoint is right",
+            True,
+        ),
+        (
+            "java.net.UnknownHostException: getFileStatus on s3a://other/lake/_deltatide/cuts/_delta_log\n"
+            "Caused by: java.net.UnknownHostException: nowhere.invalid",
+            "lake.url (s3a://other): the store's host can't be resolved: nowhere.invalid",
+            "landing.endpoint is right",
+            True,
+        ),
+        (
+            "org.apache.hadoop.fs.s3a.UnknownStoreException: `s3a://bucket/landing': NoSuchBucketException",
+            "landing.url (s3a://bucket): the bucket does not exist",
+            "create the bucket",
+            True,
+        ),
+        (
+            f"java.nio.file.AccessDeniedException: s3a://other/lake/public/t: {DENIED}",
+            "lake.url (s3a://other): the store refuses access",
+            "AWS_ACCESS_KEY_ID",
+            False,
+        ),
+        (
+            "java.nio.file.AccessDeniedException: s3a://bucket/landing: a.s3a.NoAuthWithAWSException: No",
+            "landing.url (s3a://bucket): no credentials were found",
+            "AWS_PROFILE",
+            True,
+        ),
+        (
+            f"org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException: s3a://bucket/landing: {SDK}",
+            "landing.url (s3a://bucket): the store does not answer",
+            "landing.endpoint is right",
+            True,
+        ),
+        (
+            "java.io.IOException: s3a://other ignores If-None-Match: drivers would overwrite",
+            "lake.url (s3a://other): the store ignores If-None-Match",
+            "lake.single_driver = true",
+            True,
+        ),
+        (
+            "IllegalArgumentException: unknown mandatory key fs.option.create.conditional.overwrite",
+            "S3: the log store needs Hadoop 3.4.2 or newer",
+            "Spark 4.1",
+            True,
+        ),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, str) else "",
+)
+def test_an_error_of_the_store_names_the_setting(
+    java: str, message: str, hint: str, affects_all: bool
+) -> None:
+    found = explain(PySparkException(java), CONFIG)
+    assert found is not None
+    assert str(found).startswith(message)
+    assert hint in (found.hint or "")
+    assert found.affects_all == affects_all
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[DIVIDE_BY_ZERO] Division by zero",
+        "java.nio.file.AccessDeniedException: /data/lake/public",
+        "[CAST_INVALID_INPUT] The value 'java.net.ConnectException' of s3a cannot be cast",
+    ],
+)
+def test_other_errors_pass_unchanged(text: str) -> None:
+    assert explain(PySparkException(text), CONFIG) is None
+    with pytest.raises(PySparkException), explained(CONFIG):
+        raise PySparkException(text)
+
+
+def test_an_endpoint_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unreachable, "ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert unreachable._why_unanswered(endpoint) == "does not answer within 0.2 s"
+        server.accept()[0].close()
+
+        def answer() -> None:
+            client, _ = server.accept()
+            client.recv(1000)
+            client.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+            client.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        assert unreachable._why_unanswered(endpoint) is None
+    assert "refused" in (unreachable._why_unanswered(endpoint) or "")
+    assert unreachable._why_unanswered("http://nowhere.invalid") is not None
+    assert unreachable._why_unanswered("https://host:99999") is not None

@@ -1,0 +1,147 @@
+"""What a target has of its table: layouts, keys and records of it; its events are in `tests/spark`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from connector.checksums.definition import bucket_schema
+from connector.config import Config
+from connector.config.target_columns import words_of
+from connector.errors import ConfigurationError, TableError
+from connector.schema import Column as SourceColumn
+from connector.schema import TableSchema
+from merge.columns.projection import Projection, projections_of, recorded_projection
+from tests.support.landing.landed import config_of, schema_of
+
+ORDERS = schema_of(
+    "public.orders", id="int", Mail="string", total="decimal(10,2)", card="bigint", note="string"
+)
+
+
+def configured(**settings: Any) -> Config:
+    config = config_of("landing", "lake", public__orders=settings)
+    assert config.lake is not None
+    return config.model_copy(update={"lake": config.lake.model_copy(update={"salt": "s" * 16})})
+
+
+def projection(**settings: Any) -> Projection:
+    found = Projection.of(configured(**settings), ORDERS.table)
+    assert found is not None
+    return found
+
+
+def columns(schema: TableSchema) -> list[tuple[str, str]]:
+    return [(column.name, column.type) for column in schema.columns]
+
+
+def test_a_table_without_such_settings_is_as_it_is() -> None:
+    config = configured(deletes="soft", shapes=["current", "changes"])
+    assert projections_of(config) == {}
+    assert recorded_projection(config, ORDERS.table) is None
+
+
+def test_a_layout_has_the_columns_and_types_of_the_target() -> None:
+    found = projection(
+        exclude_columns=["NOTE"], rename={"id": "order_id", "mail": "email"},
+        mask={"mail": "sha256", "CARD": "keep last 4", "total": "null"},
+    ).schema(ORDERS)  # fmt: skip
+    assert columns(found) == [
+        ("order_id", "int"), ("email", "string"), ("total", "decimal(10,2)"), ("card", "string"),
+    ]  # fmt: skip
+    assert (found.key, found.column("email").source_type) == (("order_id",), "string, masked: sha256")
+    assert columns(projection(columns=["note", "ID"]).schema(ORDERS)) == [("id", "int"), ("note", "string")]
+    checksums = bucket_schema(ORDERS.table)
+    assert projection(columns=["id"]).schema(checksums) is checksums
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"mask": {"ID": "sha256"}}, "'id' is in the key"),
+        ({"mask": {"id": "null"}}, "'id' is in the key"),
+        ({"columns": ["note"]}, "'id' is in the key"),
+        ({"exclude_columns": ["id"]}, "'id' is in the key"),
+        ({"rename": {"mail": "NOTE"}}, "two columns of the target would have the name"),
+        ({"mask": {"total": "sha256"}}, "does not apply to column 'total'"),
+        ({"mask": {"total": "keep last 2"}}, "does not apply to column 'total'"),
+    ],
+)
+def test_what_no_target_can_be_is_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(TableError, match=problem) as refused:
+        projection(**settings).schema(ORDERS)
+    assert '[tables."public.orders"]' in str(refused.value.hint)
+
+
+def test_two_columns_may_exchange_their_names() -> None:
+    swapped = projection(rename={"mail": "note", "note": "Mail"})
+    assert columns(swapped.schema(ORDERS))[1::3] == [("note", "string"), ("Mail", "string")]
+
+
+@pytest.mark.parametrize("setting", ["columns", "exclude_columns", "rename", "mask"])
+def test_a_misspelled_column_is_refused_before_anything_is_built_with_it(setting: str) -> None:
+    named = {"rename": {"mial": "email"}, "mask": {"mial": "null"}}.get(setting, ["id", "mial"])
+    settings = projection(**{setting: named})
+    with pytest.raises(TableError, match=f"{setting} names column 'mial', which the table does not have"):
+        settings.check_names([ORDERS])
+
+
+def test_a_masked_column_that_is_dropped_stays_masked_in_what_landed_before() -> None:
+    dropped = replace(ORDERS, columns=tuple(c for c in ORDERS.columns if c.name != "Mail"))
+    its = projection(mask={"mail": "sha256"}, exclude_columns=["card"])
+    its.check_names([dropped, ORDERS])
+    assert its.schema(dropped, [dropped, ORDERS, bucket_schema(ORDERS.table)]) == its.schema(dropped)
+
+
+@pytest.mark.parametrize("hidden", [{"mask": {"MAIL": "sha256"}}, {"exclude_columns": ["mail"]}])
+def test_what_may_be_a_hidden_column_under_another_name_is_refused(hidden: dict[str, Any]) -> None:
+    renamed = [SourceColumn("address", "text", "string") if c.name == "Mail" else c for c in ORDERS.columns]
+    named = replace(ORDERS, columns=tuple(renamed))
+    layouts = [named, ORDERS]  # renamed since, or before: both may be read
+    for landed in layouts:
+        with pytest.raises(TableError, match=r"(?i)column 'address' may be 'mail'") as refused:
+            projection(**hidden).schema(landed, layouts)
+        assert 'rename = { "address" = "address" }' in str(refused.value.hint)
+    both = schema_of("public.orders", id="int", address="string", mail="string")
+    assert projection(**hidden).schema(named, [*layouts, both])
+    said = projection(**hidden, rename={"address": "address"})
+    assert said.schema(named, layouts)
+    assert said.recorded == projection(**hidden).recorded, "no rebuild is due"
+    assert projection(columns=["id", "mail"], mask={"mail": "null"}).schema(named, layouts)
+    assert projection(exclude_columns=["Mail", "address"]).schema(named, layouts)
+
+
+def test_what_is_recorded_differs_exactly_if_the_target_does() -> None:
+    one = {"columns": ["ID", "mail"], "mask": {"MAIL": "sha256"}, "where": "id > 1"}
+    same = {"columns": ["mail", "id"], "mask": {"mail": "sha256"}, "where": "id > 1"}
+    recorded = projection(**one).recorded
+    assert recorded == projection(**same).recorded
+    others = [
+        same | {"columns": ["mail", "id", "note"]},
+        same | {"mask": {"mail": "null"}},
+        same | {"mask": {}},
+        same | {"where": "id > 2"},
+        same | {"rename": {"mail": "email"}},
+        {"exclude_columns": ["note"]},
+    ]
+    assert len({recorded, *(projection(**settings).recorded for settings in others)}) == 7
+    config = configured(**one)
+    assert config.lake is not None
+    salted = config.model_copy(update={"lake": config.lake.model_copy(update={"salt": "t" * 16})})
+    assert recorded_projection(salted, ORDERS.table) != recorded
+    assert json.loads(recorded)["mask"] == {"mail": "sha256"}
+    assert "s" * 16 not in recorded
+    assert "id > 1" not in recorded
+    unsalted = config.model_copy(update={"lake": config.lake.model_copy(update={"salt": None})})
+    with pytest.raises(ConfigurationError, match=r"has no lake\.salt"):
+        projections_of(unsalted)
+
+
+def test_the_columns_of_a_condition_are_among_its_words() -> None:
+    assert words_of("Region = 'note' AND `it's`.x > 1 OR b = r'\\' AND c = 'it\\'s' AND \"d\" = 1") >= {
+        "region", "it", "s", "x", "b", "c", "d",
+    }  # fmt: skip
+    assert not words_of("Region = 'note' AND b = r'\\' AND c = 'it\\'s mine'") & {"note", "mine", "it"}
