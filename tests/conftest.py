@@ -33,7 +33,7 @@ from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root
 from tests.support.servers.postgres import Database, PostgresServers, database_name, fresh_database
 from tests.support.servers.s3_server import S3, S3Server
 from tests.support.servers.server_programs import find_programs as find_server_programs
-from tests.support.spark.spark_sessions import QUICK_START, connected
+from tests.support.spark.spark_sessions import QUICK_JAVA, QUICK_START, connected, local_spark, served_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,6 @@ hypothesis.settings.load_profile("default")
 _numbers = itertools.count(1)
 
 os.environ["JDK_JAVA_OPTIONS"] = QUICK_START
-QUICK_JAVA = "-XX:+UseSerialGC"
 FURTHER_RELEASES = ("mariadb-11.4", "mysql-8.0")
 
 
@@ -77,6 +76,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"not over Spark Connect: {mark.args[0]}"))
         if item.get_closest_marker("soak_on_mysql") and _server_of(item) == "mysql":
             item.add_marker("soak")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failed test at once, with its last lines: a run that is ended early has said what failed."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        last = "\n".join(report.longreprtext.splitlines()[-12:])
+        print(f"\nfailed in {report.when}: {report.nodeid}\n{last}", flush=True)
 
 
 def _server_of(item: pytest.Item) -> str | None:
@@ -236,12 +243,14 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
         with connected(request.getfixturevalue("connect_server").url) as session:
             yield session
         return
-    from merge.spark.session import local_session
-    from merge.spark.session_settings import INTERPRETED
-
     s3_server: S3Server = request.getfixturevalue("s3_server")
-    session = local_session("deltatide-tests", s3=s3_server.s3, java_options=QUICK_JAVA)
-    for name, value in INTERPRETED.items():  # of few rows, reading is quicker so as well as merging
-        session.conf.set(name, value)
-    yield session
-    session.stop()
+    with local_spark(s3_server.s3) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def spark_url(spark: SparkSession, request: pytest.FixtureRequest) -> str:
+    """Return the session's address for commands: they need no Java process of their own, which costs most."""
+    if request.config.getoption("spark_session") == "connect":
+        return request.getfixturevalue("connect_server").url
+    return served_at(spark)

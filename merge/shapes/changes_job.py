@@ -11,9 +11,8 @@ from connector.landing.manifest import LandedFile
 from merge.apply import Written
 from merge.lake.control_table import Frontier
 from merge.lake.schema import create_or_evolve_target, wanted_columns
-from merge.lake.target import TargetState, check_columns
+from merge.lake.target import TargetState
 from merge.plan import Landed
-from merge.report import TableReport
 from merge.shapes.before_images import old_rows_of
 from merge.shapes.changes import append_changes, create_sql, landed_changes
 from merge.shapes.shape_job import ShapeJob
@@ -26,35 +25,20 @@ log = logging.getLogger(__name__)
 class ChangesJob(ShapeJob):
     """The merge of a table's changes."""
 
-    def merge(self, frontier: Frontier) -> TableReport:
-        """Append what has landed since a frontier.
+    def is_idle(self, frontier: Frontier) -> bool:
+        """Return whether no log has landed since a frontier."""
+        try:
+            return not self._files(frontier.manifest)
+        except TableError:  # unless the Delta table was dropped
+            return False
 
-        `TableError` if the Delta table does not continue from its frontier, or a manifest is missing.
-        """
-        if self._is_idle(frontier):
-            check_columns(self.spark, self.target)
-            return self.report(frontier)
-        state = self.state()
-        if state is None:
-            frontier = Frontier(0)
-        else:
-            frontier = self.begun(frontier, state)
-            now = self.require_unchanged(frontier, state)
-            if now.manifest >= self.manifest.number:
-                return self.report(now)
+    def write(self, frontier: Frontier, state: TargetState | None) -> tuple[TargetState, int, Written]:
+        """Append the changes since a frontier. `TableError` if a manifest since then is missing."""
         files = self._files(frontier.manifest)
         if not frontier.manifest:
             files = self._fitting(files, state)
         state, written = self._appended(state, files)
-        rows = sum(file.rows for file in files)
-        return self.report(self.require_unchanged(frontier, state), rows, written)
-
-    def _is_idle(self, frontier: Frontier) -> bool:
-        """Return whether no log has landed since a frontier; asks Spark for nothing."""
-        try:
-            return frontier.version is not None and not self._files(frontier.manifest)
-        except TableError:  # unless the Delta table was dropped
-            return False
+        return state, sum(file.rows for file in files), written
 
     def _files(self, after: int) -> list[LandedFile]:
         """List the log files of the manifests after number `after` that are kept.

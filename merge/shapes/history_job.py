@@ -14,8 +14,7 @@ from merge.apply import Written
 from merge.keys import TargetLayout
 from merge.lake.control_table import Frontier
 from merge.lake.schema import create_or_evolve_target, wanted_columns
-from merge.lake.target import TargetState, check_columns
-from merge.report import TableReport
+from merge.lake.target import TargetState
 from merge.shapes.history import HistorySource, apply_versions, create_sql
 from merge.shapes.history_plan import HistoryPlan, plan_beginning, plan_from_last_dump, plan_history
 from merge.shapes.shape_job import ShapeJob
@@ -27,38 +26,24 @@ from merge.spark.session_settings import applied_settings
 class HistoryJob(ShapeJob):
     """The merge of a table's history."""
 
-    def merge(self, frontier: Frontier) -> TableReport:
-        """Bring the history to the manifest, like `ShapeJob.merge`.
-
-        `TableError` if the Delta table does not continue from its frontier, or the manifests since are gone;
-        `GapError` if a new one can't begin: neither all manifests are there nor those of a full dump.
-        """
-        if self._is_idle(frontier):
-            check_columns(self.spark, self.target)
-            return self.report(frontier)
-        state = self.state()
-        if state is None:
-            frontier = Frontier(0)
-        else:
-            frontier = self.begun(frontier, state)
-            now = self.require_unchanged(frontier, state)
-            if now.manifest >= self.manifest.number:
-                return self.report(now)
-        plan = self._plan(frontier, state)
-        self.show(plan.rows)
-        state, written = self._written(plan, state)
-        return self.report(self.require_unchanged(frontier, state), plan.rows, written)
-
-    def _is_idle(self, frontier: Frontier) -> bool:
-        """Return whether nothing has landed since a frontier; asks Spark for nothing."""
-        if frontier.version is None:
-            return False
+    def is_idle(self, frontier: Frontier) -> bool:
+        """Return whether neither log nor chunks have landed since a frontier."""
         self.landing.load(frontier.manifest + 1, self.manifest.number)
         try:
             plan = plan_history(self.shape.table, self.landing, frontier.manifest, self.manifest.number)
         except GapError:
             return False
         return not plan.news
+
+    def write(self, frontier: Frontier, state: TargetState | None) -> tuple[TargetState, int, Written]:
+        """Write the versions since a frontier. `TableError` if the manifests since then are gone.
+
+        `GapError` if a new history can't begin: neither all manifests are there nor those of a full dump.
+        """
+        plan = self._plan(frontier, state)
+        self.show(plan.rows)
+        state, written = self._written(plan, state)
+        return state, plan.rows, written
 
     def _written(self, plan: HistoryPlan, state: TargetState | None) -> tuple[TargetState, Written]:
         """Create the Delta table or evolve its columns, and write the versions of a plan."""

@@ -22,7 +22,7 @@ from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Written
 from merge.lake.commits import Commits, Mark, read_commits
 from merge.lake.control_table import Frontier
-from merge.lake.target import Target, TargetState, check_owner, read_state
+from merge.lake.target import Target, TargetState, check_columns, check_owner, read_state
 from merge.landing_zone import LandingZone
 from merge.report import TableReport
 from merge.shapes.shape import Shape
@@ -45,11 +45,35 @@ class ShapeJob(ABC):
     target: Target
     show: Callable[[int], None]
 
-    @abstractmethod
     def merge(self, frontier: Frontier) -> TableReport:
         """Merge what has landed since a frontier; durable on return. Commit conflicts propagate.
 
-        If nothing has, reads nothing but manifests.
+        If nothing has, reads nothing but manifests. `TableError` if the Delta table does not continue from
+        its frontier; and what `write` raises.
+        """
+        if frontier.version is not None and self.is_idle(frontier):
+            check_columns(self.spark, self.target)
+            return self.report(frontier)
+        state = self.state()
+        if state is None:
+            frontier = Frontier(0)
+        else:
+            frontier = self.begun(frontier, state)
+            now = self.require_unchanged(frontier, state)
+            if now.manifest >= self.manifest.number:
+                return self.report(now)
+        state, rows, written = self.write(frontier, state)
+        return self.report(self.require_unchanged(frontier, state), rows, written)
+
+    @abstractmethod
+    def is_idle(self, frontier: Frontier) -> bool:
+        """Return whether nothing has landed since a frontier; asks Spark for nothing."""
+
+    @abstractmethod
+    def write(self, frontier: Frontier, state: TargetState | None) -> tuple[TargetState, int, Written]:
+        """Write what has landed since a frontier; `state` None: create the Delta table.
+
+        Returns its state before its rows were written, the number of events read, and what was written.
         """
 
     @property

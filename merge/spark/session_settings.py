@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -45,6 +46,9 @@ source into the driver's secret, in the lake, and other such texts into empty on
 a timestamp, is deprecated: other readers take it for nanoseconds, which overflow before 1677 and after 2262.
 """
 
+# Spark Connect tells each user so, though we set what has been the default all along.
+warnings.filterwarnings("ignore", r"The SQL config 'spark\.sql\.parser\.escapedStringLiterals' has been depr")
+
 ANY_VERSION = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false"}
 """Delta refuses versions older than a week, whose files VACUUM might have removed, even if the table has not
 changed since; who reads them finds out."""
@@ -58,15 +62,16 @@ UNMARKED: Mapping[str, str | None] = {
 
 @contextmanager
 def applied_settings(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[None]:
-    """Apply settings to a session during the block; None: unset."""
+    """Apply settings to a session during the block; None: unset. Those that are so already are left alone."""
     before = {name: get_setting(spark, name) for name in settings}
+    changed = {name: value for name, value in settings.items() if before[name] != value}
     try:
-        for name, value in settings.items():
+        for name, value in changed.items():
             set_setting(spark, name, value)
         yield
     finally:
-        for name, old in before.items():
-            set_setting(spark, name, old)
+        for name in changed:
+            set_setting(spark, name, before[name])
 
 
 _plain_lock = threading.RLock()
@@ -75,10 +80,8 @@ _plain_lock = threading.RLock()
 @contextmanager
 def plain_settings(spark: SparkSession) -> Iterator[None]:
     """Apply `PLAIN` to a caller's session while frames are built in it, in one thread at a time."""
-    with _plain_lock:
-        changed = {name: value for name, value in PLAIN.items() if get_setting(spark, name) != value}
-        with applied_settings(spark, changed):
-            yield
+    with _plain_lock, applied_settings(spark, PLAIN):
+        yield
 
 
 def check_strict(spark: SparkSession) -> None:

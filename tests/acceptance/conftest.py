@@ -25,9 +25,9 @@ def tested(request: pytest.FixtureRequest) -> TestedDatabase:
 
 
 @pytest.fixture
-def place(tmp_path: Path, tested: TestedDatabase) -> Installation:
+def place(request: pytest.FixtureRequest, tmp_path: Path, tested: TestedDatabase) -> Installation:
     """Return a configuration, landing zone and lake for a fresh, empty database."""
-    return Installation(tmp_path, tested)
+    return Installation(tmp_path, tested, spark_url=lambda: request.getfixturevalue("spark_url"))
 
 
 @pytest.fixture

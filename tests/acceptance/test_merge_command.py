@@ -45,6 +45,7 @@ def test_a_merge_that_was_killed_is_finished_by_the_next(shop: Installation, spa
 
 
 def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: Any) -> None:
+    shop.own_spark = True
     capture(shop, seed=43)
     until = shop.newest.number
     with shop.start(
@@ -69,6 +70,7 @@ def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: An
 def test_a_signal_to_the_whole_group_ends_the_merge_after_the_table_under_way(
     shop: Installation, spark: Any, number: signal.Signals
 ) -> None:
+    shop.own_spark = True
     with shop.agent() as agent:
         shop.wait_dumped(agent)
         with ShopWriter(shop.database, seed=45, pause=0.001):
@@ -82,6 +84,7 @@ def test_a_signal_to_the_whole_group_ends_the_merge_after_the_table_under_way(
 
 
 def test_a_store_that_hangs_ends_a_merge_with_a_message(place: Installation) -> None:
+    place.own_spark = True
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         endpoint = f"http://127.0.0.1:{hanging.getsockname()[1]}"
         landing = {"url": "s3://bucket/landing", "endpoint": endpoint}

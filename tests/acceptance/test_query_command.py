@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.agent.installed import REPOSITORY, assert_message
+from tests.support.agent.installed import assert_message, landed_by_hand, run_command
 from tests.support.landing.zone import Zone, insert
 
 
-def test_a_query_reads_one_cut_or_live_rows_and_refuses_the_rest(spark: Any, tmp_path: Path) -> None:
+def test_a_query_reads_one_cut_or_live_rows_and_refuses_the_rest(
+    spark: Any, spark_url: str, tmp_path: Path
+) -> None:
     zone = Zone(spark, tmp_path)
     zone.log(0x10, insert(5, 1, b="it's"))
     zone.merge()
     zone.log(0x20, insert(0x15, 2))
-    file = tmp_path / "shop.toml"
-    file.write_text(
-        '[source]\nname = "shop"\nkind = "postgres"\nurl = "postgresql://u@h/shop"\ntables = ["*.*"]\n'
-        f'[landing]\nurl = "{tmp_path}/landing"\n[lake]\nurl = "{tmp_path}/lake"\n'
-    )
+    file = landed_by_hand(tmp_path)
 
     def query(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "connector.cli", "query", "-c", str(file), *arguments]
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        return run_command(file, "query", *arguments, environment={"SPARK_REMOTE": spark_url})
 
     rows = "SELECT id, b, _cdc.committed_at FROM orders ORDER BY id -- by key"
     done = query(rows, "--at", "0/1F", "--json")

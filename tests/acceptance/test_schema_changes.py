@@ -140,7 +140,7 @@ def test_columns_altered_while_running_are_whole(place: Installation) -> None:
 @pytest.mark.only_postgres
 @pytest.mark.only_mariadb
 def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> None:
-    place.configure(dump={"chunk_rows": 50, "workers": 1, "delay_seconds": 0.3})
+    place.configure(dump={"chunk_rows": 50, "workers": 1, "delay_seconds": 1})
     place.database.script(of(place, TABLES))
     changes = Changes(place)
     with place.agent() as agent:
@@ -150,6 +150,7 @@ def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> No
             place.database.execute(statement)
             changes()
         assert any(d.active for d in place.newest.dumps), "the dump ended before the alterations did"
+        assert place.run("set", "--delay-seconds", "0").returncode == 0
         place.wait_caught_up(agent)
     place.history()
     assert_landed(place, "wide", "other", "still")

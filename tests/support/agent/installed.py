@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
 """Short intervals and tiny chunks."""
 
 COMMAND = "connector.cli"
+
+SPARK_COMMANDS = ("merge", "query", "verify", "explain", "rebuild", "maintain", "views")
 
 AT_WORK = re.compile("beginning a new history|resuming after manifest")
 
@@ -115,6 +117,27 @@ class Running:
             raise AssertionError(f"{error}\n{self.output[-3000:]}") from None
 
 
+def run_command(
+    file: Path, command: str, *arguments: str, environment: Mapping[str, str], seconds: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with a configuration file to completion."""
+    return subprocess.run(
+        [sys.executable, "-m", COMMAND, command, "-c", str(file), *arguments],
+        cwd=file.parent, env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment}, timeout=seconds,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def landed_by_hand(folder: Path, more: str = "") -> Path:
+    """Write a configuration for a landing zone and lake in a folder, with no database; return the file."""
+    file = folder / "shop.toml"
+    file.write_text(
+        '[source]\nname = "shop"\nkind = "postgres"\nurl = "postgresql://u@h/shop"\ntables = ["*.*"]\n'
+        f'[landing]\nurl = "{folder}/landing"\n[lake]\nurl = "{folder}/lake"\n{more}'
+    )
+    return file
+
+
 def _is_there(group: int) -> bool:
     try:
         os.killpg(group, 0)
@@ -124,10 +147,22 @@ def _is_there(group: int) -> bool:
 
 
 class Installation:
-    """A configuration file with its landing zone and lake, all in one folder, and commands run with it."""
+    """A configuration file with its landing zone and lake, all in one folder, and commands run with it.
 
-    def __init__(self, folder: Path, database: TestedDatabase, **sections: dict[str, Any]) -> None:
+    `spark_url`: called for the address of a Spark Connect server, which commands use, unless `own_spark`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        database: TestedDatabase,
+        *,
+        spark_url: Callable[[], str] | None = None,
+        **sections: dict[str, Any],
+    ) -> None:
         self.folder, self.database = folder, database
+        self.own_spark = spark_url is None
+        self._spark_url = spark_url
         self.landing, self.lake = folder / "landing", folder / "lake"
         self.file = folder / "shop.toml"
         self._sections = sections
@@ -175,11 +210,9 @@ class Installation:
 
     def run(self, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command to completion."""
-        return subprocess.run(
-            [sys.executable, "-m", "connector.cli", arguments[0], "-c", str(self.file), *arguments[1:]],
-            cwd=self.folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, timeout=seconds,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        return run_command(
+            self.file, *arguments, seconds=seconds, environment=self._environment(arguments[0])
+        )
 
     def json(self, *arguments: str) -> Any:
         """Run a command with --json and return its parsed output."""
@@ -190,9 +223,14 @@ class Installation:
     def start(self, *arguments: str, kill_at: str = "", module: str = COMMAND) -> Running:
         """Start a command; `kill_at` names the `connector.failpoint` at which it kills itself."""
         self._started += 1
-        environment = {"DELTATIDE_KILL_AT": kill_at}
+        environment = {**self._environment(arguments[0]), "DELTATIDE_KILL_AT": kill_at}
         log = self.folder / f"{arguments[0]}-{self._started}.log"
         return Running(log, (arguments[0], "-c", str(self.file), *arguments[1:]), environment, module)
+
+    def _environment(self, command: str) -> dict[str, str]:
+        if command not in SPARK_COMMANDS or self.own_spark or not self._spark_url:
+            return {}
+        return {"SPARK_REMOTE": self._spark_url()}
 
     @contextmanager
     def agent(self) -> Iterator[Running]:

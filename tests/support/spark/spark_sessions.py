@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
+
+from connector.demo.servers.starting import free_port
+from merge.spark.session import S3Access, local_session
+from merge.spark.session_settings import INTERPRETED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,8 +24,37 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 recoup the cost of the second compiler. With one compiler Java keeps only 48 MB of compiled code; Spark's
 needs more, and would be compiled again."""
 
+QUICK_JAVA = "-XX:+UseSerialGC"
+
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 """While this is set, pyspark's functions build columns of Spark Connect."""
+
+JARS = Path(pyspark.__file__).parent / "jars"
+PORT = "spark.connect.grpc.binding.port"
+
+
+@contextmanager
+def local_spark(s3: S3Access) -> Iterator[SparkSession]:
+    """Yield a local session that also serves Spark Connect, where its release can; stop it at the end."""
+    settings: dict[str, str] = dict(INTERPRETED)  # of few rows, reading is quicker so as well as merging
+    if any(JARS.glob("spark-connect_*.jar")):
+        settings["spark.plugins"] = "org.apache.spark.sql.connect.SparkConnectPlugin"
+        settings["spark.connect.grpc.binding.address"] = "127.0.0.1"
+        settings[PORT] = str(free_port())
+    given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYSPARK_SUBMIT_ARGS", f"{given} pyspark-shell")
+        session = local_session("deltatide-tests", s3=s3, java_options=QUICK_JAVA)
+    yield session
+    session.stop()
+
+
+def served_at(spark: SparkSession) -> str:
+    """Return the address at which a session of `local_spark` serves; skip the test if it does not."""
+    port = spark.conf.get(PORT, None)
+    if port is None:
+        pytest.skip("this release of Spark has no Spark Connect of its own")
+    return f"sc://127.0.0.1:{port}"
 
 
 @contextmanager
@@ -49,10 +83,7 @@ def forget_delta_logs(spark: SparkSession) -> None:
 
 def require_conditional_writes() -> None:
     """Skip a test of a lake on S3 where Spark comes with a Hadoop whose S3 client has none."""
-    import pyspark
-
-    jars = Path(pyspark.__file__).parent / "jars"
-    versions = [re.findall(r"\d+", jar.stem) for jar in jars.glob("hadoop-client-api-*.jar")]
+    versions = [re.findall(r"\d+", jar.stem) for jar in JARS.glob("hadoop-client-api-*.jar")]
     if versions and [int(part) for part in versions[0][:3]] < [3, 4, 2]:
         pytest.skip(f"a lake on S3 needs Hadoop 3.4.2; this is {'.'.join(versions[0][:3])}")
 

@@ -145,7 +145,7 @@ def test_changes_begin_after_a_missing_manifest_but_do_not_pass_over_one(
         job._files(1)
     # The way out that the hint names: an idle merge does not stop before it has looked at the Delta table.
     assert "drop it: the next merge begins it after that manifest" in str(caught.value.hint)
-    assert not job._is_idle(Frontier(1, 3, "id"))
+    assert not job.is_idle(Frontier(1, 3, "id"))
 
 
 class Typed(Landed):
