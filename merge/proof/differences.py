@@ -6,8 +6,8 @@
   zone, decimals by value at the lake's scale. NaN equals NaN; in columns, -0.0 and 0.0 are two values. In
   keys they are one, as they are for the databases.
 - What the column's type can't hold is compared as the source's own text (`_cdc.raw`).
-- A column that the row still waits for (`_cdc.missing`) is not compared: the lake itself says that it lacks
-  it.
+- A column that the row still waits for (`_cdc.missing`) can't be compared: the lake itself says that it lacks
+  it. Such a key is neither equal nor different but `waiting`, and is to be compared again.
 
 The table of differences holds long values shortened, with their length and hash. Rows are only appended.
 """
@@ -47,7 +47,7 @@ COLUMNS = {
     "found_at": "timestamp",
 }
 
-MISSING, GHOST, DIFFERENT = "missing", "ghost", "different"
+MISSING, GHOST, DIFFERENT, WAITING = "missing", "ghost", "different", "waiting"
 
 MOST_CHARACTERS = 200
 """Longer values are shortened in the table of differences."""
@@ -125,17 +125,18 @@ def _found(layout: TargetLayout, columns: Sequence[str]) -> Column:
 
 
 def _of_column(source: Column, lake: Column, name: str, number: int, type_: str) -> Column:
-    """Return how two rows differ in a column; null if they don't, or one of them lacks it."""
+    """Return how two rows differ in a column, or that one of them lacks it; null if they are equal."""
     values = source[f"c{number}"], lake[f"c{number}"]
     raws = source["raw"][name], lake["raw"][name]
     same = values[0].eqNullSafe(values[1]) & raws[0].eqNullSafe(raws[1])
     if "float" in type_ or "double" in type_:  # SQL's equality takes -0.0 for 0.0
         same = same & values[0].cast("string").eqNullSafe(values[1].cast("string"))
     lacking = (F.coalesce(F.array_contains(row["missing"], name), F.lit(False)) for row in (source, lake))
-    waits = next(lacking) | next(lacking)
+    waits = next(lacking) | (next(lacking) & ~same)
+    kind = F.when(waits, WAITING).when(~same, DIFFERENT)
     texts = (F.coalesce(raw, value_text(value, type_)) for value, raw in zip(values, raws, strict=True))
     shown = map(_shown, texts)
-    return F.when(~same & ~waits, F.struct(F.lit(name), *shown, F.lit(DIFFERENT)).cast(FOUND))
+    return F.when(kind.isNotNull(), F.struct(F.lit(name), *shown, kind).cast(FOUND))
 
 
 def value_text(value: Column, type_: str) -> Column:
@@ -199,10 +200,16 @@ def count_keys(found: DataFrame, table: TableName) -> dict[str, int]:
     return {row["kind"]: row["keys"] for row in counts}
 
 
-def differing_keys(spark: SparkSession, config: Config, run: str, table: TableName) -> list[list[str]] | None:
-    """Return a table's keys that differ, as the source's text; None: they can't be asked for (`few_keys`)."""
+def differing_keys(
+    spark: SparkSession, config: Config, run: str, table: TableName, *, waiting: bool = False
+) -> list[list[str]] | None:
+    """Return a table's keys that differ, as the source's text; None: they can't be asked for (`few_keys`).
+
+    `waiting`: those that wait for a column instead.
+    """
     found = recorded_differences(spark, config, run).where(f"`table` = {text(str(table))}")
-    return few_keys(found.select("key").distinct())
+    waits = F.col("kind") == WAITING
+    return few_keys(found.where(waits if waiting else ~waits).select("key").distinct())
 
 
 def few_keys(keys: DataFrame) -> list[list[str]] | None:

@@ -44,11 +44,11 @@ class SampleOf:
 class TableVerification:
     """One table's comparison: how many keys differ, by kind, after `rows` were read from the source.
 
-    `manifest`: as of which manifest; `version`: of the Delta table. `waiting`: how many of its rows lack a
-    column, which is not compared. `settled`: no first dump, repair, or dump of such rows was under way.
-    `note`: what else there is to say. `suspects`: keys, as the source's text, that the lake may have too many
-    (only of a condition); None if they are not known, and `incomplete` says why. `error`: why nothing was
-    compared. `bytes`: how much the agent has landed for this.
+    `manifest`: as of which manifest; `version`: of the Delta table. `waiting`: how many keys can't be
+    compared yet, since a row lacks a column. `settled`: no first dump, repair, or dump of such rows was under
+    way. `note`: what else there is to say. `suspects`: keys, as the source's text, still to be compared:
+    those that wait, and of a condition those that the lake may have too many; None if they are not known, and
+    `incomplete` says why. `error`: why nothing was compared. `bytes`: how much the agent has landed.
 
     By checksums: `checked`, not `rows`, says how many of the source's rows were compared, as of manifest
     `checked_at`. `unproven`: ranges of the first key column whose rows have yet to be compared (None: all of

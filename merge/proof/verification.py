@@ -30,6 +30,8 @@ What else is compared, or not (values: `merge.proof.differences`):
   at the cut, whether they still do or not. Spark can't evaluate the source's dialect as the source does, so
   rows of the lake that seem to satisfy it and that the source did not return are only `suspects`: verify
   these keys.
+- A row that waits for a column that the log left out is not equal before it has been compared with it: its
+  key is one of the `suspects`, too.
 - Columns that the source has dropped are not compared, nor those that its layout as of the cut does not have
   yet: no event has brought them. What landed under another key does not count.
 - Rows marked as deleted (soft deletes) count as absent; their last values are not compared.
@@ -68,8 +70,10 @@ from merge.proof.differences import (
     DIFFERENT,
     GHOST,
     MISSING,
+    WAITING,
     count_keys,
     differences,
+    differing_keys,
     few_keys,
     record_differences,
     recorded_differences,
@@ -87,6 +91,11 @@ if TYPE_CHECKING:
 UNCOUNTED = (
     "the lake has rows that seem to satisfy the condition and that the source did not return, too many to ask"
     " for by key, or without a key: verify the whole table"
+)
+
+MANY_WAIT = (
+    "too many rows wait for columns that the log left out to compare them again by key: merge until a cut is"
+    " exact, then verify again"
 )
 
 Progress = Callable[[int, int, str], None]
@@ -224,12 +233,16 @@ class _Run:
         found = differences(expected, actual, layout, both.compared)
         record_differences(self.spark, self.config, self.id, dump.table, at, found)
         counts = count_keys(recorded_differences(self.spark, self.config, self.id), dump.table)
+        if counts.get(WAITING) and suspects is not None:
+            waiting = differing_keys(self.spark, self.config, self.id, dump.table, waiting=True)
+            suspects, incomplete = (None, MANY_WAIT) if waiting is None else (suspects + waiting, incomplete)
         return replace(
             both.verified,
             rows=dump.rows,
             missing=counts.get(MISSING, 0),
             ghosts=counts.get(GHOST, 0),
             different=counts.get(DIFFERENT, 0),
+            waiting=counts.get(WAITING, 0),
             suspects=suspects,
             incomplete=incomplete,
         )
@@ -276,7 +289,6 @@ class _Run:
             manifest=upto,
             position=at.position_text,
             version=version,
-            waiting=frontier.missing or 0,
             settled=settled(at, dump.table),
             note=note,
             bytes=sum(file.bytes for file in read),

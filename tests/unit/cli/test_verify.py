@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from connector.cli.verify import _print, _Run
+from connector.cli.verification_run import VerificationRun
+from connector.cli.verify import _print
 from connector.control.source_view import SourceView
 from connector.control.status import status
 from connector.control.verifications import await_dumps, captured_tables, require_agent
@@ -131,7 +132,7 @@ def test_a_repair_of_one_table_settles_no_other(
     found: list[TableVerification], repaired: list[TableVerification], equal: bool
 ) -> None:
     nothing: Any = None
-    run = _Run(nothing, nothing, nothing, nothing)
+    run = VerificationRun(nothing, nothing, nothing, nothing)
     run.found = [Verification("found", [table]) for table in found]
     run.repaired = [Verification("repaired", [table]) for table in repaired]
     assert run.equal == equal
@@ -139,7 +140,7 @@ def test_a_repair_of_one_table_settles_no_other(
 
 def test_a_row_of_the_lake_without_a_key_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     nothing: Any = None
-    run = _Run(nothing, nothing, nothing, nothing)
+    run = VerificationRun(nothing, nothing, nothing, nothing)
     values = {"column": None, "kind": "ghost", "source_value": None, "lake_value": None}
     _print(run, [], [{"table": "public.a", "key": ["7", None], **values}], "differences")
     assert "7, NULL" in capsys.readouterr().out
