@@ -2,8 +2,9 @@
 
 Invariants:
 
-- The manifests after a frontier form a chain without holes; none has a newer format. With nothing merged yet,
-  old ones may be gone: a table starts at a full dump then (`merge.plan`), or fails, naming the one it needs.
+- The manifests after a frontier are of one source and form a chain without holes; none has a newer format.
+  With nothing merged yet, old ones may be gone: a table starts at a full dump then (`merge.plan`), or fails,
+  naming the one it needs.
 - Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
   names.
 - What is cached may have been compacted since: it is dropped well before the files that it names are removed.
@@ -21,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import reduce
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -51,8 +53,10 @@ from connector.landing.manifest_object import (
     LandingState,
     Retained,
     StoredManifest,
+    first_missing,
     missing_state,
     parse_compacted,
+    require_one_source,
 )
 from connector.schema import TableName, TableSchema
 from merge.columns.landed_files import (
@@ -145,12 +149,12 @@ class LandingZone:
             self._manifests, self._cached_at = {}, time.monotonic()
         first = after or max(self._begin_of_last_run(until), self._read_first_kept())
         found = self._read(first, until)
-        if _first_missing(found, first, after):
+        if first_missing(found, first, after):
             # Listing a local folder while two manifests are added may show only the later one.
             found = self._read(first, until)
-        if (hole := _first_missing(found, first, after)) is not None and hole < self._read_first_kept():
+        if (hole := first_missing(found, first, after)) is not None and hole < self._read_first_kept():
             found = self._read(self.first_kept, until)  # `merge.plan` begins with the last full dump
-            hole = _first_missing(found, self.first_kept, self.first_kept)
+            hole = first_missing(found, self.first_kept, self.first_kept)
         if hole is not None:
             raise GapError(
                 f"manifest {hole} is missing in {self.root}",
@@ -261,6 +265,7 @@ class LandingZone:
         found = {m.number: self._named(m.whole(states[m.state.path] if m.state else EMPTY)) for m in read}
         for last in blocks.keys() & found.keys():
             found[last].compacted = blocks[last]
+        require_one_source([*islice(self._manifests.values(), 1), *found.values()], self.root)
         return found
 
     def _named(self, manifest: Manifest) -> Manifest:
@@ -443,8 +448,3 @@ def is_missing(error: AnalysisException) -> bool:
     before_spark_4 = not hasattr(error, "getCondition")
     condition = error.getErrorClass if before_spark_4 else error.getCondition
     return (condition() or "") in MISSING
-
-
-def _first_missing(found: Mapping[int, object], first: int, known: int = 0) -> int | None:
-    """Return the first missing number from `first` on; `known`: one that must be there, 0 for none."""
-    return next((n for n in range(first, max([known, *found]) + 1) if n not in found), None)

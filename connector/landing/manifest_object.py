@@ -234,6 +234,27 @@ def new_base(manifest: Manifest) -> tuple[Base, bytes]:
     return Base(StateReference(path=path, bytes=len(data)), state), data
 
 
+def first_missing(found: Mapping[int, object], first: int, known: int = 0) -> int | None:
+    """Return the first missing number from `first` on; `known`: one that must be there, 0 for none."""
+    return next((n for n in range(first, max([known, *found]) + 1) if n not in found), None)
+
+
+def require_one_source(manifests: Sequence[ManifestHeader], root: str) -> None:
+    """`FormatError` if the manifests of one folder are not all of one database."""
+    by_id: dict[str, ManifestHeader] = {}
+    for manifest in manifests:
+        by_id.setdefault(manifest.source.system_id, manifest)
+    if len(by_id) > 1:
+        found = " and ".join(
+            f"{m.number} (of {m.source.kind} database {m.source.database}, system id {id_})"
+            for id_, m in by_id.items()
+        )
+        raise FormatError(
+            f"{root} has manifests of different databases: {found}",
+            hint="restore the original ones from a copy; each source needs a folder of its own",
+        )
+
+
 def missing_state(name: str) -> FormatError:
     """Build the error of a state object that is gone."""
     return FormatError(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.errors import FormatError
+from connector.landing.format import manifest_path
+from merge import verify
 from tests.support.landing.landed import Chunk, Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert, row
 
@@ -48,6 +52,25 @@ def test_a_damaged_file_stops_its_table_alone(spark: SparkSession, tmp_path: Pat
     zone.chunk(30, Chunk(25, 28, [row(1, 5)], dump=1))
     assert zone.merge().exact
     assert zone.rows("id, a") == [(1, 5)]
+
+
+def test_a_manifest_of_another_database_stops_merge_and_verify(spark: SparkSession, tmp_path: Path) -> None:
+    zone = Zone(spark, tmp_path)
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    zone.landed.verification(T, 1, 10, started_in=2, rows=1)
+    zone.landed.commit(20, [zone.landed.verified(ORDERS, Chunk(10, 10, [row(1, 1)], dump=1))])
+    path = tmp_path / "landing/shop" / manifest_path(2)
+    good = path.read_text()
+    foreign = json.loads(good)
+    foreign["source"] |= {"system_id": "another", "database": "store"}
+    path.write_text(json.dumps(foreign))
+    for read in (zone.merge, lambda: verify(spark, zone.config, "dump-1")):
+        with pytest.raises(FormatError, match=r"different databases: .*2 \(of .* store, system id another\)"):
+            read()
+    path.write_text(good)
+    assert zone.merge().exact
+    assert zone.rows("id") == [(1,)]
 
 
 def test_a_file_that_was_restored_is_merged(spark: SparkSession, tmp_path: Path) -> None:
