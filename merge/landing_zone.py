@@ -2,9 +2,8 @@
 
 Invariants:
 
-- The manifests after a frontier are of one source and form a chain without holes; none has a newer format.
-  With nothing merged yet, old ones may be gone: a table starts at a full dump then (`merge.plan`), or fails,
-  naming the one it needs.
+- The manifests after a frontier are of one source and have no holes; none has a newer format. With nothing
+  merged yet, old ones may be gone: a table starts at a full dump then (`merge.plan`), or fails, naming it.
 - Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
   names.
 - What is cached may have been compacted since: it is dropped well before the files that it names are removed.
@@ -190,9 +189,10 @@ class LandingZone:
 
     def get(self, number: int) -> Manifest:
         """Return one manifest that is known to exist; reads its block, since plans go forward and back."""
-        with self._reading:
-            if number not in self._manifests:
-                self._manifests.update(self._read(*block_of(number)))
+        if number not in self._manifests:  # asked without the lock first: plans ask for each, for each table
+            with self._reading:
+                if number not in self._manifests:
+                    self._manifests.update(self._read(*block_of(number)))
         try:
             return self._manifests[number]
         except KeyError:

@@ -276,10 +276,13 @@ class Landed:
         self._table = table
         self._replaced: set[str] = set()
         for manifest in news:
-            self._compacted(manifest)
+            if manifest.compacted is not None:
+                self._compacted(manifest)
 
-    def files(self, manifest: Manifest) -> list[LandedFile]:
+    def files(self, manifest: Manifest) -> Sequence[LandedFile]:
         """List a manifest's files; ask in descending order, except for those given at first."""
+        if manifest.compacted is None and not self._replaced:  # nearly always: a lake may be thousands behind
+            return manifest.files_of(self._table)
         compacted = self._compacted(manifest)
         own = [file for file in manifest.files_of(self._table) if file.path not in self._replaced]
         return own + compacted

@@ -27,13 +27,33 @@ from merge.missing_rows import MissingRows, count_incomplete, request_missing, r
 from merge.overlay import as_wide, overlay
 from merge.plan import TablePlan
 from merge.report import TableReport
-from merge.spark.session_settings import ANY_VERSION, COMPILED, applied_settings
+from merge.spark.session_settings import (
+    ANY_VERSION,
+    COMPILED,
+    ONE_TASK,
+    REWRITTEN,
+    applied_settings,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FEW_ROWS = 20_000
 """With up to this many events, on a small table, queries are interpreted."""
+
+SMALL_BYTES = 256 << 10
+"""Up to this size, a table is merged in one task."""
+
+TINY_BYTES = 32 << 10
+"""Up to this size, files are rewritten whole. Until VACUUM, each merge leaves as many bytes behind."""
+
+
+def settings_for(rows: int, state: TargetState) -> Mapping[str, str]:
+    """Return the settings for reading so many events and writing to a table in this state."""
+    if rows > FEW_ROWS or state.bytes > LARGE_BYTES:
+        return {**ANY_VERSION, **COMPILED}
+    tasks = ONE_TASK if state.bytes <= SMALL_BYTES else {}
+    return {**ANY_VERSION, **tasks, **(REWRITTEN if state.bytes <= TINY_BYTES else {})}
 
 
 @dataclass(frozen=True)
@@ -174,8 +194,7 @@ class TableJob:
         written, missing = Written(), MissingRows()
         replaces_all = rebuild or (self.state.empty and frontier.version is None)
         if self.plan.all or self.plan.sweeps or rebuild:
-            small = self.plan.rows <= FEW_ROWS and self.state.bytes <= LARGE_BYTES
-            with applied_settings(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
+            with applied_settings(self.spark, settings_for(self.plan.rows, self.state)):
                 written, missing = self._apply(mark, replaces_all, base)
         commits = read_commits(self.spark, self.target, mark.source, Frontier(0) if rebuild else frontier)
         if rebuild and commits.marks and mark not in commits.marks:

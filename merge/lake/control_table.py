@@ -19,6 +19,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -41,6 +42,9 @@ from merge.sql_formatting import text, timestamp
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
+ENTRY = {"version": "bigint", "manifest": "bigint", "id": "string", "missing": "bigint", "error": "string"}
+"""The fields of a table's frontier in a row."""
+
 COLUMNS = {
     "source": "string",
     "manifest": "bigint",
@@ -49,8 +53,7 @@ COLUMNS = {
     "source_committed_at": "timestamp",
     "merged_at": "timestamp",
     "exact": "boolean",
-    "tables": "map<string, "
-    "struct<version: bigint, manifest: bigint, id: string, missing: bigint, error: string>>",
+    "tables": f"map<string, struct<{', '.join(f'{name}: {type_}' for name, type_ in ENTRY.items())}>>",
 }
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -170,13 +173,13 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
     """Combine rows, the last one first: each table gets the greatest manifest of the rows that name it."""
     if not rows:
         return Frontiers()
-    by_table: dict[TableName, Frontier] = {}
+    found: dict[str, Row] = {}
     for row in rows:
         for name, frontier in row["tables"].items():
-            table = TableName.parse(name)
-            known = by_table.get(table)
-            if known is None or frontier["manifest"] > known.manifest:
-                by_table[table] = Frontier(**frontier.asDict())
+            known = found.get(name)
+            if known is None or frontier["manifest"] > known["manifest"]:
+                found[name] = frontier
+    by_table = {TableName.parse(name): Frontier(**at.asDict()) for name, at in found.items()}
     newest = max(rows, key=lambda row: row["manifest"])
     ahead = timedelta(microseconds=rows[0]["at"]) - (_now() - EPOCH)
     return Frontiers(
@@ -219,12 +222,11 @@ def append_cut(
 
     `ahead`: how far its time is ahead of this driver's clock.
     """
-    entries = ", ".join(
-        f"{text(str(table))}, named_struct('version', {_bigint(at.version)}, "
-        f"'manifest', {_bigint(at.manifest)}, 'id', {_string(at.id)}, "
-        f"'missing', {_bigint(at.missing)}, 'error', {_string(at.error)})"
-        for table, at in sorted(frontiers.items())
-    )
+    # One text: Spark would take seconds to analyze an expression for each value of thousands of tables.
+    entries = {
+        str(table): {name: getattr(at, name) for name in ENTRY} for table, at in sorted(frontiers.items())
+    }
+    tables = f"{text(json.dumps(entries))}, {text(COLUMNS['tables'])}, map('mode', 'FAILFAST')"
     values = {
         "source": text(config.source.name),
         "manifest": f"{manifest.number}L",
@@ -233,7 +235,7 @@ def append_cut(
         "source_committed_at": timestamp(manifest.source_committed_at),
         "merged_at": timestamp(_now() + ahead),
         "exact": str(exact).lower(),
-        "tables": f"CAST(map({entries}) AS {COLUMNS['tables']})",
+        "tables": f"from_json({tables})",
     }
     insert = f"INSERT INTO {cuts_table(config)} ({', '.join(values)}) SELECT {', '.join(values.values())}"
     spark.sql(insert)
@@ -319,10 +321,6 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
 
 def _now() -> datetime:
     return datetime.now(timezone.utc)
-
-
-def _bigint(number: int | None) -> str:
-    return "CAST(NULL AS BIGINT)" if number is None else f"{number}L"
 
 
 def _string(value: str | None) -> str:

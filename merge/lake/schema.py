@@ -173,7 +173,10 @@ def _widens(narrow: str, wide: str) -> bool:
 
 
 def create_sql(target: Target, source: str, key: Sequence[str], columns: Mapping[str, Column]) -> str:
-    """Build the statement that creates a target; with deletion vectors, a merge writes only what changed."""
+    """Build the statement that creates a target.
+
+    With deletion vectors, a merge writes only what changed, unless the table is tiny (`merge.table`).
+    """
     properties = {"delta.enableDeletionVectors": "true", **own_properties(target, source, key)}
     if any(NEEDS_MAPPING.search(name) for name in columns):
         properties |= MAPPING

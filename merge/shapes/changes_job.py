@@ -17,6 +17,7 @@ from merge.shapes.before_images import old_rows_of
 from merge.shapes.changes import append_changes, create_sql, landed_changes
 from merge.shapes.shape_job import ShapeJob
 from merge.spark.session_settings import applied_settings
+from merge.table import settings_for
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class ChangesJob(ShapeJob):
         old = old_rows_of(self.spark, self.target, state, self.mark, schemas.values())
         if not files:
             return state, Written()
-        with applied_settings(self.spark, self.settings(rows, state)):
+        with applied_settings(self.spark, settings_for(rows, state)):
             columns = {n: t for n, t in state.columns.items() if old is None or n != BEFORE}
             source = landed_changes(self.landing, files, schemas, columns, old)
             lowest = min(file.first for file in files)

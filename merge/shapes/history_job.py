@@ -20,6 +20,7 @@ from merge.shapes.history_plan import HistoryPlan, plan_beginning, plan_from_las
 from merge.shapes.shape_job import ShapeJob
 from merge.shapes.versions import FROM, TO
 from merge.spark.session_settings import applied_settings
+from merge.table import settings_for
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class HistoryJob(ShapeJob):
         )
         own = {name: type_ for name, type_ in state.columns.items() if name not in (FROM, TO)}
         layout = TargetLayout.of(own, self.key, newest)
-        with applied_settings(self.spark, self.settings(plan.rows, state)):
+        with applied_settings(self.spark, settings_for(plan.rows, state)):
             source = HistorySource(self.landing, plan, schemas, layout, self.target.frame(self.spark))
             return state, apply_versions(self.spark, self.target, state, source, self.mark)
 

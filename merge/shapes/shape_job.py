@@ -19,15 +19,14 @@ from connector.config import Config
 from connector.errors import TableError
 from connector.landing.manifest import LandedFile, Manifest
 from connector.schema import TableSchema
-from merge.apply import LARGE_BYTES, Written
+from merge.apply import Written
 from merge.lake.commits import Commits, Mark, read_commits
 from merge.lake.control_table import Frontier
 from merge.lake.target import Target, TargetState, check_columns, check_owner, read_state
 from merge.landing_zone import LandingZone
 from merge.report import TableReport
 from merge.shapes.shape import Shape
-from merge.spark.session_settings import ANY_VERSION, COMPILED
-from merge.table import FEW_ROWS, Beginning, beginning_of, check_origin
+from merge.table import Beginning, beginning_of, check_origin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,11 +133,6 @@ class ShapeJob(ABC):
             self.landing.check_settings(self.shape.table, newest)
         ids = [newest] if newest is not None else []
         return self.landing.schemas((self.shape.table, id_) for id_ in [*ids, *(f.schema_id for f in files)])
-
-    def settings(self, rows: int, state: TargetState) -> dict[str, str]:
-        """Return the settings for reading so many events and writing to a table of this size."""
-        small = rows <= FEW_ROWS and state.bytes <= LARGE_BYTES
-        return ANY_VERSION if small else ANY_VERSION | COMPILED
 
     def commits(self, frontier: Frontier) -> Commits:
         """Read what has become of the table since a frontier. Refuse another landing zone's."""

@@ -72,6 +72,9 @@ SETTINGS = {
     # Delta's 50 partitions for the state of a table make each small merge seconds slower.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.shuffle.partitions": "4",
+    # Manifests and most landing files are small: Spark's 4 MiB make a task of every 32 of them, which costs
+    # as much again as reading them. There still is a task for each core.
+    "spark.sql.files.openCostInBytes": str(64 << 10),
     # Several tables are merged at a time: a large one must not keep the small ones waiting.
     "spark.scheduler.mode": "FAIR",
 }

@@ -24,6 +24,13 @@ INTERPRETED = {
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 """For many rows: Spark's own defaults."""
 
+ONE_TASK = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+"""For few rows of a small table: planning each stage anew and starting more tasks would cost more than it
+gains."""
+
+REWRITTEN = {"spark.databricks.delta.merge.deletionVectors.persistent": "false"}
+"""A merge writes the rows of a changed file again, instead of marking some of them as deleted: of a small
+file that takes less, and those who read the table find one file."""
 
 STRICT = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
 """A file that can't be read is an error, whatever the caller's session does: no row is missed."""
