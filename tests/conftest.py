@@ -25,7 +25,9 @@ import pytest
 from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
 from connector.demo.servers.mysql import MysqlServer
 from connector.demo.servers.postgres import PostgresServer
+from connector.demo.servers.server_user import ServerUser
 from tests.support.servers import mysql_server as mysql_servers
+from tests.support.servers.certificates import Authority
 from tests.support.servers.connect_server import ConnectServer
 from tests.support.servers.mysql_database import DURABLE_SETTINGS, MysqlDatabase
 from tests.support.servers.mysql_database import fresh_database as fresh_mariadb
@@ -42,10 +44,16 @@ TESTS = Path(__file__).parent
 FOLDER_MARKERS = ("spark", "integration", "acceptance")
 
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # use our credentials or none, never the machine's
-# A busy machine is not a failure.
-hypothesis.settings.register_profile(
-    "default", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
+# No test needs the machine's certificate authorities, which each connection of PyMySQL takes 20 ms to load.
+os.environ["SSL_CERT_FILE"] = os.devnull
+# A busy machine is not a failure. `make soak` tries more examples.
+for profile, examples in (("default", 50), ("soak", 500)):
+    hypothesis.settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 hypothesis.settings.load_profile("default")
 
 _numbers = itertools.count(1)
@@ -89,7 +97,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def _server_of(item: pytest.Item) -> str | None:
     """Return the server that a test runs on, if it is parametrized by server."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    server = parameters.get("mariadb") or parameters.get("tested")
+    server = parameters.get("mariadb") or parameters.get("tested") or parameters.get("servers")
     return server if isinstance(server, str) else None
 
 
@@ -161,7 +169,11 @@ def newer_mariadb_server(servers_folder: Path) -> Iterator[MariadbServer]:
     if base is None:
         pytest.skip("MariaDB 11.4 is not there: .ci/fetch-servers makes .cache/mariadb-11.4")
     folder = servers_folder / "newer-mariadb-server"
-    with MariadbServer.start(folder, settings=DURABLE_SETTINGS, base=base) as server:
+    # The certificate that it makes for itself costs 4 s of CPU at each start, and 60 ms at each connection.
+    certificate, key = Authority(servers_folder, "newer-mariadb").issue("localhost")
+    ServerUser.choose("mysql").own(key)
+    settings = {**DURABLE_SETTINGS, "ssl-cert": str(certificate), "ssl-key": str(key)}
+    with MariadbServer.start(folder, settings=settings, base=base) as server:
         yield server
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Annotated
@@ -47,10 +48,14 @@ Patterns = Annotated[list[Pattern], BeforeValidator(one_or_more)]
 def matches(patterns: list[str], table: TableName) -> bool:
     """Return whether any pattern names a table; ``*`` matches any characters."""
     return any(
-        all(_like(wanted, actual) for wanted, actual in zip(TableName.parse(pattern), table, strict=True))
+        all(wanted.fullmatch(actual) for wanted, actual in zip(_compiled(pattern), table, strict=True))
         for pattern in patterns
     )
 
 
-def _like(pattern: str, name: str) -> bool:
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None
+@functools.lru_cache(4096)
+def _compiled(pattern: str) -> tuple[re.Pattern[str], ...]:
+    """Return what the parts of a table's name must match."""
+    return tuple(
+        re.compile(".*".join(map(re.escape, part.split("*"))), re.DOTALL) for part in TableName.parse(pattern)
+    )

@@ -47,10 +47,11 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def install(environment: Path, what: str) -> None:
     """Install from the checkout the way a user does, with the versions of the lock file."""
+    variables = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
     subprocess.run(
         [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
          "--constraint", ".ci/requirements-dev.lock", what],
-        check=True, cwd=REPOSITORY,
+        check=True, cwd=REPOSITORY, env=variables,
     )  # fmt: skip
 
 

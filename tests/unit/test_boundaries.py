@@ -136,15 +136,17 @@ RULES: list[Rule] = [
 ]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_source_keeps_to_its_boundaries(rule: Rule) -> None:
+@pytest.fixture(scope="module")
+def sources() -> dict[str, ast.Module]:
+    """The product's modules by path."""
     files = [path for part in ("connector", "merge") for path in sorted((REPOSITORY / part).rglob("*.py"))]
     assert len(files) > 5
-    broken = [
-        line
-        for file in files
-        for line in rule(file.relative_to(REPOSITORY).as_posix(), ast.parse(file.read_text(), str(file)))
-    ]
+    return {file.relative_to(REPOSITORY).as_posix(): ast.parse(file.read_text(), str(file)) for file in files}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_source_keeps_to_its_boundaries(rule: Rule, sources: dict[str, ast.Module]) -> None:
+    broken = [line for path, tree in sources.items() for line in rule(path, tree)]
     assert not broken, "\n".join(broken)
 
 
@@ -343,12 +345,11 @@ def _without_types(tree: ast.AST) -> ast.AST:
     return Types().visit(tree)
 
 
-def test_no_modules_import_each_other() -> None:
-    files = [path for part in ("connector", "merge") for path in sorted((REPOSITORY / part).rglob("*.py"))]
+def test_no_modules_import_each_other(sources: dict[str, ast.Module]) -> None:
     modules = {
-        ".".join(file.relative_to(REPOSITORY).with_suffix("").parts): ast.parse(file.read_text())
-        for file in files
-        if file.stem != "__init__"
+        path.removesuffix(".py").replace("/", "."): ast.parse((REPOSITORY / path).read_text())
+        for path in sources
+        if not path.endswith("__init__.py")
     }
     assert import_circles(modules) == []
 

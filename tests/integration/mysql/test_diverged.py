@@ -102,7 +102,7 @@ def test_a_former_primary_that_comes_back_is_a_gap_if_it_kept_what_no_replica_go
 
 
 def in_domain(database: MysqlDatabase, *statements: str) -> None:
-    """Execute statements in a GTID domain of their own."""
+    """Execute statements in a GTID domain of their own; a replica may apply them before those of others."""
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET SESSION gtid_domain_id = 7")
         for statement in statements:
@@ -129,6 +129,7 @@ def test_a_domain_that_was_deleted_at_the_primary_does_not_land_again(
     fill(primary)
     with agent(primary, tmp_path) as store:
         wait_caught_up(primary, store)
+        mariadb_servers.wait_applied()
         in_domain(primary, "UPDATE t SET v = 'old' WHERE id = 5")
         wait_caught_up(primary, store)
         mariadb_servers.wait_applied()
@@ -138,6 +139,7 @@ def test_a_domain_that_was_deleted_at_the_primary_does_not_land_again(
         primary.execute("UPDATE t SET v = 'new' WHERE id = 5")
         wait_caught_up(primary, store)
     if case == "used_again":
+        mariadb_servers.wait_applied()
         in_domain(primary, "UPDATE t SET v = 'again' WHERE id = 5")
     mariadb_servers.wait_applied()
     mariadb_servers.fail_over()
@@ -158,6 +160,7 @@ def test_a_domain_that_was_deleted_before_the_landing_zone_began_does_not_land(
 ) -> None:
     primary, replica = mariadb_servers.primary, mariadb_servers.replica
     fill(primary)
+    mariadb_servers.wait_applied()
     in_domain(primary, "UPDATE t SET v = 'old' WHERE id = 5")
     mariadb_servers.wait_applied()
     delete_domain(primary)
@@ -183,6 +186,7 @@ def test_a_replica_may_ignore_the_agents_writes(mariadb_servers: Replicated, tmp
         primary.execute("UPDATE t SET v = 'landed' WHERE id = 5")
         wait_caught_up(primary, store)
         have_agent_write(primary, store)
+        mariadb_servers.wait_applied()
         in_domain(primary, "UPDATE t SET v = 'domain 7' WHERE id = 7")
         wait_caught_up(primary, store)
     assert newest_of(store).gtids_needed is not None

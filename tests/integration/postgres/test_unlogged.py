@@ -56,8 +56,20 @@ class Agent(AgentThread):
             {"source": {**settings, **more, **source}, "landing": landing, "tables": tables or {}}
         )
         self.database, self.store = database, store
-        self.source = PostgresSource(config.source, config.tables)
+        self.source, self.checks = PostgresSource(config.source, config.tables), 0
+        self._check_catalog = self.source.check_catalog
+        self.source.check_catalog = self._counted  # type: ignore[method-assign]
         super().__init__(Capture(self.source, store, config), store, self.source.close)
+
+    def _counted(self, *known: Any) -> Any:
+        found = self._check_catalog(*known)
+        self.checks += 1
+        return found
+
+    def wait_checked(self) -> None:
+        """Wait until the catalog is seen as it is now: after an older look a table is quarantined again."""
+        checks = self.checks + 2
+        wait_until(lambda: self.checks >= checks, "the catalog is looked at again")
 
     def wait_exact(self) -> Manifest:
         """Wait until a cut is exact and at the end of the log as it is now."""
@@ -350,6 +362,7 @@ def test_a_table_that_only_its_owner_can_publish_again_is_quarantined_with_the_s
         quarantined = agent.wait(lambda m: m.tables[table].state == "quarantined", "it is quarantined")
         wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=20)
         database.execute((quarantined.tables[table].hint or "").split("; then")[0])
+        agent.wait_checked()
         ask(store, "t")
         agent.wait_equal("t", "good")
         database.execute("INSERT INTO t VALUES (2, 'c')")

@@ -97,8 +97,10 @@ class CapturedDatabase:
 
         def settled() -> Manifest | None:
             self._raise_error()
+            if self._checks < checks + 2:
+                return None
             newest = newest_manifest(self.store)
-            if newest is None or newest.position < end or self._checks < checks + 2:
+            if newest is None or newest.position < end:
                 return None
             dumps = self._capture._dumps.states if self._capture else []
             return newest if not any(d.active for d in [*newest.dumps, *dumps]) else None

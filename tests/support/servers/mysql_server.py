@@ -17,6 +17,7 @@ from connector.demo.servers.mysql import MysqlServer
 SETTINGS: Mapping[str, str] = {
     "innodb-redo-log-capacity": "32M",
     "innodb-flush-log-at-trx-commit": "2",  # committed data survives a kill of the server
+    "innodb-flush-method": "nosync",
 }
 
 

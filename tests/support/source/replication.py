@@ -12,7 +12,7 @@ import pytest
 
 from connector.demo.servers.mariadb import INSTALL_HINT, MariadbServer, find_programs
 from tests.support.servers.copied_data import CopiedMariadbServer, CopiedMysqlServer
-from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.servers.mysql_database import DURABLE_SETTINGS, MysqlDatabase
 from tests.support.servers.mysql_server import find_root
 from tests.support.waiting import wait_until
 
@@ -20,7 +20,7 @@ MARIADB = {
     "log-slave-updates": "ON",
     "slave-parallel-threads": "4",
     "slave-parallel-mode": "optimistic",
-    "innodb-flush-log-at-trx-commit": "2",  # what is committed survives a kill of the server
+    **DURABLE_SETTINGS,
 }
 MYSQL = {"replica-parallel-workers": "4", "replica-preserve-commit-order": "OFF"}
 """A replica may commit in another order than its primary's log."""
@@ -37,10 +37,11 @@ class Replicated:
         """Wait until the replica has applied everything from the primary."""
         if self.primary.is_mysql:
             done = self.primary.execute("SELECT @@global.gtid_executed")[0][0]
-            self.replica.execute(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{done}', 60)")
+            waited = self.replica.execute(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{done}', 60)")
         else:
             done = self.primary.execute("SELECT @@global.gtid_binlog_pos")[0][0]
-            self.replica.execute(f"SELECT MASTER_GTID_WAIT('{done}', 60)")
+            waited = self.replica.execute(f"SELECT MASTER_GTID_WAIT('{done}', 60)")
+        assert waited == [(0,)], f"the replica has not applied {done}; see its log"
 
     def stop(self) -> None:
         """Stop replication, to go on later."""

@@ -329,13 +329,13 @@ def test_rows_that_the_merge_asked_for_are_read_only_when_their_commit_is_visibl
     assert done.exact
 
 
-def test_a_hundred_thousand_keys_are_in_no_manifest(database: MemoryDatabase, store: MemoryStore) -> None:
+def test_twenty_thousand_keys_are_in_no_manifest(database: MemoryDatabase, store: MemoryStore) -> None:
     with Agent(database, store) as agent:
         before = agent.wait_dumped().number
         agent.pause_seconds, agent.patience_seconds = 0.5, 60.0  # each look reads the keys
-        asked = ask(agent, store, tables=["public.items"], keys=[[str(n)] for n in range(100_000)])
+        asked = ask(agent, store, tables=["public.items"], keys=[[str(n)] for n in range(20_000)])
     done = asked.dumps[-1]
-    assert (done.chunks, done.rows, done.rows_estimate) == (100, 100_000, 100_000)
+    assert (done.chunks, done.rows, done.rows_estimate) == (20, 20_000, 20_000)
     sizes = [len(store.read(manifest_path(n)) or b"") for n in range(before + 1, asked.number)]
     assert sizes
-    assert max(sizes) < 60_000
+    assert max(sizes) < 60_000  # the keys alone take twice that

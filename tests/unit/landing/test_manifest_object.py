@@ -66,7 +66,7 @@ DUMPS = st.dictionaries(
 
 
 @given(st.lists(st.tuples(TABLES, DUMPS), min_size=1, max_size=8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_manifest_is_read_as_it_was_committed(history: list[Any]) -> None:
     """Commit a history in which dumps are queued in order, progress, end, and are listed no more."""
     store, committed, queue = MemoryStore(), [], {}

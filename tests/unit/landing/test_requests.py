@@ -179,7 +179,7 @@ JSON = st.recursive(
 
 
 @given(JSON | st.binary())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_is_written_is_a_request_or_malformed(content: Any) -> None:
     store = MemoryStore()
     data = content if isinstance(content, bytes) else json.dumps(content).encode()

@@ -87,6 +87,7 @@ class Zone:
                 files.append(self.landed.chunk(PLAIN, Chunk(60, 65, [{"id": 1}])))
             self.landed.commit(at, files)
         self.store.calls.clear()
+        self.checked: dict[str, bytes] = {}
 
     def compact(self, at: datetime = LATER, **more: Any) -> Compaction:
         newest = ManifestReader(self.store).newest()
@@ -307,7 +308,10 @@ def kill_delete_all(monkeypatch: pytest.MonkeyPatch, store: MemoryStore, call: i
 
 
 def check(zone: Zone, original: dict[int, list[Any]]) -> None:
-    """Check that every state that may be read can be read."""
+    """Check that every state that may be read can be read, if anything has changed since the last check."""
+    if zone.store.objects == zone.checked:
+        return
+    zone.checked = dict(zone.store.objects)
     for upto in zone.readable():
         assert zone.read(upto) == original[upto], upto
 
@@ -461,7 +465,7 @@ def test_a_block_that_retention_has_begun_to_remove_is_not_recorded(
     assert zone.records() == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_no_merge_of_compacted_blocks_reads_what_is_not_needed(seed: int) -> None:
     """Nor what retention, which keeps whole blocks, does not keep."""
     manifests, store = a_history(random.Random(seed)), MemoryStore()

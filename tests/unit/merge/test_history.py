@@ -289,7 +289,7 @@ def check(zone: Zone, found: Histories, seed: int) -> None:
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_history_is_that_of_all_that_has_landed_however_it_is_merged(loses: bool) -> None:
-    for seed in range(500):
+    for seed in range(250):
         run(seed, loses)
 
 

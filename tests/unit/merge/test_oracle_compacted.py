@@ -24,7 +24,7 @@ from tests.unit.merge import test_history, test_oracle, test_oracle_full_dumps
 from tests.unit.merge.proof import test_verification_plan
 from tests.unit.merge.test_oracle import SCHEMA, read
 
-SEEDS = range(400)
+SEEDS = range(200)
 
 
 @pytest.fixture(autouse=True)
@@ -99,13 +99,13 @@ def test_every_exact_cut_is_the_source_whatever_lands_late_or_again() -> None:
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_history_is_that_of_all_that_has_landed(loses: bool) -> None:
-    for seed in range(200):
+    for seed in range(100):
         test_history.run(seed, loses, reader_of=Compacted)
 
 
 @pytest.mark.parametrize("run", test_verification_plan.RUNS)
 def test_a_verification_expects_the_source_at_every_cut(run: Callable[..., None]) -> None:
-    for seed in range(100):
+    for seed in range(50):
         run(seed, reader_of=Compacted)
 
 

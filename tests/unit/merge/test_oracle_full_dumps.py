@@ -178,7 +178,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
 
 
 def test_every_exact_cut_is_the_source_whatever_lands_late_or_again() -> None:
-    assert [seed for seed in range(1000) if not run(seed)] == []
+    assert [seed for seed in range(500) if not run(seed)] == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
