@@ -42,7 +42,7 @@ test-acceptance: setup .cache/servers.ready  ## tests of the installed command
 	@$(PYTEST) tests/acceptance $(ARGS)
 
 soak: setup .cache/servers.ready  ## the long forms of tests
-	@$(PYTEST) tests/acceptance tests/integration -m soak $(ARGS)
+	@$(PYTEST) tests/acceptance tests/spark tests/integration -m soak $(ARGS)
 	@$(PYTEST) tests/unit -m hypothesis --hypothesis-profile soak $(ARGS)
 
 lint: $(VENV)/ready  ## ruff and mypy --strict

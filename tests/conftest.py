@@ -82,7 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             mark := item.get_closest_marker("only_classic")
         ):
             item.add_marker(pytest.mark.skip(reason=f"not over Spark Connect: {mark.args[0]}"))
-        if item.get_closest_marker("soak_on_mysql") and _server_of(item) == "mysql":
+        server = _server_of(item)
+        if server in ("mariadb", "mysql") and item.get_closest_marker(f"soak_on_{server}"):
             item.add_marker("soak")
 
 

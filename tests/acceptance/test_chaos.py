@@ -1,4 +1,4 @@
-"""The short form of `make chaos`: a minute of faults of every kind, after which all is right."""
+"""The short form of `make chaos`: half a minute of faults of every kind, after which all is right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.chaos.run import Options, Run, show
 from tests.support.servers.postgres import Database
 from tests.support.servers.s3_server import S3, versitygw_path
 
-SECONDS = 50
+SECONDS = 30
 """Of faults. Two starts of Spark and the last merges come on top; on a busy machine they take longer."""
 
 

@@ -113,7 +113,7 @@ def test_the_demo_of_another_database_is_as_hard_ends_equal_and_is_kept_open_unt
     folder = servers_folder / f"demo-{source}"
     log = servers_folder / f"demo-{source}.log"
     with log.open("w") as output:
-        command = [*demo_command(folder, source), "--keep"]
+        command = [*demo_command(folder, source, rows=1000), "--keep"]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
         wait_until(

@@ -32,7 +32,7 @@ def test_after_a_kill_at_a_named_moment_the_agent_goes_on_exactly(
     with ShopWriter(shop.database, seed=len(kills[0])):
         for kill_at in kills:
             with shop.start("run", kill_at=kill_at) as agent:
-                assert agent.wait(40) == -9, agent.output
+                assert agent.wait() == -9, agent.output
             assert shop.newest is None or shop.history()
         with shop.agent() as agent:
             shop.wait_dumped(agent)
@@ -55,7 +55,8 @@ def test_a_chunk_that_a_kill_cut_off_is_read_again_and_committed_chunks_are_not(
     assert_landed(shop, *TABLES)
 
 
-@pytest.mark.soak_on_mysql  # MariaDB's agent is MySQL's, too
+@pytest.mark.soak_on_mysql
+@pytest.mark.soak_on_mariadb  # each is killed by turns, above; merges know no database
 def test_agent_and_merge_are_killed_by_turns_and_the_lake_equals_the_source(
     shop: Installation, spark: Any
 ) -> None:

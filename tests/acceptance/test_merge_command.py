@@ -45,7 +45,6 @@ def test_a_merge_that_was_killed_is_finished_by_the_next(shop: Installation, spa
 
 
 def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: Any) -> None:
-    shop.own_spark = True
     capture(shop, seed=43)
     until = shop.newest.number
     with shop.start(
@@ -57,6 +56,7 @@ def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: An
     assert report["manifest"] == until
     assert not report["exact"], "a table is behind"
     capture(shop, seed=44)
+    shop.own_spark = True
     with shop.start("merge", "--json") as one, shop.start("merge", "--json") as other:
         for merge in (one, other):
             assert merge.wait(300) in (0, 1), merge.output

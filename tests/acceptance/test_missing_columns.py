@@ -309,6 +309,7 @@ AFTER_MERGE = """
 
 @pytest.mark.only_mariadb
 @pytest.mark.only_mysql
+@pytest.mark.soak_on_mariadb  # both leave the same columns out
 def test_columns_that_the_log_leaves_out_are_dumped_until_the_lake_is_the_source(
     place: Installation, spark: Any
 ) -> None:

@@ -90,6 +90,7 @@ def test_dumps_on_request_heal_what_was_asked_for(drifted: Installation, spark: 
     assert_landed(place, "things", "others")
 
 
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_a_request_that_can_t_be_carried_out_ends_alone(place: Installation) -> None:
     place.database.script("CREATE TABLE things (id int PRIMARY KEY); INSERT INTO things VALUES (1)")
     with place.agent() as agent:
@@ -111,6 +112,7 @@ def test_a_request_that_can_t_be_carried_out_ends_alone(place: Installation) -> 
 
 @pytest.mark.only_postgres
 @pytest.mark.only_mariadb
+@pytest.mark.soak_on_mariadb  # control of dumps knows no database
 def test_dumps_under_control_while_they_run(place: Installation, tmp_path: Path) -> None:
     create_things(place)
     place.configure(dump={"chunk_rows": 10, "workers": 1})

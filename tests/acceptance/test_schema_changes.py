@@ -124,6 +124,7 @@ def test_columns_altered_while_running_arrive_in_the_lake(place: Installation, s
 
 @pytest.mark.only_mariadb
 @pytest.mark.only_mysql
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_columns_altered_while_running_are_whole(place: Installation) -> None:
     place.database.script(of(place, TABLES))
     changes = Changes(place)
@@ -161,7 +162,8 @@ def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> No
 def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation) -> None:
     place.database.script(of(place, TABLES))
     changes = Changes(place)
-    for number, statement in enumerate(of(place, ALTERATIONS)):
+    statements = iter(of(place, ALTERATIONS))
+    for number, pair in enumerate(zip(statements, statements, strict=True)):
         with place.start("run", kill_at="files-landed:3" if number % 3 == 1 else "") as agent:
             if number % 3 == 1:
                 with Meddler(changes, 0.1):  # there must be a third manifest to be killed at
@@ -169,8 +171,9 @@ def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation
             elif number % 3 == 0:
                 place.wait_caught_up(agent)
                 assert agent.stop() == 0, agent.output
-        changes()
-        place.database.execute(statement)
+        for statement in pair:
+            changes()
+            place.database.execute(statement)
         changes()
     with place.agent() as agent:
         place.wait_caught_up(agent)
@@ -216,6 +219,7 @@ def test_a_table_whose_key_is_replaced_is_quarantined_loudly_and_released_by_a_d
         assert lake_rows(place, "still", ["id"]).total() == 1
 
 
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_a_table_without_a_key_is_quarantined_alone_and_taken_up_by_following_the_hint(
     place: Installation,
 ) -> None:

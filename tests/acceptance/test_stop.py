@@ -14,6 +14,7 @@ STOP_SECONDS = 6.0
 """Far more than the agent needs, on a machine that is busy with other tests."""
 
 
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 @pytest.mark.parametrize(
     ("number", "dumped"),
     [
@@ -45,6 +46,7 @@ def test_a_signal_under_load_ends_it_gracefully(
     assert_landed(shop, *TABLES)
 
 
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_what_was_read_before_a_signal_is_committed_not_read_again(shop: Installation) -> None:
     shop.configure(landing={"flush_seconds": 60})
     with shop.start("run") as agent:
@@ -59,6 +61,7 @@ def test_what_was_read_before_a_signal_is_committed_not_read_again(shop: Install
     assert_landed(shop, "items")
 
 
+@pytest.mark.soak_on_mariadb  # MariaDB's agent is MySQL's
 def test_a_stop_while_the_server_is_away_takes_seconds_too(shop: Installation) -> None:
     with shop.start("run") as agent:
         shop.wait_dumped(agent)

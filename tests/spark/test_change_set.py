@@ -153,7 +153,8 @@ def built_anew(zone: Zone) -> None:
     position = zone.landed.manifests[-1].position
     zone.log(position + 10, insert(position + 5, 9))
     assert zone.merge().exact
-    assert zone.live()[-2:] == [(3, 3, "x"), (9, 9, "x")]
+    alive = [found[:3] for found in zone.rows("id, a, b, _cdc.op") if found[3] != "delete"]
+    assert alive[-2:] == [(3, 3, "x"), (9, 9, "x")]
 
 
 def test_after_a_gap_a_full_dump_sweeps_ghosts_and_fixes_what_changed_unseen(zone: Zone) -> None:

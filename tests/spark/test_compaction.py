@@ -13,10 +13,10 @@ from connector.landing import format
 from connector.maintenance import compaction
 from connector.maintenance.compaction import compact
 from connector.store.local import LocalStore
-from merge import landing_zone, merge_once
+from merge import landing_zone
 from merge.job import merge_in, merging_sessions
 from merge.landing_zone import LandingZone
-from tests.support.landing.landed import AT, Chunk, config_of
+from tests.support.landing.landed import AT, Chunk
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, row, update_of_a
 
 ROWS = [(2, 20, "x"), (3, 30, "y"), (4, 4, "x"), (9, 9, "x")]
@@ -55,7 +55,10 @@ def landing_files(zone: Zone) -> int:
     return len(list((zone.folder / "landing/shop/data").rglob("*.parquet")))
 
 
-@pytest.mark.parametrize("merged", [None, 2, 3, 5])
+@pytest.mark.parametrize(
+    "merged",
+    [*(pytest.param(n, marks=pytest.mark.soak) for n in (None, 2, 3)), 5],  # each in `test_oracle_compacted`
+)
 def test_a_merge_from_any_manifest_a_rebuild_and_live_read_compacted_blocks(
     zone: Zone, merged: int | None
 ) -> None:
@@ -75,13 +78,10 @@ def test_a_merge_from_any_manifest_a_rebuild_and_live_read_compacted_blocks(
 
 
 def test_a_state_within_a_compacted_block_is_refused(zone: Zone) -> None:
-    assert merge_once(zone.spark, zone.config, until=2).manifest == 2
     compact_all(zone)
-    other = config_of(str(zone.folder / "landing"), str(zone.folder / "other"))
     with pytest.raises(ConfigurationError, match=r"manifests 4 to 7 .* were compacted: .* after manifest 6"):
-        merge_once(zone.spark, other, until=6)
-    assert merge_once(zone.spark, other, until=7).manifest == 7
-    assert merge_once(zone.spark, other, until=8).manifest == 8
+        zone.merge(until=6)
+    assert zone.merge(until=7).manifest == 7
 
 
 def test_what_a_long_running_merge_knows_of_manifests_is_asked_again(

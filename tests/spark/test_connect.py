@@ -18,14 +18,19 @@ from merge.reading.named_tables import answer
 from tests.support.landing.landed import Chunk
 from tests.support.landing.zone import T, Zone, delete, insert, row, update_of_a
 from tests.support.servers.connect_server import ConnectServer
-from tests.support.spark.spark_sessions import CONNECT_MODE, connected
+from tests.support.spark.spark_sessions import CONNECT_MODE, connected, serving_at
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def spark(connect_server: ConnectServer) -> Iterator[SparkSession]:
-    with connected(connect_server.url) as session:
+def spark(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """Connect to the local session, where it serves: a server of its own costs another Java process."""
+    url = None if os.environ.get(CONNECT_MODE) else serving_at(spark)
+    if url is None:
+        server: ConnectServer = request.getfixturevalue("connect_server")
+        url = server.url
+    with connected(url) as session:
         yield session
 
 

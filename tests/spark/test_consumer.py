@@ -141,7 +141,7 @@ def test_a_table_that_returns_after_the_retention_time_begins_with_its_dump(
     assert zone.rows("id") == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize("deletes", [pytest.param("hard", marks=pytest.mark.soak), "soft"])
 def test_rows_that_another_landing_zone_may_have_brought_do_not_win_over_a_dump(
     spark: SparkSession, tmp_path: Path, deletes: str
 ) -> None:

@@ -24,7 +24,7 @@ from tests.support.landing.zone import Zone
 FAST, SLOW = TableName("public", "fast"), TableName("public", "slow")
 
 
-@pytest.mark.parametrize("hours_behind", [0, 1])
+@pytest.mark.parametrize("hours_behind", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_what_a_slow_job_merged_is_not_forgotten_by_the_cuts_of_a_fast_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours_behind: int
 ) -> None:

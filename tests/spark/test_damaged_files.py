@@ -15,43 +15,65 @@ from tests.support.landing.landed import Chunk, Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert, row
 
 OTHER = schema_of("public.other", id="int", a="int")
+DAMAGED = ("missing", "empty", "truncated", "flipped", "earlier")
+TABLES = {how: schema_of(f"public.{how}", id="int", a="int", b="string") for how in DAMAGED}
 COUNT = 2000
 
 
-@pytest.mark.parametrize("how", ["missing", "empty", "truncated", "flipped", "of an earlier file"])
-def test_a_damaged_file_stops_its_table_alone(spark: SparkSession, tmp_path: Path, how: str) -> None:
-    zone = Zone(spark, tmp_path)
-    zone.landed.table(OTHER)
-    zone.log(10, *(insert(5, n) for n in range(COUNT)))
-    zone.merge()
-    data = tmp_path / "landing/shop/data/public.orders"
-    first = set(data.rglob("*.parquet"))
-    others = zone.landed.log(OTHER, [Event("insert", 15, 0, {"id": 1, "a": 1})])
-    events = [insert(15, n, a=-n) for n in range(COUNT + 1)]
-    zone.landed.commit(20, [zone.landed.log(ORDERS, events), others])
-    (file,) = set(data.rglob("*.parquet")) - first
+def damage(how: str, file: Path, earlier: bytes) -> None:
     good = file.read_bytes()
+    middle = len(good) // 3
+    damaged = {
+        "empty": b"",
+        "truncated": good[: len(good) // 2],
+        "flipped": good[:middle] + bytes([good[middle] ^ 16]) + good[middle + 1 :],
+        "earlier": earlier,  # whole, but another file's
+    }
     if how == "missing":
         file.unlink()
-    elif how == "flipped":
-        middle = len(good) // 3
-        file.write_bytes(good[:middle] + bytes([good[middle] ^ 16]) + good[middle + 1 :])
     else:
-        contents = {"empty": b"", "truncated": good[: len(good) // 2]}
-        file.write_bytes(contents.get(how, first.pop().read_bytes()))
+        file.write_bytes(damaged[how])
+
+
+def test_a_damaged_file_stops_its_table_alone(spark: SparkSession, tmp_path: Path) -> None:
+    zone = Zone(spark, tmp_path)
+    zone.landed.tables.pop(ORDERS.table)
+    for schema in (*TABLES.values(), OTHER):
+        zone.landed.table(schema)
+    first = [insert(5, n) for n in range(COUNT)]
+    zone.landed.commit(10, [zone.landed.log(schema, first) for schema in TABLES.values()])
+    assert zone.merge().exact
+    earlier = {how: one_file(tmp_path, how) for how in DAMAGED}
+    second = [insert(15, n, a=-n) for n in range(COUNT + 1)]
+    files = [zone.landed.log(schema, second) for schema in TABLES.values()]
+    zone.landed.commit(20, [*files, zone.landed.log(OTHER, [Event("insert", 15, 0, {"id": 1, "a": 1})])])
+    names = {}
+    for how, old in earlier.items():
+        file = one_file(tmp_path, how, beside=old)
+        names[f"public.{how}"] = file.name
+        damage(how, file, old.read_bytes())
     report = zone.merge()
-    (failed,) = report.failed
-    assert str(failed.table) == T
-    assert file.name in (failed.error or "")
-    assert "dump the table in full" in (failed.hint or "")
+    assert {str(failed.table) for failed in report.failed} == names.keys()
+    for failed in report.failed:
+        assert names[str(failed.table)] in (failed.error or "")
+        assert "dump the table in full" in (failed.hint or "")
     assert not report.exact
-    assert zone.rows("count(*), max(a)") == [(COUNT, COUNT - 1)]
+    for how in DAMAGED:
+        rows = zone.rows("id, a", f"public/{how}")
+        assert (len(rows), max(a for _, a in rows)) == (COUNT, COUNT - 1), how
     assert zone.rows("id", "public/other") == [(1,)]
     # The hint leads out: a full dump since.
-    zone.landed.full_dump(T, 1, low=25, started_in=3)
-    zone.chunk(30, Chunk(25, 28, [row(1, 5)], dump=1))
-    assert zone.merge().exact
-    assert zone.rows("id, a") == [(1, 5)]
+    flipped = TABLES["flipped"]
+    zone.landed.full_dump(str(flipped.table), 1, low=25, started_in=3)
+    zone.landed.commit(30, [zone.landed.chunk(flipped, Chunk(25, 28, [row(1, 5)], dump=1))])
+    (merged,) = zone.merge(tables=[str(flipped.table)]).tables
+    assert merged.error is None
+    assert zone.rows("id, a", "public/flipped") == [(1, 5)]
+
+
+def one_file(folder: Path, how: str, beside: Path | None = None) -> Path:
+    (file,) = set((folder / f"landing/shop/data/public.{how}").rglob("*.parquet")) - {beside}
+    return file
 
 
 def test_a_manifest_of_another_database_stops_merge_and_verify(spark: SparkSession, tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def test_every_changed_key_meets_the_conditions(
     with key_conditions(spark, source, layout, len(changed) if listed else 10 * AMONG) as conditions:
         found = {tuple(row) for row in target.where(f"true{conditions}").collect()}
         assert {tuple(row) for row in source.collect()} <= found
-        filtered = target.where("true" + key_filter(spark, source, layout, len(changed), "by_hash")).count()
+    if listed:
+        return
+    filtered = target.where("true" + key_filter(spark, source, layout, len(changed), "by_hash")).count()
     spark.sql("DROP TEMPORARY VARIABLE by_hash")
     assert filtered <= len(changed) + len(rows) / 8
 

@@ -116,7 +116,8 @@ MIDDLE = {"n": 0, "t": "o'k\\ \n`é", "d": date(2026, 1, 1), "m": Decimal("0E-10
 HIGH = {"n": 2**63 - 1, "t": "\U0001f600", "d": date(9999, 12, 31), "m": Decimal("9" * 28 + "." + "9" * 10)}
 
 
-@pytest.mark.parametrize("listed", [True, False])
+# Keys that are listed go through a MERGE in test_key_pruning, too.
+@pytest.mark.parametrize("listed", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_a_large_table_is_merged_where_the_changed_keys_can_be(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:

@@ -280,7 +280,7 @@ def test_the_hint_of_a_refused_cut_leads_out_though_the_table_does_not_change(zo
     assert ids(as_of(zone.spark, zone.config, 3)[T]) == [1]
 
 
-@pytest.mark.parametrize("since", ["now", "a week ago", "vacuumed"])
+@pytest.mark.parametrize("since", ["now", pytest.param("a week ago", marks=pytest.mark.soak), "vacuumed"])
 def test_what_somebody_else_wrote_does_not_survive_in_rows_that_are_deleted(
     spark: SparkSession, tmp_path: Path, since: str
 ) -> None:
@@ -357,7 +357,7 @@ def test_a_table_captured_again_goes_on_from_the_last_version_that_a_cut_recorde
     assert not mark.rebuilt
 
 
-@pytest.mark.parametrize("how", ["RESTORE", "restored"])
+@pytest.mark.parametrize("how", [pytest.param("RESTORE", marks=pytest.mark.soak), "restored"])
 def test_rows_deleted_after_the_version_that_a_table_was_put_back_to_stay_marked(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:

@@ -21,10 +21,10 @@ class Demo:
     output: str
 
 
-def demo_command(folder: Path, source: str = "postgres") -> list[str]:
+def demo_command(folder: Path, source: str = "postgres", rows: int = 5000) -> list[str]:
     """Return the command of a demo with few rows."""
     command = [sys.executable, "-m", "connector.cli", "demo", "--source", source]
-    return [*command, "--folder", str(folder), "--rows", "5000", "--seconds", "8"]
+    return [*command, "--folder", str(folder), "--rows", str(rows), "--seconds", "8"]
 
 
 @functools.cache

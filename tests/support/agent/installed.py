@@ -77,7 +77,7 @@ class Running:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 10) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 30) -> int:
         """Signal the process and return its exit status; fail if it takes longer than `seconds`."""
         self.process.send_signal(number)
         return self.wait(seconds)
@@ -90,18 +90,18 @@ class Running:
         wait_until(lambda: not _is_there(group), "no process of its group is left", seconds=20)
         return status
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = 120) -> int:
         """Wait for the process to end and return its exit status (-9: killed)."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"not ended after {seconds:g} s:\n{self.output[-3000:]}") from None
 
-    def wait_says(self, text: str, seconds: float = 30) -> None:
+    def wait_says(self, text: str, seconds: float = 60) -> None:
         """Wait until the output contains a text."""
         self.wait_until(lambda: text in self.output, f"it says {text!r}", seconds)
 
-    def wait_until(self, condition: Callable[[], Any], what: str, seconds: float = 30) -> Any:
+    def wait_until(self, condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
         """Wait for a condition; fail at once, with the output, if the process ends first."""
 
         def met() -> Any:
@@ -112,7 +112,7 @@ class Running:
             return None
 
         try:
-            return wait_until(met, what, seconds=seconds, pause=0.03)
+            return wait_until(met, what, seconds=seconds, pause=0.1)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.output[-3000:]}") from None
 

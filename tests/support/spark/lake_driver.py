@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 
 from merge.spark.session import S3Settings, local_session
+from tests.support.spark.spark_sessions import QUICK_JAVA
 
 
 def main(endpoint: str, access: str, secret: str, table: str, first: str, rows: str) -> None:
-    spark = local_session("tests-lake-driver", s3=S3Settings(endpoint, "us-east-1", access, secret))
+    s3 = S3Settings(endpoint, "us-east-1", access, secret)
+    spark = local_session("tests-lake-driver", s3=s3, java_options=QUICK_JAVA)
     spark.table(table).count()
     print("ready", flush=True)
     sys.stdin.readline()

@@ -49,12 +49,18 @@ def local_spark(s3: S3Access) -> Iterator[SparkSession]:
     session.stop()
 
 
-def served_at(spark: SparkSession) -> str:
-    """Return the address at which a session of `local_spark` serves; skip the test if it does not."""
+def serving_at(spark: SparkSession) -> str | None:
+    """Return the address at which a session of `local_spark` serves; None if its release can't."""
     port = spark.conf.get(PORT, None)
-    if port is None:
+    return None if port is None else f"sc://127.0.0.1:{port}"
+
+
+def served_at(spark: SparkSession) -> str:
+    """Return the same; skip the test if there is none."""
+    url = serving_at(spark)
+    if url is None:
         pytest.skip("this release of Spark has no Spark Connect of its own")
-    return f"sc://127.0.0.1:{port}"
+    return url
 
 
 @contextmanager
