@@ -63,7 +63,7 @@ bench: setup  ## measure against the databases' own tools (ARGS="--source mariad
 	@.ci/fetch-servers mariadb
 	@$(RUN) $(VENV)/bin/python -m tests.bench $(ARGS)
 
-bench-large: setup  ## measure merges into a table of 10 million rows (ARGS="--rows 30000000"), write bench-large.json
+bench-large: setup  ## measure merges into a table of 10 million rows and its verification (ARGS="--rows 30000000 --only verify"), write bench-large.json
 	@$(RUN) $(VENV)/bin/python -m tests.bench.large $(ARGS)
 
 chaos: setup .cache/servers.ready  ## reliability figures: a live bank amid faults of everything (ARGS="--minutes 60 --seed 1 --source mariadb")

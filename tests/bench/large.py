@@ -1,7 +1,8 @@
 """Merges into a large table: ``python -m tests.bench.large``, or ``make bench-large``.
 
 Compared with the MERGE that Delta's documentation shows (`tests.bench.merge`), and a first load with writing
-the same files to a Delta table. Writes bench-large.json.
+the same files to a Delta table. Then a verification by checksums, compared with one by rows
+(`tests.bench.verification`). Writes bench-large.json.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from rich.console import Console
 from tests.bench.landing import Keys, MeasuredZone
 from tests.bench.merge import Reference, merge_once
 from tests.bench.report import Measurement, Target, at_most, show, write
+from tests.bench.verification import verification
 from tests.support.landing.landed import config_of
 
 if TYPE_CHECKING:
@@ -91,14 +94,21 @@ def _slower(name: str, seconds: float, reference: str, known: float, most: float
     return Measurement(name, seconds, "s", reference, known, target=Target("ratio", "<=", round(most, 3)))
 
 
+PARTS = {"merge": large, "verify": verification}
+
+
 def main() -> int:
     """Measure, print a table, write bench-large.json."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.large", description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the table")
+    parser.add_argument("--only", choices=PARTS, help="measure this part alone")
+    options = parser.parse_args()
+    parts = [PARTS[options.only]] if options.only else list(PARTS.values())
     folder = Path(tempfile.mkdtemp(prefix="deltatide-bench-"))
+    folder.chmod(0o755)  # PostgreSQL runs as a user of its own
     console, measurements, begun = Console(width=160), [], time.monotonic()
     try:
-        for measurement in large(folder, parser.parse_args().rows):
+        for measurement in chain.from_iterable(part(folder, options.rows) for part in parts):
             measurements.append(measurement)
             console.print(f"{measurement.name}: {measurement.value:.1f} {measurement.unit}", style="dim")
     finally:
