@@ -303,10 +303,11 @@ class MergeRun:
         if hint == DAMAGED_HINT and target.table in self.shapes:
             hint = self.shapes[target.table].damaged_hint
         level = logging.ERROR if isinstance(error, UNEXPECTED) else logging.DEBUG
-        log.log(level, "merge of %s failed", target.table, exc_info=error)
+        whole = target.columns is None
+        log.log(level, "merge of %s failed", target.table, exc_info=error if whole else None)
         lost = isinstance(error, GapError)
         at = self.frontiers.of(target.table)
-        told = first_line(error) if target.columns is None else without_values(error)
+        told = first_line(error) if whole else without_values(error)
         return self._report(target, at, error=told, hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:

@@ -136,7 +136,7 @@ def queue_initial_and_repair_dumps(
     for schema in filter(tables.keep_only_changes, listed.schemas):
         _end_dumps(dumps, schema.table, "only its changes are captured")
     dumps.lower_unreachable_floors(source.take_xid_barrier, catalog_snapshot.position)
-    dumps.needs.carry_gaps(tables.states, dumps.epoch, catalog_snapshot.position)
+    dumps.carry_gaps(tables.states, catalog_snapshot.position)
     for problem in listed.unfit:
         tables.quarantine_unfit(problem, catalog_snapshot.position)
     _quarantine_busy(tables, catalog_snapshot)

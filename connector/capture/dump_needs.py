@@ -12,7 +12,8 @@ Invariants:
   and the list of finished dumps. In another epoch their floors are lifted; the need remains.
 - A floor is a condition on snapshots, which may be lifted, lowered or raised. That log before it did not land
   is a fact, which nothing undoes: it is among the table's `gaps`, in each manifest up to the one that ends a
-  full dump from after it. It is noted whenever a floor is set.
+  full dump from after it. It is noted whenever a floor is set, in the epoch of that floor. What carries it
+  into another epoch is a floor again (`carry_gaps`).
 """
 
 from __future__ import annotations
@@ -78,14 +79,22 @@ class DumpNeeds:
         if isinstance(state, DumpNeed) or state.kind == "full":
             self.note_gap(table, epoch, floor)
 
-    def carry_gaps(self, tables: Mapping[TableName, TableState], epoch: int, position: int) -> None:
+    def carry_gaps(
+        self, tables: Mapping[TableName, TableState], dumps: Iterable[DumpState], epoch: int, position: int
+    ) -> bool:
         """Extend the gaps of earlier epochs to a position of this one, by which its log has caught up.
 
         A floor may have been ahead of what had landed: then this epoch's log shows again what is before it.
+        The position is a floor of what repairs these tables, or their gaps would outlast it. Returns whether
+        there are any.
         """
-        for table, state in tables.items():
-            if state.gaps and state.gaps[-1][0] < epoch:
-                self.note_gap(table, epoch, position)
+        carried = {n for n, state in tables.items() if state.gaps and state.gaps[-1][0] < epoch}
+        for table in carried:
+            self.note_gap(table, epoch, position)
+        for table, state in self.with_dumps(dumps):
+            if table in carried and (isinstance(state, DumpNeed) or state.kind == "full"):
+                state.floor = _later(state.floor, position)
+        return bool(carried)
 
     def apply_to(self, dump: DumpState) -> None:
         """Make a full dump that has not begun see what its table needs it for."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -41,7 +41,7 @@ from typing import Any, Literal
 from connector.capture.dump_needs import DumpNeeds
 from connector.capture.dump_schedule import FOREVER, DumpSchedule
 from connector.capture.dump_tasks import FinishedChunk, PlanTask, ReadTask, plan_named, plan_task, read_task
-from connector.landing.manifest import DumpKind, DumpState, OpenRange
+from connector.landing.manifest import DumpKind, DumpState, OpenRange, TableState
 from connector.schema import TableName
 
 COMPLETED_KEPT = 100
@@ -211,10 +211,7 @@ class DumpQueue:
             self._lock.notify_all()
 
     def give_back(self, task: PlanTask | ReadTask, rest_seconds: float = 0.0) -> None:
-        """Return a task that can't be done now, for any worker to retry.
-
-        Its dump rests for `rest_seconds`, so that later dumps get their turn.
-        """
+        """Return a task that can't be done now, for any to retry, after its dump has rested for others."""
         with self._lock:
             self.schedule.take_back(task.dump, rest_seconds=rest_seconds)
             if isinstance(task, PlanTask):
@@ -287,6 +284,11 @@ class DumpQueue:
         barrier = take_xid_barrier() if waits else None
         with self._lock:
             self.news |= self.needs.lower(self._active(), barrier, self.epoch, position)
+
+    def carry_gaps(self, tables: Mapping[TableName, TableState], position: int) -> None:
+        """Extend the gaps of earlier epochs (`DumpNeeds.carry_gaps`), before chunks are read in this one."""
+        with self._lock:
+            self.news |= self.needs.carry_gaps(tables, self._active(), self.epoch, position)
 
     def active_of(self, table: TableName) -> list[DumpState]:
         """Return the unfinished dumps of a table."""
@@ -398,20 +400,18 @@ class DumpQueue:
         because a ghost sweep needs all chunks of a dump in one epoch. So does a comparison with the lake.
         """
         with self._lock:
-            self._await_log_of(epoch)
+            for state in (each for each in self._active() if each.within_epoch):
+                self.end(state, "cancelled", "the log history ended; a repair dump follows")
+            self._await_log_of(epoch)  # not before: the floors of what ended are of the former epoch
             for state in self._active():
-                if state.within_epoch:
-                    self.end(state, "cancelled", "the log history ended; a repair dump follows")
-                else:
-                    state.epoch, state.floor, state.xid_barrier = epoch, None, None
+                state.epoch, state.floor, state.xid_barrier = epoch, None, None
             self.needs.lift_floors()
 
     def continue_in_epoch(self, epoch: int, *, manifest: int) -> None:
         """Continue in the epoch of another server's log: once it is open, uncommitted chunks are read again.
 
-        Full dumps start over, for the ghost sweep, and those that verify. Floors are lifted: whatever did not
-        land is either seen by every snapshot of that server, or its log shows it again. `manifest`: the
-        number of the next one.
+        Full dumps start over, for the ghost sweep, and those that verify. But for `carry_gaps`, floors are
+        lifted: that server shows what did not land, or its log does. `manifest`: the number of the next one.
         """
         with self._lock:
             self._await_log_of(epoch)

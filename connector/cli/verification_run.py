@@ -42,13 +42,14 @@ class VerificationRun:
     def equal(self) -> bool:
         """Return whether everything was compared and is equal, but for what is equal since its repair.
 
-        A repair concerns the keys that differed. What was left open of the table, or of others, stays open.
+        A repair concerns the keys that differed. What was left open of the table, or of others, stays open;
+        but suspects have a comparison of their own, which follows (`_with_suspects`).
         """
-        repaired = {table.table for result in self.repaired for table in result.tables}
-        found = (table for result in self.found for table in result.tables)
-        return all(result.equal for result in self.repaired) and all(
-            table.equal or (table.conclusive and table.table in repaired) for table in found
-        )
+        found, again = ([t for r in results for t in r.tables] for results in (self.found, self.repaired))
+        repaired = {table.table for table in again}
+        left = (table for table in found if table.differing and table.table not in repaired)
+        conclusive = all(table.conclusive for table in (*found, *again))
+        return conclusive and not any(left) and not any(table.differing for table in again)
 
     @property
     def spark(self) -> Any:

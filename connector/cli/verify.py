@@ -208,7 +208,7 @@ def _print_table(table: Any, when: str = "") -> None:
         return
     kinds = {"missing": table.missing, "ghosts": table.ghosts, "different": table.different}
     counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
-    nothing = "equal" if table.conclusive else "no difference found"
+    nothing = "equal" if table.equal else "no difference found"
     at = f"as of manifest {table.manifest} ({escape(table.position)})"
     read = f"{table.rows:,} rows read from the source"
     if table.sample is not None:

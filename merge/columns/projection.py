@@ -12,13 +12,15 @@ Invariants:
   text in `_cdc.raw`.
 - An event becomes an event by itself alone. So a table is still a function of what has landed, however merges
   take it up.
-- No value passes under another name that its column had before, or was given since (`check_renamed`).
+- No value passes under another name that its column had before, or was given since, as far as layouts tell
+  (`check_renamed`).
 - Keys pass as they are, under new names at most: rows are matched by them.
 - An event of a row for which `where` does not hold (or is unknown) becomes a delete at its position. So an
   update that takes a row out of the condition removes it, and one that brings it in inserts it: with the
   columns that it carries; any other is missing, and requested, as of any row (`merge.missing_rows`).
-- `where` is judged by the event alone, so an update that lacks one of its columns can't be judged. That stops
-  the table: whether such a row may be in the lake must not be guessed.
+- `where` is judged by the event alone, so one that lacks one of its columns can't be judged: an update, or
+  the insert that an update of the key lands as. That stops the table: whether such a row may be in the lake
+  must not be guessed.
 
 Events of `orders`, with ``exclude_columns = ["note"]``, ``mask = { card = "keep last 4" }``, ``rename = {
 mail = "email" }``, ``where = "region = 'EU'"``::
@@ -39,6 +41,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -52,6 +55,7 @@ from connector.landing.format import CDC, DELETE, DUMP, INSERT, UPDATE
 from connector.schema import Column as SourceColumn
 from connector.schema import TableName, TableSchema, fold, folded
 from merge.columns.masks import has_one_text, masked, masked_type
+from merge.columns.other_names import other_names
 from merge.sql_formatting import data_type, quoted
 
 if TYPE_CHECKING:
@@ -128,25 +132,24 @@ class Projection:
         return tuple(map(self._name, names))
 
     def check_renamed(self, layouts: Iterable[TableSchema]) -> None:
-        """Refuse what may be a masked or excluded column under another name, by all layouts of the table.
+        """Refuse what may be a masked or excluded column under another name (`merge.columns.other_names`).
 
-        That is a column of a layout without that one, if no layout has both and no setting names it: after a
-        rename at the source, or in what landed before it.
+        By all layouts of the table: after a rename at the source, or in what landed before it. Not if a
+        setting names it.
         """
-        its, known = self.settings, [_names_of(layout) for layout in layouts if not _is_of_checksums(layout)]
+        its, known = self.settings, [layout for layout in layouts if not _is_of_checksums(layout)]
+        names = {name: written for layout in known for name, written in _names_of(layout).items()}
         named = folded([*its.mask, *its.exclude_columns, *its.rename, *(its.columns or ())])
         for hidden in (*its.mask, *its.exclude_columns):
-            beside = [names for names in known if fold(hidden) in names]
-            alone = [names for names in known if fold(hidden) not in names] if beside else []
-            for name in (name for names in alone for name in names.values()):
-                if fold(name) in named or not self._selects(name) or any(fold(name) in b for b in beside):
+            for name, why in _other_names(fold(hidden), tuple(known)).items():
+                if name in named or not self._selects(name):
                     continue
                 raise TableError(
                     self.table,
-                    f"column {name!r} may be {hidden!r}, which is masked or left out, under another name:"
-                    " the table never had both",
+                    f"column {names[name]!r} may be {hidden!r}, which is masked or left out, under another"
+                    f" name: {why}",
                     hint=f"in {self.table.section}, name it in mask or exclude_columns as well; or, if it is"
-                    f' another column, say so: rename = {{ "{name}" = "{name}" }}',
+                    f' another column, say so: rename = {{ "{names[name]}" = "{names[name]}" }}',
                 )
 
     def check_names(self, layouts: Iterable[TableSchema]) -> None:
@@ -229,7 +232,10 @@ class Projection:
         return condition
 
     def _unless_undecided(self, op: Column, landed: TableSchema) -> Column:
-        """Return `op`, but fail on an update that lacks a column of the condition."""
+        """Return `op`, but fail on an event that lacks a column of the condition.
+
+        That is an update, or the insert as which one of the key lands; or any, of a log with partial rows.
+        """
         where = self.settings.where or ""
         words, of_all = words_of(where), _ALL_COLUMNS.search(where) is not None
         needed = [name for name in (c.name for c in landed.columns) if of_all or _may_name(words, name)]
@@ -244,7 +250,7 @@ class Projection:
                 " (binlog_row_image = FULL, REPLICA IDENTITY FULL), then dump the table in full"
             )
         )
-        return F.when((cdc["op"] == UPDATE) & lacking, problem.cast("string")).otherwise(op)
+        return F.when(lacking, problem.cast("string")).otherwise(op)
 
     def _selected(self, landed: TableSchema) -> list[SourceColumn]:
         return [column for column in landed.columns if self._selects(column.name)]
@@ -286,6 +292,13 @@ def recorded_projection(config: Config, table: TableName) -> str | None:
     """Return what a target's property must say of its columns; None: nothing."""
     projection = Projection.of(config, table)
     return None if projection is None else projection.recorded
+
+
+@lru_cache(maxsize=256)
+def _other_names(hidden: str, layouts: tuple[TableSchema, ...]) -> Mapping[str, str]:
+    """Return the same as `other_names`; it is asked for each layout anew."""
+    types = [{fold(column.name): column.type for column in layout.columns} for layout in layouts]
+    return other_names(hidden, types)
 
 
 def _names_of(layout: TableSchema) -> dict[str, str]:

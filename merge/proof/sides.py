@@ -93,8 +93,8 @@ class TableVerification:
 
     @property
     def equal(self) -> bool:
-        """Return whether nothing differs for certain, but for `suspects`, which are still to be verified."""
-        return self.conclusive and not self.differing
+        """Return whether all of it was compared, and nothing differs, waits, or is a suspect."""
+        return self.conclusive and not self.differing and not self.waiting and not self.suspects
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from connector.config import Config
 from connector.errors import DeltatideError, TransientError
-from merge.lake.retry import SPARK_ERRORS, first_line
+from merge.lake.retry import SPARK_ERRORS, first_line, without_values
 from merge.landing_zone import spark_url
 from merge.spark.session import LOCAL, S3A, s3_of, s3_settings
 
@@ -180,12 +180,17 @@ def explained(config: Config) -> Iterator[None]:
 
 @contextmanager
 def legible(config: Config) -> Iterator[None]:
-    """Raise one of our errors for whatever Spark or its Java process raises: commands show no traceback."""
+    """Raise one of our errors for whatever Spark or its Java process raises: commands show no traceback.
+
+    Nor a value, if any table has some that its readers may not see.
+    """
     try:
         with explained(config):
             yield
     except SPARK_ERRORS as error:
-        raise DeltatideError(f"Spark failed: {first_line(error)}") from error
+        narrowed = any(config.table(table).narrows for table in config.tables)
+        told = without_values(error) if narrowed else first_line(error)
+        raise DeltatideError(f"Spark failed: {told}") from error
     except JAVA_IS_GONE as error:
         raise DeltatideError(
             "Spark's Java process has ended", hint="it was killed or ran out of memory; run the command again"

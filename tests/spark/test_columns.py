@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.config import Config
+from connector.errors import DeltatideError
 from merge import explain_row, live, merge_once, rebuild, recorded_differences, verify
+from merge.spark.unreachable import legible
 from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
 
 T = "public.people"
@@ -143,6 +146,32 @@ def test_a_target_has_only_the_columns_and_rows_that_it_may_have_in_the_form_it_
     assert SALT not in written(tmp_path / "lake")
 
 
+def test_a_changed_key_without_a_column_of_the_condition_stops_the_table_and_no_command_tells_a_value(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such an update lands as a delete and an insert that lacks what the log has left out."""
+    its = People(spark, tmp_path)
+    its.log(10, insert(1, 1, "EU"))
+    assert merge_once(spark, its.config).exact
+    moved = Event("insert", 11, 3, {"id": 2, "card": "x"}, unchanged=("region", "Mail"))
+    its.log(20, Event("delete", 11, 2, {"id": 1}), moved)
+    assert "lacks a column of its where (region, secret)" in said(merge_once(spark, its.config).failed[0])
+    its.landed.full_dump(T, 3, low=25, started_in=its.landed.number + 1)
+    its.landed.commit(30, [its.landed.chunk(PEOPLE, Chunk(25, 28, [person(2, "EU", note="7")], dump=3))])
+    config = its.configured(**COLUMNS | {"shapes": ["current"], "where": "CAST(note AS INT) = 7"})
+    with legible(config):
+        rebuild(spark, config, T)
+    its.log(40, insert(31, 3, "EU"))
+    with caplog.at_level(logging.DEBUG, "merge"):
+        assert "withheld" in said(merge_once(spark, config).failed[0])
+    assert "merge of public.people failed" in caplog.text
+    assert "dear" not in caplog.text
+    for command in (lambda: rebuild(spark, config, T), lambda: explain_row(spark, config, T, "3").to_dict()):
+        with pytest.raises(DeltatideError, match="CAST_INVALID_INPUT") as failed, legible(config):
+            command()
+        assert "dear" not in str(failed.value)
+
+
 def test_a_changed_configuration_is_refused_until_the_table_is_rebuilt(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +183,12 @@ def test_a_changed_configuration_is_refused_until_the_table_is_rebuilt(
     wrong = its.configured(shapes=["current"], where="regoin = 'EU'")
     assert "where can't be evaluated" in str(merge_once(spark, wrong).failed[0].error)
     assert not (tmp_path / "lake/public").exists()
-    laid_out = {"shapes": ["current"], "change_data_feed": True, "partition_by": ["REGION"]}
+    laid_out = {
+        "shapes": ["current"],
+        "change_data_feed": True,
+        "partition_by": ["REGION"],
+        "rename": {"region": "region"},  # it was added in front of a column that will be masked
+    }
     its.config = its.configured(**laid_out)
     assert not merge_once(spark, its.config).failed
     assert its.rows(columns="id, Mail") == [(1, "1@example"), (2, "2@example"), (9, "9@example")]

@@ -176,19 +176,39 @@ def test_log_that_did_not_land_is_told_of_until_a_full_dump_has_ended_whatever_b
     dumps.lower_unreachable_floors(lambda: 5, 60)
     dumps.continue_in_epoch(2, manifest=4)
     assert gaps(4) == [(1, 50), (1, 60), (1, 90)]
-    dumps.needs.carry_gaps(tables.states, 2, 300)  # by then the new log has shown what was before the floor
-    dumps.needs.carry_gaps(tables.states, 2, 400)
+    dumps.carry_gaps(tables.states, 300)  # by then the new log has shown what was before the floor
+    dumps.carry_gaps(tables.states, 400)
     told = [(1, 50), (1, 60), (1, 90), (2, 300), (2, 400)]
     assert gaps(5) == told
-    dumps.needs.carry_gaps(tables.states, 2, 500)
+    dumps.carry_gaps(tables.states, 500)
     again = Tables(dict(tables.states), tables.schemas)  # a restart
     dumps = DumpQueue([], epoch=2, last_number=dumps.last_number, needs=DumpNeeds.of(again.states))
     tables = again
     assert gaps(6) == told
-    dumps.add(ITEMS, manifest=7)
+    assert dumps.add(ITEMS, manifest=7).floor == 400
     complete(dumps, tables, 7)
     assert gaps(7) == told  # the manifest that ends them names them, too
     assert gaps(8) == []
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_repair_that_begins_again_in_another_epoch_ends_the_gaps_it_is_for(lost: bool) -> None:
+    """Whether that epoch's log is of after a gap, or of another server."""
+    tables, dumps = captured(ITEMS), DumpQueue([], epoch=1)
+    dumps.add(ITEMS, manifest=2, reason="repair", floor=50_000)
+    assert states(dumps, tables, 2)[ITEMS].gaps == [(1, 50_000)]
+    if lost:
+        dumps.restart_in_epoch(2)
+        dumps.add(ITEMS, manifest=3, reason="repair")
+    else:
+        dumps.continue_in_epoch(2, manifest=3)
+    assert states(dumps, tables, 3)[ITEMS].gaps == [(1, 50_000)], "that is no position of the other log"
+    dumps.carry_gaps(tables.states, 300)
+    assert [dump.floor for dump in dumps.active_of(ITEMS)] == [300], "log before it is still to be read"
+    dumps.log_opened()
+    complete(dumps, tables, 4)
+    assert states(dumps, tables, 4)[ITEMS].gaps == [(1, 50_000), (2, 300)]
+    assert states(dumps, tables, 5)[ITEMS].gaps == []
 
 
 def test_the_dump_of_a_released_table_sees_what_did_not_land_though_the_releasing_one_is_cancelled(

@@ -105,13 +105,52 @@ def test_what_may_be_a_hidden_column_under_another_name_is_refused(hidden: dict[
         with pytest.raises(TableError, match=r"(?i)column 'address' may be 'mail'") as refused:
             projection(**hidden).schema(landed, layouts)
         assert 'rename = { "address" = "address" }' in str(refused.value.hint)
-    both = schema_of("public.orders", id="int", address="string", mail="string")
+    both = schema_of("public.orders", id="int", mail="string", address="string")
     assert projection(**hidden).schema(named, [*layouts, both])
     said = projection(**hidden, rename={"address": "address"})
     assert said.schema(named, layouts)
     assert said.recorded == projection(**hidden).recorded, "no rebuild is due"
     assert projection(columns=["id", "mail"], mask={"mail": "null"}).schema(named, layouts)
     assert projection(exclude_columns=["Mail", "address"]).schema(named, layouts)
+
+
+def layout(names: str) -> TableSchema:
+    """Return a layout of text columns, but for the key and numbers."""
+    types = {name: "int" if name in ("id", "number") else "string" for name in names.split()}
+    return schema_of("public.orders", **types)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "refused"),
+    [
+        (["id ssn note", "id old note ssn"], "old"),
+        (["id ssn note", "id old note", "id old note ssn"], "old"),  # ssn was added only later
+        (["id ssn note new", "id old note ssn"], "old|new"),  # which was given the name
+        (["id SSN", "id Old ssn"], "Old"),
+        (["id ssn note", "id number note ssn"], "number"),  # its type was changed as well
+        (["id ssn note", "id note ssn"], "note"),
+        (["id ssn note", "id ssn note new"], None),
+        (["id ssn", "id ssn new", "id new"], None),
+        (["id ssn", "id number ssn"], None),  # of another type, and ssn is where it was
+        (["id ssn number", "id number ssn"], None),
+        (["id ssn a b", "id a b ssn"], None),  # dropped, and added anew
+        (["id a ssn", "id b ssn"], None),
+    ],
+)
+def test_a_column_in_the_place_of_a_hidden_one_that_was_added_anew_is_refused(
+    layouts: list[str], refused: str | None
+) -> None:
+    found = list(map(layout, layouts))
+    hidden: list[dict[str, Any]] = [{"mask": {"ssn": "sha256"}}, {"exclude_columns": ["ssn"]}]
+    for orders in (found, found[::-1]):
+        for settings in hidden:
+            if refused is None:
+                assert projection(**settings).schema(orders[0], orders)
+                continue
+            with pytest.raises(TableError, match=f"(?i)column '({refused})' may be 'ssn'"):
+                projection(**settings).schema(orders[0], orders)
+            said = {name: name for name in refused.split("|")}
+            assert projection(**settings, rename=said).schema(orders[0], orders)
 
 
 def test_what_is_recorded_differs_exactly_if_the_target_does() -> None:

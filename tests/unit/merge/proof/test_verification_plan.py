@@ -215,3 +215,5 @@ def test_a_table_that_was_quarantined_after_its_rows_were_read_is_neither_compar
             _Run._require_landed(run, dump, plan)
     assert settled(newest, SCHEMA.table) == (state != "quarantined")
     assert not Verification("r", [TableVerification(SCHEMA.table, settled=False)]).equal
+    assert not Verification("r", [TableVerification(SCHEMA.table, waiting=1, suspects=[["1"]])]).equal
+    assert not Verification("r", [TableVerification(SCHEMA.table, suspects=[["1"]])]).equal
