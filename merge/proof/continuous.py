@@ -148,7 +148,7 @@ class ContinuousVerification:
         lake, done, at = OpenedLake.read(spark, self._config, landing), [], self._clock()
         for asked in ended:
             found, run = _compared(lake, asked)
-            verified = found.conclusive and not found.waiting
+            verified = found.conclusive and bool(found.differing or not found.waiting)
             rows = found.rows if verified else asked.piece.rows
             piece = asked.piece.model_copy(update={"rows": rows})
             differences = found.differing if verified else None

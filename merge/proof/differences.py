@@ -213,13 +213,16 @@ def differing_keys(
 
 
 def few_keys(keys: DataFrame) -> list[list[str]] | None:
-    """Fetch the column `key`, sorted; None if it has more than `MOST_KEYS` rows, or `MOST_KEY_BYTES`.
+    """Fetch the column `key`; None if they can't be asked for (`requestable`)."""
+    return requestable([list(row["key"]) for row in keys.limit(MOST_KEYS + 1).collect()])
+
+
+def requestable(keys: list[list[str]]) -> list[list[str]] | None:
+    """Return keys sorted; None if they are more than `MOST_KEYS`, or have more than `MOST_KEY_BYTES`.
 
     Also None if one has a null: no row of a source does, but somebody may have inserted it into the lake.
     """
-    found = [list(row["key"]) for row in keys.limit(MOST_KEYS + 1).collect()]
-    if any(None in key for key in found):
+    if any(None in key for key in keys):
         return None
-    found.sort()
-    size = sum(len(part.encode()) + 4 for key in found for part in key)
-    return found if len(found) <= MOST_KEYS and size <= MOST_KEY_BYTES else None
+    size = sum(len(part.encode()) + 4 for key in keys for part in key)
+    return sorted(keys) if len(keys) <= MOST_KEYS and size <= MOST_KEY_BYTES else None

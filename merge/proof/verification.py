@@ -77,6 +77,7 @@ from merge.proof.differences import (
     few_keys,
     record_differences,
     recorded_differences,
+    requestable,
 )
 from merge.proof.opened_lake import OpenedLake, opened
 from merge.proof.sides import KeyEnds, Sides, TableVerification, within
@@ -235,7 +236,8 @@ class _Run:
         counts = count_keys(recorded_differences(self.spark, self.config, self.id), dump.table)
         if counts.get(WAITING) and suspects is not None:
             waiting = differing_keys(self.spark, self.config, self.id, dump.table, waiting=True)
-            suspects, incomplete = (None, MANY_WAIT) if waiting is None else (suspects + waiting, incomplete)
+            suspects = None if waiting is None else requestable(suspects + waiting)
+            incomplete = MANY_WAIT if suspects is None else incomplete
         return replace(
             both.verified,
             rows=dump.rows,
