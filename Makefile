@@ -13,7 +13,7 @@ RUN := .ci/with-java
 LOG_STORE := merge/java/deltatide-log-store.jar
 PYTEST := $(RUN) $(VENV)/bin/python -m pytest
 
-.PHONY: help demo test test-unit test-spark test-matrix test-integration test-acceptance soak lint format screenshots bench bench-large chaos wheel audit sbom clean setup
+.PHONY: help demo test test-unit test-spark test-matrix test-integration test-acceptance soak lint format screenshots bench bench-large chaos wheel notebooks audit sbom clean setup
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 20
@@ -71,6 +71,9 @@ chaos: setup .cache/servers.ready  ## reliability figures: a live bank amid faul
 
 wheel: setup  ## the wheel, with the log store's jar in it, in dist/
 	@$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+notebooks:  ## write the Databricks sources of the notebooks, in conf/databricks/notebooks
+	@$(PYTHON) .ci/databricks-notebooks
 
 audit: $(VENV)/ready  ## known vulnerabilities of the packages in the lock file (status 2: they can't be looked up here)
 	@$(VENV)/bin/python .ci/audit vulnerabilities

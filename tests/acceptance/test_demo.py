@@ -78,17 +78,37 @@ def outputs_of(notebook: Any, kind: str) -> list[Any]:
     ]
 
 
-def test_the_first_look_runs_from_beginning_to_end(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+def executed(path: Path, demo: Demo, monkeypatch: pytest.MonkeyPatch) -> Any:
     nbformat = pytest.importorskip("nbformat")
     client = pytest.importorskip("nbclient")
     assert demo.status == 0, demo.output
     monkeypatch.setenv("DELTATIDE_DEMO", str(demo.folder))
     monkeypatch.setenv("PYTHONPATH", str(NOTEBOOKS.parent))
-    notebook = nbformat.read(NOTEBOOKS / "01_first_look.ipynb", as_version=4)
+    notebook = nbformat.read(path, as_version=4)
     client.NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}
     ).execute()
     assert outputs_of(notebook, "image/png"), "no plot"
+    return notebook
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("0[2-9]*.ipynb")), ids=lambda path: path.name)
+def test_the_other_notebooks_run_and_the_differences_that_they_look_for_are_empty(
+    demo: Demo, monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    texts = outputs_of(executed(path, demo, monkeypatch), "text/plain")
+    differences = [text for text in texts if text.startswith("{'only in ")]
+    counts = [text for text in texts if text.startswith("{'changes in ")]
+    assert differences or counts or path.name == "06_operating.ipynb"  # which compares nothing
+    for text in differences:
+        assert set(re.findall(r": (\d+)", text)) == {"0"}, text
+    for text in counts:
+        assert len(set(re.findall(r": (\d+)", text))) == 1, text
+
+
+def test_the_first_look_runs_from_beginning_to_end(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = executed(NOTEBOOKS / "01_first_look.ipynb", demo, monkeypatch)
     tables = "".join(outputs_of(notebook, "text/html"))
     for name in ("public.orders", "public.documents", "committed_at", "returned"):
         assert name in tables
