@@ -26,5 +26,5 @@ Statements before ``-- captured`` run before the agent starts, each of the other
 
 Each script has a schema (PostgreSQL) or a database of its own, named after it. ``$NAMESPACE`` stands for its
 name. No script may log changes as statements: MariaDB's tables would all be dumped again, and that would hide
-what capture missed in other scripts (`tests/integration/mysql/test_statements.py` has those cases).
+what capture missed in other scripts (`tests/integration/mysql/log/test_statements.py` has those cases).
 """

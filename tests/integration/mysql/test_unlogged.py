@@ -14,7 +14,13 @@ from connector.mysql import catalog, connection
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.schema import TableName
 from connector.store.local import LocalStore
-from tests.integration.mysql.test_capture import agent, assert_equal, is_equal, short_waits, wait_caught_up
+from tests.integration.mysql.log.test_capture import (
+    agent,
+    assert_equal,
+    is_equal,
+    short_waits,
+    wait_caught_up,
+)
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import source_of
 from tests.support.source.reading import opened

@@ -20,7 +20,7 @@ from tests.support.landing.zone import T, Zone, delete, insert, row, update_of_a
 from tests.support.servers.connect_server import ConnectServer
 from tests.support.spark.spark_sessions import CONNECT_MODE, connected, serving_at
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.mysql.test_capture import agent, assert_equal, fill, short_waits, wait_caught_up
-from tests.integration.mysql.test_failover import (
+from tests.integration.mysql.log.test_capture import agent, assert_equal, fill, short_waits, wait_caught_up
+from tests.integration.mysql.log.test_failover import (
     NAME,
     assert_failed_over,
     have_agent_write,

@@ -232,7 +232,7 @@ def _assert_lost(spark: SparkSession, config: Any, landed: Landed) -> None:
 
 
 def test_every_type_that_lands_has_its_planted_value() -> None:
-    page = (Path(__file__).parents[2] / "docs/types.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/types.md").read_text()
     landed = {row.split("|")[2].strip(" `") for row in page.splitlines() if row.startswith("| `")}
     planted = {column.type.partition("(")[0] for column in TYPED.columns if column.name in VALUES}
     assert {type_.partition("(")[0] for type_ in landed} <= planted

@@ -14,7 +14,13 @@ import pytest
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.connection import parse_url
 from connector.schema import TableName
-from tests.integration.mysql.test_capture import agent, assert_equal, is_equal, short_waits, wait_caught_up
+from tests.integration.mysql.log.test_capture import (
+    agent,
+    assert_equal,
+    is_equal,
+    short_waits,
+    wait_caught_up,
+)
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.waiting import wait_until
 

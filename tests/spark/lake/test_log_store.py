@@ -23,7 +23,7 @@ from tests.support.servers.s3_proxy import S3Proxy
 from tests.support.servers.s3_server import S3, S3Server, versitygw_path
 from tests.support.spark.spark_sessions import require_conditional_writes
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 COMMIT = r"/_delta_log/\d{20}\.json"
 FOREIGN = '{"commitInfo":{"timestamp":1,"operation":"FOREIGN","operationParameters":{},"txnId":"other"}}\n'
 

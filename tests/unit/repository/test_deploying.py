@@ -24,7 +24,7 @@ from connector.testing.memory_store import MemoryStore
 from tests.support.agent.status_page import client_of, live_agent
 from tests.support.command_lines import assert_parsed
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 CONF = REPOSITORY / "conf"
 DOCKERFILE = (CONF / "docker" / "Dockerfile").read_text()
 COMPOSE = yaml.safe_load((CONF / "compose.yaml").read_text())

@@ -20,7 +20,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.mysql.codec.segment import unpack_position
 from connector.mysql.log.stream import replica_id
 from connector.source import ResumePoint
-from tests.integration.mysql.test_capture import (
+from tests.integration.mysql.log.test_capture import (
     agent,
     assert_equal,
     config_of,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 SOURCES = REPOSITORY / "conf" / "databricks" / "notebooks"
 SCRIPT = REPOSITORY / ".ci" / "databricks-notebooks"

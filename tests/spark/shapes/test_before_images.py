@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from merge import live
-from tests.spark.test_source import options
+from tests.spark.reading.test_source import options
 from tests.support.landing.landed import Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert
 

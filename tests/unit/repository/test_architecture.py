@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_boundaries import MERGE_MAY_IMPORT
+from tests.unit.repository.test_boundaries import MERGE_MAY_IMPORT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 ARCHITECTURE = (REPOSITORY / "ARCHITECTURE.md").read_text()
 MAP = ARCHITECTURE.partition("## Code map")[2].partition("\n## ")[0]
 GLOSSARY = (REPOSITORY / "docs" / "glossary.md").read_text()

@@ -19,7 +19,7 @@ from databricks.bundles.jobs import Job
 from connector import __version__
 from tests.support.command_lines import assert_parsed
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 CONF = REPOSITORY / "conf"
 BUNDLE = CONF / "databricks"
 CONFIG = "/etc/deltatide/shop.toml"

@@ -19,7 +19,7 @@ from connector.cli import app
 from connector.config import Config, load
 from connector.errors import ConfigurationError
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 README = (REPOSITORY / "README.md").read_text()
 FOLDERS = (".", "connector", "docs", "merge")
 PAGES = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).glob("*.md"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "audit"
+SCRIPT = Path(__file__).resolve().parents[3] / ".ci" / "audit"
 SOUND = {"name": "sound", "version": "1.0", "vulns": []}
 SKIPPED = {"name": "skipped", "skip_reason": "Dependency not found"}
 KNOWN = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["1.2"], "description": "long"}
