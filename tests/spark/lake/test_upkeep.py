@@ -198,9 +198,11 @@ def test_a_merge_during_which_two_upkeeps_rewrite_its_files_is_done_again(
     monkeypatch.setattr(table, "apply", slow)
     with ThreadPoolExecutor(3) as threads:
         merging = threads.submit(zone.merge)
-        wait_until(begun.exists, "the MERGE reads its changes")
-        found = [*threads.map(lambda _: zone.maintain(), range(2))]
-        maintained.touch()
+        try:
+            wait_until(begun.exists, "the MERGE reads its changes")
+            found = [*threads.map(lambda _: zone.maintain(), range(2))]
+        finally:
+            maintained.touch()  # or the MERGE would wait for ever
         assert merging.result().exact
     assert "done" in [status.get((T, "OPTIMIZE")) for status in found]
     assert len(attempts) == 2
