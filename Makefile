@@ -42,8 +42,8 @@ test-acceptance: setup .cache/servers.ready  ## tests of the installed command
 	@$(PYTEST) tests/acceptance $(ARGS)
 
 soak: setup .cache/servers.ready  ## the long forms of tests
-	@$(PYTEST) tests/acceptance tests/spark tests/integration -m soak $(ARGS)
-	@$(PYTEST) tests/unit -m hypothesis --hypothesis-profile soak $(ARGS)
+	@$(PYTEST) tests/acceptance tests/spark tests/integration -m soak --timeout 7200 $(ARGS)
+	@$(PYTEST) tests/unit -m hypothesis --hypothesis-profile soak --timeout 7200 $(ARGS)
 
 lint: $(VENV)/ready  ## ruff and mypy --strict
 	@echo "lint: ruff, mypy"
