@@ -199,7 +199,7 @@ def test_a_merge_during_which_two_upkeeps_rewrite_its_files_is_done_again(
     with ThreadPoolExecutor(3) as threads:
         merging = threads.submit(zone.merge)
         try:
-            wait_until(begun.exists, "the MERGE reads its changes")
+            wait_until(begun.exists, "the MERGE reads its changes", seconds=120)
             found = [*threads.map(lambda _: zone.maintain(), range(2))]
         finally:
             maintained.touch()  # or the MERGE would wait for ever
