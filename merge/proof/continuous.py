@@ -12,9 +12,9 @@ Order: the record names a request only once it is left, and drops it with the ou
 leaves at most rows that were read for nothing, and ranges that are verified again. Of two jobs that verify
 the same lake, one record wins, which costs as much.
 
-A range counts as verified only if its comparison was conclusive: not while a table needs a dump or has rows
-that wait for columns, nor if its rows could not be read, nor if the lake was not merged that far. Then it was
-only tried, and others come first.
+A range counts as verified only if its comparison has a result: not while a table needs a dump, nor if rows
+wait for columns and no other differs, nor if its rows could not be read, nor if the lake was not merged that
+far. Then it was only tried, and others come first.
 """
 
 from __future__ import annotations
@@ -148,10 +148,9 @@ class ContinuousVerification:
         lake, done, at = OpenedLake.read(spark, self._config, landing), [], self._clock()
         for asked in ended:
             found, run = _compared(lake, asked)
-            verified = found.conclusive and bool(found.differing or not found.waiting)
-            rows = found.rows if verified else asked.piece.rows
+            rows = found.rows if found.has_result else asked.piece.rows
             piece = asked.piece.model_copy(update={"rows": rows})
-            differences = found.differing if verified else None
+            differences = found.differing if found.has_result else None
             record = record.tried(asked.table, piece, at, differences, run)  # one time: neighbors are joined
             _log(found)
             done.append(found)

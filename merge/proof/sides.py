@@ -92,6 +92,11 @@ class TableVerification:
         return self.error is None and self.settled and self.incomplete is None and self.unproven == []
 
     @property
+    def has_result(self) -> bool:
+        """Return whether the outcome is certain: something differs, or all was compared and no row waits."""
+        return self.conclusive and bool(self.differing or not self.waiting)
+
+    @property
     def equal(self) -> bool:
         """Return whether all of it was compared, and nothing differs, waits, or is a suspect."""
         return self.conclusive and not self.differing and not self.waiting and not self.suspects

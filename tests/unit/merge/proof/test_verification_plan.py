@@ -17,6 +17,7 @@ import pytest
 from connector.errors import TableError
 from connector.landing.manifest import DumpState, Manifest
 from merge.plan import Manifests, plan_table, plan_verification
+from merge.proof.differences import MOST_KEY_BYTES, MOST_KEYS, requestable
 from merge.proof.verification import TableVerification, Verification, _Run, settled
 from tests.support.landing.histories import NAMES, Key, World
 from tests.support.landing.landed import Chunk, Landed
@@ -217,3 +218,22 @@ def test_a_table_that_was_quarantined_after_its_rows_were_read_is_neither_compar
     assert not Verification("r", [TableVerification(SCHEMA.table, settled=False)]).equal
     assert not Verification("r", [TableVerification(SCHEMA.table, waiting=1, suspects=[["1"]])]).equal
     assert not Verification("r", [TableVerification(SCHEMA.table, suspects=[["1"]])]).equal
+
+
+def test_a_row_that_waits_hides_no_difference_and_proves_nothing_equal() -> None:
+    def has_result(**found: Any) -> bool:
+        return TableVerification(SCHEMA.table, **found).has_result
+
+    assert has_result()
+    assert has_result(different=1, waiting=1, suspects=[["1"]])
+    assert not has_result(waiting=1, suspects=[["1"]])
+    assert not has_result(different=1, settled=False)
+
+
+def test_keys_are_asked_for_together_only_if_one_request_holds_them() -> None:
+    half = [[str(n)] for n in range(MOST_KEYS // 2)]
+    assert requestable([["2"], ["10"], ["1"]]) == [["1"], ["10"], ["2"]]
+    assert requestable(half + half) is not None
+    assert requestable([*half, *half, ["1"]]) is None
+    assert requestable([["x" * (MOST_KEY_BYTES // 2)]] * 2) is None
+    assert requestable([["1", None]]) is None  # type: ignore[list-item]
