@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LARGE_BYTES = 64 << 20
-"""From this size on, conditions on the target's keys are worth the extra passes over the changes."""
+"""From this size on, restricting the MERGE by key is worth the extra passes over the changes."""
 
 NEWER = f"{position('source')} > {position('target')}"
 SAME = f"{position('source')} = {position('target')}"
@@ -109,9 +109,9 @@ def apply(
 ) -> Written:
     """Write the changes up to the manifest of `mark` (at most `rows`) as one commit, durable on return.
 
-    Writes nothing if another job has already brought the table to this manifest or a later one; read its
-    history to find out (`merge.lake.commits`). Delta's concurrent-modification errors propagate: nothing was
-    written, read the table again.
+    Writes nothing if another job has already brought the table to this manifest or a later one; the table's
+    history shows that (`merge.lake.commits`). Delta's concurrent-modification errors propagate: nothing was
+    written, and the caller must read the table again.
     """
     view = f"deltatide_{uuid.uuid4().hex}"
     source.createOrReplaceTempView(view)
@@ -135,8 +135,8 @@ def apply(
 def commit_settings(target: Target, mark: Mark) -> dict[str, str]:
     """Return the settings that make Delta write manifest and fence in the same commit as the data.
 
-    A platform that refuses them runs without the fence. Then positions alone keep rows from moving backward,
-    but not the versions of a history: there an overtaken job deletes those that it does not know of.
+    Platforms that refuse these settings run without the fence. Positions alone then keep rows from moving
+    backward, but do not protect a history: an overtaken job deletes versions that it does not know about.
     """
     prefix = "spark.databricks.delta."
     return {
@@ -149,8 +149,8 @@ def commit_settings(target: Target, mark: Mark) -> dict[str, str]:
 def overwrite_sql(target: Target, view: str, layout: TargetLayout, rules: Rules) -> str:
     """Build the statement that fills a new table, or rewrites all of its rows.
 
-    It overwrites, since a plain append could duplicate rows that another job has added; the changes include
-    those rows too. Columns are matched by name: one added later comes after `_cdc`.
+    It overwrites: an append could duplicate rows that another job has added, which the changes include.
+    Columns are matched by name: one added later comes after `_cdc`.
     """
     columns = ", ".join([*(f"source.{quoted(name)}" for name in layout.columns), f"{fresh_cdc()} AS {CDC}"])
     where = "" if rules.soft else f" WHERE {KEPT}"
@@ -161,8 +161,8 @@ def overwrite_sql(target: Target, view: str, layout: TargetLayout, rules: Rules)
 def merge_sql(target: Target, view: str, layout: TargetLayout, rules: Rules, conditions: str = "") -> str:
     """Build the MERGE of reconciled changes, in the temporary view `view`, into a target.
 
-    Rows that keep values of the target have a clause of their own: its condition is evaluated once a row,
-    where `new_values` would repeat it in each column.
+    Rows that keep values of the target have their own clause: its condition is evaluated once per row, while
+    `new_values` would repeat it in each column.
     """
     fresh, folds = fresh_values(layout), rules.soft or rules.partial
     matched = f"WHEN MATCHED AND ({effective(layout, rules)})"
@@ -182,7 +182,7 @@ def _updates(layout: TargetLayout, values: Mapping[str, str]) -> str:
 
 
 def new_values(layout: TargetLayout, rules: Rules) -> dict[str, str]:
-    """Build each column of a row that is in both `source` and `target`, and that `source` changes."""
+    """Build each column of a `target` row that `source` changes."""
     if rules.soft:
         return _folded(layout, KEEPS_SOFT)
     if rules.partial:
@@ -216,7 +216,7 @@ def _unless_empty(collection: str) -> str:
 
 
 def effective(layout: TargetLayout, rules: Rules) -> str:
-    """Build the condition that `source` has something that `target` lacks."""
+    """Build the condition that `source` adds something to `target`."""
     if not rules.ties:
         return NEWER
     tied = tie(layout, rules)
@@ -224,7 +224,7 @@ def effective(layout: TargetLayout, rules: Rules) -> str:
 
 
 def tie(layout: TargetLayout, rules: Rules) -> str:
-    """Build the condition that `source` knows more about the same event that `target` holds."""
+    """Build the condition that `source` knows more about the event that `target` already holds."""
     values = new_values(layout, rules)
     new = [values[name] for name in layout.values]
     old = [f"target.{quoted(name)}" for name in layout.values]

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FEW_DUMPED = 20_000
-"""Up to this many rows, sorting them costs less than a query that asks whether they must be sorted."""
+"""Up to this many rows, sorting costs less than asking whether it is needed."""
 
 MOST_OTHERS = 500_000
 MOST_OTHER_BYTES = 64 << 20
-"""With more events besides a dump's than this, their keys are not sent to every task."""
+"""Keys of events outside the dump are sent to every task only up to this many events."""
 
 FEW_COLUMNS = 16
-"""Up to this many columns, finding each one's latest value costs less than asking which come together."""
+"""Up to this many columns, resolving each one separately costs less than grouping them."""
 
 MOST_SETS = 100
-"""With more different sets of columns that events lack, hardly any columns come together."""
+"""With more distinct sets of missing columns than this, grouping gains little."""
 
 FAST_ORDER = ("tinyint", "smallint", "int", "bigint")
 """Types whose least and greatest value Spark finds without sorting, and Python holds."""
@@ -95,8 +95,8 @@ def first_changes(
     """Return the same changes to an empty target, without sorting what one full dump has read.
 
     A key that is in no other file has one event, its dumped row, which is taken as it is. Only the other keys
-    are reconciled. The frame's partitions are ranges of chunks, so that the files of the table are ranges of
-    the key. That no key was dumped twice is not taken for granted: it would be in the table twice for good.
+    are reconciled. The frame's partitions are ranges of chunks, so the table's files are ranges of the key.
+    Keys that were dumped twice are looked for: such a row would stay in the table twice.
     """
     bulk, others = plan.dump_chunks, plan.other_files
     dumped, logged = (sum(file.rows for file in files) for files in (bulk, (*others, *plan.again)))
@@ -126,7 +126,7 @@ def _events(
     schemas: Mapping[str, TableSchema],
     layout: TargetLayout,
 ) -> DataFrame:
-    """Read the events of a plan's new `files`, and of those to read again, that count."""
+    """Read the events that count, from a plan's new `files` and from those to read again."""
     events = landing.events(files, schemas, layout.columns)
     if plan.again:
         again = landing.events(plan.again, schemas, layout.columns)
@@ -150,10 +150,10 @@ def _any_twice(
 
 
 def _disjoint(events: DataFrame, layout: TargetLayout, chunks: int) -> bool:
-    """Return whether each of so many chunks has a range of the key's first column to itself.
+    """Return whether no two of these chunks overlap in the first key column; `chunks`: how many there are.
 
-    Then no key is in two chunks, nor in one twice: a chunk is one snapshot of a table with that key. False if
-    it is not so, or if finding out would take as long as comparing the keys.
+    Then no key occurs twice, since a chunk is one snapshot of a table with that key. Also False if checking
+    would take as long as comparing the keys.
     """
     first = layout.key[0]
     if layout.columns[first] not in FAST_ORDER:
@@ -208,7 +208,7 @@ def _reconciled(
 def _column_groups(
     landing: Events, plan: TablePlan, schemas: Mapping[str, TableSchema], layout: TargetLayout
 ) -> list[list[str]] | None:
-    """Return the groups of columns that the plan's events carry together; None: not asked, or too many."""
+    """Return which columns the plan's events always carry together; None: not worth asking, or too many."""
     partial = [file for file in plan.all if file.partial]
     if not partial or len(layout.values) <= FEW_COLUMNS:
         return None
@@ -258,8 +258,8 @@ def truncates_of(landing: Events, plan: TablePlan, schemas: Mapping[str, TableSc
 def truncated(frames: Sequence[DataFrame], layout: TargetLayout, positions: Iterable[Position]) -> DataFrame:
     """Return a delete for each row of `frames` that a truncate found, at the first such truncate. Pure.
 
-    A row whose delete was logged before is not found; one that a keyed dump lacked is, since the dump's
-    delete may land later than the truncate::
+    A truncate does not find a row whose delete was logged before it. It does find one deleted by a dump of
+    keys, since that delete may land after the truncate::
 
         insert (1, 10, 0)   delete (1, 20, 0)     truncate (1, 30, 0)   ->   none
         insert (1, 10, 0)   truncate (1, 30, 0)   truncate (1, 40, 0)   ->   delete (1, 30, 0)

@@ -10,11 +10,11 @@ Invariants:
   what a commit carries from the session. A table that fails stays where it is; the others go on.
 - The cut is recorded after the tables; the next run repairs a crash at any point.
 - A cut is exact only if no row of a table waits for a column, counted in the very version that the cut names.
-- A table is merged from its frontier only while that continues (`merge.lake.commits`): a Delta table that was
-  replaced, or whose rows somebody else changed, is rebuilt from the landing zone. No row is trusted as it is
-  now; where deletes are soft, those of the newest recorded version that the table still has are.
-- With nothing new, nothing is written. The caller's session is left as it was, and its own commits carry
-  nothing of a concurrent merge.
+- A table is merged from its frontier only while that continues (`merge.lake.commits`). A Delta table that was
+  replaced, or whose rows somebody else changed, is rebuilt from the landing zone. None of its current rows is
+  trusted; where deletes are soft, the newest recorded version that it still has is.
+- With nothing new, nothing is written. The caller's session is left as it was, and its commits carry no
+  settings of a concurrent merge.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ log = logging.getLogger(__name__)
 KEPT_MANIFESTS = 1000
 
 MOST_PARALLEL = 8
-"""Most tables merged at a time, unless configured: more gain little, and each needs memory in the driver."""
+"""Default limit of tables merged at a time: more gain little, and each takes memory in the driver."""
 
 
 def merge_once(
@@ -123,9 +123,9 @@ def merge_in(
     stop: threading.Event | None = None,
     reader: FrontierReader | None = None,
 ) -> MergeReport:
-    """Merge like `merge_once`, in sessions that nobody else uses; `landing` is read by the first.
+    """Merge like `merge_once`, in sessions that nobody else uses; the first one reads `landing`.
 
-    `reader`: the one that read the frontiers for the merge before, if there was one.
+    `reader`: the frontier reader of the previous merge, if there was one.
     """
     check_endpoint(sessions.first, config)
     with explained(config):
@@ -171,7 +171,7 @@ def _merge_all(
 def _newest(landing: LandingZone, frontiers: Frontiers, until: int | None) -> Manifest | None:
     """Return the manifest to merge up to; None if nothing has landed, or no table is behind `until`.
 
-    What a lagging table has to catch up with is read when its turn comes.
+    The older manifests that a lagging table needs are read when its turn comes.
     """
     oldest = min((p.manifest for p in frontiers.by_table.values()), default=frontiers.newest)
     if until is not None and until <= oldest:
@@ -207,10 +207,10 @@ def has_landed(manifest: Manifest, table: TableName) -> bool:
 
 @dataclass(frozen=True)
 class MergeRun:
-    """One merge of a source up to one manifest. `asks`: whether to request rows that still wait again.
+    """One merge of a source up to one manifest. `asks`: whether to repeat requests for rows that still wait.
 
     `shapes`: those of the landed tables, by their names in the lake.
-    The session is that of the table being merged, the first one for all that concerns the whole.
+    Each table is merged in a session of its own; the first session does the rest.
     """
 
     spark: SparkSession
@@ -234,8 +234,8 @@ class MergeRun:
         *,
         until: int | None = None,
     ) -> MergeRun | None:
-        """Begin a merge up to manifest `until` or the newest; None if there is nothing to merge up to."""
-        # Checked before the manifests: what the agent picks up meanwhile is then in one of those.
+        """Begin a merge up to manifest `until` or the newest; None if there is nothing to merge."""
+        # Look for requests before manifests: one that the agent takes up in between is then in a manifest.
         waits = any(frontier.missing for frontier in frontiers.by_table.values()) and has_pending_request(
             landing
         )
@@ -261,9 +261,9 @@ class MergeRun:
     def merge_in_parallel(
         self, targets: Sequence[Target], sessions: SessionPool, stop: threading.Event
     ) -> list[TableReport]:
-        """Merge tables, as many at a time as there are sessions; once `stop` is set, no more are begun.
+        """Merge tables, one per session at a time; once `stop` is set, begin no more.
 
-        An error that affects all tables is raised, once those under way have ended.
+        An error that affects all tables is raised after the tables under way have ended.
         """
         broken = threading.Event()
 
@@ -307,8 +307,8 @@ class MergeRun:
         log.log(level, "merge of %s failed", target.table, exc_info=error if whole else None)
         lost = isinstance(error, GapError)
         at = self.frontiers.of(target.table)
-        told = first_line(error) if whole else without_values(error)
-        return self._report(target, at, error=told, hint=hint, lacks_history=lost)
+        reason = first_line(error) if whole else without_values(error)
+        return self._report(target, at, error=reason, hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
         with self.showing:
@@ -382,7 +382,7 @@ class MergeRun:
         return self._rewrite(target).continued(frontier, merged.last)
 
     def _check_again(self, target: Target, frontier: Frontier) -> None:
-        """Raise what still blocks a table, before reading everything it has to catch up with."""
+        """Raise the error that still blocks a table, before reading all that it has to catch up with."""
         state, schema_id = read_state(self.spark, target), self.manifest.tables[target.table].schema_id
         if state is None:
             return
@@ -408,7 +408,7 @@ class MergeRun:
         return self.shapes[name].table if name in self.shapes else name
 
     def plan_views(self, targets: Mapping[TableName, Target]) -> ViewsOfMerge | None:
-        """Plan the views that this merge refreshes, if there are any: at an old manifest, none."""
+        """Plan the views that this merge refreshes; none at an old manifest."""
         if self.manifest.number < self.frontiers.newest:
             return None
         recorded = self.frontiers.by_table

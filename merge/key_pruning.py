@@ -37,7 +37,7 @@ LONGEST_LIST = 16 << 10
 """Up to this many keys, and this many characters, are listed."""
 
 PUSHED_LISTS = {"spark.sql.parquet.pushdown.inFilterThreshold": str(FEW_KEYS)}
-"""By default, Spark hands Parquet only the least and the greatest of more than ten values."""
+"""Spark's default: of a list longer than ten, it passes Parquet only the least and greatest value."""
 
 MOST_KEYS = 1 << 20
 """With more changes than this, most of the target is read anyway."""
@@ -50,12 +50,12 @@ GAP_SHARE = 1 / 64
 """Ranges are split at up to this many gaps, each of at least this share of all that the keys span."""
 
 WIDENED = {"spark.sql.parquet.filterPushdown.decimal": "false"}
-"""For a table with a widened column: Spark fails to hand a decimal to Parquet that is longer than the type
-with which an older file was written. Delta still skips files."""
+"""For a table with a widened column: Spark fails when it pushes down a decimal that is longer than the type
+of an older Parquet file. Delta still skips files."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _HASHED = (*_INTEGERS, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
-"""Types of which equal values have equal hashes; not floats, nor strings with a collation."""
+"""Types whose equal values have equal hashes: no floats, no strings with a collation."""
 
 
 @contextmanager
@@ -124,8 +124,8 @@ def key_ranges(source: DataFrame, layout: TargetLayout, *, split: bool = True) -
 def _has_literals(type_: str) -> bool:
     """Return whether values of a type are fetched to be written as literals.
 
-    Others are not fetched at all: Python may have no such value (an instant at either end of time, east or
-    west of UTC), or one that can't be compared (an array).
+    Other types are never fetched: Python may not be able to hold such a value (the first or last instants,
+    outside UTC) or to compare it (an array).
     """
     return type_ == "string" or _has_distance(type_)
 
@@ -135,7 +135,7 @@ def _has_distance(type_: str) -> bool:
 
 
 def _gaps(source: DataFrame, name: str) -> Sequence[tuple[Any, Any]]:
-    """Return the widest gaps between a column's values, ascending: the values on both sides of each."""
+    """Return the widest gaps between a column's values, ascending, as pairs of neighboring values."""
     column = F.col(quoted(name))
     keys = source.where(column.isNotNull()).select(column.alias("k")).distinct()
     number = "CAST({0} AS DOUBLE)" if dict(keys.dtypes)["k"] != "date" else "CAST(unix_date({0}) AS DOUBLE)"
@@ -153,7 +153,7 @@ def _gaps(source: DataFrame, name: str) -> Sequence[tuple[Any, Any]]:
 def key_filter(spark: SparkSession, source: DataFrame, layout: TargetLayout, rows: int, name: str) -> str:
     """Set the session variable `name` to the filter of `source`'s keys, and build the condition.
 
-    Empty for types whose equal values may hash differently, and on a platform without session variables.
+    Returns no condition if equal values may hash differently, or if the platform has no session variables.
     """
     if not all(layout.columns[key] in _HASHED or decimal_of(layout.columns[key]) for key in layout.key):
         return ""
@@ -179,6 +179,6 @@ def key_filter(spark: SparkSession, source: DataFrame, layout: TargetLayout, row
 
 
 def _word_and_bit(prefix: str, key: Sequence[str], words: int) -> tuple[str, str]:
-    """Build a key's place in an array of this many 64-bit words (a power of two)."""
+    """Build a key's word and bit in an array of this many 64-bit words (a power of two)."""
     hashed = f"xxhash64({', '.join(prefix + quoted(name) for name in key)})"
     return f"CAST(shiftright({hashed}, 6) & {words - 1} AS INT)", f"CAST({hashed} & 63 AS INT)"

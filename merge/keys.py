@@ -104,7 +104,7 @@ def keys_equal(layout: TargetLayout) -> str:
 
 
 def same_rows(layout: TargetLayout) -> Column:
-    """Return the same condition for a join. Not as SQL: the caller's session decides how that is parsed."""
+    """Return that condition as a column, for joins: how SQL is parsed depends on the caller's session."""
     return _same(layout, lambda frame, name: F.col(f"{frame}.{CDC}")["raw"][name])
 
 
@@ -127,7 +127,7 @@ def _same(layout: TargetLayout, raw: Callable[[str, str], Column]) -> Column:
 def key_text(value: Column, type_: str) -> Column:
     """Format a key value as `connector.source.TableReader.open_keys` reads it.
 
-    The session's time zone and settings must not matter: text that matches no row leaves the row incomplete.
+    Independent of the session's time zone and settings: text that matches no row would leave it incomplete.
     """
     if type_ == "binary":
         return F.concat(F.lit("\\x"), F.lower(F.hex(value)))

@@ -6,9 +6,9 @@ Invariants:
   merged yet, old ones may be gone: a table starts at a full dump then (`merge.plan`), or fails, naming it.
 - Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
   names.
-- What is cached may have been compacted since: it is dropped well before the files that it names are removed.
-- A file is read whole, as it was written, or not at all: its size is compared first, since Spark passes over
-  an empty file without a word, and the checksums of its pages are verified.
+- Cached manifests may have been compacted since: they expire long before the files they name are removed.
+- A file is read exactly as it was written, or not at all: its size is compared first, since Spark silently
+  skips an empty file, and the checksums of its pages are verified.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ CACHED_SECONDS: float = 6 * 3600
 DAMAGED_HINT = "restore it from a copy; or dump the table in full: the merge after that reads no older file"
 
 COMPARED_AT_ONCE = 1000
-"""Files of one merge whose sizes are asked for ahead of all tables; with more, table by table."""
+"""Up to this many files, sizes are compared once for all tables; beyond, table by table."""
 
 _MANIFEST = re.compile(r"\d{15}\.json")
 _READ = r"^\d{15}(\.compacted)?\.json$"
@@ -119,7 +119,7 @@ class LandingZone:
         self._states: dict[str, LandingState] = {}
         self._intact: set[str] = set()
         self.first_kept = 0
-        """From which manifest on all are there, once one was found missing; else 0."""
+        """The first manifest from which all are kept, known once one was missing; else 0."""
         self._schemas: dict[str, TableSchema] = {}
         self._reading = threading.RLock()
 
@@ -129,11 +129,11 @@ class LandingZone:
         return cls(spark, config.landing.url, config.source.name, projections_of(config))
 
     def projection(self, table: TableName) -> Projection | None:
-        """Return what a table's target has of it; None: all, as it is."""
+        """Return a table's projection; None: its target has all rows and columns as they are."""
         return self._projections.get(table)
 
     def read_by(self, spark: SparkSession) -> LandingZone:
-        """Return the same landing zone, read by another session; both share what they have read."""
+        """Return this landing zone for another session; both share the cache."""
         other = copy(self)
         other._spark = spark
         return other
@@ -164,11 +164,11 @@ class LandingZone:
         return max(found, default=after)
 
     def is_removed(self, number: int) -> bool:
-        """Return whether a manifest is older than those that are kept; looks it up if unknown."""
+        """Return whether a manifest is older than those kept; read the record if that is unknown."""
         return number < (self.first_kept or self._read_first_kept())
 
     def is_known_removed(self, number: int) -> bool:
-        """Return the same, if a manifest was found missing; else False, without asking."""
+        """Return whether a manifest is known to be removed, without reading anything."""
         return number < self.first_kept
 
     def _read_first_kept(self) -> int:
@@ -188,8 +188,8 @@ class LandingZone:
         return {int(name.removesuffix(".json")) for name in names if _MANIFEST.fullmatch(name)}
 
     def get(self, number: int) -> Manifest:
-        """Return one manifest that is known to exist; reads its block, since plans go forward and back."""
-        if number not in self._manifests:  # asked without the lock first: plans ask for each, for each table
+        """Return one manifest that must exist; reads its whole block, since plans go back and forth."""
+        if number not in self._manifests:  # try without the lock first: every plan gets every manifest
             with self._reading:
                 if number not in self._manifests:
                     self._manifests.update(self._read(*block_of(number)))
@@ -203,16 +203,16 @@ class LandingZone:
             ) from None
 
     def load(self, first: int, last: int) -> None:
-        """Read manifests that will be needed, folder by folder, unless they are cached."""
+        """Read the manifests that will be needed, folder by folder, except for cached ones."""
         with self._reading:
             unknown = [number for number in range(first, last + 1) if number not in self._manifests]
             if unknown:
                 self._manifests.update(self._read(unknown[0], unknown[-1]))
 
     def check_end(self, upto: int | None) -> None:
-        """Refuse to read up to a manifest within a block whose files only its compacted ones stand for.
+        """Refuse to read up to a manifest within a compacted block whose original files are removed.
 
-        None: up to the newest, which is not within such a block.
+        None: up to the newest, which is never within such a block.
         """
         if upto is None:
             return
@@ -230,11 +230,11 @@ class LandingZone:
             )
 
     def forget(self, before: int) -> None:
-        """Drop manifests that are rarely needed again from memory."""
+        """Drop from memory the manifests that are rarely needed again."""
         self._manifests = {n: m for n, m in self._manifests.items() if n >= before}
         self._intact.clear()
         older = sorted(path for path in self._states if path < state_path(before + 1, ""))
-        for path in older[:-1]:  # the last of them may be named by the manifests that are kept
+        for path in older[:-1]:  # manifests that are kept may name the last one
             del self._states[path]
 
     def _read(self, first: int, last: int | None) -> dict[int, Manifest]:
@@ -248,9 +248,9 @@ class LandingZone:
         return found
 
     def _read_folder(self, folder: int, first: int, last: int | None) -> dict[int, Manifest]:
-        """Read the wanted manifests of one folder, selected by name so that the others are not opened.
+        """Read the wanted manifests of one folder by name, without opening the others.
 
-        With them, what their blocks were compacted to.
+        Also read the records of compacted blocks.
         """
         name = F.col("_metadata.file_name")
         wanted = (name >= f"{first:015d}") & name.rlike(_READ)
@@ -269,7 +269,7 @@ class LandingZone:
         return found
 
     def _named(self, manifest: Manifest) -> Manifest:
-        """Name the keys of tables as their targets do."""
+        """Rename the key columns of tables to their targets' names."""
         renamed: dict[TableName, TableState] = {}
         for table, projection in self._projections.items():
             if (known := manifest.tables.get(table)) is not None:
@@ -309,7 +309,7 @@ class LandingZone:
     def exists(self, pattern: str) -> bool:
         """Return whether an object, or a folder with objects, matches a name with ``*`` in it.
 
-        Opens none of them: they may be gone the next moment.
+        Opens none of them: they may be removed at any moment.
         """
         return bool(self._names(pattern))
 
@@ -330,9 +330,9 @@ class LandingZone:
         frame.write.mode(mode).option("compression", "none").text(f"{self.root}/{path}")
 
     def schemas(self, wanted: Iterable[tuple[TableName, str]]) -> dict[str, TableSchema]:
-        """Read the schema objects of ``(table, schema id)`` all at once; return layouts by these ids.
+        """Read the schema objects of ``(table, schema id)`` at once; return layouts by these ids.
 
-        `TableError` for a layout that a target can't have as the configuration wants it.
+        `TableError` for a layout that does not fit the configuration.
         """
         ids = dict.fromkeys(wanted)
         with self._reading:
@@ -346,7 +346,7 @@ class LandingZone:
         return {id_: self._projected(self._schemas[id_]) for _, id_ in ids}
 
     def check_settings(self, table: TableName, schema_id: str | None) -> None:
-        """Refuse settings of a table that a layout can't have: for what is about to be built with them."""
+        """Refuse settings that don't fit a table's layout, before anything is built with them."""
         if schema_id is not None and (projection := self._projections.get(table)) is not None:
             self.schemas([(table, schema_id)])
             landed = self._schemas[schema_id]
@@ -354,7 +354,7 @@ class LandingZone:
             projection.frame(no_events(self._spark, {**types_of(landed), CDC: CDC_TYPE}), landed, landed)
 
     def _schema_path(self, table: TableName, id_: str) -> str:
-        """Return where to read a layout; of a table with a projection, with all that ever landed."""
+        """Return the path of a layout; of a table with a projection, the folder of all its layouts."""
         path = schema_path(table, id_)
         return f"{self.root}/{path.rpartition('/')[0] if table in self._projections else path}"
 
@@ -400,7 +400,7 @@ class LandingZone:
         return reduce(lambda one, other: one.unionByName(other), map(events_of, groups))
 
     def compare_new_sizes(self, after: int) -> None:
-        """Ask for the sizes of all files of the manifests after `after`; `events` asks for those left."""
+        """Compare the sizes of all files in the manifests after `after`; `events` compares the rest."""
         news = [m for number, m in sorted(self._manifests.items()) if number > after]
         blocks = [m.compacted for m in news if m.compacted]
         replaced = {path for block in blocks for path in block.replaced}
@@ -429,12 +429,12 @@ class LandingZone:
             )
 
     def hint_for(self, error: Exception) -> str | None:
-        """Return what to do about a landing file that Spark could not read, if the error is about one."""
+        """Return a hint if an error is about a landing file that Spark could not read, else None."""
         text, folder = str(error), f"{self.root.removeprefix('file://')}/{DATA}/"
         return DAMAGED_HINT if "FAILED_READ_FILE" in text and folder in text else None
 
     def _of_known_size(self, files: Collection[LandedFile]) -> set[str]:
-        """Return the paths of the files that have the size that their manifest says."""
+        """Return the paths of the files whose size is the one in their manifest."""
         if not files:
             return set()
         read = self._spark.read.format("binaryFile").options(**WHOLE)

@@ -1,11 +1,11 @@
 """Asks the agent for columns that no event has carried yet: a dump of just those rows' keys.
 
-The request is an object in the landing zone, so a Spark job needs no connection to the agent. It is written
-before the merge that leaves the columns missing; a crash in between leaves a request too many, never too few.
-Each request is a separate object: two jobs that ask for the same rows don't write to the same path.
+A request is an object in the landing zone, so a Spark job needs no connection to the agent. It is written
+before the merge that leaves the columns missing: a crash in between leaves one request too many, never too
+few. Each request is a separate object: two jobs that ask for the same rows don't write to the same path.
 
-Rows that are still incomplete when no request is waiting and no dump is running are requested again, so a
-dump that missed them does not leave them incomplete forever.
+Rows that are still incomplete while no request is waiting and no dump is running are requested again.
+Otherwise a dump that missed them would leave them incomplete forever.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ log = logging.getLogger(__name__)
 
 KEYS_PER_REQUEST = 2_000
 MOST_KEYS = 50_000
-"""Beyond this many keys, a dump of the whole table costs the source less than one of keys."""
+"""Beyond this many keys, dumping the whole table costs the source less."""
 
 
 @dataclass(frozen=True)
 class MissingRows:
-    """How many rows, at most, a merge leaves without a column, and how many of them it requests."""
+    """Upper bounds: rows that a merge leaves without a column, and how many of them it requests."""
 
     left: int = 0
     requested: int = 0
@@ -62,8 +62,8 @@ def request_missing(
 ) -> MissingRows:
     """Request a dump of the keys that `source` will leave with missing columns.
 
-    Skips rows that the running dump will bring anyway or that were incomplete before, and all rows of a
-    quarantined table, which only a full dump releases.
+    Skips rows that a running dump will bring or that were incomplete before, and all rows of a quarantined
+    table, which only a full dump releases.
     """
     left = incomplete(source, layout, target, plan.dumping).orderBy("asked", ascending=False)
     found = left.limit(MOST_KEYS + 1).collect()
@@ -101,8 +101,8 @@ def _request_keys(
 def incomplete(source: DataFrame, layout: TargetLayout, target: DataFrame | None, dumping: bool) -> DataFrame:
     """Return the keys that `source` leaves incomplete, as the source's text in columns ``k0``, ``k1``….
 
-    `asked`: whether to request the row. Rows left incomplete before were requested then, and the running dump
-    will bring all others except rows recreated without a column.
+    `asked`: whether to request the row. Rows that were incomplete before have been requested; a running dump
+    brings all others, except rows recreated without a column.
     """
     lacking = source.where("size(_cdc.missing) > 0 AND _cdc.op <> 'delete'").alias("source")
     anew = "source._cdc.since IS NOT NULL" if dumping else "true"
@@ -147,9 +147,9 @@ def request_lost(
     *,
     asks: bool,
 ) -> list[TableReport]:
-    """Request a full dump of tables that need what is gone from the landing zone, unless one is due.
+    """Request full dumps of tables that need files the landing zone no longer has, unless one is due.
 
-    Return the reports, with that as their hint. `source_of`: the source table of a reported one.
+    Return the reports with hints that say so. `source_of`: the source table of a reported one.
     """
     dumping = {dump.table for dump in manifest.dumps if dump.active and dump.kind == "full"}
     lost = list(dict.fromkeys(source_of(r.table) for r in reports if r.lacks_history))
@@ -159,9 +159,9 @@ def request_lost(
         if not has_pending_request(landing):
             write_request(landing, lost)
             tables = ", ".join(map(str, lost))
-            log.warning("files that these tables need are gone; requested dumps: %s", tables)
+            log.warning("files that these tables need are gone; requested full dumps: %s", tables)
         dumping.update(lost)
-    hint = "a full dump was requested; the merge after it builds the table from it"
+    hint = "a full dump was requested; the next merge after it builds the table"
     dumped = [r.lacks_history and source_of(r.table) in dumping for r in reports]
     return [replace(r, hint=hint) if d else r for r, d in zip(reports, dumped, strict=True)]
 

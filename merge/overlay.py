@@ -1,7 +1,7 @@
 """Builds a table as merging changes into it would leave it. Writes nothing.
 
 `merge.queries.live` shows it; a rebuild of a table with soft deletes writes it. Rules and expressions are
-those of the MERGE (`merge.apply`).
+the same as in the MERGE (`merge.apply`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALIVE = "_cdc.op <> 'delete'"
 def overlay(target: DataFrame, source: DataFrame, layout: TargetLayout, rules: Rules) -> DataFrame:
     """Return `target` as merging the reconciled rows `source` would leave it. Pure.
 
-    The MERGE's cases, of which the first that holds applies::
+    The cases of the MERGE; the first that holds applies::
 
         source                    target    result
         deleted                   no row    `source` if deletes are soft, else none

@@ -55,11 +55,11 @@ class Sweep:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What to read to bring a table from manifest `after` to manifest `upto`.
+    """The files to read to bring a table from manifest `after` to manifest `upto`.
 
-    `files`: those not read yet. `again`: files of which only the events after `low` count: those to read
-    again, and those that have old events besides new ones.
-    `swept`: of all files, only events from this position on count; None: all.
+    `files`: those not read yet. `again`: files whose events count only after `low`: those to read again, and
+    those with both old and new events.
+    `swept`: events before this position don't count, in any file; None: all do.
     `altered`: the layout changed. `dumping`: a full dump brings all rows soon after `upto`.
     `full_dumps`: their ids.
     """
@@ -131,7 +131,7 @@ class TablePlan:
         """List the chunks of the only full dump among the files, in order: disjoint ranges of the key.
 
         Empty if there are several full dumps, or a chunk landed twice. A dump that starts over after a
-        failover, with other ranges, keeps its id, but not its epoch and number, which its rows have too.
+        failover, with other ranges, keeps its id but gets a new epoch and number, which its rows carry.
         """
         chunks = [file for file in self.files if file.kind == "chunk" and file.dump in self.full_dumps]
         passes = {(file.dump, file.first.epoch, file.first.seq) for file in chunks}
@@ -219,13 +219,13 @@ def plan_past_holes(table: TableName, manifests: Manifests, after: int, upto: in
 
 
 def plan_verification(dump: DumpState, manifests: Manifests, upto: int) -> TablePlan:
-    """Plan what makes up a table's rows after manifest `upto`, by the rows that a completed dump `verifies`.
+    """Plan what makes up a table's rows after manifest `upto`, from the rows of a dump that `verifies`.
 
     `files`: those rows, each at its chunk's low watermark. `again`: all that landed after the lowest of them
-    (also of chunks without rows, so that is the dump's `low`), log and chunks. What is before it, at the same
-    log position too, every chunk has seen: it must not count, or a row that has vanished without an event
-    since would. What is from before the last full dump (`swept`) does not count, of `files` either: that dump
-    has read the row since, or it is a ghost.
+    (the dump's `low`, which covers chunks without rows), log and chunks. Every chunk has seen what is before
+    it, even at the same log position: that must not count, or rows that vanished without an event since then
+    would. Nothing from before the last full dump (`swept`) counts, not even in `files`: that dump has read
+    the row since, or it is a ghost.
     """
     if dump.low is None or dump.finished_in is None or not dump.finished_in <= upto:
         raise TableError(dump.table, f"verification {dump.id} has not ended by manifest {upto}")
@@ -267,9 +267,9 @@ def _just_before(epoch: int, lsn: int) -> Position:
 
 
 class Landed:
-    """One table's files to read, by manifest: of a block known to be compacted, what it was compacted to.
+    """One table's files to read, by manifest; for a compacted block, the files it was compacted to.
 
-    Whether it was is asked once, of the block's last manifest: it may be compacted meanwhile.
+    Each block's last manifest is asked once whether it was: a block may be compacted while we plan.
     """
 
     def __init__(self, table: TableName, news: Iterable[Manifest]) -> None:
@@ -281,7 +281,7 @@ class Landed:
 
     def files(self, manifest: Manifest) -> Sequence[LandedFile]:
         """List a manifest's files; ask in descending order, except for those given at first."""
-        if manifest.compacted is None and not self._replaced:  # nearly always: a lake may be thousands behind
+        if manifest.compacted is None and not self._replaced:  # the usual case
             return manifest.files_of(self._table)
         compacted = self._compacted(manifest)
         own = [file for file in manifest.files_of(self._table) if file.path not in self._replaced]
@@ -296,11 +296,11 @@ class Landed:
 
 
 class _Resumed(NamedTuple):
-    """What the log of the block that a plan begins within was compacted to: one table's `files`.
+    """One table's `files` of a compacted block within which a plan begins.
 
-    `read`: just after the last transaction in it that landed by then. Log up to there may have been merged
-    already, and nothing says which chunks have overruled it since. A manifest's position would not do: on
-    MySQL the next transaction begins there.
+    `read`: just after the last of its transactions that had landed by then. Log up to there may have been
+    merged already, and nothing says which chunks have overruled it since. A manifest's position would not
+    do: on MySQL the next transaction begins there.
     """
 
     read: Position = NOTHING
@@ -324,9 +324,9 @@ def _after(low: Position, files: Iterable[LandedFile]) -> list[LandedFile]:
 
 
 def _since(low: Position, dumps: Iterable[DumpState | FullDump]) -> int:
-    """Return the first manifest that may hold chunks of dumps that were queued after the one `low` is of.
+    """Return the first manifest that may hold chunks of dumps queued after the dump at `low`.
 
-    Dumps are numbered as they are queued. 1 if `low` is of none: log may have landed with any manifest.
+    Dumps are numbered as they are queued. Returns 1 if `low` is no dump's: log may be in any manifest.
     """
     return min((d.started_in for d in dumps if CHUNK_SEQ + d.number == low.seq), default=1)
 
@@ -336,7 +336,7 @@ def landed_after(
 ) -> list[LandedFile]:
     """List the files with events after `low` in the manifests up to `upto`, in order.
 
-    Of the manifests at that very position, which are many if the log is idle, those from `since` on count.
+    Of the manifests at that very position (many, if the log is idle), only those from `since` on count.
     """
     found: list[LandedFile] = []
     for number in range(upto, 0, -1):

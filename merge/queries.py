@@ -54,12 +54,12 @@ def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
 
     The frame keeps showing that state, from that manifest's files and the Delta table's current version,
     until VACUUM removes that version, or ``deltatide maintain`` the landing files, at least a day after it
-    joined them. Costs a join of the Delta table with what has landed since its last merge; a Delta table that
+    joined them. Costs a join of the Delta table with what has landed since its last merge. A Delta table that
     does not continue (`merge.lake.commits`), or that a merge refuses (another source's, another landing
-    zone's, of another key, of types that can't become today's), is ignored, and everything that landed is
-    read. `ConfigurationError` if no such table has landed, or the session skips files that it
-    can't read; `SourceMismatchError` if the cuts are of another landing zone; `TableError` if what landed
-    itself has types that can't become today's, which a full dump ends.
+    zone's, another key, types that can't become today's), is ignored, and everything that landed is read.
+    `ConfigurationError` if no such table has landed, or if the session skips unreadable files.
+    `SourceMismatchError` if the cuts are of another landing zone. `TableError` if landed types can't become
+    today's, until a full dump has ended.
     """
     name = table_name(table)
     return live_tables(spark, config, lambda _: [name])[1][name].frame
@@ -68,7 +68,7 @@ def live(spark: SparkSession, config: Config, table: str) -> DataFrame:
 def as_printed(frame: DataFrame) -> DataFrame:
     """Return a frame with its instants as text, in the session's time zone.
 
-    Python has none at either end of time, unless the driver is in UTC.
+    Python can't hold the first and last instants unless the driver runs in UTC.
     """
     numbered = frame.toDF(*map(str, range(len(frame.columns))))  # two columns may have one name
     columns = []
@@ -82,7 +82,7 @@ def as_printed(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class LiveTable:
-    """A table's live rows; `may_lack`: some may wait for a column that no event has carried yet."""
+    """A table's live rows; `may_lack`: some may lack a column that no event has carried yet."""
 
     frame: DataFrame
     may_lack: bool
@@ -106,7 +106,7 @@ def live_tables(
 
 @dataclass(frozen=True)
 class _Begun:
-    """A table's Delta table, to be overlaid by what landed after `frontier`; `frame` None: it is ignored."""
+    """A Delta table to overlay with what landed after `frontier`; `frame` None: ignore the table."""
 
     target: Target
     frontier: Frontier
@@ -118,7 +118,7 @@ def _live(
     spark: SparkSession, config: Config, choose: Callable[[Sequence[TableName]], Iterable[TableName]]
 ) -> tuple[Manifest, dict[TableName, LiveTable]]:
     landing = LandingZone.of(spark, config)
-    # This order keeps frontier <= state of the Delta table <= newest manifest, whatever merges run meanwhile.
+    # This order keeps frontier <= state of the Delta table <= newest manifest, even while merges run.
     # The newest manifest is looked for once, after all Delta tables: so no table shows more than the others.
     frontiers = read_frontiers(spark, config)
     known = _newest(landing, frontiers.newest)
@@ -134,7 +134,7 @@ def _live(
 
 
 def _newest(landing: LandingZone, after: int) -> Manifest:
-    """Return the newest manifest; those before `after` need not be read."""
+    """Return the newest manifest, without reading those before `after`."""
     number = landing.newest(after)
     if not number:
         raise ConfigurationError("nothing has landed yet", hint="start the agent: deltatide run")
@@ -193,7 +193,7 @@ def _continuing(
 
 
 def _fits(landing: LandingZone, plan: TablePlan, target: Target, state: TargetState, source: str) -> bool:
-    """Return whether a merge could give a Delta table the columns and types that the plan's events need."""
+    """Return whether a merge could evolve a Delta table to the columns and types of the plan's events."""
     schemas, plan = _keyed(landing, plan)
     newest, *others = (schemas[id_] for id_ in plan.schema_ids)
     try:
@@ -253,11 +253,11 @@ def as_of(
     at or before the given one; without any of these, the newest cut. `tables`: only these.
 
     Views are included, as ``views.NAME``, but for those that the cut could not bring up to date. Soft-deleted
-    rows are included. `ConfigurationError` if no such cut was recorded or it has no such table,
-    if the session skips files that it can't read, or if one of the cut's Delta tables no longer has the cut's
-    state: it was dropped or replaced since, its history was cleaned up, or its files were restored from an
-    older copy, so that the version that the cut names is missing or another state's; or ``deltatide
-    maintain`` gave it up, as it is older than ``lake.retention_days``.
+    rows are included. `ConfigurationError` if no such cut was recorded, it has no such table, or the session
+    skips unreadable files; also if one of the cut's Delta tables no longer has the cut's state. Then it was
+    dropped or replaced, its history was cleaned up, its files were restored from an older copy (the version
+    that the cut names is missing or holds another state), or ``deltatide maintain`` gave it up as older than
+    ``lake.retention_days``.
     """
     moment = moment_of(config, manifest, position, committed_at)
     wanted = None if tables is None else [table_name(table) for table in tables]
@@ -266,8 +266,8 @@ def as_of(
 
 
 Choose = Callable[[Sequence[TableName], Mapping[TableName, str]], Iterable[TableName]]
-"""Gets the names of all tables and views of a cut, and its views that are not of its state, with the reasons;
-returns those to be read."""
+"""Takes the names of a cut's tables and views, and the reasons why some views are not of its state; returns
+those to read."""
 
 
 def tables_at(

@@ -72,10 +72,10 @@ def reconcile(
     """Return one row per key: key, other `columns`, and `_cdc` with `TARGET_FIELDS` and `since`.
 
     `events`: key, `columns`, `_cdc` as landed; no truncates. `partial`: whether an event may lack columns;
-    if none does, the latest event is taken as it is. `groups`: the columns, those together of which any event
-    has all or none (`group_columns`); None: each by itself, which is always right, but slow for hundreds.
-    A deleted key becomes a row with `op` delete, whose columns are meaningless; if `soft`, those of its last
-    version, of which `missing` names the unknown ones.
+    if none does, the latest event is taken as it is. `groups`: columns that every event carries all or none
+    of (`group_columns`); None: each column by itself, which is always right, but slow for hundreds.
+    A deleted key becomes a row with `op` delete. Its columns are meaningless, or if `soft` those of its last
+    version, with the unknown ones in `missing`.
     `raw_keys`: the key columns whose raw text belongs to the key (`merge.keys`).
     """
     if not (partial or soft):
@@ -88,7 +88,7 @@ def reconcile(
 
 
 def group_columns(columns: Sequence[str], unchanged: Iterable[Collection[str]]) -> list[list[str]]:
-    """Group columns by which of the sets `unchanged` hold them: those that all events of a batch list."""
+    """Group columns that are in the same `unchanged` sets; these are all the sets that events list."""
     sets, groups = list(unchanged), dict[tuple[bool, ...], list[str]]()
     for name in columns:
         groups.setdefault(tuple(name in each for each in sets), []).append(name)
@@ -96,7 +96,7 @@ def group_columns(columns: Sequence[str], unchanged: Iterable[Collection[str]]) 
 
 
 def only_events(events: DataFrame, key: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Return dumped rows, each the only event of its key, as `reconcile` would: without grouping them."""
+    """Return dumped rows as `reconcile` would, without grouping: each is the only event of its key."""
     cdc = F.col(CDC)
     resolved = _target_cdc(cdc, cdc["raw"], F.lit(None).cast(MISSING_TYPE), position_of(cdc))
     return events.select(*[F.col(quoted(name)) for name in [*key, *columns]], resolved.alias(CDC))
@@ -118,12 +118,12 @@ def carries(cdc: Column, name: str) -> Column:
 
 
 def is_current(at: Column, since: Column) -> Column:
-    """Return whether the last event that carries a column (at `at`) is not from before the last boundary."""
+    """Return whether the last event that carries a column, at `at`, is not before the last boundary."""
     return at.isNotNull() & F.coalesce(at >= since, F.lit(True))
 
 
 def last_boundary(deleted: Column, boundary: Column, created: Column, *, soft: bool) -> Column:
-    """Return a key's last boundary; for a key that is deleted softly, no delete is one."""
+    """Return a key's last boundary; deletes don't count for a softly deleted key."""
     return F.when(deleted, created).otherwise(boundary) if soft else boundary
 
 
@@ -155,7 +155,7 @@ def _by_group(
     *,
     soft: bool,
 ) -> DataFrame:
-    """Take each group of columns from the latest event that carries it, but none from before the boundary.
+    """Take each group of columns from the latest event that carries it, unless it is before the boundary.
 
     One aggregation is enough: the latest carrier is at or after the boundary exactly if any carrier is.
     """

@@ -27,9 +27,9 @@ Progress = Callable[[TableProgress], None]
 class TableReport:
     """What a merge did to one table. Counts that Delta does not report are None.
 
-    `id` and `version` identify the Delta table and version with the state after `manifest`, in which
-    `missing` rows lack a column that no event has carried. This merge asked the agent for `requested` of
-    them. `lacks_history`: what it must read is no longer in the landing zone, so it needs a full dump.
+    `id` and `version`: the Delta table and its version with the state after `manifest`. `missing`: how many
+    of its rows lack a column that no event has carried; `requested`: how many of these this merge requested.
+    `lacks_history`: the landing zone no longer has what it must read, so it needs a full dump.
     """
 
     table: TableName
@@ -54,14 +54,14 @@ class TableReport:
 
 
 STOPPED = "the merge was stopped before it was refreshed"
-"""The error of a view that was left as it is because the merge was asked to stop."""
+"""The error of a view that was not refreshed because the merge was asked to stop."""
 
 
 @dataclass(frozen=True)
 class ViewReport:
-    """What a merge did to one view: where it is after that, and how many `rows` were written, if `refreshed`.
+    """What a merge did to one view: its frontier afterward, and if `refreshed` how many `rows` were written.
 
-    With an `error`, it is as it was: its rows are not those of this merge's cut.
+    With an `error` the view is unchanged: its rows don't belong to this merge's cut.
     """
 
     table: TableName
@@ -84,8 +84,8 @@ class ViewReport:
 class MergeReport:
     """What a merge did. `manifest`: the one it merged up to; 0 when nothing has landed yet.
 
-    `exact` is about the tables. `stopped`: it was asked to stop before it had merged all tables and refreshed
-    all views.
+    `exact` is about tables only. `stopped`: it was asked to stop before all tables were merged and all views
+    refreshed.
     """
 
     source: str

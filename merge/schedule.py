@@ -41,9 +41,9 @@ def merge_every(
 
     Then finish the tables under way, and record the cut with the tables merged so far. If the store can't be
     reached, retry with growing pauses, and log the error when it changes. A table's failure is in the report;
-    other errors that affect all tables are raised. Upkeep runs every ``maintain.every_hours``, if set, and
-    logs what it does; `more_upkeep` is done with it. Without `tables`, a share of the rows is verified every
-    ``verify.every_hours``, if set (`merge.proof.continuous`).
+    other errors that affect all tables are raised. If ``maintain.every_hours`` is set, run upkeep that often,
+    then `more_upkeep`, and log what it does. If ``verify.every_hours`` is set, and `tables` is not, verify a
+    share of the rows that often (`merge.proof.continuous`).
     """
     stop = stop or threading.Event()
     outage, due, reader = _Outage(seconds), UpkeepTimer(config), FrontierReader(config)
@@ -73,7 +73,7 @@ def merge_every(
 class UpkeepTimer:
     """Decides when upkeep is due: `maintain.every_hours` after the last one began, whoever ran it.
 
-    That is recorded in the lake, so a restart makes none due. It is read only when upkeep would be due.
+    The lake records that, so a restart does not make upkeep due. It is read only when upkeep may be due.
     """
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:

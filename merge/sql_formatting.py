@@ -30,7 +30,7 @@ def text(value: str) -> str:
 
 
 def data_type(type_: str) -> str:
-    """Format a landed type unambiguously: what plain `timestamp` means depends on the session."""
+    """Format a landed type unambiguously: in some sessions, `timestamp` has no time zone."""
     return re.sub(r"\btimestamp\b", "timestamp_ltz", type_)
 
 

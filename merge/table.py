@@ -1,7 +1,7 @@
 """Merges one table: turns its plan into changes, one commit, and a frontier that is known to continue.
 
-Reads the table's history after the commit, not before it: that one query shows what became of the commit, and
-whether somebody else has changed the table since the frontier at which the merge started.
+Reads the table's history after the commit, not before: one query then shows what became of the commit, and
+whether anyone else has changed the table since the merge's starting frontier.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SMALL_BYTES = 256 << 10
 """Up to this size, a table is merged in one task."""
 
 TINY_BYTES = 32 << 10
-"""Up to this size, files are rewritten whole. Until VACUUM, each merge leaves as many bytes behind."""
+"""Up to this size, files are rewritten whole; each merge leaves that many bytes behind until VACUUM."""
 
 
 def settings_for(rows: int, state: TargetState) -> Mapping[str, str]:
-    """Return the settings for reading so many events and writing to a table in this state."""
+    """Return the settings for reading this many events and writing to a table in this state."""
     if rows > FEW_ROWS or state.bytes > LARGE_BYTES:
         return {**ANY_VERSION, **COMPILED}
     tasks = ONE_TASK if state.bytes <= SMALL_BYTES else {}
@@ -71,7 +71,7 @@ class Merged:
 def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> bool:
     """Refuse a Delta table whose greatest mark shows that it was merged from another landing zone.
 
-    Return whether it is certain that it was merged from this one.
+    Return whether it certainly was merged from this one.
     """
     from_here = is_from_landing_zone(landing, last)
     if last is not None and from_here is False:
@@ -86,11 +86,11 @@ def check_origin(landing: LandingZone, target: Target, last: Mark | None) -> boo
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where the merge of a Delta table begins that the newest cuts don't name.
+    """Where to begin merging a Delta table that the newest cuts don't name.
 
-    At the last frontier that an older cut recorded in it; without one (None), at its own marks, of which
-    `last` is the greatest. If they are not certainly this landing zone's (not `trusted`), none of its rows
-    counts: those of a zone that was begun again at earlier positions would win over its dump.
+    `frontier`: the last one that an older cut recorded for it. None: there is none, so begin at its own
+    marks, the greatest of which is `last`. Unless these certainly are this landing zone's (`trusted`), none
+    of its rows counts: rows from an earlier zone, at later positions, would win over this zone's dump.
     """
 
     frontier: Frontier | None
@@ -113,7 +113,7 @@ def beginning_of(
 
 
 def is_lost(spark: SparkSession, target: Target, version: int) -> bool:
-    """Return whether rows of a version are gone, after reading all of its files."""
+    """Return whether files of a version are gone; reads them all."""
     try:
         with applied_settings(spark, ANY_VERSION):
             target.at(spark, version).select(CDC).write.format("noop").mode("overwrite").save()
@@ -124,7 +124,7 @@ def is_lost(spark: SparkSession, target: Target, version: int) -> bool:
 
 @dataclass(frozen=True)
 class Base:
-    """The rows that a rebuild starts from: those of a Delta table's `version` of which `where` holds."""
+    """The rows that a rebuild starts from: those in a Delta table's `version` that satisfy `where`."""
 
     target: Target
     version: int
@@ -137,9 +137,9 @@ class Base:
 
 @dataclass(frozen=True)
 class TableJob:
-    """The merge of one table by one plan, into a Delta table in the given `state`; `mark`: its commit's.
+    """The merge of one table by one plan, into a Delta table in the given `state`; `mark`: for its commit.
 
-    `asks`: whether rows that lack a column are requested from the agent.
+    `asks`: whether to request rows that lack a column from the agent.
     """
 
     spark: SparkSession
@@ -167,7 +167,7 @@ class TableJob:
     ) -> TableJob:
         """Create the Delta table (`state` None), or evolve its columns to the plan's.
 
-        `like`: a Delta table whose rows it must hold, too: it gets their columns, as they are named there.
+        `like`: a Delta table whose rows it must hold, too: it gets that table's columns and names.
         """
         schemas = landing.schemas((plan.table, id_) for id_ in plan.all_schema_ids)
         plan = plan.of_key(schemas)
@@ -187,8 +187,7 @@ class TableJob:
     def merge(self, frontier: Frontier, mark: Mark | None = None, base: Base | None = None) -> Merged:
         """Apply the plan, which begins at the frontier; with a rebuild's mark, rewrite all rows.
 
-        A rebuild starts from the rows of `base`; from none if that is None. `OvertakenError` if Delta skipped
-        it.
+        A rebuild starts from the rows of `base`, or from none. `OvertakenError` if Delta skipped the commit.
         """
         rebuild, mark = mark is not None, mark or self.mark
         written, missing = Written(), MissingRows()
@@ -221,8 +220,8 @@ class TableJob:
     def _apply(self, mark: Mark, replaces_all: bool, base: Base | None) -> tuple[Written, MissingRows]:
         """Write the changes; return what was written, and how many of the rows lack a column.
 
-        `replaces_all`: with the rows of `base`, they are all rows of the table, and overwrite it. Otherwise
-        changes since a frontier are merged even into an empty table, which another job may have rebuilt.
+        `replaces_all`: together with the rows of `base`, the changes are the whole table and overwrite it.
+        Otherwise they are merged, even into an empty table: another job may have rebuilt it meanwhile.
         """
         frame: DataFrame | None = None
         if not replaces_all:

@@ -1,25 +1,25 @@
-"""Which tables are captured and dumped, by what a check of the catalog shows.
+"""Acts on catalog checks: decides which tables are captured, dumped, and quarantined.
 
-New tables are dumped from the start, those that changed without row events again. Those that can't be
-captured (anymore) are quarantined, those that are gone are left alone.
+New tables are dumped. Tables that changed without row events are dumped again. Tables that can't be captured
+(anymore) are quarantined. Dropped tables are no longer captured.
 
 Invariants:
 
-- A dump's floor is a position after the check that asked for it. If a transaction was running then that began
-  before the change, the floor is after its end: its events may be older in effect.
-- A fingerprint is remembered in the manifest that queues the dump it asks for.
-- A dump rests on a fingerprint: without one, what changes unlogged meanwhile would go unseen.
-- Log of a table that the log has only just begun to carry may lack what transactions wrote that were running
-  then. Which tables these are is remembered (`Tables.joined`) until a check has seen them, which leads to
-  dumps: an attempt to open the log may fail before that, and the next one finds them in it. A captured table
-  without a fingerprint is taken for one of them, whatever has become of its dump.
+- A dump's floor is a position after the check that asked for it. If a transaction from before the change was
+  still running, the floor is after its end: its events may be older in effect.
+- The manifest that queues a dump also records the fingerprint that asked for it.
+- A dump needs a fingerprint: without one, unlogged changes during the dump would go unseen.
+- When the log begins to carry a table, it may lack writes of transactions that were running then.
+  `Tables.joined` remembers such tables until a check has seen them and queued dumps: opening the log may fail
+  before that, and the next attempt finds the tables in the log. A captured table without a fingerprint counts
+  as one of them, whatever has become of its dump.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from connector.capture.dump_queue import DumpQueue
+from connector.capture.dumps.queue import DumpQueue
 from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import HINT, Tables
@@ -42,8 +42,8 @@ def start_capturing(
 ) -> int:
     """Let the log carry all tables, start capturing new ones (`names`), and repair, while no log is open.
 
-    To be called after `check_for_gap`. Returns the position of its catalog check. Durable on return:
-    the manifest with what was queued, if anything was.
+    Call it after `check_for_gap`. Returns the position of its catalog check. Durable on return: the manifest
+    with the queued dumps, if there are any.
     """
     prepared = prepare(source, tables)
     listed = checked_tables(source, names) if names else TableListing([], [])
@@ -56,7 +56,7 @@ def start_capturing(
 
 
 def prepare(source: Source, tables: Tables) -> PreparedSource:
-    """Let the log carry all tables, and remember those that it lacked."""
+    """Let the log carry all tables, and remember which ones it lacked."""
     prepared = source.prepare()
     tables.joined.update(prepared.added)
     return prepared
@@ -70,7 +70,7 @@ def stop_capturing(tables: Tables, dumps: DumpQueue, names: Iterable[TableName])
 
 
 def _end_dumps(dumps: DumpQueue, name: TableName, why: str) -> None:
-    """End the dumps of a table, which needs none."""
+    """End the dumps of a table that needs none."""
     for state in dumps.active_of(name):
         dumps.end(state, "cancelled", why)
     dumps.needs.forget(name)
@@ -85,7 +85,7 @@ def end_dumps_of_quarantined(tables: Tables, dumps: DumpQueue) -> None:
 
 
 def require_some_named(tables: Tables, config: Config) -> None:
-    """Raise `RequestError` if a changed configuration names no captured table: it is taken for a mistake."""
+    """Raise `RequestError` if a changed configuration names no captured table: probably a mistake."""
     if tables.states and not any(map(config.source.captures, tables.states)):
         raise RequestError(
             f"source.tables = {config.source.tables} matches none of the captured tables;"
@@ -96,8 +96,8 @@ def require_some_named(tables: Tables, config: Config) -> None:
 def name_anew(source: Source, tables: Tables, dumps: DumpQueue, config: Config) -> set[TableName]:
     """Capture the tables that a changed configuration names, while no log is open; return the new ones.
 
-    Those that it no longer names are left, and their dumps end; the dumps of others go on. `start_capturing`
-    makes this durable; an agent that starts before that finds the same by the configuration.
+    Stops capturing tables that it no longer names, and ends their dumps; other dumps go on. `start_capturing`
+    makes this durable; an agent that starts before that derives the same from the configuration.
     """
     source.reconfigure(config.source, config.tables)
     stop_capturing(tables, dumps, [name for name in tables.states if not config.source.captures(name)])
@@ -122,15 +122,15 @@ def queue_initial_and_repair_dumps(
 ) -> CatalogSnapshot:
     """Queue dumps of new tables, and of those that changed without row events.
 
-    Tables that can't be captured (anymore) are quarantined. A dump of a released table begins only where the
-    log has the table. A new table that others keep locked is left to a later check, because its dump relies
-    on its first fingerprint.
+    Quarantines tables that can't be captured (anymore). A dump of a released table begins only where the log
+    has the table. A new table that other sessions keep locked waits for a later check, because its dump needs
+    its first fingerprint.
 
-    The check comes after `prepare`, so a dump's floor is after the moment from which the log has its table.
+    The check comes after `prepare`, so a dump's floor is after the point from which the log has its table.
     Floors and barriers are assigned before the source has made them durable. A crash may undo them, and the
     log may take long to reach them again, so any beyond the current position are lowered.
-    A new table may have been in the log all along, with rows as they were before the check, so its dump also
-    begins after what was running at that time.
+    A new table may have been in the log all along, with rows from before the check. So its dump also begins
+    after all transactions that were running then.
     """
     catalog_snapshot = source.check_catalog(tables.fingerprints())
     for schema in filter(tables.keep_only_changes, listed.schemas):
@@ -149,7 +149,7 @@ def queue_initial_and_repair_dumps(
         for name in undumped
         if not _only_dump_has_begun(dumps, name) and dumps.require(name, catalog_snapshot.position, barrier)
     }
-    # seen published for the first time: it may have joined in an attempt or a run that did not get this far
+    # first seen in the publication: it may have joined during an attempt or run that did not get this far
     unseen = {n for n in tables.captured() if tables.states[n].fingerprint is None}
     begun = {n for n in unseen if tables.states[n].dumped or _only_dump_has_begun(dumps, n)}
     added = (tables.joined | begun) - unbegun - {n for n in unseen if not tables.has_key(n)}
@@ -171,15 +171,15 @@ def queue_initial_and_repair_dumps(
 
 
 def _only_dump_has_begun(dumps: DumpQueue, table: TableName) -> bool:
-    """Return whether a table has a full dump that has begun, and none that waits to begin."""
+    """Return whether a table has a full dump that has begun, and none waiting to begin."""
     return {dump.state for dump in dumps.active_of(table) if dump.kind == "full"} == {"running"}
 
 
 def _awaiting_publication(tables: Tables) -> set[TableName]:
     """Return the tables whose first dump must not begin before the log is certain to have them.
 
-    Those that were added to it lately, and those without a fingerprint: they were released, and may have been
-    added by an earlier attempt that did not get this far.
+    These are tables added to the log lately, and released tables without a fingerprint, which an earlier
+    attempt that did not get this far may have added.
     """
     return {
         name
@@ -214,12 +214,12 @@ def repair_unlogged(
     *,
     added: Collection[TableName] = (),
 ) -> None:
-    """Queue a full dump of each table that changed without row events, and remember what was seen.
+    """Queue a full dump of each table that changed without row events, and record the new fingerprints.
 
-    The dump begins when the log has been read up to the check, and to the end of what was running then:
-    remaining log events for deleted rows must precede the dump. Tables that the log does not carry
-    yet (`unprepared`) wait for `start_capturing`. `added`: tables that the log lacked until now.
-    `GapError`, and nothing is remembered, if log is lost and the configuration says to stop.
+    The dump begins once the log has been read up to the check, and up to the end of all transactions running
+    then: remaining log events of deleted rows must precede the dump. Tables that the log does not carry yet
+    (`unprepared`) wait for `start_capturing`. `added`: tables that the log lacked until now.
+    `GapError`, and nothing is recorded, if log is lost and the configuration says to stop.
     """
     quarantine_unfit(tables, catalog_snapshot)
     seen = {
@@ -234,7 +234,7 @@ def repair_unlogged(
             f"changes of these tables are not in the log: {'; '.join(lost)}",
             hint='set source.on_gap = "repair" to dump these tables again',
         )
-    barrier = source.take_xid_barrier() if found else None  # may fail: before anything is remembered
+    barrier = source.take_xid_barrier() if found else None  # may fail, so before anything is recorded
     for name, fingerprint in seen.items():
         _remember(source, tables, catalog_snapshot, name, fingerprint)
     for name, what in found.items():
@@ -249,8 +249,8 @@ def repair_unlogged(
 def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int, barrier: int | None) -> None:
     """Queue a full dump that sees every commit before `floor`; it replaces all active dumps except repairs.
 
-    A repair that has begun continues, and the next one waits for its end; otherwise no repair would ever end
-    when changes come more often than a dump takes. One that has not begun is postponed instead.
+    A repair that has begun continues, and the next one waits for it; otherwise, if changes come faster than
+    dumps finish, no repair would ever end. One that has not begun is postponed instead.
     """
     active = [state for state in dumps.active_of(table) if state.kind == "full"]
     for state in active:
@@ -268,7 +268,7 @@ def quarantine_unfit(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
 
 
 def _quarantine_busy(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:
-    """Quarantine again what was released but is now locked: a dump without a fingerprint is not safe."""
+    """Quarantine released tables that are now locked: a dump without a fingerprint is not safe."""
     for name in catalog_snapshot.busy & tables.states.keys():
         state = tables.states[name]
         if state.state == "captured" and state.fingerprint is None:

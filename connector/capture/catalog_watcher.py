@@ -1,16 +1,16 @@
-"""The catalog watcher: checks for what changes a table's rows or capture without a trace in the log.
+"""The catalog watcher: checks for changes of a table's rows or capture that leave no trace in the log.
 
-PostgreSQL's log does not show a partition that is attached, detached or truncated by itself, a table that was
-removed from the publication and added again, or a new table that matches the patterns. The watcher compares
-fingerprints; `connector.capture.loop` queues a full dump, or starts capturing the table, once the log has
-been read past the moment of the check.
+PostgreSQL's log does not show that a partition was attached, detached or truncated by itself, that a table
+was removed from the publication and added again, or that a new table matches the patterns. The watcher
+compares fingerprints. `connector.capture.loop` queues a full dump, or starts capturing the table, once the
+log has been read past the check.
 
 Invariants:
 
-- While checks fail or hang, manifests would still mark cuts as exact. So `BLIND_SECONDS` after the beginning
-  of the last check that succeeded, the log is reopened, which starts with a check and fails if that does.
-- A fingerprint is remembered in the manifest that queues the dump it asks for, so a change is
-  acted on even after a crash, and a change made while no agent ran is seen by the next one.
+- While checks fail or hang, manifests would still mark cuts as exact. So `BLIND_SECONDS` after the start of
+  the last successful check, the log is reopened; that begins with a check and fails if the check does.
+- The manifest that queues a dump records the fingerprint that asked for it. So a change is acted on even
+  after a crash, and the next agent sees a change made while none was running.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from connector.source import CatalogSnapshot, Source
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 10.0
-"""Seconds between checks of the catalog: short enough for people, long enough to be no load."""
+"""Seconds between checks of the catalog: short enough for people, long enough to cause no load."""
 
 FAILURES = 3
-"""Log after this many failed checks in a row, even if they may pass: an outage is reported elsewhere."""
+"""Log a transient error only after this many failed checks in a row: outages are reported elsewhere."""
 
 BLIND_SECONDS = 120.0
-"""How long the log is read without a check that succeeds; it outlasts a restart of the server."""
+"""How long the log is read without a successful check; longer than a server restart takes."""
 
 
 class CatalogWatcher(BackgroundThread):
@@ -53,7 +53,7 @@ class CatalogWatcher(BackgroundThread):
         return found
 
     def forget(self) -> None:
-        """Forget all checks so far: the caller has checked itself."""
+        """Discard all checks so far: the caller has just checked the catalog itself."""
         self._found, self._failed, self._last_error = None, 0, None
         self._checked_at = time.monotonic()
 
@@ -78,7 +78,7 @@ class CatalogWatcher(BackgroundThread):
                     self._log_once(str(error))
 
     def _log_once(self, text: str) -> None:
-        """Log once why checks fail: as long as that lasts, unlogged changes go unseen."""
+        """Log once why checks fail: until they work again, unlogged changes go unseen."""
         if text != self._reported:
             log.warning("can't check for changes without row events, retrying: %s", text)
         self._reported = text

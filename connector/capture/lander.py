@@ -1,6 +1,6 @@
-"""Landing: turns events and chunk rows into Parquet files; the schema object that a file names comes first.
+"""Lands events and chunk rows as Parquet files, each after the schema object that it names.
 
-A reader sees nothing of this until a manifest names it.
+Readers don't see a file until a manifest names it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from connector.source import Segment
 from connector.store.protocol import Store
 
 SEGMENTS_IN_FLIGHT = 1
-"""One is landed while the next is read: more would only cost memory."""
+"""Land one segment while the next is read; more would only cost memory."""
 
 
 @dataclass
 class LandedSegment:
-    """Log whose files are in the store: what a manifest at `position` will name.
+    """Log whose files are in the store, to be named by a manifest at `position`.
 
-    `events`: how many the files hold, by table and operation. `before_images`: the tables with some that were
-    asked for, and what is to be done so that they are whole; None: they are.
+    `events`: counts by table and operation. `before_images`: for tables that land before-images, what to do
+    to make them complete; None: they are.
     """
 
     position: int
@@ -74,7 +74,7 @@ class LandedSegment:
 class Lander:
     """Writes landing files into a store. Every method may be called from any thread.
 
-    `progress` records how long that takes.
+    `progress` records how long writing takes.
     """
 
     def __init__(self, store: Store, progress: Progress | None = None) -> None:
@@ -92,7 +92,7 @@ class Lander:
         self._schemas.ensure(schema)
 
     def assume_landed(self, manifest: Manifest) -> None:
-        """Don't write the schemas that a manifest names: they are durable."""
+        """Skip writing the schemas that a manifest names: they are durable."""
         self._schemas.skip(
             {name: state.schema_id for name, state in manifest.tables.items() if state.schema_id}
         )
@@ -115,7 +115,7 @@ class Lander:
 
     @contextmanager
     def landings(self, position: int) -> Iterator[Landings]:
-        """Land segments after a position in order, in the landing thread; drop what is left at the end."""
+        """Land segments after a position in order, in the landing thread; drop leftovers at the end."""
         landings = Landings(self, self._pool, position)
         try:
             yield landings
@@ -203,7 +203,7 @@ class Landings:
         return self._pool.submit(self._lander.land, segment)
 
     def take_landed(self, *, wait: bool = False) -> LandedSegment | None:
-        """Return all that has landed since the last call, as one; None if nothing. `wait`: at least one."""
+        """Return all that has landed since the last call, as one, or None. `wait`: for at least one."""
         landed: LandedSegment | None = None
         while self._queue and (wait or all(f.done() for f in self._queue[0])):
             wait = False
@@ -216,7 +216,7 @@ class Landings:
         return landed
 
     def forget(self) -> None:
-        """Drop what has not been taken; no manifest names its files."""
+        """Drop segments that were not taken; no manifest names their files."""
         for group in (*self._queue, self._open):
             for future in group:
                 future.cancel()

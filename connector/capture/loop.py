@@ -34,11 +34,12 @@ from connector.capture.catalog_changes import (
     stop_capturing,
 )
 from connector.capture.catalog_watcher import CatalogWatcher
-from connector.capture.dump_workers import DumpWorkers
+from connector.capture.dumps.workers import DumpWorkers
+from connector.capture.gaps import check_for_gap, resume_point_of
 from connector.capture.lander import LandedSegment, Lander, Landings
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.request_intake import RequestIntake
-from connector.capture.startup import begin_or_resume, check_for_gap, resume_point_of
+from connector.capture.startup import begin_or_resume
 from connector.capture.tables import Repair
 from connector.config import Config
 from connector.errors import ConfigurationError, LogOffError, RequestError, TransientError
@@ -52,10 +53,10 @@ from connector.store.protocol import Store
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 0.2
-"""The longest single wait, so that signals, requests and finished chunks are noticed soon."""
+"""The longest wait: signals, requests and finished chunks should be noticed soon."""
 
 LANDING_SECONDS = 0.02
-"""The wait while files or last chunks are being landed, so that they are committed at once."""
+"""The wait while files or last chunks are landing: they should be committed at once."""
 
 RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits before the log is opened again; the last one repeats."""
@@ -67,8 +68,7 @@ UNBLOCK_SECONDS = 0.5
 class Capture:
     """One source's capture, from start to stop. `run` blocks; `stop` may be called from a signal handler.
 
-    `open_gauge` opens what measures the source's load; without it dumps hold back for nothing but a slow
-    store.
+    `open_gauge` opens the gauge of the source's load; without one, only a slow store holds dumps back.
     `closes_fence`: the agent of an earlier term may still live (`ManifestHistory`). `hands_over`: standbys
     may be waiting.
     `load_config` reads the configuration again, for `reload`.
@@ -124,7 +124,7 @@ class Capture:
         self._stopping.set()
 
     def reload(self) -> None:
-        """Ask to take over a changed configuration; may be called from a signal handler."""
+        """Ask to reload the configuration; may be called from a signal handler."""
         self._reload_asked = True
 
     def fail(self, error: BaseException) -> None:
@@ -227,7 +227,7 @@ class Capture:
                 reader.close()
 
     def _prepare_new_and_released(self) -> None:
-        """Check the catalog before the log is reopened; the watcher's older results are then void."""
+        """Check the catalog before the log is reopened, and discard the watcher's older results."""
         self._dumps.await_log()
         self._checked_at = start_capturing(
             self._source,
@@ -242,7 +242,7 @@ class Capture:
         self._tables_to_start = set()
 
     def _take_config(self) -> None:
-        """Take over a changed configuration; the log is reopened if it changes which tables are captured."""
+        """Apply a changed configuration; reopen the log if other tables are to be captured."""
         if self._load_config is None:
             raise RequestError("this agent has no configuration file to reload")
         try:
@@ -287,9 +287,9 @@ class Capture:
             self._unblocked_at = time.monotonic()
 
     def _apply_catalog_changes(self, catalog_snapshot: CatalogSnapshot | None) -> None:
-        """Act on what the watcher saw: dump what changed unlogged, leave tables that were dropped.
+        """Act on the watcher's check: dump unlogged changes, stop capturing dropped tables.
 
-        The log is reopened to capture new tables, and those that it does not carry as it should.
+        Reopens the log to capture new tables, and tables that it does not carry as it should.
         """
         if catalog_snapshot is None or catalog_snapshot.position < (self._checked_at or 0):
             return
@@ -304,7 +304,7 @@ class Capture:
         self._unfit_before = set(catalog_snapshot.unfit)
 
     def _stop_capturing_dropped(self, catalog_snapshot: CatalogSnapshot) -> None:
-        """Leave tables that two checks did not find (a RENAME may hide one), once their log has landed."""
+        """Stop capturing tables that two checks missed (a RENAME may hide one), once their log has landed."""
         landed = self._manifest_history.newest.position
         gone = self._tables.states.keys() - catalog_snapshot.existing
         left = {n for n in gone if self._dropped.get(n, landed + 1) <= landed}
@@ -313,7 +313,7 @@ class Capture:
         self._dropped = {n: min(self._dropped.get(n, seen), seen) for n in gone}
 
     def _read_seconds(self, now: float, landings: Landings) -> float:
-        """Return how many seconds to read: not beyond the moment at which something is due."""
+        """Return how many seconds to read: until the next thing is due."""
         flush_seconds = self._config.landing.flush_seconds
         if landings.in_flight or self._dumps.reads_the_last():
             return min(LANDING_SECONDS, flush_seconds)
@@ -327,7 +327,7 @@ class Capture:
         self._watch.raise_if_blind()
 
     def _flush_due(self, reader: LogReader, landings: Landings, read_since: float) -> bool:
-        """Return whether to land what is buffered; its wait starts with the read that found it."""
+        """Return whether to land what is buffered, by the time since it was first read."""
         large_ended = landings.holds_open and reader.position > landings.position
         if not (reader.buffered_rows or large_ended):
             self._pending_since = None
@@ -408,7 +408,7 @@ class Capture:
         self.progress.committed(manifest, landed.events)
 
     def _adopt_layouts(self, landed: LandedSegment, number: int) -> None:
-        """Take over new layouts seen in the log, and queue what they leave to be read."""
+        """Adopt new layouts seen in the log, and queue the dumps that they need."""
         for schema, changed in landed.layouts:
             self._repair(self._tables.adopt(schema, changed), number, changed)
 

@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 class ManifestHistory:
     """The linear history of one source, as its active agent writes it.
 
-    `closes_fence`: the agent of an earlier term may still live, paused or cut off. It could commit one more
-    manifest at any later time, on which this agent would fail. So `load` first commits one that changes
-    nothing: it takes the number that the other would use, and from then on the other can only stop.
+    `closes_fence`: the agent of an earlier term may still be alive, paused or cut off. At any later time it
+    could commit one more manifest, on which this agent would fail. So `load` first commits one that changes
+    nothing: it takes the number that the other agent would use, which then can only stop.
 
-    An agent never commits after a manifest of a greater term than its own, not even if it was overtaken
-    before it had read any.
+    An agent never commits after a manifest of a greater term than its own, even if it was overtaken before it
+    had read any.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class ManifestHistory:
     def note_log_off(self, identify: Callable[[Manifest], SourceIdentity]) -> None:
         """Record the gap that begins where this server stopped logging; durable on return.
 
-        Nothing else shows it once the server logs again. It may be any server of this database: a replica
-        that took over lacks the same changes in its log. If it can't be identified now, it counts as one: at
-        worst, a dump that was not needed. Records nothing before the first manifest, nor for another database
-        (`SourceMismatchError`).
+        Nothing else shows the gap once the server logs again. Any server of this database counts: a replica
+        that took over lacks the same changes in its log. So does a server that can't be identified now: at
+        worst, that costs an unneeded dump. Records nothing before the first manifest, nor for another
+        database (`SourceMismatchError`).
         """
         newest = self._newest
         if newest is None or newest.pending_gap:

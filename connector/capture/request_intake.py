@@ -1,17 +1,21 @@
 """The request intake: turns requests in the landing zone into dumps of the running capture, or controls them.
 
 Flow: its thread fetches waiting requests -> `serve`, in the capture loop's thread, queues dumps, controls
-them (`dump_controls`), or rejects the request -> the next manifest records the outcome -> `committed` -> its
+them (`dumps.controls`), or rejects the request -> the next manifest records the outcome -> `committed` -> its
 thread removes the requests' objects.
 
-Invariants: a request's object is removed only after a manifest that holds its effect, or the notice that it
-was rejected. What a crash leaves, and what is sent twice, is seen again, and runs once: a request that the
-newest manifest knows by id and content is only removed; any other is taken, whatever its name. No request
-ends the agent: one that can't be read is rejected, one that can't be removed is skipped from then on. Nor do
-many requests: they are read in small batches, and dumps wait in the landing zone while much is queued. What
-controls dumps does not wait behind them, except for the request of the dump that it names. Of controls the
-last word counts, whichever waits. What has taken effect, or no longer may, is named by the manifests until
-its object is gone; controls wait while `MOST_TAKEN` are.
+Invariants:
+
+- A request's object is removed only after a manifest that holds its effect, or the notice that it was
+  rejected.
+- Requests that a crash left, or that were sent twice, run once: one that the newest manifest knows by id and
+  content is only removed. Any other is accepted, whatever its name.
+- No request ends the agent: unreadable ones are rejected, and ones that can't be removed are skipped from
+  then on. Floods don't, either: requests are read in small batches, and dumps wait in the landing zone while
+  much is queued.
+- Controls don't wait behind dumps, except for the request of the dump that they name. The last control wins,
+  even if earlier ones still wait. Manifests name controls that took effect or were overtaken until their
+  objects are gone; while `MOST_TAKEN` are named, further ones wait.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from connector.background import BackgroundThread
-from connector.capture.dump_controls import (
+from connector.capture.dumps.controls import (
     carry_out,
     forget_removed,
     note_taken,
@@ -32,7 +36,7 @@ from connector.capture.dump_controls import (
     unfinished,
     was_carried_out,
 )
-from connector.capture.dump_queue import DumpQueue
+from connector.capture.dumps.queue import DumpQueue
 from connector.capture.tables import Tables
 from connector.errors import OperatorError, RequestError, TransientError
 from connector.findings import checked_tables
@@ -82,7 +86,7 @@ class Outcome:
 
 
 class RequestIntake(BackgroundThread):
-    """Turns requests into dumps. `on_agent`: what carries out requests about the agent, by kind.
+    """Turns requests into dumps. `on_agent`: the handlers of requests about the agent, by kind.
 
     `serve`, `committed`, `news` belong to the capture loop's thread. Its own removes the finished requests
     before it ends.
@@ -115,9 +119,9 @@ class RequestIntake(BackgroundThread):
     def serve(self, next_number: int, position: int) -> None:
         """Queue the requested dumps, to be recorded by the manifest of this number.
 
-        `position`: the newest manifest's. It is the floor of dumps that must see everything landed so far:
-        those of quarantined tables, and those of rows that a merge found incomplete. Asks the source only for
-        a quarantined table; after a `TransientError` the request waits for the next call.
+        `position`: the newest manifest's, and the floor of dumps that must see everything landed so far:
+        dumps of quarantined tables, and of rows that a merge found incomplete. Queries the source only for
+        quarantined tables; after a `TransientError` the request waits for the next call.
         """
         waiting = self._take_fetched()
         try:
@@ -167,7 +171,7 @@ class RequestIntake(BackgroundThread):
     def _pass_over_earlier(
         self, request: Request | Malformed, waiting: dict[str, Request | Malformed]
     ) -> None:
-        """Let no control that waits for its dump undo this later one."""
+        """Keep earlier controls that wait for their dump from undoing this later one."""
         if isinstance(request, ControlRequest):
             before = takewhile(lambda each: each is not request, waiting.values())
             controls = [each for each in before if isinstance(each, ControlRequest)]
@@ -251,9 +255,9 @@ class RequestIntake(BackgroundThread):
     def _release(self, names: Collection[TableName], position: int) -> dict[TableName, str]:
         """Release quarantined tables, which need a full dump that sees all commits before `position`.
 
-        Return why the others can't be captured yet. Everything that can fail is done before the first
-        release: a released table whose dump was not queued would be dumped without a floor. No chunk of them
-        is read until `Capture` has reopened the log, which may have lacked them.
+        Return why the others can't be captured yet. Everything that can fail comes before the first release:
+        a released table whose dump was not queued would be dumped without a floor. Their chunks are not read
+        until `Capture` has reopened the log, which may have lacked them.
         """
         listed = checked_tables(self._source, names)
         for schema in listed.schemas:
@@ -289,7 +293,7 @@ class RequestIntake(BackgroundThread):
             log.warning("can't remove completed requests: %s", error)
 
     def _poll(self) -> None:
-        """Fetch the next requests; while much is queued, only those that don't ask for more are kept."""
+        """Fetch the next requests; while much is queued, leave further dumps in the landing zone."""
         full = self._dumps.is_full
         try:
             self._remove_done()
@@ -307,7 +311,7 @@ class RequestIntake(BackgroundThread):
             self._fetched = {id_: request for id_, request in found.items() if id_ not in dumps}
 
     def _forget_removed(self) -> None:
-        """Have the manifest no longer name requests whose objects are gone."""
+        """Stop naming requests in manifests once their objects are gone."""
         taken = self._dumps.schedule.control.taken
         if taken:
             pending = pending_ids(self._store)

@@ -1,8 +1,8 @@
-"""Retry calls that a store or database did not answer, with exponential backoff, until the agent stops.
+"""Retries calls that a store or database did not answer, with exponential backoff, until the agent stops.
 
 Other retries are where they are needed, with tenacity as well: conflicting commits (`merge.lake.retry`) and
 writes (`connector.store.s3`), a slot in use (`connector.postgres.slot`). The capture loop and the dump
-workers do not repeat a call but start their work over, so they have pauses of their own.
+workers start their work over instead of repeating a call, so they have their own pauses.
 """
 
 from __future__ import annotations

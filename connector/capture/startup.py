@@ -1,26 +1,18 @@
-"""How capture starts and restarts: where the log is read on, in which epoch, and with which dumps.
+"""Starts capture: begins a landing zone, or resumes where the newest manifest ends.
 
 Invariants:
 
 - A landing zone belongs to one database (system identifier and name), forever.
-- The source is checked under the lease, against the newest manifest: if there is one, a named table that is
+- The source is checked under the lease, against the newest manifest. If there is one, a named table that is
   missing was dropped, and a server that writes no log is a gap.
-- Nothing that a server says of its log, tables or running transactions becomes durable before that server's
-  log is known to continue what has landed. Until then the address may lead to another server, by whose
-  positions and ids dumps would begin too early or never.
-- The epoch grows whenever the log between the newest manifest's position and what the source still has is
-  not whole, and when it continues in another server's log (a failover), where positions mean something else.
-- A gap is written into the manifest that begins the new epoch, together with the repair dumps,
-  so it can never be forgotten.
-- A crash after the new slot was made and before that manifest is detected again as a gap, since the slot's
-  position is then ahead of the newest manifest's.
+- Nothing that a server says about its log, tables or running transactions becomes durable until its log is
+  known to continue what has landed (`gaps`). Before that the address may lead to another server, whose
+  positions and ids would start dumps too early or never.
 """
 
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timezone
-from typing import Any
 
 from connector.capture.catalog_changes import (
     commit_queued,
@@ -29,31 +21,20 @@ from connector.capture.catalog_changes import (
     queue_initial_and_repair_dumps,
     stop_capturing,
 )
-from connector.capture.dump_needs import DumpNeeds
-from connector.capture.dump_queue import DumpQueue
-from connector.capture.dump_schedule import DumpSchedule
+from connector.capture.dumps.needs import DumpNeeds
+from connector.capture.dumps.queue import DumpQueue
+from connector.capture.dumps.schedule import DumpSchedule
+from connector.capture.gaps import check_for_gap
 from connector.capture.lander import Lander
-from connector.capture.manifest_history import ManifestHistory, check_identity
+from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import Tables
 from connector.config import Config
-from connector.errors import GapError, PreconditionError, TransientError
+from connector.errors import PreconditionError, TransientError
 from connector.findings import never_dropped, require_fit, unfit_tables
-from connector.landing.manifest import Gap, Manifest
-from connector.source import Failover, ResumePoint, Source, TableListing
+from connector.landing.manifest import Manifest
+from connector.source import Source, TableListing
 
 log = logging.getLogger(__name__)
-
-
-def resume_point_of(manifest: Manifest) -> ResumePoint:
-    """Return the point after a manifest where the log resumes."""
-    return ResumePoint(
-        manifest.position,
-        tuple(manifest.not_yet_visible),
-        manifest.gtids,
-        manifest.source.server,
-        manifest.gtids_needed,
-        manifest.last_commit,
-    )
 
 
 def begin_or_resume(
@@ -168,84 +149,3 @@ def _resume(
     schedule = DumpSchedule(config.dump, newest.dump_control)
     needs = DumpNeeds.of(newest.tables)
     return tables, DumpQueue(states, newest.epoch, newest.last_dump_number, schedule, needs)
-
-
-def check_for_gap(
-    source: Source, manifest_history: ManifestHistory, tables: Tables, dumps: DumpQueue, config: Config
-) -> bool:
-    """Check whether the log after the newest manifest is whole; if not, begin a new epoch and return True.
-
-    Durable on return: the manifest of the new epoch, with the gap and a repair dump of each table that lands;
-    after a failover, with the unfinished work going on instead.
-    `FencedError` if the log is ahead because another agent has gone on.
-    """
-    newest = manifest_history.newest
-    reason = newest.pending_gap or source.check_resumable(resume_point_of(newest))
-    if reason is None:
-        return False
-    manifest_history.verify()  # another agent's progress looks like a gap, and its slot is not ours to drop
-    check_identity(newest.source, source.identity(newest))  # the address may now lead to another database
-    if isinstance(reason, Failover):
-        _resume_after_failover(manifest_history, tables, dumps, reason)
-        return True
-    if config.source.on_gap == "stop":
-        raise GapError(
-            f"the log after {newest.position_text} is lost: {reason}",
-            hint='set source.on_gap = "repair" to begin a new epoch and dump all tables again',
-        )
-    log.error("gap: the log after %s is lost: %s; dumping all tables again", newest.position_text, reason)
-    resume_point = source.begin_log(fresh=True)
-    epoch = newest.epoch + 1
-    dumps.restart_in_epoch(epoch)
-    for name in filter(tables.has_key, tables.captured()):
-        dumps.add(name, manifest=manifest_history.next_number, reason="repair")
-    gap = Gap(
-        epoch=epoch,
-        after=newest.position,
-        before=resume_point.position,
-        reason=reason,
-        found_at=datetime.now(timezone.utc),
-    )
-    tables.notice(None, "gap", reason)
-    _commit_epoch(manifest_history, tables, dumps, resume_point, gaps=[*newest.gaps, gap], pending_gap=None)
-    return True
-
-
-def _resume_after_failover(
-    manifest_history: ManifestHistory, tables: Tables, dumps: DumpQueue, failover: Failover
-) -> None:
-    """Begin the epoch of another server's log, in which nothing is missing, or stay in the old epoch."""
-    log.warning("failover: %s", failover.reason)
-    if failover.same_positions:
-        tables.notice(None, "failover", failover.reason)
-        manifest_history.commit(
-            notices=tables.take_notices(),
-            source=manifest_history.newest.source.model_copy(update={"server": failover.resume_point.server}),
-        )
-        return
-    dumps.continue_in_epoch(manifest_history.newest.epoch + 1, manifest=manifest_history.next_number)
-    tables.notice(None, "failover", failover.reason)
-    _commit_epoch(manifest_history, tables, dumps, failover.resume_point)
-
-
-def _commit_epoch(
-    manifest_history: ManifestHistory,
-    tables: Tables,
-    dumps: DumpQueue,
-    resume_point: ResumePoint,
-    **changes: Any,
-) -> None:
-    tables.begin_epoch()
-    manifest_history.commit(
-        notices=tables.take_notices(),
-        source=manifest_history.newest.source.model_copy(update={"server": resume_point.server}),
-        epoch=dumps.epoch,
-        position=resume_point.position,
-        gtids=resume_point.gtids,
-        gtids_needed=resume_point.gtids_needed,
-        tables=tables.snapshot(manifest_history.next_number, dumps.needs.copy()),
-        **dumps.recorded(),
-        not_yet_visible=list(resume_point.not_yet_visible),
-        last_commit=resume_point.last_commit,
-        **changes,
-    )

@@ -1,15 +1,15 @@
-"""The captured tables: their schema as last landed, and which of them are quarantined.
+"""The captured tables: the schema of each as last landed, and which are quarantined.
 
 Invariants:
 
-- A table's schema follows the log: a layout is adopted when a manifest commits the first file of it, and
-  never an older one after a newer (chunks may be committed late).
-- A column's name is remembered regardless of case, as the lake compares names: a dropped `note` is back as
-  `Note`, in the lake's one column, which holds the old values.
-- A table without a key (`shapes = ["changes"]`) has what the log tells from here on, and is never dumped: it
-  counts as dumped from the start. What others are dumped again for is only told of it.
-- A quarantined table lands nothing more until a full dump of it is requested; that dump sees everything that
-  did not land meanwhile (`DumpState.floor`), and sweeps leftover older rows.
+- A table's schema follows the log: a layout is adopted when a manifest commits its first file, and an older
+  layout never replaces a newer one (chunks may be committed late).
+- Column names are remembered regardless of case, as the lake compares them: a dropped `note` that comes back
+  as `Note` is the same column in the lake, with the old values.
+- A table without a key (`shapes = ["changes"]`) has the log from here on and is never dumped: it counts as
+  dumped from the start. Where other tables would be dumped again, it only gets a notice.
+- A quarantined table lands nothing until a full dump of it is requested. That dump sees everything that did
+  not land meanwhile (`DumpState.floor`), and sweeps leftover older rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from connector.capture.dump_needs import DumpNeeds
+from connector.capture.dumps.needs import DumpNeeds
 from connector.errors import TableError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Repair:
-    """What must be dumped after a layout change: the rows that hold a new column, or all (None)."""
+    """A dump needed after a layout change: of the rows that hold a new column, or of all (None)."""
 
     table: TableName
     columns: tuple[str, ...] | None
@@ -43,7 +43,7 @@ class Repair:
 class Tables:
     """All captured tables of a source. Used only by the capture loop's thread, except for `key`.
 
-    `joined`: those that the log did not carry until lately, and that no check of the catalog has seen since.
+    `joined`: those that the log began to carry lately, and that no check of the catalog has seen since.
     """
 
     states: dict[TableName, TableState]
@@ -75,7 +75,7 @@ class Tables:
         return bool(state.key) or state.schema_id is None
 
     def keep_only_changes(self, schema: TableSchema) -> bool:
-        """Go on with a table's changes alone, if that was asked for since; return whether it was."""
+        """Continue with a table's changes alone, if it is configured so by now; return whether it is."""
         state = self.states.get(schema.table)
         if schema.key or state is None or not state.key:
             return False
@@ -100,11 +100,11 @@ class Tables:
         return [name for name, state in self.states.items() if state.state == "captured"]
 
     def adopt(self, schema: TableSchema, seen_at: int) -> Repair | None:
-        """Take over the layout of a file that is about to be committed, as of the lsn `seen_at`.
+        """Adopt the layout of a file that is about to be committed, as of the lsn `seen_at`.
 
-        Returns what must be dumped again, since the change itself wrote no row events: a column that came
-        with values (a default, a rename), a changed type, or a dropped column that is back: the lake holds
-        its old values. A changed key quarantines the table.
+        Returns the dump that is needed if the change altered values without row events: a column that came
+        with values (a default, a rename), a changed type, or a dropped column that is back, since the lake
+        holds its old values. A changed key quarantines the table.
         """
         name = schema.table
         state, known = self.states.get(name), self.schemas.get(name)
@@ -141,7 +141,7 @@ class Tables:
         return Repair(name, added) if added else None
 
     def note_before_images(self, found: Mapping[TableName, str | None]) -> None:
-        """Warn of tables whose before-images have begun not to be whole, with what to do; None: they are."""
+        """Warn about tables whose before-images are no longer complete, with what to do; None: they are."""
         for table, hint in found.items():
             state = self.states.get(table)
             if state is None or state.state == "quarantined" or (state.hint is None) == (hint is None):
@@ -158,8 +158,8 @@ class Tables:
     def note_columns(self, table: TableName, columns: Collection[str]) -> None:
         """Remember which columns are gone, as of a check of the catalog.
 
-        A column that is dropped and added again while no row is written leaves no layout in the log, and the
-        lake still holds its old values.
+        If a column is dropped and added again while no row is written, no layout in the log shows it, and the
+        lake still holds the old values.
         """
         state, known = self.states[table], self.schemas.get(table)
         before = [c.name for c in known.columns] if known else []
@@ -181,23 +181,23 @@ class Tables:
         self.notice(found.table, "quarantined", found.reason)
 
     def quarantine_unfit(self, problem: TableError, lsn: int) -> None:
-        """Quarantine a table, known or not, that the source can't capture as it is; seen at `lsn`."""
+        """Quarantine a table, new or known, that can't be captured as it is; seen at `lsn`."""
         self.states.setdefault(problem.table, TableState())
         self.quarantine(QuarantineNotice(problem.table, lsn, problem.reason, problem.hint or "fix it"))
 
     def lacks_layout(self, table: TableName) -> bool:
-        """Return whether a table is new, or was never in a state in which it could be captured."""
+        """Return whether a table is new, or has never had a layout that could be captured."""
         state = self.states.get(table)
         return state is None or state.schema_id is None
 
     def begins_with(self, schema: TableSchema) -> bool:
-        """Return whether capture begins with this layout, and a dump: also if only changes landed so far."""
+        """Return whether capture begins with this layout and a dump, even if changes have landed before."""
         state = self.states.get(schema.table)
         gains_key = state is not None and state.state == "captured" and not state.key and bool(schema.key)
         return gains_key or self.lacks_layout(schema.table)
 
     def release(self, table: TableName, schema: TableSchema | None) -> None:
-        """Land a quarantined table again; the caller has queued a full dump of it."""
+        """Resume landing a quarantined table; the caller has queued a full dump of it."""
         if self.states[table].state == "captured":
             return
         only_changes = schema is not None and not schema.key
@@ -210,7 +210,7 @@ class Tables:
         self.notice(table, "released", f"released; {follows}")
 
     def dumped_by(self, dump: DumpState) -> None:
-        """Take note of a full dump whose last chunk is committed."""
+        """Record a full dump whose last chunk is committed."""
         self.states[dump.table] = self.states[dump.table].dumped_by(dump)
 
     def landing(self, files: Iterable[LandedFile]) -> list[LandedFile]:
@@ -232,9 +232,9 @@ class Tables:
         self.states[table] = self.states[table].changed(**fields)
 
     def snapshot(self, manifest: int, needs: DumpNeeds | None = None) -> dict[TableName, TableState]:
-        """Return the states for the manifest of this number, which dates the layouts that are new in it.
+        """Return the states for the manifest of this number; layouts that are new in it get that number.
 
-        `needs`: of the tables that need a full dump, and so do not count as dumped; and their gaps.
+        `needs`: of tables that need a full dump, and so don't count as dumped; and gaps.
         """
         needs = needs or DumpNeeds()
         for name, known in self.states.items():
@@ -254,9 +254,9 @@ class Tables:
 def _open_gaps(
     before: TableState | None, state: TableState, more: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Add to a table's gaps, and leave out those from before a full dump that ended in an earlier manifest.
+    """Add to a table's gaps, and drop those from before a full dump that ended in an earlier manifest.
 
-    A gap may begin and end within one manifest, which names it all the same.
+    A gap that begins and ends within one manifest is still named by it.
     """
     if not state.key:  # no row is known by a key
         return []
@@ -271,18 +271,18 @@ def _until_dumped(table: TableName, hint: str) -> str:
 
 
 def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> TableError:
-    """Build the error of a table whose key has changed."""
+    """Build the error for a table whose key has changed."""
     return TableError(table, f"its key changed from {list(before)} to {list(now)}", hint=HINT)
 
 
 NOT_WHOLE = "its before-images lack columns, since the log does"
-"""Why a captured table needs attention: an update or delete landed so, and says so in `_before`."""
+"""Why a captured table needs attention: updates or deletes landed so, as `_before` says."""
 
 HINT = "fix the table, then dump it in full: deltatide dump TABLE"
 
 
 def _rewritten(before: object, after: object) -> bool:
-    """Return whether a type change may have changed values, or their texts; a longer varchar has not."""
+    """Return whether a type change may have changed values or their texts; a longer varchar doesn't."""
     return _bare(before) != _bare(after)
 
 

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 agent_commands = typer.Typer()
 
 PACKAGES = ("fastapi", "prometheus_client", "psycopg2", "pymysql", "uvicorn")
-"""What the extra `agent` installs."""
+"""The packages of the extra `agent`."""
 
 
 def _require_packages() -> None:
-    """Raise `PreconditionError` unless the agent's packages are installed; a merge does without them."""
+    """Raise `PreconditionError` unless the agent's packages are installed; merges don't need them."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise PreconditionError(
@@ -219,7 +219,7 @@ def status(
 
 
 def verified_in_words(verified: VerifiedStatus) -> str:
-    """Format how much of a lake was verified lately, and since when all of it was."""
+    """Format how much of a lake was verified lately, and since when all of it has been."""
     share = verified.share_last_day
     lately = "nothing yet" if share is None else f"{share:.1%} of its rows in the last day"
     oldest = f"all since {when(verified.oldest_at)}"
@@ -229,7 +229,7 @@ def verified_in_words(verified: VerifiedStatus) -> str:
 
 
 def print_status(status: Status) -> None:
-    """Print what `connector.control.status.status` returns."""
+    """Print a status."""
     figures = {
         "source": status.source,
         "agent": status.agent,

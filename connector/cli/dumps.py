@@ -69,7 +69,7 @@ def dump(
 
 
 def chosen_keys(where: str | None, keys: str | None, keys_file: Path | None) -> list[list[str]] | None:
-    """Return the keys that were asked for, if any; only one of the options may be given."""
+    """Return the keys given, if any; only one of the options is allowed."""
     if sum(given is not None for given in (where, keys, keys_file)) > 1:
         raise ConfigurationError(
             "--where, --keys and --keys-file can't be combined", hint="run the command for each"
@@ -94,7 +94,7 @@ def read_keys(file: Path) -> list[list[str]]:
 
 
 def parse_keys(text: str, name: str = "--keys") -> list[list[str]]:
-    """Parse keys, ``1,2,3`` or JSON; each becomes a list of source text values. `name`: where they were."""
+    """Parse keys, ``1,2,3`` or JSON, to lists of the source's text values; `name`: of the option or file."""
     if not text.lstrip().startswith("["):
         return [[part.strip()] for part in text.split(",") if part.strip()]
     try:

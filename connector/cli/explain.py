@@ -54,7 +54,7 @@ def explain(
 
 
 def exit_status(found: Found) -> int:
-    """Return 1 if the row has never landed, or Delta has another one; else 0."""
+    """Return 1 if the row has never landed, or differs in Delta; else 0."""
     never = not any(event["values"] for event in found["events"])
     return 1 if never or (found["delta"] and found["delta"]["differences"]) else 0
 
@@ -89,7 +89,7 @@ def _print_events(events: list[Any], kind: str) -> None:
 
 
 def _verdict(event: Found, kind: str) -> str:
-    """Return the verdict with its columns, or with what overruled the event."""
+    """Return the verdict with its columns, or with the position that overruled the event."""
     if event["supplies"]:
         return f"{event['verdict']}: {', '.join(event['supplies'])}"
     if event["by"]:

@@ -33,9 +33,10 @@ def lake_config(path: Path) -> Config:
 
 @contextmanager
 def open_spark(config: Config, *, waits: bool = False, reads_landing: bool = True) -> Iterator[Any]:
-    """Yield a session. Errors that would end the command are detected before a session starts here.
+    """Yield a session. Detect errors that would end the command before starting a session here.
 
-    `waits`: wait for a store that does not answer. `reads_landing`: the landing zone too, not just the lake.
+    `waits`: wait for a store that does not answer. `reads_landing`: use the landing zone too, not just the
+    lake.
     """
     try:
         from merge.spark.session import is_platforms, open_session
@@ -45,7 +46,7 @@ def open_spark(config: Config, *, waits: bool = False, reads_landing: bool = Tru
         ) from error
     from merge.spark.unreachable import legible
 
-    # It prints a traceback for each error about SQL; `legible` says it in a line.
+    # Spark logs a traceback for each SQL error; `legible` reports it in one line.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     if not os.environ.get("SPARK_REMOTE"):
         _look_ahead(config, waits=waits, reads_landing=reads_landing)
@@ -55,7 +56,7 @@ def open_spark(config: Config, *, waits: bool = False, reads_landing: bool = Tru
     try:
         with legible(config):
             yield session
-    except KeyboardInterrupt:  # mid-work: Java ends with us; ask it nothing more
+    except KeyboardInterrupt:  # in mid-work, Java ends with us; don't call it again
         raise
     except BaseException:
         with suppress(Exception):
@@ -67,9 +68,9 @@ def open_spark(config: Config, *, waits: bool = False, reads_landing: bool = Tru
 
 
 def _look_ahead(config: Config, *, waits: bool, reads_landing: bool) -> None:
-    """Raise an error of ours if an endpoint does not answer, or if manifests are too new.
+    """Raise one of our errors if an endpoint does not answer, or if manifests are too new.
 
-    Spark may have the rights to read what can't be read from here.
+    Other failures don't count: Spark may have rights that this process lacks.
     """
     from merge.spark.unreachable import check_configured_endpoint
 
@@ -93,7 +94,7 @@ class Stopping:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit status after a signal: 0 if nothing else would end it, else what shells expect."""
+        """Return the exit status after a signal: 0 for a command that repeats, else what shells expect."""
         return 0 if self._repeats else 128 + self.number
 
     def end(self, number: int) -> None:
@@ -104,7 +105,7 @@ class Stopping:
             signal.signal(each, _abandon)
 
     def exit(self, number: int) -> NoReturn:
-        """Exit now, as nothing is under way yet."""
+        """Exit now: nothing is under way yet."""
         self.number = number
         sys.exit(self.exit_code)
 
@@ -113,7 +114,7 @@ class Stopping:
 def stopping(
     config: Config, stop: Stopping, *, waits: bool = False, reads_landing: bool = True
 ) -> Iterator[Any]:
-    """Yield a session like `open_spark`; from then on, signals are graceful."""
+    """Yield a session like `open_spark`; from then on, signals end the command gracefully."""
     with (
         stopped_by_signals(stop.exit),  # while Spark starts
         open_spark(config, waits=waits, reads_landing=reads_landing) as spark,
@@ -123,7 +124,7 @@ def stopping(
 
 
 def _abandon(number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit at once on the second signal; Spark is not asked anything more, as it may be in a long call."""
+    """Exit at once on the second signal, without calling Spark again: it may be in a long call."""
     from merge.spark.gateway import kill_java
 
     err.print("interrupted: the tables under way are abandoned; the next run repeats them")

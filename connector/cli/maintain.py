@@ -1,4 +1,4 @@
-"""The command ``maintain``: a list of steps, each of which yields what it finds and does."""
+"""The command ``maintain``: a list of steps that yield findings."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def landing_zone_findings(
     stop: threading.Event | None = None,
     compaction_seconds: float = math.inf,
 ) -> Iterator[Any]:
-    """Remove what no lake needs of the landing zone, compact the rest, and yield findings.
+    """Remove what no lake needs from the landing zone, compact the rest, and yield findings.
 
-    They are like those of `merge.lake.upkeep`. An unknown lake (`forget`) is raised; other errors are
-    findings: the lake's tables need nothing of this.
+    These are like those of `merge.lake.upkeep`. An unknown lake (`forget`) is raised. Other errors become
+    findings: upkeep of the lake's tables does not depend on this.
     """
     from connector.maintenance.landing_care import care_for_landing_zone
     from merge.lake.upkeep import Finding
@@ -67,7 +67,7 @@ def landing_zone_findings(
 
 
 def _removed(care: LandingCare) -> Iterator[tuple[str, str]]:
-    """Say what retention removed, and why."""
+    """Return findings of what retention removed, and why."""
     if care.needed is None or not care.removal.objects:
         return
     removal, first = care.removal, care.needed.needs[0]
@@ -80,7 +80,7 @@ def _removed(care: LandingCare) -> Iterator[tuple[str, str]]:
 
 
 def _compacted(done: Compaction) -> Iterator[tuple[str, str]]:
-    """Say what compaction did, and why."""
+    """Return findings of what compaction did, and why."""
     if done.files:
         what = f"compact {done.files:,} landing files ({done.bytes / 2**20:,.1f} MiB) into {done.into:,}"
         yield what, f"small ones of {done.blocks:,} blocks of manifests, each complete for an hour"
@@ -148,7 +148,7 @@ def _print_json(step: str, finding: Any) -> None:
 
 
 def _print(finding: Any) -> None:
-    """Print a finding as one line, and what to do about a failure as another."""
+    """Print a finding on one line, and a failure's hint on the next."""
     what = f"{escape(finding.subject)}: {finding.action}"
     if finding.status == "failed":
         err.print(f"[bold red]failed[/] {what}: {escape(finding.reason)}")

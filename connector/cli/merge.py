@@ -22,7 +22,7 @@ from connector.schema import TableName
 merge_commands = typer.Typer()
 
 COMPACTION_SECONDS = 600
-"""How long upkeep between merges may compact the landing zone, as the next merge waits for it."""
+"""How long upkeep between merges may compact the landing zone; the next merge waits for it."""
 
 Tasks = dict[TableName, TaskID]
 
@@ -79,7 +79,7 @@ def merge(
 
 @contextmanager
 def _shown(as_json: bool) -> Iterator[tuple[Callable[[Any], None], Callable[[Any], None]]]:
-    """Return what shows a table's progress and a merge's report: bars on a terminal, lines elsewhere."""
+    """Return callbacks that show progress and reports: bars on a terminal, lines elsewhere."""
     if as_json:
         yield (lambda _step: None), (lambda done: print(json.dumps(done.to_dict(), default=str), flush=True))
     elif out.is_terminal:
@@ -131,7 +131,7 @@ def _print_failed(failed: Any) -> None:
 
 
 def print_view(view: Any) -> None:
-    """Print what became of a view, if anything did."""
+    """Print a view's refresh or failure, if any."""
     if view.error is not None:
         _print_failed(view)
     elif view.refreshed:

@@ -1,4 +1,4 @@
-"""What the commands share: consoles, options, errors, small formats."""
+"""Shared by the commands: consoles, options, errors, small formats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ out = Console(soft_wrap=True, highlight=False, emoji=False, width=None if sys.st
 err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-"""Control characters, those that change the direction of the text after them, and lone surrogates."""
+"""Control characters, characters that change text direction, and lone surrogates."""
 
 ConfigOption = Annotated[
     Path,
@@ -41,12 +41,12 @@ VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Log more."
 
 
 Shown = Callable[[int, int, str], None]
-"""Shows how much is done, of how much, and what is under way."""
+"""Shows the amount done, the total, and what is under way."""
 
 
 @contextmanager
 def progress_bar(*, shown: bool) -> Iterator[Shown]:
-    """Yield what shows progress: a bar on a terminal, nothing elsewhere."""
+    """Yield a callback that shows progress: a bar on a terminal, nothing elsewhere."""
     if not shown or not out.is_terminal:
         yield lambda *_: None
         return
@@ -57,7 +57,7 @@ def progress_bar(*, shown: bool) -> Iterator[Shown]:
 
 
 def fail(error: DeltatideError) -> NoReturn:
-    """Print an error and what to do, and exit with its status; a bug of ours includes its traceback."""
+    """Print an error with its hint, and exit with its status; our own bugs include a traceback."""
     err.print(f"[bold red]error:[/] {escape(str(error), lines=True)}")
     if error.hint:
         err.print(f"[bold]hint:[/] {escape(error.hint, lines=True)}")
@@ -111,7 +111,7 @@ def log_to_stderr(verbose: bool) -> None:
 
 
 class _Lines(logging.Formatter):
-    """One line per event, whatever names it holds; a traceback follows on lines of its own."""
+    """Formats one line per event, whatever names it holds; tracebacks follow on their own lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Format the message alone."""

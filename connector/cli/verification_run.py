@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from connector.schema import TableName
 
 ROUNDS = 3
-"""How often keys that were left open are compared again: a writer may leave columns out each time."""
+"""How often open keys are compared again: a writer may leave out columns each time."""
 
 STILL_WAIT = "rows still wait for columns that the log left out: verify again once a cut is exact"
 
 
 @dataclass
 class VerificationRun:
-    """One run of the command: what was found, and after a repair of that; Spark starts when it is needed."""
+    """One run of the command: results before and after a repair. Starts Spark when it is needed."""
 
     config: Config
     view: SourceView
@@ -40,10 +40,10 @@ class VerificationRun:
 
     @property
     def equal(self) -> bool:
-        """Return whether everything was compared and is equal, but for what is equal since its repair.
+        """Return whether everything was compared and is equal, possibly after its repair.
 
-        A repair concerns the keys that differed. What was left open of the table, or of others, stays open;
-        but suspects have a comparison of their own, which follows (`_with_suspects`).
+        A repair covers only the keys that differed. Anything else left open, of this table or others, stays
+        open, except suspects, which get their own comparison (`_with_suspects`).
         """
         found, again = ([t for r in results for t in r.tables] for results in (self.found, self.repaired))
         repaired = {table.table for table in again}
@@ -53,7 +53,7 @@ class VerificationRun:
 
     @property
     def spark(self) -> Any:
-        """Return the session; from then on, signals are graceful."""
+        """Return the session; from then on, signals end the command gracefully."""
         if self._spark is None:
             self._spark = self.stack.enter_context(stopping(self.config, self.stop))
         return self._spark
@@ -72,7 +72,7 @@ class VerificationRun:
         self.found += self._with_suspects(self._compare(names, where, keys))
 
     def verify_checksums(self, names: Sequence[str]) -> None:
-        """Compare tables by checksums, and then as rows what these don't prove equal."""
+        """Compare tables by checksums, then compare as rows what these don't prove equal."""
         result = self._compare(names, checksums=True)
         proven = [table for table in result.tables if table.unproven == [] and table.error is None]
         if proven:
@@ -82,7 +82,7 @@ class VerificationRun:
             self.found += self._with_suspects(as_rows(rows, table))
 
     def verify_sample(self, names: Sequence[str], share: float, seed: int) -> None:
-        """Compare some ranges of each table's key; a table whose key has none, as a whole."""
+        """Compare some ranges of each table's key; if a key can't be divided, the whole table."""
         from connector.control.dump_requests import request_dump
         from connector.control.source_view import captured_name
         from merge.proof.sampling import choose_samples
@@ -110,7 +110,7 @@ class VerificationRun:
                 self.found.append(not_verified(sample.table, sample.error, sample.hint))
 
     def _refusal(self, request: str) -> RequestError | None:
-        """Wait until the rows of a request are read; return why they never will be."""
+        """Wait until a request's rows are read; return why they never will be, or None."""
         try:
             self._await(request)
         except RequestError as error:
@@ -118,7 +118,7 @@ class VerificationRun:
         return None
 
     def repair(self) -> None:
-        """Have the keys that differ dumped, and compare them again once they are merged."""
+        """Have the differing keys dumped, and compare them again once they are merged."""
         from connector.control.dump_requests import request_dump
         from merge.proof.differences import differing_keys
 
@@ -132,7 +132,7 @@ class VerificationRun:
                 self.repaired += self._with_suspects(self._compare([name], None, keys))
 
     def _with_suspects(self, result: Any) -> list[Any]:
-        """Return a comparison, and those of the keys that it left open, for at most `ROUNDS`."""
+        """Return a comparison, followed by comparisons of the keys that it left open, at most `ROUNDS`."""
         results = [result]
         for table in result.tables:
             for number in range(1, ROUNDS + 1):
@@ -146,7 +146,7 @@ class VerificationRun:
         return results
 
     def _compare_again(self, table: TableName, **wanted: Any) -> Any:
-        """Compare one of several tables once more: if it can't be read, that is its own error."""
+        """Compare one of several tables again; if it can't be read, that is its own error."""
         try:
             return self._compare([str(table)], **wanted)
         except RequestError as error:
@@ -176,7 +176,7 @@ class VerificationRun:
         return self._compare_read(request, tables, where=where, ranges=ranges)
 
     def _merge(self) -> None:
-        """Merge what has landed by now."""
+        """Merge what has landed so far."""
         spark = self.spark
         from merge import merge_once
 
@@ -239,9 +239,9 @@ class VerificationRun:
 
 
 def as_rows(result: Any, checked: Any) -> Any:
-    """Return the comparison of one table's rows, with what its checksums have told before.
+    """Add the earlier result by checksums to the comparison of one table's rows.
 
-    What checksums proved is so as of their own cut, and only if the table was settled then.
+    Checksums prove equality as of their own cut, and only if the table was settled then.
     """
     (table,) = result.tables
     known = {"bytes": checked.bytes + table.bytes, "by_rows": checked.error or checked.by_rows}
@@ -252,13 +252,13 @@ def as_rows(result: Any, checked: Any) -> Any:
 
 
 def as_sample(result: Any, sample: Any) -> Any:
-    """Return the comparison of one table's rows, with what they are a sample of."""
+    """Add the description of the sample to the comparison of one table's rows."""
     (table,) = result.tables
     return replace(result, tables=[replace(table, sample=sample.of, whole=sample.whole)])
 
 
 def not_verified(table: TableName, error: str, hint: str | None) -> Any:
-    """Return the comparison of a table that could not be compared."""
+    """Return the result for a table that could not be compared."""
     from merge.proof.sides import TableVerification
     from merge.proof.verification import Verification
 

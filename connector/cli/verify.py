@@ -1,4 +1,4 @@
-"""The command ``verify``: the agent reads, the lake is merged as far, and both are compared."""
+"""The command ``verify``: the agent reads the source, a merge catches up, and both are compared."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MOST_SEED = 1 << 31
 
 
 def parse_share(text: str) -> float:
-    """Parse ``--sample``: ``1%`` or ``0.01``, more than nothing and at most all."""
+    """Parse ``--sample``: ``1%`` or ``0.01``, more than 0 and at most 1."""
     try:
         share = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
@@ -85,9 +85,9 @@ def verify(
 ) -> None:
     """Compare the lake with the source, row by row and exactly, while both keep changing.
 
-    The running agent reads the tables; what has landed by then is merged, and compared as of that cut. Exit
-    status 1 if anything differs, or still differs after --repair. Of --sample, that is said of the sample
-    alone.
+    The running agent reads the tables. Then what has landed is merged, and both are compared as of that cut.
+    Exit status 1 if anything differs, or still differs after --repair. With --sample, this covers only the
+    sample.
     """
     from connector.control.source_view import SourceView
     from connector.control.verifications import TABLES_AT_ONCE, captured_tables, require_agent
@@ -120,7 +120,7 @@ def verify(
 
 @dataclass(frozen=True)
 class _Scope:
-    """Which rows are compared: all, by checksums first or not; those of a condition, of keys, or a sample."""
+    """The rows to compare: all (by checksums first or not), those of a condition or of keys, or a sample."""
 
     where: str | None
     keys: list[list[str]] | None
@@ -138,12 +138,12 @@ class _Scope:
         sample: float | None,
         seed: int | None,
     ) -> _Scope:
-        """Return what the options say; `ConfigurationError` if they contradict each other."""
+        """Build the scope from the options; `ConfigurationError` if they contradict each other."""
         some = where is not None or keys is not None
         if some and len(tables or ()) != 1:
             raise ConfigurationError("name the table whose rows to verify", hint="deltatide verify --help")
         if checksums and some:
-            raise ConfigurationError("checksums are of whole tables", hint="leave out --checksums")
+            raise ConfigurationError("checksums cover whole tables", hint="leave out --checksums")
         if sample is not None and (checksums or some):
             raise ConfigurationError(
                 "--sample can't be combined with --checksums, --where or --keys",
@@ -163,11 +163,11 @@ class _Scope:
             run.verify(names, self.where, self.keys)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what repeats a sample, for JSON."""
+        """Return the options that repeat a sample, for JSON."""
         return {"sample": {"share": self.sample, "seed": self.seed}} if self.sample is not None else {}
 
     def print(self) -> None:
-        """Print what repeats a sample."""
+        """Print the options that repeat a sample."""
         if self.sample is not None:
             out.print(
                 f"This was a sample: it says nothing about other rows. To repeat it:"

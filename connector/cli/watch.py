@@ -1,8 +1,8 @@
-"""``deltatide status --watch``: the status again and again, until SIGTERM or Ctrl-C.
+"""``deltatide status --watch``: refreshes the status until SIGTERM or Ctrl-C.
 
-On a terminal it is shown in place, cut to the terminal's height, what needs attention first; elsewhere as a
-line each time, with ``--json`` as a JSON object per line. A landing zone that does not answer, or has nothing
-yet, is shown as that and asked again.
+On a terminal, redraws it in place, cut to the terminal's height, with what needs attention first. Elsewhere,
+prints a line each time; with ``--json``, a JSON object per line. If the landing zone does not answer, or is
+empty, shows that and retries.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from connector.control.status import Status, TableStatus
 
 LATE_SECONDS = 60.0
-"""Lag that is shown in another color."""
+"""Lag above this is shown in another color."""
 
 MOST_DUMPS = 8
 
 
 @dataclass
 class Sight:
-    """What was seen at one time (UTC), or why nothing was: `problem`."""
+    """The status at one time (UTC), or the `problem` that hid it."""
 
     at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     status: Status | None = None
@@ -82,7 +82,7 @@ def _json(sight: Sight) -> str:
 
 
 def line(sight: Sight) -> str:
-    """Format what was seen as one line."""
+    """Format a sight as one line."""
     status = sight.status
     if status is None:
         return visible(f"{when(sight.at)}  {sight.problem}")
@@ -93,7 +93,7 @@ def line(sight: Sight) -> str:
 
 
 def picture(sight: Sight, height: int) -> RenderableType:
-    """Draw what was seen, in at most so many lines."""
+    """Draw a sight in a limited number of lines."""
     status = sight.status
     if status is None or sight.dumps is None:
         return Group(Text(when(sight.at)), Text(visible(sight.problem or ""), style="yellow"))

@@ -12,8 +12,6 @@ from connector.config.section import Section
 from connector.errors import ConfigurationError
 from connector.schema import fold
 
-ONE_SELECT = "a view's file holds one SELECT"
-
 
 def _beside_the_configuration(file: Path, info: ValidationInfo) -> Path:
     folder = (info.context or {}).get("folder", Path())

@@ -1,1 +1,1 @@
-"""What people ask of the agent and see of it, for commands and HTTP."""
+"""Requests to the agent and views of it, for commands and HTTP."""

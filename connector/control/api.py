@@ -1,12 +1,12 @@
-"""The agent's HTTP API: what the commands show and ask for, with the same validation, as JSON.
+"""The agent's HTTP API: the same as the commands, with the same validation, as JSON.
 
-Reads look at the agent's memory, and at the store for what is not there. A POST leaves a request in the
-landing zone, as the commands do: it survives this agent, and one with the same id runs once. An error is JSON
-with `error` and `hint`, never a traceback. Who may ask what is checked before (`control.guard`).
+Reads use the agent's memory, and the store for anything else. A POST writes a request to the landing zone, as
+the commands do: it survives this agent, and the same id runs only once. An error is JSON with `error` and
+`hint`, never a traceback. `control.guard` has checked before who may ask what.
 
-What answers from memory alone (health, metrics, the agent's own state, the page) runs in the server's own
-thread. Whatever may wait for the store runs in threads of a pool, and only so many at a time that a store
-which hangs leaves connections for the others.
+Answers from memory alone (health, metrics, the agent's own state, the page) run in the server's own thread.
+Anything that may wait for the store runs in a pool of threads, few enough at a time that a hanging store
+leaves connections for the rest.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class SetBody(_Body):
 
 
 class _StoreQueue:
-    """Counts the requests that may wait for the store, and refuses one too many."""
+    """Limits the requests that may wait for the store, and refuses further ones."""
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -125,7 +125,7 @@ class _StoreQueue:
 
 
 def build_app(live: LiveAgent, history: History) -> FastAPI:
-    """Build the application of an agent; nothing in it needs another file or host."""
+    """Build an agent's application; it needs no other files or hosts."""
     app = FastAPI(
         title="Deltatide",
         version=__version__,
@@ -279,7 +279,7 @@ def _requests(live: LiveAgent) -> APIRouter:
 
     @requests.post("/handover", status_code=202)
     def handover(body: _Body) -> Requested:
-        """Have the active agent end its work, for a standby to go on; see who is active in /api/status."""
+        """Have the active agent hand over to a standby; /api/status shows who is active."""
         return Requested(id=request_control(live, kind="handover", **body.given()))
 
     return requests

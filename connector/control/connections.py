@@ -1,7 +1,7 @@
-"""How many connections the HTTP side holds: they must never take the capture's file descriptors.
+"""Limits the connections of the HTTP side: they must never take the capture's file descriptors.
 
-They are counted where they are accepted: over TLS, the server knows nothing of one until its handshake is
-done, which it may never begin.
+Connections are counted when they are accepted: over TLS, the server does not know about one until its
+handshake is done, which may never begin.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ MOST_CONNECTIONS = 100
 
 
 class Listener(socket.socket):
-    """A listening socket; one connection too many ends the oldest of those on which no request is answered.
+    """A listening socket; one connection too many closes the oldest one that is not being answered.
 
-    `served`: the connections that the server knows, by its own protocol (uvicorn's).
+    `served`: the connections that the server (uvicorn) knows.
     """
 
     def __init__(self, listener: socket.socket, served: Collection[Any]) -> None:
@@ -31,7 +31,7 @@ class Listener(socket.socket):
         self._accepted = {
             number: connection
             for number, connection in self._accepted.items()
-            if connection.fileno() == number  # a closed one has none
+            if connection.fileno() == number  # closed sockets have none
         }
         if len(self._accepted) >= MOST_CONNECTIONS:
             self._end_oldest()

@@ -1,6 +1,6 @@
-"""Lists dumps and leaves requests about them in the landing zone, for commands and HTTP API.
+"""Lists dumps, and writes requests about them to the landing zone, for commands and HTTP API.
 
-The agent carries them out and rejects what is wrong; obviously invalid requests are refused here.
+Obviously invalid requests are refused here. The agent carries out the others, or rejects them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from connector.capture.dump_controls import unknown_dump
-from connector.capture.dump_schedule import DumpSchedule, Settings
+from connector.capture.dumps.controls import unknown_dump
+from connector.capture.dumps.schedule import DumpSchedule, Settings
 from connector.control.source_view import SourceView, captured_name
 from connector.errors import RequestError
 from connector.landing.dump_progress import DumpProgress, progress_of
@@ -40,7 +40,7 @@ class DumpList:
     held_back: str | None
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the dumps as ``--json`` and the HTTP API give them, without keys and planned ranges."""
+        """Return the dumps for ``--json`` and the HTTP API, without keys and planned ranges."""
         return [
             dump.model_dump(mode="json", exclude={"open", "keys"}) | asdict(progress)
             for dump, progress in self.dumps
@@ -71,10 +71,10 @@ def request_dump(
     checksums: bool = False,
     ranges: Sequence[KeyEnds] | None = None,
 ) -> str:
-    """Leave a request for dumps in the landing zone, and return its id; `tables` None: all.
+    """Write a request for dumps to the landing zone, and return its id; `tables` None: all.
 
-    With an id of the caller's, the same request sent again is taken once. `verify`: the rows are compared
-    with the lake instead of merged; or their `checksums`, or those of `ranges` of the first key column.
+    With the caller's own id, the same request sent again is accepted once. `verify`: compare the rows with
+    the lake instead of merging them; or only their `checksums`, or only `ranges` of the first key column.
     `RequestError` if a table is not captured, or only its changes are.
     """
     captured = view.newest().tables
@@ -94,7 +94,7 @@ def request_dump(
 
 
 def request_control(view: SourceView, **what: Any) -> str:
-    """Leave a request about dumps that there are (`ControlRequest`), and return its id.
+    """Write a request about existing dumps (`ControlRequest`), and return its id.
 
     `RequestError` if the dump that it names does not exist or has ended.
     """

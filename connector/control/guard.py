@@ -1,18 +1,17 @@
-"""Who may ask the agent's HTTP side: tokens, host names, and no request that another web site has sent.
+"""Access to the agent's HTTP side: tokens, host names, and no requests from other web sites.
 
-Without tokens the server is on loopback, and whoever can reach it is trusted; but a browser there also runs
-pages of others. So
+Without tokens the server is on loopback and trusts whoever can reach it. But browsers on this machine also
+run other sites' pages. So
 
 - the ``Host`` must be an IP address, localhost or one of ``control.hosts``: a name that an attacker's DNS
   leads here (DNS rebinding) is refused;
-- a POST must be of type ``application/json``, which no page of another origin can send unasked, and must not
-  come from one by what the browser says (``Origin``, ``Sec-Fetch-Site``).
+- a POST must be of type ``application/json``, which pages of other origins can't send without asking, and the
+  browser must not report another origin (``Origin``, ``Sec-Fetch-Site``).
 
-With tokens, each request but those for the page itself and for health carries one
-(``Authorization: Bearer``): `read_token` for GET, `control_token` for all. No cookie is used, so no other
-site can borrow one.
+With tokens, each request except for the page itself and for health carries one (``Authorization: Bearer``):
+`read_token` for GET, `control_token` for everything. There are no cookies, so no other site can borrow one.
 
-Every answer, an error too, carries headers by which a browser runs nothing but the page's own files.
+Every answer, including errors, has headers that let a browser run only the page's own files.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from connector.config import ControlConfig
 from connector.landing.requests import MOST_BYTES
 
 GUARDED = ("/api/", "/metrics")
-"""Paths that show something. The page itself and the API's description hold no data, health only a word."""
+"""Paths that show data. The page and the API's description hold none, health only a word."""
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
@@ -54,7 +53,7 @@ class RefusedError(Exception):
 
 
 class Guard:
-    """ASGI middleware: refuses what may not pass, and adds the headers."""
+    """ASGI middleware: refuses requests that may not pass, and adds the headers."""
 
     def __init__(self, app: ASGIApp, config: ControlConfig) -> None:
         self._app, self._config = app, config
@@ -62,7 +61,7 @@ class Guard:
         self._controlling = [t for t in (config.control_token,) if t is not None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with an error."""
+        """Pass a request on, or answer with an error."""
         if scope["type"] != "http":
             return
 
@@ -124,7 +123,7 @@ def _is_address(host: str) -> bool:
 
 
 def _is_one_of(given: str, tokens: Iterable[SecretStr]) -> bool:
-    """Compare with each token, in a time that reveals nothing about them."""
+    """Compare with each token in constant time."""
     ours = hashlib.sha256(given.encode(errors="replace")).digest()
     matches = [
         hmac.compare_digest(ours, hashlib.sha256(t.get_secret_value().encode()).digest()) for t in tokens

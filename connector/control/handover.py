@@ -1,8 +1,8 @@
 """Asks the active agent to hand over to a standby, and waits until one has taken over.
 
-The request is left in the landing zone, as all are. The active agent carries it out within seconds: it
-commits what it has read and releases the lease. A standby that sees this takes the lease; the active agent
-itself takes it back if none does.
+Like all requests, this one is an object in the landing zone. The active agent carries it out within seconds:
+it commits what it has read and releases the lease. A standby that sees this takes the lease; if none does,
+the agent takes it back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Handover:
-    """Who took over, and how long after the former agent had ended, in seconds."""
+    """The agent that took over, and how many seconds after the former one had ended."""
 
     agent: str
     term: int
@@ -30,7 +30,7 @@ class Handover:
 
 
 def request_handover(view: SourceView) -> Handover:
-    """Ask for a handover and wait; `RequestError` if it is refused, or nobody took over in half a minute."""
+    """Request a handover and wait; `RequestError` if refused, or if nobody takes over in half a minute."""
     before = view.lease()
     if before is None or not before.active:
         raise PreconditionError("no agent is active", hint="start one: deltatide run --standby")

@@ -1,4 +1,4 @@
-"""The course of the last hour, in memory: lag and rows per second; and the present rates of single tables."""
+"""The last hour's lag and rows per second, in memory, and current rates by table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_POINTS = 360
 
 @dataclass(frozen=True)
 class Point:
-    """Figures as of a time (seconds since 1970); None: not known, since the agent was not active."""
+    """Figures as of a time (seconds since 1970); None: unknown, since the agent was not active."""
 
     at: float
     lag_seconds: float | None
@@ -28,7 +28,7 @@ class Point:
 class History:
     """A thread that takes a point every ten seconds. Readers get a copy.
 
-    It also looks at the lakes, since a scrape of the metrics doesn't.
+    It also reads the lakes' records, since scrapes of the metrics don't.
     """
 
     def __init__(self, live: LiveAgent) -> None:
@@ -53,7 +53,7 @@ class History:
         return [asdict(point) for point in list(self._points)]
 
     def rows_per_second(self) -> dict[str, float]:
-        """Return the rates of the tables of which rows landed between the last two points."""
+        """Return rates by table, for tables with rows that landed between the last two points."""
         return self._rates
 
     def take_point(self) -> None:

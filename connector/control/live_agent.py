@@ -1,7 +1,7 @@
-"""The agent as its own HTTP side sees it: what is in memory, as snapshots. Takes no lock of the capture.
+"""The agent as its HTTP side sees it: snapshots of what is in memory, without taking the capture's locks.
 
-Only an active agent has the newest manifest in memory; before that, everything is read from the store. What
-is read from it here, goes over a client of its own that gives up sooner than the agent's.
+Only an active agent has the newest manifest in memory; before that, everything is read from the store, with a
+separate client that gives up sooner than the agent's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 State = Literal["starting", "standby", "active", "stuck"]
 
 LAKES_SECONDS = 30.0
-"""How long what is known of lakes is good enough: they record every ten minutes."""
+"""How long lakes' records are cached: lakes write one every ten minutes."""
 
 STATES: tuple[State, ...] = ("starting", "standby", "active", "stuck")
 
@@ -47,9 +47,9 @@ class LiveAgent(SourceView):
 
     @property
     def state(self) -> State:
-        """Return the state now; stuck: active, but the capture loop has not gone around for too long.
+        """Return the current state; stuck: active, but the capture loop has made no round for too long.
 
-        A loop that repeats a call which the store does not answer is not stuck.
+        A loop that retries an unanswered call of the store is not stuck.
         """
         if self._capture is None:
             return self._role
@@ -68,27 +68,27 @@ class LiveAgent(SourceView):
 
     @property
     def store_failing_seconds(self) -> float:
-        """Return for how long every call of the store has failed; 0: the last one did not."""
+        """Return for how many seconds every call of the store has failed; 0: the last one succeeded."""
         since = self._observed.failing_since
         return 0.0 if since is None else time.monotonic() - since
 
     def stand_by(self) -> None:
-        """Note that the agent waits for the lease, or will; its last tenure's configuration stays."""
+        """Mark the agent as waiting for the lease; keep its last tenure's configuration."""
         if self._capture is not None:
             self.config = self._capture.config
         self._role, self._capture, self._lease = "standby", None, None
 
     def activate(self, capture: Capture, lease: Lease) -> None:
-        """Note that the agent holds the lease, and captures."""
+        """Mark the agent as capturing, with the lease that it holds."""
         self._lease, self._capture, self._role = lease, capture, "active"
 
     @property
     def dump_config(self) -> DumpConfig:
-        """Return the section that the capture has last taken over."""
+        """Return the dump settings that the capture has last taken over."""
         return (self._capture or self).config.dump
 
     def newest(self) -> Manifest:
-        """Return the newest manifest: the active agent's own, or else the store's."""
+        """Return the newest manifest, from memory if active, else from the store."""
         known = self.newest_known()
         return known if known is not None else super().newest()
 
@@ -97,7 +97,7 @@ class LiveAgent(SourceView):
         return self._capture.newest if self._capture is not None else None
 
     def lease(self) -> Holder | None:
-        """Return the lease as this agent holds it, or else the store's."""
+        """Return the lease, from memory if this agent holds it, else from the store."""
         return self._lease.state if self._lease is not None else super().lease()
 
     def lease_held(self) -> Holder | None:
@@ -105,12 +105,12 @@ class LiveAgent(SourceView):
         return self._lease.state if self._lease is not None else None
 
     def lakes(self) -> list[Consumer]:
-        """Return the lakes as of `LAKES_SECONDS` ago at most; those known if the store does not answer."""
+        """Return the lakes, cached for `LAKES_SECONDS`, or longer while the store does not answer."""
         self.look_at_lakes()
         return self._lakes
 
     def verified(self) -> list[Verified]:
-        """Return what was verified of lakes, likewise."""
+        """Return what was verified of lakes, cached in the same way."""
         self.look_at_lakes()
         return self._verified
 
@@ -119,7 +119,7 @@ class LiveAgent(SourceView):
         return self._verified
 
     def look_at_lakes(self) -> None:
-        """Read which lakes merge, and what of them was verified, unless that was done lately."""
+        """Read which lakes merge and what of them was verified, unless the cache is fresh."""
         if time.monotonic() >= self._lakes_due:
             self._lakes_due = time.monotonic() + LAKES_SECONDS
             try:
@@ -128,6 +128,6 @@ class LiveAgent(SourceView):
                 log.warning("can't read which lakes merge: %s", error)
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures as of now if this agent is active, or else those of the one that is."""
+        """Return this agent's current figures if it is active, else the active agent's."""
         progress = self.progress
         return super().figures() if progress is None else progress.figures(self.newest_known())

@@ -60,7 +60,7 @@ class ManifestList:
     def last(self, newest: ManifestHeader, count: int) -> list[ManifestSummary]:
         """Return up to `count` manifests (at most `MOST`), the newest first.
 
-        Those that were removed are left out, and those not read before if the store does not answer.
+        Leaves out removed ones and, if the store does not answer, those not read before.
         """
         wanted = range(newest.number, max(0, newest.number - min(count, MOST)), -1)
         known = {

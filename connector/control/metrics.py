@@ -1,6 +1,6 @@
-"""Metrics of one agent for Prometheus, from what is in its memory: a scrape never waits for the store.
+"""Metrics of one agent for Prometheus, from its memory: a scrape never waits for the store.
 
-A standby has only its state, its version and the errors of its store: the others are those of the active one.
+A standby reports only its state, its version and its store's errors; the active agent reports the rest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
-        """Return nothing, so that registering collects nothing."""
+        """Return nothing: otherwise registering would collect the metrics."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -80,7 +80,7 @@ def _agent(live: LiveAgent) -> Iterator[Metric]:
     info.add_metric([live.config.source.name, live.config.source.kind, __version__], 1)
     yield info
     states = {state: float(state == live.state) for state in STATES}
-    yield _gauges("deltatide_state", "1 for the state that the agent is in.", "state", states)
+    yield _gauges("deltatide_state", "1 for the agent's current state.", "state", states)
     errors = CounterMetricFamily(
         "deltatide_store_errors", "Calls of the landing zone's store that failed.", labels=["operation"]
     )
@@ -128,7 +128,7 @@ def _load(progress: Progress) -> Iterator[Metric]:
 
 def _lag(progress: Progress, newest: Manifest) -> Iterator[Metric]:
     seconds = progress.lag.seconds(newest)
-    yield from _gauge("deltatide_lag_seconds", "How old what has not landed may be.", seconds)
+    yield from _gauge("deltatide_lag_seconds", "The possible age of changes that have not landed.", seconds)
     yield from _gauge("deltatide_lag_bytes", "Log that has not landed.", progress.lag.bytes)
 
 
@@ -146,7 +146,7 @@ def _landed(newest: Manifest) -> Iterator[Metric]:
 
 
 def _verified(records: list[Verified]) -> Iterator[Metric]:
-    """Collect what was verified of lakes; of two of one name, the one whose last run began later."""
+    """Collect what was verified of lakes; of two with one name, the one whose last run began later."""
     never = datetime.min.replace(tzinfo=timezone.utc)
     lakes = {each.lake: each for each in sorted(records, key=lambda each: each.began_at or never)}
     if not lakes:
@@ -157,10 +157,10 @@ def _verified(records: list[Verified]) -> Iterator[Metric]:
         "deltatide_verified_share", "Of the rows, verified in the last day, 0 to 1.", "lake", shares
     )
     oldest = {name: at.timestamp() for name, each in lakes.items() if (at := each.oldest()) is not None}
-    text = "When the range was verified that was not for the longest, once all were."
+    text = "When the range verified longest ago was verified, once all were."
     yield _gauges("deltatide_verified_oldest_timestamp_seconds", text, "lake", oldest)
     tables = {name: float(len(each.never())) for name, each in lakes.items()}
-    text = "Tables of which some rows were never verified."
+    text = "Tables with rows that were never verified."
     yield _gauges("deltatide_never_verified_tables", text, "lake", tables)
     text = "Keys that differed when they were last compared."
     family = GaugeMetricFamily("deltatide_differing_keys", text, labels=["lake", "table"])

@@ -1,8 +1,8 @@
 """The HTTP server in a thread of the agent, from its beginning to its end.
 
-The address is bound before anything else happens: one that was configured and can't be had is an error; the
-default one is a warning, for several agents may run on a machine. The server never ends the agent: if it
-fails while it runs, an error in the log says so.
+The address is bound first. If a configured one is unavailable, that is an error; for the default it is a
+warning, since several agents may run on a machine. The server never ends the agent: if it fails while
+running, it logs an error.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from connector.errors import ConfigurationError
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 2.0
-"""How long requests may take to end when the agent ends."""
+"""How long requests may take to finish when the agent ends."""
 
 BACKLOG = 100
 
 
 @contextmanager
 def serving(live: LiveAgent) -> Iterator[str | None]:
-    """Serve status page, API and metrics during the block; the value is the address, None if there is none.
+    """Serve status page, API and metrics during the block; yields the address, or None.
 
     `ConfigurationError` if the configured address or certificate can't be used.
     """
@@ -85,7 +85,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 class _Server:
     def __init__(self, live: LiveAgent, listener: socket.socket) -> None:
-        # FastAPI takes memory and half a second, which an agent without a page saves.
+        # FastAPI takes memory and half a second; an agent without a page saves both.
         import uvicorn
 
         from connector.control.api import build_app
@@ -121,7 +121,7 @@ class _Server:
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its starts and stops are the agent's
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it starts and stops with the agent
         self._history.start()
         self._thread.start()
         log.info("status page: %s", self.url)
@@ -135,7 +135,7 @@ class _Server:
     def _run(self) -> None:
         try:
             self._server.run(sockets=[self._listener])
-        except BaseException as error:  # never the agent's end
+        except BaseException as error:  # must not end the agent
             log.error("the status page failed: %s", error or type(error).__name__)
         else:
             if not self._server.should_exit:

@@ -1,6 +1,6 @@
-"""A source as its landing zone shows it: the newest manifest, the lease, tables by name. For people.
+"""A source as seen in its landing zone: the newest manifest, the lease, tables by name. For people.
 
-The commands read it from the store; the agent's HTTP side looks at the agent itself (`control.live_agent`).
+The commands read it from the store; the agent's HTTP side reads the agent itself (`control.live_agent`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SourceView:
 
     @property
     def dump_config(self) -> DumpConfig:
-        """Return how dumps are read where nothing was set at run time."""
+        """Return the configured dump settings, which hold unless changed at run time."""
         return self.config.dump
 
     def newest(self) -> Manifest:
@@ -49,7 +49,7 @@ class SourceView:
         return manifest
 
     def lease(self) -> Holder | None:
-        """Return who holds or last held the lease."""
+        """Return the current or last holder of the lease."""
         return read_lease(self.store)
 
     def figures(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class SourceView:
         return lease.status if lease is not None else {}
 
     def lakes(self) -> list[Consumer]:
-        """Return the lakes that merge from the landing zone, and how far each is."""
+        """Return the lakes that merge from the landing zone, with their progress."""
         return read_consumers(self.store)
 
     def verified(self) -> list[Verified]:
@@ -66,7 +66,7 @@ class SourceView:
         return read_verified(self.store)
 
     def layouts(self, table: str) -> list[LayoutVersion]:
-        """Return the layouts that a captured table has had, newest first; at least one.
+        """Return a captured table's layouts, newest first; at least one.
 
         `RequestError` for an unknown table, and for one that never had a layout that can be captured.
         """
@@ -82,7 +82,7 @@ class SourceView:
 
 
 def captured_name(text: str, captured: Collection[TableName]) -> TableName:
-    """Parse the name of a captured table; `RequestError`, with the nearest one, for another."""
+    """Parse the name of a captured table; `RequestError` for any other, suggesting the nearest name."""
     try:
         name = TableName.parse(text)
     except ValueError as error:

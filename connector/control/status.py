@@ -1,4 +1,4 @@
-"""Who is active on a source, how far the log has landed, and the state of each table."""
+"""A source's status: the active agent, how far the log has landed, and the state of each table."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from connector.landing.verified import DAY, Verified
 class TableStatus:
     """The state of a table; `reason` and `hint` are set if it is quarantined.
 
-    While it is captured, they tell what its before-images lack.
-    `verifications`: how many of the active dumps are read to be compared with the lake. `only_changes`: it
-    has no key, and is never dumped.
+    For a captured table, they say what its before-images lack.
+    `verifications`: how many of its active dumps are verifications. `only_changes`: it has no key, and is
+    never dumped.
     """
 
     state: str
@@ -37,7 +37,7 @@ class TableStatus:
 class LakeStatus:
     """A lake that merges from the landing zone: up to which manifest all tables are merged, as of `at`.
 
-    Or a streaming query, ``stream NAME``: up to which manifest it has read.
+    Or a streaming query, ``stream NAME``: the manifest up to which it has read.
     """
 
     lake: str
@@ -47,11 +47,11 @@ class LakeStatus:
 
 @dataclass(frozen=True)
 class VerifiedStatus:
-    """What continuous verification has found of a lake; `began_at`: when its last run began.
+    """The result of a lake's continuous verification; `began_at`: when its last run began.
 
-    `share_last_day`: of the rows of all tables, as last counted; None: none was counted yet. `oldest_at`:
-    when the range was verified that was not for the longest; None: `never_verified` tables have one that
-    never was. `differences`: keys that differed when they were last compared, by table.
+    `share_last_day`: the share of all rows, as last counted, that was verified in the last day; None: nothing
+    was counted yet. `oldest_at`: when the range verified longest ago was verified; None: some ranges, of
+    `never_verified` tables, never were. `differences`: by table, keys that differed when last compared.
     """
 
     lake: str
@@ -73,7 +73,7 @@ class VerifiedStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """What the newest manifest and the lease say. `agent` is for people, `figures` are the agent's; UTC."""
+    """The status by the newest manifest and the lease. `agent`: for people; `figures`: the agent's. UTC."""
 
     source: str
     agent: str
@@ -95,7 +95,7 @@ class Status:
         return [name for name, table in self.tables.items() if table.state == "quarantined"]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``--json`` and the HTTP API give."""
+        """Return the status for ``--json`` and the HTTP API."""
         fields: dict[str, Any] = _STATUS.dump_python(self, mode="json")
         return fields
 
@@ -104,7 +104,7 @@ _STATUS = TypeAdapter(Status)
 
 
 def status(view: SourceView) -> Status:
-    """Return the status as of now; `PreconditionError` if nothing has landed yet."""
+    """Return the current status; `PreconditionError` if nothing has landed yet."""
     manifest = view.newest()
     active = Counter(d.table for d in manifest.dumps if d.active)
     verifying = Counter(d.table for d in manifest.dumps if d.active and d.verifies)

@@ -1,4 +1,4 @@
-"""Verifications as the command asks for them: the agent is asked to read, and awaited."""
+"""Verifications for the command: request the reading from the agent, and wait for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from connector.landing.requests import pending_ids, rejection_of
 from connector.schema import TableName
 
 TABLES_AT_ONCE = 50
-"""Tables of one request: fewer than the finished dumps that manifests list."""
+"""Tables per request: fewer than the finished dumps that manifests list."""
 
 POLL_SECONDS = 0.5
 
 Progress = Callable[[int, int, str], None]
-"""Called with how much is done, of how much, and what is under way."""
+"""Called with the amount done, the total, and what is under way."""
 
 
 def captured_tables(view: SourceView) -> tuple[list[TableName], list[TableName]]:
@@ -29,12 +29,12 @@ def captured_tables(view: SourceView) -> tuple[list[TableName], list[TableName]]
     landing = [
         name for name, t in sorted(tables.items()) if t.state == "captured" and t.schema_id is not None
     ]
-    keyless = {name for name in landing if not tables[name].key}  # nothing in the lake is as the source is
+    keyless = {name for name in landing if not tables[name].key}  # nothing to compare
     return [t for t in landing if t not in keyless], [name for name in sorted(tables) if name not in landing]
 
 
 def require_agent(view: SourceView) -> None:
-    """Raise `PreconditionError` if no agent is there to read the source."""
+    """Raise `PreconditionError` if no agent is running to read the source."""
     lease = view.lease()
     if lease is None or not lease.active:
         raise PreconditionError(
@@ -45,9 +45,9 @@ def require_agent(view: SourceView) -> None:
 def await_dumps(view: SourceView, request: str, progress: Progress, stop: threading.Event) -> list[DumpState]:
     """Wait until the dumps of a request have ended, and those that their tables need to be whole.
 
-    Without these a comparison would show what is about to be repaired. Returns the request's dumps that are
-    listed, some of which may have failed; none once `stop` is set. `RequestError` if the agent rejects the
-    request, or so many dumps have ended meanwhile that manifests list none of its own any more.
+    Without the latter, a comparison would show what is about to be repaired. Returns those of the request's
+    dumps that manifests list, failed ones included; none once `stop` is set. `RequestError` if the agent
+    rejects the request, or if so many dumps have ended meanwhile that manifests no longer list any of its.
     """
     seen = taken = False
     while not stop.is_set():
@@ -78,7 +78,7 @@ def _of_request(manifest: Manifest | None, request: str) -> list[DumpState]:
 
 
 def _left(manifest: Manifest, ours: Sequence[DumpState]) -> list[DumpState]:
-    """Return the unfinished dumps to wait for; one that its table needs and that is paused is not."""
+    """Return the unfinished dumps to wait for, without paused ones that only the table needs."""
     tables = {dump.table for dump in ours}
     needed = (d for d in manifest.dumps if d.table in tables and d.reason != "request" and not d.paused)
     return [dump for dump in (*ours, *needed) if dump.active]
@@ -87,7 +87,7 @@ def _left(manifest: Manifest, ours: Sequence[DumpState]) -> list[DumpState]:
 def _progress(
     ours: Sequence[DumpState], left: Sequence[DumpState], manifest: Manifest
 ) -> tuple[int, int, str]:
-    """Return percents done, of how many, and what is under way."""
+    """Return the percentage done, the total, and what is under way."""
     known = [progress_of(dump, dumps=manifest.dumps) for dump in ours]
     done = sum(1.0 if not dump.active else p.share or 0.0 for dump, p in zip(ours, known, strict=True))
     first = left[0]

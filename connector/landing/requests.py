@@ -115,7 +115,7 @@ class DumpRequest(_Request):
         if not self.verify and (self.checksums or self.ranges is not None):
             raise ValueError("checksums and ranges are only for verify")
         if self.checksums and self._rows_named:
-            raise ValueError("checksums are of whole tables")
+            raise ValueError("checksums cover whole tables")
         return self
 
 

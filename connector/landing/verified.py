@@ -173,11 +173,11 @@ class Verified(_Part):
         return [name for name, ranges in self.tables.items() if ranges == [VerifiedRange()]]
 
     def never(self) -> list[TableName]:
-        """List the tables of which some rows were never verified."""
+        """List the tables with rows that were never verified."""
         return [n for n, ranges in self.tables.items() if any(r.verified_at is None for r in ranges)]
 
     def oldest(self) -> datetime | None:
-        """Return when the range was verified that was not for the longest; None: never, or no table is."""
+        """Return when the longest-unverified range was verified; None: some never was, or no table is."""
         found = [range_.verified_at or NEVER for ranges in self.tables.values() for range_ in ranges]
         oldest = min(found, default=NEVER)
         return None if oldest == NEVER else oldest

@@ -1,1 +1,1 @@
-"""What a target has of its source's columns and rows."""
+"""Columns and rows of a source table that its target has."""

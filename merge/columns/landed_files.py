@@ -1,4 +1,4 @@
-"""Reads landing files, and selects from their events the columns that a target has. Pure."""
+"""Reads landing files, and selects the columns that a target has. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in CDC_FIELDS)
 NAMED_CDC_TYPE = f"{CDC_TYPE[:-1]},file:string>"
 
 WHOLE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-"""A file that a manifest names is read, or it is an error, whatever the session's settings."""
+"""A file that a manifest names is either read or an error, whatever the session's settings."""
 
 LANDED = {
     **WHOLE,
@@ -42,7 +42,7 @@ def read_files(
     named: bool = False,
     old: OldRows | None = None,
 ) -> DataFrame:
-    """Return the events of files of one layout; `named`: `_cdc.file` is the name of the event's file.
+    """Return the events of files of one layout; `named`: with the file's name in `_cdc.file`.
 
     `old`: with the before-images that the files have.
     """
@@ -63,7 +63,7 @@ def no_events(spark: SparkSession, columns: Columns) -> DataFrame:
 def in_columns(
     events: DataFrame, known: TableSchema, columns: Columns, old: OldRows | None = None
 ) -> DataFrame:
-    """Return events of a layout as `columns`, whatever the case of their names; one it lacks is null.
+    """Return events of a layout as `columns`, ignoring the case of names; a missing column is null.
 
     Names in `_cdc` become those of `columns`, too. `old`: with before-images.
     """
@@ -85,7 +85,7 @@ def schema_ddl(columns: Columns) -> str:
 
 
 def _selected(landed: Columns, columns: Columns) -> Iterator[Column]:
-    """Select the wanted columns of a file, whatever the case of their names in it."""
+    """Select the wanted columns of a file, ignoring the case of their names."""
     named = {fold(name): name for name in landed}
     for name, type_ in columns.items():
         known = named.get(fold(name))

@@ -1,17 +1,17 @@
-"""Masks: what is in the lake instead of a column's values. Pure; Spark's own functions, no Python in tasks.
+"""Masks replace a column's values in the lake. Pure; Spark's own functions, no Python in tasks.
 
 =============  ============================================================================
-mask           of a value, by its text; null stays null
+mask           result, computed from the value's text; null stays null
 =============  ============================================================================
 null           null, in the column's own type
 sha256         HMAC-SHA256 of the text in UTF-8 with ``lake.salt`` as the key, in lower-case hex
-keep last 4    ``****`` and the last four characters; ``****`` alone of a value without any more
+keep last 4    ``****`` and the last four characters; ``****`` alone if there are no more than four
 =============  ============================================================================
 
-A value that the column's type can't hold is masked by the source's own text of it (`_cdc.raw`).
+For a value that the column's type can't hold, that text is the source's own (`_cdc.raw`).
 
-Invariant: a value's text depends neither on the session nor on a later layout of the column, or one value
-would have two hashes. So a mask by text is for types that have one text only (`has_one_text`).
+Invariant: a value's text depends neither on the session nor on a later layout of the column; otherwise one
+value would have two hashes. So masks by text apply only to types with one text per value (`has_one_text`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 STARS = "****"
-"""As many for a value of any length, which they hide too."""
+"""The same number for every value, so its length is hidden, too."""
 
 _BLOCK_BYTES = 64
 _INNER, _OUTER = 0x36, 0x5C
@@ -41,7 +41,7 @@ _ONE_TEXT = (
 
 
 def has_one_text(type_: str) -> bool:
-    """Return whether equal values of a landed type have one text, whatever the session and precision."""
+    """Return whether equal values of a landed type have the same text in any session and precision."""
     decimal = decimal_of(type_)
     return type_ in _ONE_TEXT or (decimal is not None and decimal[1] == 0)
 
@@ -52,7 +52,7 @@ def masked_type(mask: str, type_: str) -> str:
 
 
 def masked(mask: str, value: Column, raw: Column, type_: str, salt: bytes) -> Column:
-    """Return what is in the lake instead of a value of a landed type; `raw`: its text in `_cdc.raw`."""
+    """Return the mask of a value of a landed type; `raw`: its text in `_cdc.raw`."""
     if mask == NULL:
         return F.lit(None).cast(data_type(type_))
     text = F.coalesce(raw, key_text(value, type_))
@@ -61,7 +61,7 @@ def masked(mask: str, value: Column, raw: Column, type_: str, salt: bytes) -> Co
 
 
 def hmac_sha256(text: Column, key: bytes) -> Column:
-    """Return the HMAC (RFC 2104) of a text in hexadecimal digits; null of null."""
+    """Return the HMAC (RFC 2104) of a text in hexadecimal digits; null for null."""
     block = (hashlib.sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
     inner, outer = (F.lit(bytes(byte ^ pad for byte in block)) for pad in (_INNER, _OUTER))
     digest = F.sha2(F.concat(inner, text.cast("binary")), 256)
@@ -69,6 +69,6 @@ def hmac_sha256(text: Column, key: bytes) -> Column:
 
 
 def last_characters(text: Column, count: int) -> Column:
-    """Return stars and the last characters of a text that has more; null of null."""
+    """Return stars and the last characters; only stars for a text of no more than these; null for null."""
     ending = F.concat(F.lit(STARS), F.substring(text, -count, count))
     return F.when(F.length(text) > count, ending).when(text.isNotNull(), STARS)

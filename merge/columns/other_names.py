@@ -1,14 +1,14 @@
-"""Tells which columns may be a masked or excluded one under another name, by the layouts of a table. Pure.
+"""Finds columns that may be a masked or excluded one under another name, from a table's layouts. Pure.
 
-A layout says neither when it was there nor what was renamed. So this goes by names, places and types, and
-takes for the same what may be the same::
+Layouts carry neither dates nor renames. So this compares names, order and types, and reports every column
+that may be the same::
 
     before            after                        may be ssn
     id, ssn, note     id, old, note                old: the table never had both
-    id, ssn, note     id, old, note, ssn           old: ssn was there, and is not: renamed, then added anew
-    id, ssn           id, old, ssn                 old, of the same type: the same, or it was added in front
-    id, ssn, note     id, note, ssn                note, of the same type: they have changed places
-    id, ssn, note     id, ssn, note, other         nothing: a new column is behind those that were there
+    id, ssn, note     id, old, note, ssn           old: ssn became old, then a new ssn was added
+    id, ssn           id, old, ssn                 old, of the same type: ssn renamed, or added in front
+    id, ssn, note     id, note, ssn                note, of the same type: the two were swapped
+    id, ssn, note     id, ssn, note, other         none: a new column comes after the existing ones
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 Layout = Mapping[str, str]
-"""The folded names of a layout's columns in their order, with their types."""
+"""The folded names of a layout's columns, in order, with their types."""
 
 NEVER_BOTH = "the table never had both"
 IN_ITS_PLACE = "in one layout it is where that one is in another"
@@ -37,21 +37,21 @@ def other_names(hidden: str, layouts: Sequence[Layout]) -> dict[str, str]:
 
 
 def _in_its_place(hidden: str, before: Layout, after: Layout) -> list[str]:
-    """Return the columns of `after` alone that are where `hidden`, which both have, is in `before`."""
+    """Return columns only in `after` whose position is that of `hidden` (in both) in `before`."""
     was, now = _common(before, after), _common(after, before)
     added = (name for name in after if name not in before)
     found = [n for n in added if _is_new_name(n, hidden, was, [c for c in after if c in (*was, n)])]
     if was != now:
         return found
     last = _in_front(hidden, before)[-1:]
-    if last and last[0] not in after:  # it is that one which has another name
+    if last and last[0] not in after:  # then that one was renamed
         return []
     in_front = _in_front(hidden, after)
     return [name for name in found if name in in_front and before[hidden] == after[name]]
 
 
 def _exchanged(hidden: str, one: Layout, other: Layout) -> list[str]:
-    """Return the column of its type with which `hidden` has changed places, if there is nothing else."""
+    """Return the column with which `hidden` was swapped, if types match and nothing else moved."""
     moved = [pair for pair in zip(_common(one, other), _common(other, one), strict=True) if len({*pair}) > 1]
     if len(moved) != 2 or moved[0] != moved[1][::-1]:
         return []
@@ -68,5 +68,5 @@ def _in_front(name: str, layout: Layout) -> list[str]:
 
 
 def _is_new_name(name: str, hidden: str, was: Sequence[str], now: Sequence[str]) -> bool:
-    """Return whether a column is among all others where `hidden` was."""
+    """Return whether a column stands where `hidden` stood, with all others in place."""
     return [name if n == hidden else n for n in was] == [n for n in now if n != hidden]

@@ -1,4 +1,4 @@
-"""Turns landed events into those of a target's columns: selected, renamed, masked, filtered.
+"""Turns landed events into events in a target's columns: selected, renamed, masked, filtered.
 
 ::
 
@@ -6,20 +6,19 @@
 
 Invariants:
 
-- It is applied where landed events are read (`merge.landing_zone`), to layouts and keys too, and nowhere
-  else. So whatever is built on events (current rows, shapes, live, explain, verify, rebuilds) has the same
-  columns, and no value that is left out or masked is in any of their frames: neither in a column, nor as
-  text in `_cdc.raw`.
-- An event becomes an event by itself alone. So a table is still a function of what has landed, however merges
-  take it up.
-- No value passes under another name that its column had before, or was given since, as far as layouts tell
+- It is applied where landed events, layouts and keys are read (`merge.landing_zone`), and nowhere else. So
+  everything built on events (current rows, shapes, live, explain, verify, rebuilds) has the same columns. No
+  frame has a value that is left out or masked, neither in a column nor as text in `_cdc.raw`.
+- Each event is projected on its own. So a table is still a function of what has landed, however merges take
+  it up.
+- No value gets through under an earlier or later name of its column, as far as layouts show
   (`check_renamed`).
-- Keys pass as they are, under new names at most: rows are matched by them.
-- An event of a row for which `where` does not hold (or is unknown) becomes a delete at its position. So an
-  update that takes a row out of the condition removes it, and one that brings it in inserts it: with the
-  columns that it carries; any other is missing, and requested, as of any row (`merge.missing_rows`).
-- `where` is judged by the event alone, so one that lacks one of its columns can't be judged: an update, or
-  the insert that an update of the key lands as. That stops the table: whether such a row may be in the lake
+- Keys pass unchanged, except for their names: rows are matched by them.
+- Where `where` is false or unknown, an event becomes a delete at its position. So an update that takes a row
+  out of the condition removes it. One that brings a row in inserts it with the columns that it carries; the
+  others are missing, and requested as for any row (`merge.missing_rows`).
+- `where` is evaluated per event, so an event that lacks one of its columns (an update, or the insert that an
+  update of the key lands as) can't be decided. That stops the table: whether such a row belongs in the lake
   must not be guessed.
 
 Events of `orders`, with ``exclude_columns = ["note"]``, ``mask = { card = "keep last 4" }``, ``rename = {
@@ -66,7 +65,7 @@ _ALL_COLUMNS = re.compile(r"[(,]\s*\*")
 
 @dataclass(frozen=True)
 class Projection:
-    """What one table's target has of it. `recorded`: the same as text, to compare a target with."""
+    """The columns and rows of one table that its target has. `recorded`: as text, to compare targets with."""
 
     table: TableName
     settings: TargetColumns
@@ -88,9 +87,9 @@ class Projection:
 
     @property
     def recorded(self) -> str:
-        """Return the projection as JSON, one text for one meaning.
+        """Return the projection as JSON; equal projections have equal text.
 
-        Of the salt and of `where`, whose literals may be values, there is only what identifies them.
+        Holds only fingerprints of the salt and of `where`, whose literals may be values.
         """
         its = self.settings
         key = self.salt if SHA256 in its.mask.values() else b""
@@ -109,10 +108,10 @@ class Projection:
         return json.dumps({name: value for name, value in said.items() if value}, sort_keys=True)
 
     def schema(self, landed: TableSchema, layouts: Iterable[TableSchema] = ()) -> TableSchema:
-        """Return a layout as the target has it; that of landed checksums as it is.
+        """Return a layout in the target's columns; a layout of landed checksums unchanged.
 
-        `layouts`: all of the table. `TableError` if it leaves out or masks the key, if two columns would have
-        one name, if a mask does not apply to a column's type, or for what `check_renamed` refuses.
+        `layouts`: all of the table's. `TableError` if the key is left out or masked, if two columns would get
+        the same name, if a mask does not apply to a column's type, or if `check_renamed` refuses a column.
         """
         if _is_of_checksums(landed):
             return landed
@@ -132,10 +131,10 @@ class Projection:
         return tuple(map(self._name, names))
 
     def check_renamed(self, layouts: Iterable[TableSchema]) -> None:
-        """Refuse what may be a masked or excluded column under another name (`merge.columns.other_names`).
+        """Refuse a column that may be a masked or excluded one under another name (`other_names`).
 
-        By all layouts of the table: after a rename at the source, or in what landed before it. Not if a
-        setting names it.
+        Looks at all layouts of the table: the column may have been renamed at the source, before or since. A
+        column that a setting names is accepted.
         """
         its, known = self.settings, [layout for layout in layouts if not _is_of_checksums(layout)]
         names = {name: written for layout in known for name, written in _names_of(layout).items()}
@@ -153,9 +152,9 @@ class Projection:
                 )
 
     def check_names(self, layouts: Iterable[TableSchema]) -> None:
-        """Refuse settings that name a column which no layout has: most likely it is misspelled.
+        """Refuse settings that name a column in no layout: it is probably misspelled.
 
-        One that the source has dropped is still in what landed before, and must stay masked there.
+        A column that the source has dropped is still in older events, and must stay masked there.
         """
         its, known = self.settings, {name for layout in layouts for name in _names_of(layout)}
         for setting, names in (
@@ -170,7 +169,7 @@ class Projection:
     def frame(self, events: DataFrame, landed: TableSchema, newest: TableSchema) -> DataFrame:
         """Return events of a landed layout, with `_cdc`, in the columns of `schema(landed)`. Pure.
 
-        A column of the `newest` layout that they lack, since it was added later, is null for `where`.
+        For `where`, a column of the `newest` layout that the events lack, since it was added later, is null.
         """
         if _is_of_checksums(landed):
             return events
@@ -194,7 +193,7 @@ class Projection:
     def matching(self, rows: DataFrame, where: str, columns: Sequence[str]) -> DataFrame:
         """Return the target's rows that satisfy a condition in the source's names. Pure.
 
-        It may only be of those among `columns` that are not masked; Spark refuses any other.
+        The condition may use only unmasked columns among `columns`; Spark refuses others.
         """
         source = {fold(new): old for old, new in self.settings.rename.items()}
         masks = folded(self._name(name) for name in self.settings.mask)
@@ -205,7 +204,7 @@ class Projection:
         return found.select(*[F.col(CDC)[name].alias(name) for name in rows.columns])
 
     def _judged(self, events: DataFrame, landed: TableSchema) -> tuple[Column, Column | None]:
-        """Return `_cdc` as the target has it, and which events are of rows of the condition; None: all."""
+        """Return the target's `_cdc`, and which events satisfy the condition; None: all."""
         cdc = F.col(CDC)
         selected = {column.name: self._name(column.name) for column in self._selected(landed)}
         plain = {name: new for name, new in selected.items() if self._mask(name) is None}
@@ -234,7 +233,7 @@ class Projection:
     def _unless_undecided(self, op: Column, landed: TableSchema) -> Column:
         """Return `op`, but fail on an event that lacks a column of the condition.
 
-        That is an update, or the insert as which one of the key lands; or any, of a log with partial rows.
+        Only updates can, or inserts from updates of the key; with partial row images, any event.
         """
         where = self.settings.where or ""
         words, of_all = words_of(where), _ALL_COLUMNS.search(where) is not None
@@ -289,14 +288,14 @@ def projections_of(config: Config) -> dict[TableName, Projection]:
 
 
 def recorded_projection(config: Config, table: TableName) -> str | None:
-    """Return what a target's property must say of its columns; None: nothing."""
+    """Return the property that a target with this projection must have; None: none."""
     projection = Projection.of(config, table)
     return None if projection is None else projection.recorded
 
 
 @lru_cache(maxsize=256)
 def _other_names(hidden: str, layouts: tuple[TableSchema, ...]) -> Mapping[str, str]:
-    """Return the same as `other_names`; it is asked for each layout anew."""
+    """Cache `other_names`, which is called once per layout."""
     types = [{fold(column.name): column.type for column in layout.columns} for layout in layouts]
     return other_names(hidden, types)
 
@@ -321,14 +320,14 @@ def _pairs(names: Mapping[str, str]) -> Column:
 
 
 def _renamed_names(found: Column, names: Mapping[str, str]) -> Column:
-    """Return those of an array of names that are among `names`, as these say."""
+    """Rename an array's names by `names`; drop all others."""
     pairs = _pairs(names)
     known = F.filter(found, lambda name: F.map_contains_key(pairs, name))
     return F.transform(known, lambda name: F.element_at(pairs, name))
 
 
 def _renamed_texts(found: Column, names: Mapping[str, str]) -> Column:
-    """Return the entries of a map of texts by names that are among `names`, as these say; null for none."""
+    """Rename the keys of a map of texts by `names`; drop all others; null if none is left."""
     pairs = _pairs(names)
     known = F.map_filter(found, lambda name, _: F.map_contains_key(pairs, name))
     renamed = F.transform_keys(known, lambda name, _: F.element_at(pairs, name))

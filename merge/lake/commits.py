@@ -6,15 +6,15 @@ Invariants:
   only our own commits have changed rows since that version. A table that was restored, replaced, or written
   to by others does not continue, whatever its version is.
 - A rebuild rewrites all rows: what happened before it no longer matters.
-- A table whose history was cleaned up does not continue, nor does one that now has another commit at that
-  version: its files were restored from an older copy. Every commit of ours has a mark, those that create the
-  table or alter its columns too, and a frontier is at one of ours. So the commit there must have a mark with
-  a manifest no later than the frontier's: anything committed on top of a restored copy has a later one. The
-  same test shows whether the version that an older cut names still is the cut's.
-- How far a table is, and its fences, follow from the commits that wrote rows: after one that only created or
-  altered the table, the merge may have crashed; one of `merge.lake.upkeep` rewrites files at any time.
+- A table whose history was cleaned up does not continue. Nor does one that now has another commit at that
+  version: its files were restored from an older copy. Each of our commits has a mark, including those that
+  create the table or alter its columns, and a frontier is at one of them. So the commit there must have a
+  mark with a manifest no later than the frontier's: anything committed on top of a restored copy has a later
+  one. The same test shows whether the version that an older cut names still is the cut's.
+- Only commits that wrote rows show how far a table is, and its fences. After one that only created or altered
+  the table, the merge may have crashed; upkeep (`merge.lake.upkeep`) rewrites files at any time.
 
-On a platform that keeps no user metadata, our commits can't be distinguished from other WRITEs and MERGEs.
+If a platform keeps no user metadata, our commits can't be distinguished from other WRITEs and MERGEs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ KEEPS_ROWS = frozenset(
 """Delta's names for operations that keep a table's rows; any other may have changed them."""
 
 REWRITES_FILES = frozenset({"DROP FEATURE", "OPTIMIZE", "REORG"})
-"""Those of `KEEPS_ROWS` that replace data files: VACUUM then removes those of earlier versions."""
+"""Operations of `KEEPS_ROWS` that replace data files; VACUUM then removes the replaced ones."""
 
 MAY_BE_OURS = frozenset({"MERGE", "WRITE"})
 """Delta's names for the operations that a merge uses to write."""
@@ -73,20 +73,20 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The setting from which Delta takes a commit's user metadata."""
 
 COMMITS_READ = 10
-"""Enough for the commits since the last cut, including OPTIMIZE and the like; each one read opens a file."""
+"""Enough for the commits since the last cut, including OPTIMIZE and the like; reading one opens a file."""
 
 
 @dataclass(frozen=True)
 class Mark:
     """The user metadata of our commits: this commit brings the table to the state after `manifest`.
 
-    `layout`: it writes no rows: it creates the table or alters its columns for the merge up to `manifest`, or
-    it is upkeep of a table whose frontier is at `manifest`.
-    `rebuilt`: how many times all rows were rewritten from the landing zone alone; 0: this was not a rebuild.
+    `layout`: the commit writes no rows: it creates the table or alters its columns for the merge up to
+    `manifest`, or it is upkeep of a table whose frontier is at `manifest`.
+    `rebuilt`: how many times all rows were rewritten from the landing zone alone; 0: this is no rebuild.
     `write_id`: the manifest's, since another landing zone has a manifest with the same number.
-    `follows`: of upkeep, the version whose rows it keeps. Its commit comes later, or is on top of files that
-    were restored from an older copy meanwhile, which it must not vouch for.
-    `once`: Delta takes only the first such commit, whatever manifests others are of.
+    `follows`: the version whose rows upkeep keeps. If files were restored from an older copy before upkeep
+    commits, its commit must not vouch for them.
+    `once`: Delta accepts only the first such commit, whatever manifests the others name.
     """
 
     source: str
@@ -109,7 +109,7 @@ class Mark:
         return TXN_VERSIONS_PER_MANIFEST * self.manifest + min(self.rebuilt, TXN_VERSIONS_PER_MANIFEST - 1)
 
     def rebuild_after(self, last: Mark | None) -> Mark:
-        """Return the mark of a rebuild up to the same manifest; `last` is the greatest mark so far."""
+        """Return the mark of a rebuild up to the same manifest; `last`: the greatest mark so far."""
         before = last.rebuilt if last is not None and last.manifest == self.manifest else 0
         return replace(self, rebuilt=before + 1)
 
@@ -139,8 +139,8 @@ class Mark:
 def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool | None:
     """Return whether a table with this greatest mark (None: it has none) was merged from this landing zone.
 
-    Another zone's manifests have the same numbers: with its marks in the table, the fence would skip ours,
-    which would count as merged. None: the manifest was removed, so it can no longer be known.
+    Another zone's manifests have the same numbers: if its marks were in the table, the fence would skip our
+    commits, yet they would count as merged. None: unknown, since the manifest was removed.
     """
     try:
         return mark is None or landing.get(mark.manifest).write_id == mark.write_id
@@ -152,11 +152,11 @@ def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool | None:
 class Commits:
     """A table's history since some version.
 
-    `version`: that of our newest commit that wrote rows, or the frontier's if that is newer (one of upkeep);
-    if none did, of our first; if none is ours, the newest of all. `manifest`: the one that our newest commit
-    that wrote rows names. `newest`: the table's version. `why_broken`: why the table does not continue, or
-    None. `marks`: those of our commits that wrote rows. `last`: the greatest of them, which the next commit
-    has to exceed.
+    `version`: our newest commit that wrote rows, or the frontier's version if that is newer (from upkeep). If
+    none wrote rows, our first commit; if none is ours, the newest of all. `manifest`: the one named by our
+    newest commit that wrote rows. `newest`: the table's current version. `why_broken`: why the table does not
+    continue, or None. `marks`: of our commits that wrote rows; `last`: the greatest, which the next must
+    exceed.
     """
 
     version: int
@@ -175,7 +175,7 @@ def read_commits(spark: SparkSession, target: Target, source: str, frontier: Fro
 def version_is_unchanged(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> bool:
     """Return whether a table's version that a cut names is still the state that the cut recorded.
 
-    False if its history no longer has that version, too. The table's id is the caller's to compare.
+    Also False if its history no longer has that version. The caller compares the table's id.
     """
     return newest_unchanged(spark, target, source, [frontier]) is not None
 
@@ -183,9 +183,9 @@ def version_is_unchanged(spark: SparkSession, target: Target, source: str, front
 def newest_unchanged(
     spark: SparkSession, target: Target, source: str, frontiers: Sequence[Frontier]
 ) -> Frontier | None:
-    """Return the first of some recorded frontiers whose version a table still holds; None if it holds none.
+    """Return the first of these recorded frontiers whose version the table still holds, or None.
 
-    Its manifest is the commit's own, at most the recorded one.
+    Its manifest is the one that the commit names, which is not after the recorded one.
     """
     if not frontiers:
         return None
@@ -199,7 +199,7 @@ def newest_unchanged(
 
 
 def read_history(spark: SparkSession, target: Target, since: int) -> list[Row]:
-    """Read the commits from version `since` on that the log still has, and some before; newest first."""
+    """Read the commits from version `since` on, as far as the log has them, and some before; newest first."""
     count = COMMITS_READ
     while True:
         rows = _newest(spark, target, count)
@@ -240,8 +240,8 @@ def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int
     """Return the version that later cuts should name instead of the frontier's; itself if that is to stay.
 
     A version whose files were rewritten stays readable only for a time, but an unchanged table's cuts would
-    name it forever. So they continue with a marked commit that holds the same rows. None: there is no such
-    commit yet. Without any marks (the platform keeps none), it is the newest one. Pure.
+    name it forever. So later cuts name a marked commit with the same rows. None: there is none yet. If the
+    platform keeps no marks, it is the newest commit. Pure.
     """
     after = [row for row in rows if row["version"] > (frontier.version or 0)]
     marks = _marks(rows, source)
@@ -274,7 +274,7 @@ def keeps_rows_since(rows: Sequence[Row], source: str, since: int, upto: int) ->
 
 
 def version_of(rows: Sequence[Row], mark: Mark) -> int | None:
-    """Return the version that a commit of ours made, by its mark; None if there is none. Pure.
+    """Return the version of our commit with this mark; None if there is none. Pure.
 
     If the platform keeps no marks, return the newest version.
     """
@@ -305,15 +305,15 @@ def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) 
     found = (marks.get(row["version"]) for row in after)
     ours = [mark.manifest for mark in found if mark is not None and not mark.layout]
     if ours != sorted(ours):
-        return "a merge that another one had overtaken committed after it"
+        return "an overtaken merge committed after it"
     return None
 
 
 def _was_replaced(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> bool:
     """Return whether the commit at a frontier's version is not the one that was there: files were restored.
 
-    Without any marks (the platform keeps none) or without that commit, return False: it can't be known.
-    Our commit of a later manifest was not there, nor was one of upkeep that follows this very version.
+    False if unknown: the platform keeps no marks, or that commit is gone. Our commit of a later manifest
+    can't have been there, nor can an upkeep commit that follows this very version.
     """
     at = frontier.version
     if at is None or not marks or not any(row["version"] == at for row in rows):

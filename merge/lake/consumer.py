@@ -1,7 +1,7 @@
 """Records in the landing zone how far this lake is, so that nothing it has yet to read is removed.
 
-Order: the lake registers before its first merge plans anything, and a record is written after the cut that it
-names. A crash, or a record that fails, leaves an older one, which only holds more.
+Order: the lake registers before its first merge plans anything, and writes each record after the cut that it
+names. A crash or a failed write leaves an older record, which only keeps more files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession, landing: LandingZone, config: Config) -> None:
-    """Register this lake, which has a table of cuts, as a consumer that has read nothing yet."""
+    """Register this lake as a consumer that has read nothing yet; its table of cuts must exist."""
     if not _write(spark, landing, config, "lake", 0):
         log.warning("so files it has yet to read may be removed; it would then request full dumps")
 
@@ -40,7 +40,7 @@ def record_progress(
     before: Frontiers,
     frontiers: Mapping[TableName, Frontier],
 ) -> None:
-    """Record up to which manifest all `frontiers` are merged, unless the last cut was shortly before."""
+    """Record the manifest that all `frontiers` have reached, unless the last cut was shortly before."""
     last = (before.merged_at, before.newest) if before.merged_at is not None else None
     slot = slot_due(last, (datetime.now(timezone.utc) + before.ahead, manifest.number))
     waiting = {table for table, state in manifest.tables.items() if state.schema_id is None}

@@ -2,19 +2,18 @@
 
 Invariants:
 
-- Rows are only appended. A row names all tables captured at its manifest, each with the manifest it is at and
-  the Delta table's id and version of that state. A table that is no longer captured is left out of later
-  rows.
-- The rows appended last (`merged_at`) are enough: a job names for each table the greatest manifest that it
-  has read or merged. The rows of the greatest manifests are not: a slow job's row may have a manifest that
-  other jobs left behind long ago. A driver whose clock is behind the last row's sets it forward.
-- A table that these rows don't name is new, or was not captured for a while. Then older rows name it, with
-  the id of its Delta table.
-- Cuts that can't be read anymore are marked beside it (`merge.lake.kept_versions`). Upkeep that rewrites
-  files of a table appends the newest cut again, with the version that holds the same rows (`renew_cut`): of
-  the rows of a manifest, the newest of the exact ones counts, or of all if none is.
-- A row is written after the tables it names. A crash in between leaves tables ahead of their frontier; the
-  next run applies the same events again, which changes nothing.
+- Rows are only appended. A row names all tables captured at its manifest, each with the manifest that it has
+  reached and the Delta table's id and version. Later rows leave out tables that are no longer captured.
+- Readers need only the rows appended last (`merged_at`): each job records for each table the greatest
+  manifest that it has read or merged. Rows of the greatest manifests would not do: a slow job may append one
+  of a manifest that others passed long ago. A driver whose clock is behind the last row's sets it forward.
+- A table that these rows don't name is new, or was not captured for a while. In that case older rows name it,
+  with the id of its Delta table.
+- Another table marks cuts that can no longer be read (`merge.lake.kept_versions`). When upkeep rewrites files
+  of a table, it appends the newest cut again with the version that holds the same rows (`renew_cut`). Of
+  several rows of a manifest, the newest exact one counts, or the newest if none is exact.
+- A row is written after the tables that it names. A crash in between leaves tables ahead of their frontier;
+  the next run applies the same events again, which changes nothing.
 """
 
 from __future__ import annotations
@@ -59,10 +58,10 @@ COLUMNS = {
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 ROWS_READ = 20
-"""Every row names all tables, so one would suffice, but no job has read what others append meanwhile."""
+"""Every row names all tables, but a job does not see what others append at the same time."""
 
 ROWS_READ_AGAIN = 5
-"""Appending takes a while, so a row may come a few places later than its time says."""
+"""Appending takes time, so rows may be appended in another order than their times."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,10 @@ class Frontier:
 class Frontiers:
     """The frontiers of a source's tables, and the cut with the greatest manifest, `newest`.
 
-    A table that they don't name was not captured at manifest `newest`: what has landed of it before, if
-    anything, is followed by a full dump. So its frontier is there, unless an older cut names its Delta table
-    (`recorded_frontiers`). `merged_at`: by its driver's clock. `ahead`: how far the clock of the row appended
-    last is ahead of this driver's.
+    A table without a frontier here was not captured at manifest `newest`: whatever landed of it before is
+    followed by a full dump. So its frontier is at `newest`, unless an older cut names its Delta table
+    (`recorded_frontiers`). `merged_at`: by its driver's clock. `ahead`: how far the last row's clock is ahead
+    of this driver's.
     """
 
     newest: int = 0
@@ -109,8 +108,8 @@ class Frontiers:
     def check(self, landing: Manifests, first_kept: int = 0) -> None:
         """Refuse a landing zone whose manifest `newest` isn't the one that was merged.
 
-        If it was removed, the first that is kept (`first_kept`) must not be at an earlier position: rows of
-        this lake would win over its dumps.
+        If that was removed, the first one kept (`first_kept`) must not be at an earlier position: this lake's
+        rows would win over its dumps.
         """
         if not self.newest:
             return
@@ -136,7 +135,7 @@ def read_frontiers(spark: SparkSession, config: Config) -> Frontiers:
 
 
 class FrontierReader:
-    """Reads the frontiers of a source repeatedly: first the newest rows, then those appended since."""
+    """Reads a source's frontiers repeatedly: first the newest rows, then only those appended since."""
 
     def __init__(self, config: Config) -> None:
         self._of_source = f"FROM {cuts_table(config)} WHERE source = {text(config.source.name)}"
@@ -170,7 +169,7 @@ class FrontierReader:
 
 
 def frontiers_of(rows: list[Row]) -> Frontiers:
-    """Combine rows, the last one first: each table gets the greatest manifest of the rows that name it."""
+    """Combine rows, newest first: each table gets the greatest manifest among the rows that name it."""
     if not rows:
         return Frontiers()
     found: dict[str, Row] = {}
@@ -196,7 +195,7 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
 def recorded_frontiers(
     spark: SparkSession, config: Config, table: TableName, id_: str, upto: int
 ) -> list[Frontier]:
-    """Return the frontiers up to a manifest that any cuts recorded in a Delta table, newest version first."""
+    """Return a Delta table's frontiers up to a manifest, from all cuts, newest version first."""
     if not upto:
         return []
     found = spark.sql(
@@ -220,7 +219,7 @@ def append_cut(
 ) -> None:
     """Record a cut in the control table, which must exist; durable on return.
 
-    `ahead`: how far its time is ahead of this driver's clock.
+    `ahead`: added to this driver's clock, for the cut's time.
     """
     # One text: Spark would take seconds to analyze an expression for each value of thousands of tables.
     entries = {
@@ -255,12 +254,10 @@ def young_versions(spark: SparkSession, config: Config, since: datetime) -> dict
 def renew_cut(
     spark: SparkSession, config: Config, manifest: int, versions: Mapping[TableName, tuple[Frontier, int]]
 ) -> None:
-    """Append the row of a manifest that counts (see `cuts`) again, with newer versions of some tables.
+    """Append the row that counts for a manifest (see `cuts`) again, with newer versions of the same rows.
 
-    They hold the same rows.
-
-    `versions`: the frontier to replace, and its version now. An entry that another job has changed meanwhile
-    stays.
+    `versions`: by table, the frontier to replace and its version now. An entry that another job has changed
+    meanwhile stays.
     """
     cases = " ".join(
         f"WHEN name = {text(str(table))} AND at.id = {_string(old.id)} AND at.version = {old.version}"
@@ -293,17 +290,17 @@ def create_cuts(spark: SparkSession, config: Config) -> None:
 def cuts(spark: SparkSession, config: Config) -> DataFrame:
     """Return all cuts of the configured source, newest first; columns as `COLUMNS`, and `gone`.
 
-    Of the rows of a manifest, only one: an exact one, if there is any, since a job that was overtaken records
-    the same manifest later, with tables that are further; of those the newest: older ones may name versions
-    that are gone.
+    There is one row per manifest: an exact one if possible, since an overtaken job may record the same
+    manifest later, with tables that are ahead; of these the newest, since older ones may name versions that
+    are gone.
 
-    `gone` names the tables whose version in the cut ``deltatide maintain`` has given up: if it is not empty,
+    `gone` names the tables whose version in the cut ``deltatide maintain`` has given up. Unless it is empty,
     the cut can't be read anymore.
 
-    A row with `exact` was the state of all tables at one position of the source when it was merged: each at
+    An `exact` row was the state of all tables at one position of the source when it was merged: each at
     version ``tables[name].version`` of the Delta table with id ``tables[name].id``. A Delta table that was
-    dropped, replaced or restored from an older copy since has other rows in that version, or none: read a cut
-    with `merge.as_of`, which refuses it then.
+    since dropped, replaced or restored from an older copy may have other rows in that version, or none: read
+    cuts with `merge.as_of`, which then refuses.
     """
     try:
         frame = spark.table(cuts_table(config))

@@ -1,4 +1,4 @@
-"""Decides the table properties that keep the versions that young cuts name readable. Pure.
+"""Decides which table properties keep the versions named by young cuts readable. Pure.
 
 A cut younger than ``lake.retention_days`` needs the files and the log of the versions that it names.
 
@@ -6,8 +6,8 @@ A cut younger than ``lake.retention_days`` needs the files and the log of the ve
   ignores its RETAIN clause. The property is a day longer than the cuts stay: a cut is recorded up to hours
   after the commits that it names, and VACUUM must not take the files that a merge is about to commit.
 - *Log.* When Delta writes a checkpoint, it removes entries older than `delta.logRetentionDuration`, even if a
-  version to be kept needs them: its own and those since the checkpoint before it. A table that didn't change
-  for long has old ones, which later commits would remove. So the property must exceed their age.
+  version to be kept needs them: its own entry and those since the checkpoint before it. If a table has not
+  changed for long, these are old, and later commits would remove them. So the property must exceed their age.
 
 A property that is too short is lengthened, whoever set it: the configuration promises the cuts. One that is
 longer than needed is shortened only if upkeep set it, or nobody did.
@@ -27,32 +27,32 @@ LOG = "delta.logRetentionDuration"
 DEFAULT_HOURS = {FILES: 7 * 24.0, LOG: 30 * 24.0}
 
 SET_BY_US = "deltatide.retention"
-"""The property that holds, as JSON, the values of the others that upkeep has set."""
+"""The property in which upkeep records, as JSON, the properties that it has set."""
 
 MARGIN_HOURS = 24.0
 VACUUM_MARGIN_HOURS = 6.0
-"""Delta dates a removal from within its statement, hours before the commit if that ran long."""
+"""Delta dates a removal by the time within the statement, which may be hours before its commit."""
 
 LOG_MARGIN_HOURS = 7 * 24.0
-"""Until the next upkeep, the log that is needed gets older."""
+"""The log that is needed gets older until the next upkeep."""
 
 _HOURS = {"week": 168.0, "day": 24.0, "hour": 1.0, "minute": 1 / 60, "second": 1 / 3600}
 
 
 def file_hours(retention_days: float) -> float:
-    """Return how long files stay after they were replaced."""
+    """Return how many hours files are kept after they were replaced."""
     return 24 * retention_days + MARGIN_HOURS
 
 
 def replaced_file_hours(properties: Mapping[str, str]) -> float:
-    """Return how long a table's VACUUM keeps files after they were replaced: a longer property may be set."""
+    """Return how many hours VACUUM keeps replaced files of a table: someone may have set more."""
     return _hours(properties, FILES)
 
 
 def needed_properties(
     properties: Mapping[str, str], retention_days: float, log_age_hours: float
 ) -> dict[str, str]:
-    """Return the properties to set, none if all is well.
+    """Return the properties to set, if any.
 
     `log_age_hours`: the age of the oldest log entry that a young cut needs.
     """
@@ -63,7 +63,7 @@ def needed_properties(
         changes[FILES] = _interval(files)
     files = _hours({**properties, **changes}, FILES)
     least, now = max(files, log_age_hours + LOG_MARGIN_HOURS), _hours(properties, LOG)
-    # Twice the age, so that an unchanged table gets a commit ever more seldom.
+    # Twice the age, so that an unchanged table needs ever fewer commits.
     wanted = max(DEFAULT_HOURS[LOG], files, 2 * (log_age_hours + LOG_MARGIN_HOURS))
     if now < least or (now > 2 * wanted and LOG in properties and _is_free(properties, ours, LOG)):
         changes[LOG] = _interval(wanted)

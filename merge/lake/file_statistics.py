@@ -1,4 +1,4 @@
-"""Reads how a Delta table's rows are spread over files, from Delta's metadata alone: no data file is opened.
+"""Reads how a Delta table's rows are spread over files, from metadata alone, without opening data files.
 
 The statistics of a version are in the checksum that Delta writes beside each commit (one small JSON object):
 files by size, and rows that deletion vectors mark as deleted. DESCRIBE DETAIL lacks both. Live rows come
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 SMALL_BYTES = 32 << 20
-"""Files smaller than this are compacted; one of the bounds by which Delta counts files."""
+"""Files smaller than this are compacted; one of the size classes in which Delta counts files."""
 
 TARGET_BYTES = 128 << 20
 """Large enough to read fast, and small enough that files still hold narrow ranges of keys
 (`merge.key_pruning`) and that a rewrite of one is cheap."""
 
 SMALL_FILES = 16
-"""Compaction starts at this many small files. It leaves few, so each byte is rewritten a few times in all."""
+"""Compaction starts at this many small files and leaves few, so each byte is rewritten only a few times."""
 
 DELETED_SHARE = 0.2
 """A purge rewrites all files with deleted rows, so it starts at this share of all rows."""
 
 DELETED_ROWS = 10_000
-"""With fewer deleted rows, a scan doesn't notice them."""
+"""Fewer deleted rows don't slow down a scan."""
 
 
 @dataclass(frozen=True)
 class FileStatistics:
-    """Files and bytes of one version, of all and of those below `SMALL_BYTES`; live and deleted rows."""
+    """Files and bytes of one version, in all and below `SMALL_BYTES`; live and deleted rows."""
 
     files: int
     bytes: int
@@ -82,7 +82,7 @@ def _checksum(spark: SparkSession, detail: Row, version: int) -> dict[str, Any]:
 
 
 def statistics_of(files: int, size: int, checksum: dict[str, Any]) -> FileStatistics:
-    """Return the statistics in a checksum; without one, all files are as large as the average. Pure."""
+    """Return the statistics in a checksum; without one, assume files of equal size. Pure."""
     deleted, histogram = checksum.get("numDeletedRecordsOpt") or 0, checksum.get("fileSizeHistogram")
     if not histogram:
         small = files if size < files * SMALL_BYTES else 0

@@ -4,11 +4,11 @@ Invariants:
 
 - A row is written before VACUUM removes anything, so a cut is marked before it can't be read. If upkeep is
   killed in between, some marked cuts still could be: they are older than ``lake.retention_days`` anyway.
-- Cuts are only appended (`merge.lake.control_table`), so what is gone is recorded here: each Delta table's
-  id and oldest version kept. It can't be computed from the history: that doesn't say what VACUUM removed,
-  and on S3 Delta doesn't even log that it ran.
-- Each row holds all tables of a source as its upkeep knew them, and two at once append in any order. So the
-  greatest versions of the newest rows count, and the last beginning: what is gone never comes back.
+- Cuts are only appended (`merge.lake.control_table`), so this table records what is gone: each Delta table's
+  id and oldest version kept. The history can't show it: it doesn't say what VACUUM removed, and on S3 Delta
+  doesn't even log that VACUUM ran.
+- Each row holds all tables of a source as one upkeep knew them, and concurrent ones append in any order. So
+  the greatest versions among the newest rows count, and the latest beginning: what is gone never comes back.
 
 VACUUM by others is not recorded here: `merge.as_of` then fails when the files are read.
 """
@@ -40,12 +40,12 @@ COLUMNS = {
 }
 
 ROWS_READ = 20
-"""One upkeep appends two rows at most; more than a few don't run at once."""
+"""One upkeep appends at most two rows, and only a few run at once."""
 
 
 @dataclass(frozen=True)
 class KeptTable:
-    """The oldest version kept of the Delta table `id`; what those up to `vacuumed` replaced was removed."""
+    """The oldest version kept of the Delta table `id`; files replaced up to `vacuumed` were removed."""
 
     id: str
     oldest: int
@@ -54,13 +54,13 @@ class KeptTable:
 
 @dataclass(frozen=True)
 class Kept:
-    """When upkeep of a source began last, in UTC (None: never), and what it kept."""
+    """When upkeep of a source last began, in UTC (None: never), and what it kept."""
 
     began_at: datetime | None = None
     tables: Mapping[TableName, KeptTable] = field(default_factory=dict)
 
     def of(self, table: TableName, id_: str) -> KeptTable:
-        """Return what is kept of a Delta table: everything, if upkeep has not seen it yet."""
+        """Return what is kept of a Delta table; everything, until upkeep has seen it."""
         known = self.tables.get(table)
         return known if known is not None and known.id == id_ else KeptTable(id_, 0)
 
@@ -77,7 +77,7 @@ def read_kept(spark: SparkSession, config: Config) -> Kept:
     if not rows:
         return Kept()
     began_at = datetime.fromtimestamp(max(row["micros"] for row in rows) / 1e6, timezone.utc)
-    # Of a table that was replaced, the id recorded last counts.
+    # If a table was replaced, the id recorded last counts.
     tables = {
         TableName.parse(row["name"]): KeptTable(row["id"], row["oldest"], row["vacuumed"])
         for row in rows

@@ -25,7 +25,7 @@ except ImportError:
     pass
 
 UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError)
-"""Python's errors about a value that our code can't handle: a bug, but only that table's values meet it."""
+"""Python's errors about values that our code can't handle: a bug, but one that affects only that table."""
 
 TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, FencedError, GapError, *SPARK_ERRORS, *UNEXPECTED)
 """Errors that stop the merge of one table and let the others go on.
@@ -34,7 +34,7 @@ TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, FencedError, GapError, 
 """
 
 ATTEMPTS = 6
-"""Two jobs on one table need one or two; more means that somebody else keeps writing there."""
+"""Two jobs on one table need one or two attempts; more means that somebody else keeps writing there."""
 
 CONFLICTS = re.compile(
     "DELTA_CONCURRENT|Concurrent[A-Za-z]*Exception|(METADATA|PROTOCOL)_CHANGED|(Metadata|Protocol)ChangedException"
@@ -46,7 +46,7 @@ LOST = re.compile(
 )
 
 NOT_LOST = re.compile(r"Too many open files|Permission denied|\bblockmgr-")
-"""Java says FileNotFoundException also of a file that it can't open now, and of Spark's own shuffle files."""
+"""Java raises FileNotFoundException also for files that it can't open now, and for Spark's shuffle files."""
 
 
 OUR_OWN = "USER_RAISED_EXCEPTION"
@@ -70,7 +70,7 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_lost_file(error: Exception) -> bool:
-    """Return whether Spark could not read a version or a file, since it is gone."""
+    """Return whether Spark could not read a version or a file because it is gone."""
     found = str(error) if isinstance(error, SPARK_ERRORS) else ""
     return LOST.search(found) is not None and NOT_LOST.search(found) is None
 
@@ -83,9 +83,9 @@ def first_line(error: Exception) -> str:
 
 
 def without_values(error: Exception) -> str:
-    """Return an error's first line; of what failed in a query, only its name, as the rest may hold a value.
+    """Return an error's first line; for an error within a query only its name, since it may quote a value.
 
-    For tables whose values may not all be in the lake: errors are recorded in it.
+    For tables with masked or excluded values: errors are recorded in the lake.
     """
     line = first_line(error)
     name = _ERROR_NAME.search(line)
@@ -95,7 +95,7 @@ def without_values(error: Exception) -> str:
 
 
 def innermost(error: Exception) -> str:
-    """Return the first line of an error's innermost cause, if Spark tells it: why a task failed, not that."""
+    """Return the first line of an error's innermost cause, if known: why a task failed, not just that."""
     causes = re.findall(r"^Caused by: [\w.$]+: (.+)$", str(error), re.MULTILINE)
     return str(causes[-1]).strip() if causes and isinstance(error, SPARK_ERRORS) else first_line(error)
 

@@ -1,9 +1,9 @@
 """Rewrites all rows of a Delta table in one commit, from the landing zone.
 
-A rewrite does what no merge does: it trusts no row of the table as it is now. One is due if somebody else
-changed the table (`merge.job`), or if it is asked for (`merge.proof.rebuilding`). One commit replaces all
-rows, so readers see either the old rows or the new ones. Its mark (`Mark.rebuild_after`) exceeds those of all
-commits before. If another job commits first, Delta refuses or skips the rewrite, which is then done again.
+Unlike a merge, a rewrite trusts none of the table's current rows. It runs when somebody else has changed the
+table (`merge.job`), or on request (`merge.proof.rebuilding`). One commit replaces all rows, so readers see
+either the old rows or the new ones. Its mark (`Mark.rebuild_after`) exceeds those of all earlier commits. If
+another job commits first, Delta refuses or skips the rewrite, and it starts over.
 
 Where deletes are soft, the landing zone alone may not know a deleted row, or its last values: what is
 positioned before the last full dump does not count. Such rows come from the newest version that a cut
@@ -11,9 +11,10 @@ recorded and that the table still has:
 
 - all rows of it, with what landed since, if that version is sound (`continued`);
 - none, if it was built with other columns, masks or rows (`merge.columns.projection`) than today's;
-- only those marked as deleted, under everything that landed, if no row is to be trusted (`whole`), and those
-  from before the last full dump, which may have ended since: it deletes what it lacks, and overrules the
-  rest. The others are in the dump, or landed after it. Without one, the landing zone knows them all.
+- if no row is to be trusted (`whole`), only rows marked as deleted, overruled by everything that landed; of
+  these only ones from before the last full dump. That dump may have ended since: it deletes rows that it
+  lacks, and overrules the rest. Later rows are in the dump, or landed after it. Without a full dump, the
+  landing zone knows all rows.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Rewrite:
         return self._rewritten(known.manifest, Base(self.target, known.version), last)
 
     def whole(self, frontier: Frontier) -> TableReport:
-        """Rewrite a table without trusting any of its rows but, where deletes are soft, the deleted ones.
+        """Rewrite a table, trusting none of its rows except, where deletes are soft, the deleted ones.
 
         Refuse a table that was merged from another landing zone.
         """
@@ -107,7 +108,7 @@ class Rewrite:
         return self._commit(0, None, last)
 
     def _recorded(self, frontier: Frontier) -> Frontier | None:
-        """Return the newest frontier that has the rows marked as deleted; None if there is none."""
+        """Return the newest recorded frontier, which has the rows marked as deleted, or None."""
         if self.config.table(self.target.table).deletes != "soft" or frontier.id is None:
             return None
         known = recorded_frontiers(self.spark, self.config, self.target.table, frontier.id, frontier.manifest)
@@ -121,14 +122,15 @@ class Rewrite:
         )
 
     def _forgets(self, state: TargetState | None) -> bool:
-        """Return whether a table has deleted rows whose columns or masks are not those of today."""
+        """Return whether a table has deleted rows with other columns or masks than today's."""
         differs = state is not None and state.built_with != self.target.columns
         return differs and self.config.table(self.target.table).deletes == "soft"
 
     def _rewritten(self, after: int, base: Base, last: Mark | None) -> TableReport:
         """Rewrite from a base and what landed after a manifest; from the landing zone alone if that is gone.
 
-        The base itself must be found to be gone: what a rewrite can't read may be another file, or come back.
+        The base is given up only if it is found to be gone: what can't be read may be another file, or come
+        back.
         """
         try:
             return self._commit(after, base, last)
@@ -159,10 +161,10 @@ class Rewrite:
     ) -> TableReport:
         """Rewrite a table that was built with other columns, masks or rows, from the landing zone alone.
 
-        Before and after the rows, what it was built with is changed. So of merges that still have the old
-        configuration, Delta refuses those under way, and we refuse later ones; but not one that has looked at
-        the table before this, and begins to write only after it. If this is killed, the table stays refused
-        until it is rebuilt.
+        Changes the property that says what the table was built with, before and after writing the rows. So if
+        merges still run with the old configuration, Delta refuses those under way, and we refuse later ones.
+        One that read the table before and starts to write only after this is not caught. If this is killed,
+        the table stays refused until it is rebuilt.
         """
         known, source = replace(target, columns=state.built_with), self.config.source.name
         schemas = self.landing.schemas((plan.table, id_) for id_ in plan.schema_ids)

@@ -76,9 +76,9 @@ def create_or_evolve_target(
     """Create the target, or evolve its columns to what `newest` and `others` (also to be read) need.
 
     `state`: as found, None if it does not exist. `mark`: of the merge that will write the rows. `like`:
-    another Delta table of these rows, whose columns come first, under their names there. `create`: builds the
-    statement that creates it, `create_sql` if None. Returns the state afterward. `TableError` if the target
-    isn't this source's, or the change can't be made.
+    another Delta table of these rows, whose columns come first, with their names. `create`: builds the CREATE
+    statement, by default `create_sql`. Returns the new state. `TableError` if the target isn't this source's,
+    or the change can't be made.
     """
     schemas = [newest, *others]
     all_ = schemas if like is None else [_layout_of(like, newest), *schemas]
@@ -97,7 +97,7 @@ def create_or_evolve_target(
 
 
 def commit_layout(spark: SparkSession, mark: Mark, statements: Iterable[str]) -> None:
-    """Run statements that create a target or change its columns, each a commit with the merge's mark."""
+    """Run statements that create a target or change its columns; each commit has the merge's mark."""
     with applied_settings(spark, {USER_METADATA: mark.for_layout_commit().to_json()}):
         for statement in statements:
             spark.sql(statement)
@@ -110,7 +110,7 @@ def check_layout(
     newest: TableSchema,
     others: Iterable[TableSchema] = (),
 ) -> None:
-    """Raise `TableError` if `create_or_evolve_target` would for these layouts; changes nothing."""
+    """Raise `TableError` if `create_or_evolve_target` would, for these layouts; change nothing."""
     check_owner(state, target, source, newest.key)
     alter_sql(target, state, wanted_columns(target.table, [newest, *others]))
 
@@ -136,7 +136,7 @@ def wanted_columns(
 
 
 def _layout_of(state: TargetState, newest: TableSchema) -> TableSchema:
-    """Return a Delta table's columns as a layout, with the source's types of today."""
+    """Return a Delta table's columns as a layout, with the source's current types."""
     known = {fold(column.name): column.source_type for column in newest.columns}
     columns = (Column(name, known.get(fold(name), ""), type_) for name, type_ in state.columns.items())
     return TableSchema(newest.table, tuple(columns), newest.key)
@@ -214,7 +214,7 @@ def _laid_out(target: Target, columns: Mapping[str, Column]) -> str:
 
 
 def own_properties(target: Target, source: str, key: Sequence[str]) -> dict[str, str]:
-    """Return the properties that say whose rows a Delta table has, and what of them."""
+    """Return the properties that say whose rows a Delta table has, and which part of them."""
     known = {SOURCE_PROPERTY: source, TABLE_PROPERTY: str(target.table), KEY_PROPERTY: json.dumps(list(key))}
     return known if target.columns is None else known | {COLUMNS_PROPERTY: target.columns}
 

@@ -30,18 +30,18 @@ SHAPE_PROPERTY = "deltatide.shape"
 COLUMNS_PROPERTY = "deltatide.columns"
 COLUMNS_SINCE_PROPERTY = "deltatide.columns_since"
 CHANGING = "changing"
-"""Of `COLUMNS_PROPERTY` while all rows are rewritten with other columns: no merge writes meanwhile."""
+"""Value of `COLUMNS_PROPERTY` while all rows are rewritten with other columns: merges must not write."""
 
 WIDENING_PROPERTY = "delta.enableTypeWidening"
 SHAPES = ("changes", "history")
-"""The shapes that lie beside the current rows."""
+"""The shapes kept beside the current rows."""
 DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
-COPY = "copy what you need of it; then drop it: the next merge begins it anew with what has been kept"
+COPY = "copy what you need, then drop it: the next merge begins a new one with what the landing zone has kept"
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """How a Delta table lays out its files: partitioned or clustered; and whether it has a change feed."""
+    """How a Delta table's files are laid out (partitioned or clustered), and whether it has a change feed."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -52,8 +52,8 @@ class FileLayout:
 class Target:
     """The location of one Delta table: `name` in SQL; `rival`: another table with the same location.
 
-    `shape`: what its rows are (`merge.shapes`), the current ones if None. `columns`: what it must have been
-    built with (`merge.columns.projection`), all columns and rows as they are if None. `layout`: of its files.
+    `shape`: what its rows are (`merge.shapes`); None: the current rows. `columns`: the projection that it
+    must have been built with (`merge.columns.projection`); None: all columns and rows. `layout`: of files.
     """
 
     table: TableName
@@ -65,11 +65,11 @@ class Target:
 
     @property
     def drop_hint(self) -> str:
-        """Return how to have it built anew; nothing rebuilds a shape whole."""
+        """Return how to have it rebuilt; nothing can rebuild a whole shape."""
         return COPY if self.shape else DROP
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Read the table as it is when the frame is evaluated; within a MERGE, as the MERGE finds it."""
+        """Read the table as of when the frame is evaluated; within a MERGE, as the MERGE finds it."""
         return spark.table(self.name)
 
     def at(self, spark: SparkSession, version: int) -> DataFrame:
@@ -96,7 +96,7 @@ class TargetState:
 
     @property
     def widened(self) -> bool:
-        """Return whether a column may have been widened: older files then have its former type."""
+        """Return whether a column may have been widened, so that older files have its former type."""
         return self.properties.get(WIDENING_PROPERTY) == "true"
 
     @property
@@ -106,7 +106,7 @@ class TargetState:
 
     @property
     def built_since(self) -> int:
-        """Return the version from which on it has been built with that."""
+        """Return the version since which it is `built_with` that."""
         return int(self.properties.get(COLUMNS_SINCE_PROPERTY, 0))
 
     @property
@@ -142,7 +142,7 @@ def lake_table(config: Config, path: str, name: str) -> str:
 
 
 def check_schema(spark: SparkSession, config: Config) -> None:
-    """Refuse a catalog schema that does not exist: its owner must create it, with location and privileges."""
+    """Refuse a catalog schema that does not exist; its owner must create it with location and privileges."""
     if config.lake is None or config.lake.schema_name is None:
         return
     name = ".".join(quoted(part) for part in (config.lake.catalog, config.lake.schema_name) if part)
@@ -151,10 +151,10 @@ def check_schema(spark: SparkSession, config: Config) -> None:
 
 
 def targets_of(config: Config, tables: Iterable[TableName]) -> dict[TableName, Target]:
-    """Return the locations of all tables; tables that would share one have each other as `rival`.
+    """Return the locations of all tables; tables that would share one name each other as `rival`.
 
-    Catalogs and some file systems ignore case. Of tables whose names and namespaces differ only by case, the
-    lower-case one keeps its plain name, and the others get a name with a hash.
+    Catalogs and some file systems ignore case. If names differ only by case, the lower-case table keeps its
+    plain name, and the others get a hash appended.
     """
     alike: dict[TableName, list[TableName]] = {}
     for table in tables:
@@ -208,7 +208,7 @@ def table_name(text: str) -> TableName:
 
 
 def not_landed(table: TableName, manifest: Manifest | None) -> ConfigurationError:
-    """Return an error saying that a table has not landed, and which have."""
+    """Build the error for a table that has not landed; names those that have."""
     tables = sorted(map(str, manifest.tables)) if manifest else []
     base, _, kind = str(table).rpartition("_")
     if kind in SHAPES and base in tables:
@@ -235,7 +235,7 @@ def require_landed(table: TableName, manifest: Manifest | None) -> Manifest:
 
 
 def manifest_at(landing: LandingZone, table: TableName, at: int | None) -> Manifest:
-    """Return manifest `at`, or the newest, which must name a table; read those before it, too.
+    """Return manifest `at`, or the newest; it must name the table. Reads earlier manifests, too.
 
     `ConfigurationError` if the table has not landed, or the state after the manifest can't be read.
     """
@@ -305,7 +305,7 @@ def ownership_error(state: TargetState, target: Target, source: str, key: Iterab
 
 
 def _built_otherwise(state: TargetState, target: Target) -> TableError:
-    """Return the error of a table some of whose rows would be masked or filtered in another way."""
+    """Build the error for a table that would mix rows masked or filtered in different ways."""
     known, wanted = (text or "the table as it is" for text in (state.built_with, target.columns))
     reason = f"{target.name} was built with {known}, and the configuration now says {wanted}"
     if state.built_with == CHANGING:
@@ -316,7 +316,7 @@ def _built_otherwise(state: TargetState, target: Target) -> TableError:
 
 
 def check_file_layout(state: TargetState, target: Target) -> None:
-    """Refuse a Delta table that is laid out in another way than is asked for."""
+    """Refuse a Delta table whose file layout differs from the configured one."""
     for setting, wanted, known in (
         ("partition_by", target.layout.partition_by, state.partitioned_by),
         ("cluster_by", target.layout.cluster_by, state.clustered_by),
@@ -331,7 +331,7 @@ def check_file_layout(state: TargetState, target: Target) -> None:
 
 
 def check_columns(spark: SparkSession, target: Target) -> None:
-    """Refuse a Delta table that was not built with a table's own columns, masks and rows, if it has such."""
+    """Refuse a Delta table that was not built with the configured columns, masks and rows."""
     state = read_state(spark, target) if target.columns is not None else None
     if state is not None and state.built_with != target.columns:
         raise _built_otherwise(state, target)

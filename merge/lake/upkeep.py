@@ -9,16 +9,16 @@ data file is opened for it.
 
 Invariants:
 
-- Every cut younger than ``lake.retention_days`` stays readable, and the newest one whatever its age. VACUUM
-  removes what was replaced a day longer ago than that (`merge.lake.cut_retention`). A version that such a
-  cut names may have been replaced earlier, by a rewrite of files that merges don't know of or by a commit
-  ahead of its cut: then VACUUM waits.
-- Rewriting files keeps the rows. Later cuts would still name an unchanged table's version from before. So the
-  newest cut is appended again with the version after (`merge.lake.commits.renewed_version`); merges go on
-  from it.
-- Each commit carries a mark that says that it writes no rows: it neither counts as another writer, nor fences
-  a merge, nor shows how far the table is.
-- What a kill, a conflict with a merge, or a second upkeep leaves out is found again by the next one.
+- Every cut younger than ``lake.retention_days`` stays readable, and so does the newest one. VACUUM removes
+  files replaced more than a day longer ago (`merge.lake.cut_retention`). If a version named by such a cut was
+  replaced earlier, by a rewrite of files that merges don't know about or by a commit ahead of its cut, VACUUM
+  waits.
+- Rewriting files keeps the rows, but later cuts would still name an unchanged table's old version. So the
+  newest cut is appended again with the new version (`merge.lake.commits.renewed_version`), from which merges
+  continue.
+- The mark on each commit says that it writes no rows. So it does not count as another writer, fence a merge,
+  or show how far the table is.
+- The next upkeep finds what a kill, a conflict with a merge, or a concurrent upkeep left undone.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ SETTINGS = {
 }
 
 UPKEEP_ERRORS: tuple[type[Exception], ...] = (*TABLE_ERRORS, ConfigurationError)
-"""Errors that stop the upkeep of one table and let the others go on; a property may be unreadable."""
+"""Errors that stop upkeep of one table only; a property may be unreadable, for example."""
 
 CHECKPOINT_INTERVAL = ("delta.checkpointInterval", "10")
 """Delta's property, and its default."""
@@ -97,7 +97,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a table needs and why. `status`: planned, done, deferred (to the next upkeep), or failed."""
+    """A step that a table needs, and why. `status`: planned, done, deferred (to the next upkeep), failed."""
 
     subject: str
     action: str
@@ -117,11 +117,11 @@ class _Plan:
     actions: Sequence[tuple[Finding, str]] = ()
     deferred: Sequence[Finding] = ()
     vacuumed: int = 0
-    """VACUUM, if it is among the statements, removes all that versions up to this one replaced."""
+    """VACUUM, if planned, removes all files that versions up to this one replaced."""
     vacuum_until: float = math.inf
-    """When VACUUM may begin to remove files that cuts to be kept need, in seconds since 1970."""
+    """From when on VACUUM could remove files that kept cuts need, in seconds since 1970."""
     outdated: bool = False
-    """Whether files of the newest cut's version were rewritten already, or will be."""
+    """Whether files of the newest cut's version have been or will be rewritten."""
     large: bool = False
     """Whether compiling the statements pays, as in a merge."""
 
@@ -151,7 +151,7 @@ def upkeep_in(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Finding]:
-    """Run `upkeep` in a session of a merge that nobody else uses meanwhile."""
+    """Run `upkeep` in a merge's session that nobody else is using."""
     check_endpoint(spark, config)
     with explained(config), applied_settings(spark, SETTINGS):
         frontiers = read_frontiers(spark, config)
@@ -243,9 +243,9 @@ class _Upkeep:
         with_retries(lambda: append_kept(self.spark, self.config, kept, self.now), kept_table(self.config))
 
     def _plan(self, target: Target, frontier: Frontier) -> _Plan | Finding:
-        """Return what a table needs, or why it is left to the next merge: it does not continue.
+        """Return what a table needs; if it does not continue, why it is left to the next merge.
 
-        Our commits on top of a restored copy would vouch for it: they carry the frontier's manifest.
+        Our commits on top of a restored copy would vouch for it, since they carry the frontier's manifest.
         """
         detail = self._detail(target.name)
         if detail is None or detail["id"] != frontier.id or frontier.version is None:
@@ -295,10 +295,10 @@ class _Upkeep:
             yield Finding(str(target.table), "OPTIMIZE", why), f"OPTIMIZE {target.name}"
 
     def _with_vacuum(self, plan: _Plan, history: Sequence[Row], needed: int, hours: float) -> _Plan:
-        """Add VACUUM, which removes what was replaced `hours` ago, or why that waits; neither if not due.
+        """Add VACUUM, which removes files replaced `hours` ago, or why it waits; nothing if it is not due.
 
-        It is due until all that was replaced up to the oldest version kept is gone. Cuts get old before
-        files do, so of a table that changes no more, one VACUUM may leave files to the next.
+        It is due until all files replaced up to the oldest version kept are gone. Cuts expire before files
+        do, so for a table that no longer changes, one VACUUM may leave files to the next.
         """
         kept = replace(plan.kept, oldest=max(plan.kept.oldest, needed))
         if kept.oldest <= kept.vacuumed:
@@ -322,7 +322,7 @@ class _Upkeep:
         return replace(plan, actions=actions, kept=kept, vacuumed=upto, vacuum_until=until)
 
     def _maintain(self, plan: _Plan) -> Iterator[Finding]:
-        """Maintain a table, and find the version that cuts should name afterwards."""
+        """Maintain a table, and find the version that cuts should name afterward."""
         mark = Mark(
             self.config.source.name, plan.frontier.manifest, layout=True, follows=plan.frontier.version
         )
@@ -365,7 +365,7 @@ class _Upkeep:
             yield from self._done(self._control_actions(name))
 
     def _control_actions(self, name: str) -> list[tuple[Finding, str]]:
-        """Return what a control table needs; its properties are Delta's, as sources share it."""
+        """Return what a control table needs; sources share it, so its properties stay Delta's own."""
         detail = self._detail(name)
         if detail is None:
             return []
@@ -381,9 +381,9 @@ class _Upkeep:
     def _done(
         self, actions: Sequence[tuple[Finding, str]], vacuum_until: float = math.inf
     ) -> Iterator[Finding]:
-        """Run statements up to the first that doesn't succeed: VACUUM relies on the properties.
+        """Run statements up to the first one that fails: VACUUM relies on the properties.
 
-        What came before a VACUUM may have taken hours, so it is judged again by the time.
+        The statements before a VACUUM may have taken hours, so the time is checked again.
         """
         for finding, statement in actions:
             if finding.action == "VACUUM" and time.time() >= vacuum_until:
@@ -433,7 +433,7 @@ class _Upkeep:
 
 
 def _until(replaced: Row | None, hours: float) -> float:
-    """Return up to when VACUUM surely leaves the files that a commit replaced (None: there is none)."""
+    """Return until when VACUUM certainly keeps the files that a commit replaced (None: no commit)."""
     if replaced is None:
         return math.inf
     return float(replaced["timestamp"].timestamp()) + 3600 * (hours - VACUUM_MARGIN_HOURS)

@@ -1,17 +1,17 @@
 """Checksums in Spark (`connector.checksums.definition`), and what they leave to be compared as rows.
 
-A bucket of the key is *proven equal* at a cut if the database's count and sum are the lake's, and no event of
-the bucket is after L, the lowest low watermark of all chunks of the dump. Their snapshots showed every commit
-up to L. Whatever else they showed has landed by the cut, and would be an event after L: there is none. So the
-bucket's rows are the source's at L and, as nothing has changed since, at the cut; and they are the lake's.
-Any other bucket is a *suspect*, which says nothing about its rows: they are read and compared as ever
-(`merge.proof.verification`). So checksums raise no alarm, false or not.
+A bucket of the key is *proven equal* at a cut if the database's count and sum equal the lake's, and no event
+of the bucket is after L, the lowest low watermark of all chunks of the dump. Their snapshots showed every
+commit up to L. Anything else that they showed has landed by the cut as an event after L, and there is none.
+So the bucket's rows are the source's at L, unchanged at the cut, and the same as the lake's. Any other bucket
+is a *suspect*. That says nothing about its rows, which are then read and compared
+(`merge.proof.verification`). So checksums never raise an alarm by themselves.
 
-L is of all chunks, not of those that returned a part of the bucket: a chunk that has read a part without rows
-returns nothing, and an insert after its snapshot must still make the bucket a suspect.
+L covers all chunks, not just those that returned a part of the bucket: a chunk whose part had no rows returns
+nothing, and an insert after its snapshot must still make the bucket a suspect.
 
-That a bucket has the lake's sum is no proof if events have landed since: the lake may have missed them all.
-A row with `_cdc.raw` makes its bucket a suspect, since Spark has no text for it.
+If events have landed since, an equal sum is no proof: the lake may have missed all of them. A row with
+`_cdc.raw` makes its bucket a suspect, since Spark has no text for it.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ BUCKETS = {column.name: column.type for column in bucket_schema(TableName("", ""
 """The columns of landed checksums."""
 
 PLAIN_DECIMALS = {"spark.sql.ansi.enabled": "true"}
-"""Decimals as text never have an exponent then; one would make a suspect."""
+"""Keeps exponents out of decimals' texts; one would make the bucket a suspect."""
 
 NO_TEXT = "?"
-"""Instead of a text that Spark can't make, so that it is not taken for null."""
+"""Stands for a text that Spark can't build, so that it does not count as null."""
 
 HALF_BITS = 30
 """Checksums are summed in two halves: sums of 64-bit integers are quick, and these do not overflow."""
 
 MOST_RANGES = 200
-"""Of suspects, in one condition; more are joined, with what is between them."""
+"""Limit of ranges in one condition; beyond it, neighbors are joined, with what is between them."""
 
 RANGE_ROWS = 50_000
-"""Of a range, read in one snapshot; as many as a chunk has by default."""
+"""Rows of a range, read in one snapshot; as many as in a chunk by default."""
 
 _BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 
@@ -75,10 +75,10 @@ class Bucket:
 
 
 def unproven_ranges(landing: LandingZone, both: Sides, bits: int) -> list[KeyEnds] | None:
-    """Return the ranges of the first key column that hold all buckets not proven equal.
+    """Return ranges of the first key column that cover all buckets not proven equal.
 
-    None if the whole table is to be read as rows: most of it is not proven equal, it has rows without a key,
-    or its layout has changed since.
+    None to read the whole table as rows: most of it is not proven equal, it has rows without a key, or its
+    layout has changed since.
     """
     key, columns = both.layout.key[0], both.checked_columns
     read, layouts = read_buckets(landing.events(both.read, both.schemas, BUCKETS))
@@ -95,7 +95,7 @@ def unproven_ranges(landing: LandingZone, both: Sides, bits: int) -> list[KeyEnd
 
 
 def read_buckets(events: DataFrame) -> tuple[dict[int, Bucket], set[str]]:
-    """Return what databases computed, by bucket, of landed events; and the schema ids of the rows."""
+    """Return the landed checksums by bucket, and the schema ids of their rows."""
     grouped = events.groupBy(BUCKET).agg(
         F.sum(ROWS).alias(ROWS),
         F.when(F.count(SUM) == F.count(F.lit(1)), F.sum(SUM)).alias(SUM),
@@ -109,7 +109,7 @@ def read_buckets(events: DataFrame) -> tuple[dict[int, Bucket], set[str]]:
 def lake_buckets(
     frame: DataFrame, columns: Mapping[str, str], key: str, bits: int
 ) -> dict[int | None, Bucket]:
-    """Return the same of a Delta table's rows: of `columns`, by name with their types, in this order."""
+    """Return checksums by bucket of a Delta table's rows; `columns`: names with types, in order."""
     half = F.lit(1 << HALF_BITS)
     checksum = F.col("checksum")
     rows = frame.select(
@@ -130,14 +130,14 @@ def lake_buckets(
 
 
 def touched_buckets(events: DataFrame, key: str, type_: str, bits: int) -> dict[int, Position]:
-    """Return the position of the last event of each bucket that has any."""
+    """Return the position of each bucket's last event, for buckets with events."""
     bucket = bucket_of(F.col(quoted(key)), type_, bits).alias(BUCKET)
     last = F.max(position_of(F.col(CDC))).alias("last")
     return {row[BUCKET]: Position(*row["last"]) for row in events.groupBy(bucket).agg(last).collect()}
 
 
 def row_checksum(columns: Mapping[str, str]) -> Column:
-    """Return a row's checksum, of columns by name with their types."""
+    """Return a row's checksum over these columns; `columns`: names with types, in order."""
     cells = [_cell(F.col(quoted(name)), type_) for name, type_ in columns.items()]
     digits = F.substring(F.sha2(F.concat_ws(SEPARATOR, *cells).cast("binary"), 256), 1, HEX_DIGITS)
     return F.conv(digits, 16, 10).cast("bigint")
@@ -151,7 +151,7 @@ def _cell(value: Column, type_: str) -> Column:
 
 
 def bucket_of(value: Column, type_: str, bits: int) -> Column:
-    """Return the bucket of a value of the first key column; null for null."""
+    """Return the bucket of a first key column's value; null for null."""
     if type_ in _BITS:
         return F.shiftright(value.cast("bigint"), bits)
     whole = F.floor(value / F.lit(Decimal(1 << bits))).cast("bigint")
@@ -161,7 +161,7 @@ def bucket_of(value: Column, type_: str, bits: int) -> Column:
 def suspects(
     read: Mapping[int, Bucket], lake: Mapping[int, Bucket], touched: Mapping[int, Position], low: Position
 ) -> set[int]:
-    """Return the buckets that are not proven equal; `low`: of what was read, the lowest position. Pure."""
+    """Return the buckets not proven equal; `low`: the lowest low watermark of the chunks. Pure."""
     nothing = Bucket(0, 0)
 
     def proven(bucket: int) -> bool:
@@ -173,10 +173,10 @@ def suspects(
 
 
 def ranges_of(found: set[int], rows: Mapping[int, int], bits: int, type_: str) -> list[KeyEnds] | None:
-    """Return ranges of the first key column's values that hold all of the buckets `found`. Pure.
+    """Return ranges of the first key column that cover the buckets `found`. Pure.
 
-    `rows`: of all buckets that have any. None if reading the whole table costs no more: they would hold more
-    than half of its rows, or be too many.
+    `rows`: row counts of all buckets. None if reading the whole table costs no more: the ranges would be too
+    many, or hold more than half of its rows.
     """
     known = sorted(rows.keys() | found)
     sizes = [rows.get(bucket, 0) for bucket in known]
@@ -193,7 +193,7 @@ def ranges_of(found: set[int], rows: Mapping[int, int], bits: int, type_: str) -
 
 
 def _runs(numbers: Sequence[int], sizes: Sequence[int], gap: int) -> list[tuple[int, int]]:
-    """Join numbers at most `gap` apart, up to about `RANGE_ROWS`; return first and last of each run."""
+    """Join numbers at most `gap` apart, up to about `RANGE_ROWS` rows; return each run's first and last."""
     runs: list[tuple[int, int]] = []
     held = 0
     for number in numbers:
@@ -207,7 +207,7 @@ def _runs(numbers: Sequence[int], sizes: Sequence[int], gap: int) -> list[tuple[
 
 
 def _ends(first: int, last: int, bits: int, type_: str) -> KeyEnds:
-    """Return the ends of buckets as the column can hold them."""
+    """Return the ends of a run of buckets, limited to values that the column can hold."""
     least = -(1 << _BITS[type_]) if type_ in _BITS else 0
     greatest = (1 << _BITS.get(type_, 64)) - 1
     after, upto = (first << bits) - 1, ((last + 1) << bits) - 1

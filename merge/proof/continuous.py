@@ -1,20 +1,20 @@
-"""Continuous verification: between merges, a share of the rows of all tables is verified each time, in turn.
+"""Continuous verification: each run between merges verifies a share of all tables' rows, in turn.
 
 ::
 
     due -> the ranges tried longest ago -> requests to the agent -> merges go on -> compared -> recorded
 
-No merge waits for the agent. A run asks it to read and returns; once the merges have reached the manifest
-that completes such a dump, its rows are compared (`merge.proof.verification`), and the outcome is recorded in
-the landing zone (`connector.landing.verified`), where the agent's page and metrics find it.
+No merge waits for the agent. A run asks it to read, and returns. Once merges have reached the manifest that
+completes such a dump, its rows are compared (`merge.proof.verification`), and the outcome is recorded in the
+landing zone (`connector.landing.verified`) for the agent's page and metrics.
 
-Order: the record names a request only once it is left, and drops it with the outcome. A crash in between
-leaves at most rows that were read for nothing, and ranges that are verified again. Of two jobs that verify
-the same lake, one record wins, which costs as much.
+Order: the record names a request only after it was written, and drops it together with recording the outcome.
+A crash in between costs at most rows that were read for nothing, and ranges that are verified again. The same
+holds if two jobs verify one lake: one record wins.
 
-A range counts as verified only if its comparison has a result: not while a table needs a dump, nor if rows
-wait for columns and no other differs, nor if its rows could not be read, nor if the lake was not merged that
-far. Then it was only tried, and others come first.
+A range counts as verified only if its comparison has a result. It has none while the table needs a dump, if
+rows wait for columns and no others differ, if its rows could not be read, or if the lake was not merged that
+far. Then the range was only tried, and others come first.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEAST_ROWS = 10_000
-"""Of one run: fewer cost the source and Spark hardly less."""
+"""Rows of one run, at least: fewer hardly cost the source and Spark less."""
 
 MOST_PIECES = 40
-"""Of one run: manifests list the last hundred dumps that have ended."""
+"""Requests of one run, at most: manifests list only the last hundred finished dumps."""
 
 REST = timedelta(hours=1)
 
 _ERRORS: tuple[type[Exception], ...] = (DeltatideError, *TABLE_ERRORS)
 
 UNLISTED_SECONDS = 600.0
-"""After which a request that was taken, and that no manifest lists, is given up."""
+"""Give up a request after this time, if it was taken and no manifest lists its dump."""
 
 
 def _now() -> datetime:
@@ -89,10 +89,10 @@ class ContinuousVerification:
         self._resting_until = clock()
 
     def step(self, spark: SparkSession, landing: LandingZone, merged: int) -> list[TableVerification]:
-        """Compare what the agent has read by manifest `merged`; while it reads nothing, ask if a run is due.
+        """Compare what the agent has read by manifest `merged`; if nothing is pending, start a run when due.
 
-        Returns what was compared. `StoreError` if the store can't be reached; what else fails is logged, and
-        tried again in an hour: merges go on.
+        Returns the comparisons. `StoreError` if the store can't be reached; other errors are logged, and the
+        step is retried in an hour: merges go on.
         """
         hours = self._config.verify.every_hours
         if hours is None or not merged or self._clock() < self._resting_until:
@@ -141,7 +141,7 @@ class ContinuousVerification:
     def _compare_read(
         self, spark: SparkSession, landing: LandingZone, record: Verified, merged: Manifest
     ) -> list[TableVerification]:
-        """Compare what has been read, and record the outcome; the rest is still waited for."""
+        """Compare the rows read so far, and record the outcome; keep waiting for the rest."""
         ended = [asked for asked in record.asked if self._has_ended(landing, merged, asked)]
         if not ended:
             return []
@@ -158,7 +158,7 @@ class ContinuousVerification:
         return done
 
     def _has_ended(self, landing: LandingZone, merged: Manifest, asked: Asked) -> bool:
-        """Return whether the agent will read no more for a request, and what it has read is merged."""
+        """Return whether the agent is done reading for a request, and its rows are merged."""
         dumps = [dump for dump in merged.dumps if dump.request == asked.request]
         if dumps:
             return not any(dump.active for dump in dumps)
@@ -170,13 +170,13 @@ class ContinuousVerification:
 def choose_turn(
     lake: OpenedLake, record: Verified, share: float, now: datetime
 ) -> tuple[Verified, list[tuple[TableName, Piece, list[Ends]]]]:
-    """Choose what is compared next: a share of all rows, those first that were tried longest ago.
+    """Choose a share of all rows to compare next, starting with the ranges tried longest ago.
 
-    But up to half of the rows and pieces are of ranges that differed, so that it soon shows that these were
-    repaired. These never take the others' half: differences that stay would keep all else from its turn.
-    Returns the record of all tables that can be compared, and of each piece its table and ranges; no ranges:
-    the table's key can't be divided, and it is compared as a whole; if it is larger than what is left, once
-    it was tried longest ago of all.
+    Up to half of the rows and pieces come from ranges that differed, so that repairs show soon. The other
+    half is never theirs: lasting differences would keep everything else from its turn. Returns the record of
+    all tables that can be compared, and the table and ranges of each piece. Without ranges, the table's key
+    can't be divided, and it is compared as a whole. If it is larger than what is left of the share, that
+    happens once it is the one tried longest ago.
     """
     record = record.naming(_merged_tables(lake))
     for table in record.uncounted()[:MOST_PIECES]:
@@ -212,7 +212,7 @@ def choose_turn(
 
 
 def _divided(lake: OpenedLake, table: TableName, whole: Piece, left: int) -> tuple[int, Piece, list[Ends]]:
-    """Count a range's rows, and return about its first `left` rows as a piece, divided for the agent."""
+    """Count a range's rows; return about its first `left` rows as a piece, divided for the agent."""
     key, type_, why = range_key(lake, table)
     if why is not None:
         rows = lake.rows(table).count()
@@ -234,7 +234,7 @@ def _divided(lake: OpenedLake, table: TableName, whole: Piece, left: int) -> tup
 
 
 def _counted(lake: OpenedLake, record: Verified, table: TableName, now: datetime) -> Verified:
-    """Return the record with a table's rows counted, which it has as one range."""
+    """Add a table to the record as one range, with its rows counted."""
     try:
         return record.counted(table, Piece(), lake.rows(table).count())
     except TABLE_ERRORS as error:
@@ -243,14 +243,14 @@ def _counted(lake: OpenedLake, record: Verified, table: TableName, now: datetime
 
 
 def _merged_tables(lake: OpenedLake) -> list[TableName]:
-    """List the tables that are captured, with a key, and that the lake has."""
+    """List the captured tables with a key that the lake has."""
     tables = lake.newest.tables if lake.newest is not None else {}
     captured = (name for name, state in tables.items() if state.state == "captured" and state.key)
     return sorted(name for name in captured if lake.frontiers.of(name).version is not None)
 
 
 def _request(landing: LandingZone, table: TableName, ranges: list[Ends], now: datetime) -> str:
-    """Leave a request for a table's rows, and return its id."""
+    """Request a table's rows from the agent; return the request's id."""
     request_id = f"verify-{uuid.uuid4().hex[:16]}"
     body: dict[str, Any] = {"id": request_id, "kind": "dump", "tables": [str(table)], "verify": True}
     body |= {"requested_at": now.isoformat()} | ({"ranges": ranges} if ranges else {})
@@ -259,7 +259,7 @@ def _request(landing: LandingZone, table: TableName, ranges: list[Ends], now: da
 
 
 def _compared(lake: OpenedLake, asked: Asked) -> tuple[TableVerification, str | None]:
-    """Compare the rows that were read; return also the run that names the differences."""
+    """Compare the rows read; also return the run under which differences are recorded."""
     try:
         result = compare(lake, asked.request, ranges=asked.ranges or None, tables=[asked.table])
     except TransientError:

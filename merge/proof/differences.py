@@ -1,13 +1,13 @@
-"""Differences between rows of the source and of the lake: found, and recorded in a Delta table.
+"""Finds differences between the source's rows and the lake's, and records them in a Delta table.
 
 `differences` compares two frames of one table's rows by key, each row and column once. How values compare:
 
 - Exactly, and null equals null: text by its bytes, instants by their microseconds whatever the session's time
   zone, decimals by value at the lake's scale. NaN equals NaN; in columns, -0.0 and 0.0 are two values. In
   keys they are one, as they are for the databases.
-- What the column's type can't hold is compared as the source's own text (`_cdc.raw`).
-- A column that the row still waits for (`_cdc.missing`) can't be compared: the lake itself says that it lacks
-  it. Such a key is neither equal nor different but `waiting`, and is to be compared again.
+- Values that the column's type can't hold are compared by the source's own text (`_cdc.raw`).
+- A column that the row still lacks (`_cdc.missing`) can't be compared. Such a key is neither equal nor
+  different but `waiting`, and must be compared again.
 
 The table of differences holds long values shortened, with their length and hash. Rows are only appended.
 """
@@ -53,10 +53,10 @@ MOST_CHARACTERS = 200
 """Longer values are shortened in the table of differences."""
 
 MOST_KEYS = 50_000
-"""Of more keys than this, a dump of the whole table costs the source less than one of keys."""
+"""Beyond this many keys, dumping the whole table costs the source less."""
 
 MOST_KEY_BYTES = 4 << 20
-"""Nor fit more in one request, which holds twice this with what JSON adds."""
+"""Limit of keys' bytes in one request, which holds twice as much, to allow for JSON's overhead."""
 
 FAR_MICROS = 9 * 10**17
 
@@ -109,7 +109,7 @@ def _key_of(layout: TargetLayout) -> Column:
 
 
 def _found(layout: TargetLayout, columns: Sequence[str]) -> Column:
-    """Return what a group's two rows differ in, as an array of `FOUND`."""
+    """Return the differences of a group's two rows, as an array of `FOUND`."""
     source, lake, copies = (F.col(CDC)[name] for name in ("source", "lake", "copies"))
     nothing = F.lit(None).cast("string")
 
@@ -125,7 +125,7 @@ def _found(layout: TargetLayout, columns: Sequence[str]) -> Column:
 
 
 def _of_column(source: Column, lake: Column, name: str, number: int, type_: str) -> Column:
-    """Return how two rows differ in a column, or that one of them lacks it; null if they are equal."""
+    """Return how two rows differ in a column, or that one lacks it; null if they are equal."""
     values = source[f"c{number}"], lake[f"c{number}"]
     raws = source["raw"][name], lake["raw"][name]
     same = values[0].eqNullSafe(values[1]) & raws[0].eqNullSafe(raws[1])
@@ -140,7 +140,7 @@ def _of_column(source: Column, lake: Column, name: str, number: int, type_: str)
 
 
 def value_text(value: Column, type_: str) -> Column:
-    """Format a value as it lands; an instant after the year 30,000, of which Spark makes no text in UTC."""
+    """Format a value as it lands, even instants after the year 30,000, which Spark can't format in UTC."""
     if type_ != "timestamp":
         return key_text(value, type_)
     micros = F.unix_micros(value)
@@ -163,7 +163,7 @@ def differences_table(config: Config) -> str:
 def record_differences(
     spark: SparkSession, config: Config, run: str, table: TableName, at: Manifest, found: DataFrame
 ) -> None:
-    """Append what `differences` found as of a manifest; durable on return. This is what compares the rows."""
+    """Append what `differences` finds as of a manifest; durable on return. This evaluates the comparison."""
     columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in COLUMNS.items())
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {differences_table(config)} ({columns}) USING DELTA "
@@ -203,9 +203,9 @@ def count_keys(found: DataFrame, table: TableName) -> dict[str, int]:
 def differing_keys(
     spark: SparkSession, config: Config, run: str, table: TableName, *, waiting: bool = False
 ) -> list[list[str]] | None:
-    """Return a table's keys that differ, as the source's text; None: they can't be asked for (`few_keys`).
+    """Return a table's differing keys as the source's text; None: they can't be requested (`few_keys`).
 
-    `waiting`: those that wait for a column instead.
+    `waiting`: instead, the keys that wait for a column.
     """
     found = recorded_differences(spark, config, run).where(f"`table` = {text(str(table))}")
     waits = F.col("kind") == WAITING
@@ -213,14 +213,15 @@ def differing_keys(
 
 
 def few_keys(keys: DataFrame) -> list[list[str]] | None:
-    """Fetch the column `key`; None if they can't be asked for (`requestable`)."""
+    """Fetch the column `key`; None if these keys can't be requested (`requestable`)."""
     return requestable([list(row["key"]) for row in keys.limit(MOST_KEYS + 1).collect()])
 
 
 def requestable(keys: list[list[str]]) -> list[list[str]] | None:
     """Return keys sorted; None if they are more than `MOST_KEYS`, or have more than `MOST_KEY_BYTES`.
 
-    Also None if one has a null: no row of a source does, but somebody may have inserted it into the lake.
+    Also None if one contains null: no source row has such a key, but somebody may have inserted one into the
+    lake.
     """
     if any(None in key for key in keys):
         return None

@@ -2,13 +2,13 @@
 
 Invariants:
 
-- The row in Delta is compared with what results at the manifest up to which the Delta table is merged, which
-  may be behind the newest. So no difference is one of timing: the Delta table has another row than what has
-  landed makes, column by column, `_cdc` included.
-- What only the Delta table can know is not compared: where old manifests are gone and no full dump has ended
-  since, and in rows that are marked as deleted, columns that no landed event carries.
+- The row in Delta is compared with the row that results at the manifest up to which the Delta table is
+  merged, which may be behind the newest. So a difference is never just a delay: some column, or `_cdc`, is
+  not what the landed events make.
+- What only the Delta table can know is not compared: rows while old manifests are gone and no full dump has
+  ended since, and in rows marked as deleted, columns that no landed event carries.
 
-Nothing is written. The key is a filter on the landing files; Parquet skips row groups by their statistics.
+Nothing is written. Landing files are filtered by key; Parquet skips row groups by their statistics.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 COMPARED = ("op", "epoch", "lsn", "seq", "committed_at")
-"""Fields of `_cdc` that are compared as they are; raw texts and missing columns regardless of their order."""
+"""Fields of `_cdc` compared as they are; raw texts and missing columns are compared in any order."""
 
 
 @dataclass(frozen=True)
 class DeltaRow:
     """The row in Delta: `frame` has it, or is empty. `manifest`: up to which the Delta table is merged.
 
-    `differences`: the columns in which it is not what has landed up to that manifest makes; `row` if only one
-    of the two exists. `not_compared`: why that is not known, or None. `why_broken`: why the Delta table does
+    `differences`: the columns that differ from what landed up to that manifest; `row` if only one of the two
+    rows exists. `not_compared`: why they were not compared, or None. `why_broken`: why the Delta table does
     not continue (`merge.lake.commits`), or None.
     """
 
@@ -78,9 +78,9 @@ class DeltaRow:
 class Explanation:
     """One row as of a manifest: its `events` (`TableEvents.events`), and the `result`, which may be empty.
 
-    `columns`: with their types. `first`: the oldest manifest there is; `complete`: whether no part of the row
-    is gone with older ones. `delta` None: there is no Delta table, or no cut that names its version.
-    `settings`: of the session, while so many events are read.
+    `columns`: with their types. `first`: the oldest manifest kept; `complete`: whether no part of the row
+    went with older ones. `delta` None: there is no Delta table, or no cut names its version. `settings`: for
+    the session, for reading this many events.
     """
 
     table: TableName
@@ -176,7 +176,7 @@ def _explained(
     spark: SparkSession, config: Config, table: TableName, key: Sequence[str], at: int | None
 ) -> Explanation:
     landing = LandingZone.of(spark, config)
-    # Frontier and version before the manifests: so those are at least as new.
+    # Read frontier and version before the manifests, which are then at least as new.
     version = _version(spark, config, table, at)
     manifest = manifest_at(landing, table, at)
     history = TableEvents.read(config, landing, table, manifest.number)
@@ -219,7 +219,7 @@ class _Version:
         return self.target.at(spark, self.version)
 
     def is_foreign(self, source: str, key: Sequence[str]) -> bool:
-        """Return whether its rows can't be matched to those of the source's table."""
+        """Return whether its rows can't be matched to the source table's."""
         return ownership_error(self.state, self.target, source, key) is not None
 
 
@@ -263,7 +263,7 @@ def _compared(
     layout: TargetLayout,
     condition: Column,
 ) -> DeltaRow:
-    """Compare the row in Delta with what results at the manifest up to which it is merged."""
+    """Compare the row in Delta with the resulting row at the manifest up to which it is merged."""
     at, merged = version.manifest, history
     if at < history.first:
         why = f"the Delta table is merged up to manifest {at}, and those before {history.first} are gone"
@@ -281,7 +281,7 @@ def _compared(
 def _differences(
     history: TableEvents, result: DataFrame, row: DataFrame, layout: TargetLayout
 ) -> tuple[str, ...]:
-    """Name what differs between a row as it results and as it is; each frame has at most one."""
+    """Name the columns in which the resulting and the actual row differ; each frame has at most one row."""
     both = result.select(_as_struct("result", result)).join(
         row.select(_as_struct("delta", row)), F.lit(True), "full_outer"
     )
@@ -317,7 +317,7 @@ def _differences(
 
 
 def _named(found: Any, history: TableEvents) -> tuple[str, ...]:
-    """Return the differences that count: what only the Delta table can know is none."""
+    """Drop differences in what only the Delta table can know."""
     if not found["alone"]:
         return tuple(found["names"])
     kept = history.soft and found["op"] == "delete" and history.full_dump is not None

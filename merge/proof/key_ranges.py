@@ -1,10 +1,9 @@
 """Divides the values of a table's first key column into ranges with about as many rows each.
 
-**The ranges are a partition of all integers**: the first has no beginning and the last no end. So each key
-is in exactly one range, be it in the source, in the lake or in both, and whenever it was added: whoever
-compares all ranges has compared all keys, missing ones and ghosts too. How many rows the lake has in each
-only decides where the ends are. Rows without a key, which only others can have inserted into a lake, are in
-the first.
+**The ranges partition all integers**: the first has no beginning and the last no end. So each key is in
+exactly one range, whether it is in the source, in the lake or in both, and whenever it was added. Comparing
+all ranges compares all keys, including missing ones and ghosts. The lake's row counts only decide where
+ranges end. Rows without a key, which only others can have inserted into a lake, belong to the first range.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from merge.proof.sides import KeyEnds
 
 MOST_BUCKETS = 1 << 16
-"""Counted at a time; Spark's driver holds them."""
+"""Buckets counted at a time; Spark's driver holds them."""
 
 FINER_BITS = 8
-"""A bucket with too many rows is counted again by 256 smaller ones."""
+"""A bucket with too many rows is split into 256 smaller ones and counted again."""
 
 LEAST_BITS = 1
 """Half of MySQL's greatest unsigned integer fits Spark's greatest integer."""
@@ -50,8 +49,7 @@ class KeyRange:
 def key_ranges(frame: DataFrame, key: str, type_: str, most_rows: int) -> list[KeyRange]:
     """Divide all integers by a frame's values of `key`, of a type that `bucket_of` knows.
 
-    A range has at most `most_rows` rows, unless two neighboring values have more. The same frame is always
-    divided in the same way.
+    A range has at most `most_rows` rows, unless two neighboring values have more. Deterministic.
     """
     ends = frame.agg(F.min(quoted(key)).alias("first"), F.max(quoted(key)).alias("last")).collect()[0]
     if ends["first"] is None:
@@ -76,7 +74,7 @@ def _counted(frame: DataFrame, key: str, type_: str, bits: int) -> dict[int, int
 
 
 def joined(rows: Mapping[int, int], most_rows: int) -> list[KeyRange]:
-    """Join counts, each of the values from its own on, to ranges of at most `most_rows` if possible. Pure."""
+    """Join counts, keyed by least value, to ranges of at most `most_rows` if possible. Pure."""
     found: list[KeyRange] = []
     after, held = None, 0
     for start, count in sorted(rows.items()):

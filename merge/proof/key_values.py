@@ -5,7 +5,7 @@ numbers with or without an exponent, ``true`` and ``false``, bytes as ``\x`` and
 date-times as ``2026-11-21 10:00:00.5`` (with ``+00`` for a timestamp), everything else as it lands. What the
 column's type can't hold (``infinity``, a zero date) is compared with the source's own text in `_cdc.raw`.
 
-What the type holds is compared as a literal of that type, by which Parquet can skip row groups.
+Values that the type holds are compared as literals of that type, by which Parquet can skip row groups.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)(
 def key_condition(table: TableName, layout: TargetLayout, texts: Sequence[str]) -> Column:
     """Return the condition for a table's rows or events with this key, one text for each column of the key.
 
-    `ConfigurationError` for another number of texts, or a text that is no value of its column.
+    `ConfigurationError` for the wrong number of texts, or a text that is not a value of its column.
     """
     if len(texts) != len(layout.key):
         columns = ", ".join(layout.key)

@@ -1,4 +1,4 @@
-"""A lake as it is to be compared: its newest cut, its targets, and the landing zone."""
+"""A lake opened for comparison: its newest cut, its targets, and the landing zone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OpenedLake:
 
     @classmethod
     def read(cls, spark: SparkSession, config: Config, landing: LandingZone) -> OpenedLake:
-        """Read how far both are."""
+        """Read the newest manifest and the frontiers."""
         frontiers = read_frontiers(spark, config)
         number = landing.newest(frontiers.newest)
         newest = landing.get(number) if number else None
@@ -44,7 +44,7 @@ class OpenedLake:
         return cls(spark, config, landing, frontiers, newest, targets)
 
     def rows(self, table: TableName) -> DataFrame:
-        """Read a table's rows as of the newest cut, but for those marked as deleted."""
+        """Read a table's rows as of the newest cut, without those marked as deleted."""
         target, frontier = self.targets.get(table), self.frontiers.of(table)
         if target is None or frontier.version is None:
             raise TableError(table, "has not been merged yet", hint="merge first: deltatide merge")

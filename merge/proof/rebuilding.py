@@ -1,13 +1,13 @@
-"""Builds a table's Delta state anew from what has landed, in its place or into another Delta table.
+"""Rebuilds a Delta table from what has landed, in place or into another Delta table.
 
-The state after a manifest is a function of the events that landed up to it. Merges reach it in many steps,
-a rebuild in one, by the same plan, rules and commit (`merge.lake.rewrite`). The rows are equal, in all
-columns and in `_cdc`. So a rebuild repairs whatever became of a Delta table, as long as the landing zone has
-all events of the table, or its last full dump and everything since that began.
+The state after a manifest is a function of the events that landed up to it. Merges reach it in many steps, a
+rebuild in one, with the same plan, rules and commit (`merge.lake.rewrite`). The rows are equal in all columns
+and in `_cdc`. So a rebuild repairs any damage to a Delta table, as long as the landing zone has all events of
+the table, or its last full dump and everything since that dump began.
 
-In place, one commit replaces the rows, and the cut is recorded after it. Killed at any point, the table has
-its old rows or the new ones, and the next merge goes on from there. If a merge commits first, the rebuild
-begins again, up to the newest manifest.
+In place, one commit replaces the rows, and the cut is recorded after it. If the rebuild is killed at any
+point, the table has its old rows or the new ones, and the next merge continues from there. If a merge commits
+first, the rebuild starts over, up to the newest manifest.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def rebuild(
 ) -> MergeReport:
     """Rewrite all rows of a table (``namespace.table``) from the landing zone, up to the newest manifest.
 
-    On return the rows are durable, and so is a cut that names them. `into`: a table of the lake, named
-    likewise, that does not exist yet: the rows are written there, no cut is recorded, and the table itself
-    stays as it is; with `at`, they are those after that manifest. `ConfigurationError` for a table that has
-    not landed, an `into` that exists, a manifest that can't be read; `GapError` if the landing zone no longer
-    has what the table is made of; `TableError` for a damaged landing file. Then no row was written.
+    On return the rows are durable, and so is a cut that names them. `into`: write the rows to this new table
+    of the lake instead, record no cut, and leave the table itself as it is; with `at`, write its state after
+    that manifest. `ConfigurationError` for a table that has not landed, an `into` that exists, a manifest
+    that can't be read; `GapError` if the landing zone no longer has what the table is made of; `TableError`
+    for a damaged landing file. On error, no row was written.
     """
     if at is not None and into is None:
         raise ConfigurationError(
@@ -85,7 +85,7 @@ def rebuild(
 def _in_place(
     spark: SparkSession, config: Config, landing: LandingZone, table: TableName, show: Progress
 ) -> MergeReport:
-    """Rebuild once; a commit conflict propagates, and everything is to be read again."""
+    """Try to rebuild; a commit conflict propagates, and the caller must start over."""
     frontiers = read_frontiers(spark, config)
     run = MergeRun.begun(spark, config, landing, frontiers, show)
     manifest = require_landed(table, run.manifest if run else None)
@@ -145,7 +145,7 @@ def _rewrite(
 
 
 def _require_complete(rewrite: Rewrite) -> None:
-    """Refuse a table of which the landing zone has neither the beginning nor a full dump with all since."""
+    """Refuse a table unless the landing zone has all of its events, or a full dump and all since."""
     table = rewrite.target.table
     try:
         rewrite.plan(0)
@@ -161,7 +161,7 @@ def _place_of(
 ) -> Target:
     """Return the location of a table to rebuild into, which must be free.
 
-    What a rebuild that was killed before it wrote rows has left there is taken over.
+    Takes over the empty table that an earlier rebuild left there, if it was killed before it wrote rows.
     """
     names = [*manifest.tables, *(name for name in shapes_of(config) if name not in manifest.tables)]
     taken = {other.name.lower(): name for name, other in targets_of(config, names).items()}

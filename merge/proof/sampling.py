@@ -1,8 +1,8 @@
-"""Chooses the ranges of keys of which a sample of a table is to be compared.
+"""Chooses a sample of a table to compare: ranges of its key.
 
-Ranges, not rows: the database reads them by its index, and both sides are restricted to the same ones, so a
-ghost in them is found as well (`merge.proof.key_ranges`). Every range is as likely to be chosen as any other,
-by a seed: while the lake's keys stay as they are, a seed chooses the same ranges again.
+Ranges, not rows: the database reads them by its index, and both sides are restricted to the same ranges, so
+ghosts in them are found, too (`merge.proof.key_ranges`). All ranges are equally likely. While the lake's keys
+don't change, the same seed chooses the same ranges.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WANTED_RANGES = 20
-"""Of a sample: enough to be spread over the table."""
+"""Ranges of a sample, if possible: enough to spread over the table."""
 
 MOST_RANGES = 200
-"""Of a sample: they are in one condition, and manifests list them until they are read."""
+"""Ranges of a sample, at most: one condition has all of them, and manifests list them until read."""
 
 LEAST_ROWS = 256
-"""Of a range: a smaller one costs the source no less."""
+"""Rows of a range, at least: a smaller range costs the source no less."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What to compare of a table: these ranges of its key, or None: all of it, because of `whole`.
+    """The part of a table to compare: these ranges of its key. None: all of it, for the reason `whole`.
 
-    `error`: why neither can be said.
+    `error`: why no sample can be chosen.
     """
 
     table: TableName
@@ -57,7 +57,7 @@ class Sample:
 def choose_samples(
     spark: SparkSession, config: Config, tables: Collection[TableName], share: float, seed: int
 ) -> list[Sample]:
-    """Choose a sample of each table, as its rows are in the newest cut. `share`: more than 0, at most 1."""
+    """Choose a sample of each table by its rows in the newest cut. `share`: more than 0, at most 1."""
     with opened(spark, config) as lake:
         return [_sample(lake, table, share, seed) for table in tables]
 
@@ -78,7 +78,7 @@ def _sample(lake: OpenedLake, table: TableName, share: float, seed: int) -> Samp
 
 
 def range_key(lake: OpenedLake, table: TableName) -> tuple[str, str, str | None]:
-    """Return the lake's name and type of a table's first key column, and why it can't be divided, if so."""
+    """Return the first key column's name and type in the lake, and why it can't be divided, or None."""
     layout = lake.layout(table)
     if not layout.key:
         raise TableError(table, "has no key: only its changes are captured")
@@ -93,12 +93,12 @@ def range_key(lake: OpenedLake, table: TableName) -> tuple[str, str, str | None]
 
 
 def rows_per_range(rows: int, share: float) -> int:
-    """Return how many rows a range should have at most, for a sample of a table of so many rows. Pure."""
+    """Return the most rows that a range should have, to sample a table of this many rows. Pure."""
     sampled = rows * share
     return math.ceil(max(LEAST_ROWS, min(RANGE_ROWS, sampled / WANTED_RANGES), sampled / MOST_RANGES))
 
 
 def choose(ranges: Sequence[KeyRange], share: float, seed: str) -> list[KeyRange]:
-    """Choose a share of the ranges, at least one, in their order. Pure."""
+    """Choose a share of the ranges, at least one, keeping their order. Pure."""
     count = min(len(ranges), max(1, math.ceil(share * len(ranges) - 1e-9)))
     return [ranges[n] for n in sorted(random.Random(seed).sample(range(len(ranges)), count))]

@@ -1,4 +1,4 @@
-"""What a verification compares, and what it finds of a table."""
+"""The two sides that a verification compares, and its result for a table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ KeyEnds = tuple[int | None, int | None]
 """As in `connector.landing.requests.DumpRequest`: after a value of the first key column, up to another."""
 
 SHOWN = "NOT coalesce(_cdc.op = 'delete', false)"
-"""Rows of a Delta table that its readers see; those of others may have no `_cdc`."""
+"""Rows of a Delta table that its readers see; rows that others wrote may have no `_cdc`."""
 
 
 @dataclass(frozen=True)
 class SampleOf:
-    """What was compared instead of a whole table: `ranges` of the `of_ranges` of its key.
+    """The sample compared instead of a whole table: `ranges` of the key's `of_ranges`.
 
-    `of_rows`: how many rows the lake had in all of them when these were chosen.
+    `of_rows`: how many rows the lake had in all ranges when these were chosen.
     """
 
     ranges: int
@@ -46,16 +46,16 @@ class TableVerification:
 
     `manifest`: as of which manifest; `version`: of the Delta table. `waiting`: how many keys can't be
     compared yet, since a row lacks a column. `settled`: no first dump, repair, or dump of such rows was under
-    way. `note`: what else there is to say. `suspects`: keys, as the source's text, still to be compared:
-    those that wait, and of a condition those that the lake may have too many; None if they are not known, and
-    `incomplete` says why. `error`: why nothing was compared. `bytes`: how much the agent has landed.
+    way. `note`: a remark for people. `suspects`: keys, as the source's text, still to be compared: those that
+    wait, and for a condition those that only the lake may have. None: unknown, and `incomplete` says why.
+    `error`: why nothing was compared. `bytes`: how much the agent has landed.
 
-    By checksums: `checked`, not `rows`, says how many of the source's rows were compared, as of manifest
-    `checked_at`. `unproven`: ranges of the first key column whose rows have yet to be compared (None: all of
-    the table's, because of `by_rows`).
+    With checksums, `checked` (not `rows`) counts the source's rows compared, as of manifest `checked_at`.
+    `unproven`: ranges of the first key column whose rows are still to be compared (None: the whole table's,
+    for the reason `by_rows`).
 
-    `sample`: what the rows are a sample of, if only ranges of the key were compared: `equal` is only of them.
-    `whole`: why all rows were compared, where only a sample was wanted.
+    `sample`: set if only ranges of the key were compared; `equal` then covers only these. `whole`: why all
+    rows were compared although a sample was asked for.
     """
 
     table: TableName
@@ -83,12 +83,12 @@ class TableVerification:
 
     @property
     def differing(self) -> int:
-        """Count the findings; a key that differs and is there twice is two."""
+        """Count the findings; a key that differs and occurs twice counts twice."""
         return self.missing + self.ghosts + self.different
 
     @property
     def conclusive(self) -> bool:
-        """Return whether all of it was compared, as of a moment at which it was settled."""
+        """Return whether everything was compared while the table was settled."""
         return self.error is None and self.settled and self.incomplete is None and self.unproven == []
 
     @property
@@ -98,17 +98,17 @@ class TableVerification:
 
     @property
     def equal(self) -> bool:
-        """Return whether all of it was compared, and nothing differs, waits, or is a suspect."""
+        """Return whether everything was compared, and nothing differs, waits, or is a suspect."""
         return self.conclusive and not self.differing and not self.waiting and not self.suspects
 
 
 @dataclass(frozen=True)
 class Sides:
-    """The two sides of a comparison: files `read` of the source, with the log since, and the lake's table.
+    """The two sides of a comparison: files `read` from the source, with the log since, and the lake's table.
 
     `plan`: without what landed under another key; `newest`: the layout as of the cut; `verified`: the result
-    as far as it is known before comparing. `projected`: the lake does not have the table as it is
-    (`merge.columns.projection`); columns and rows of both sides are then those of the lake.
+    as far as it is known before comparing. `projected`: the lake has only some of the table's columns and
+    rows, or masks them (`merge.columns.projection`); both sides are then limited to these.
     """
 
     read: tuple[LandedFile, ...]
@@ -121,7 +121,7 @@ class Sides:
 
     @cached_property
     def layout(self) -> TargetLayout:
-        """Return the layout in which rows are compared: the Delta table's columns, and any that it lacks."""
+        """Return the layout for comparing rows: the Delta table's columns, and any that it lacks."""
         known = {f.name: f.dataType.simpleString() for f in self.lake.schema.fields if f.name != CDC}
         names = {fold(name) for name in known}
         more = {column.name: column.type for column in self.newest.columns if fold(column.name) not in names}
@@ -129,18 +129,18 @@ class Sides:
 
     @property
     def compared(self) -> list[str]:
-        """List the columns to compare: those that the source has, but for the key."""
+        """List the columns to compare: the source's, without the key."""
         names = {fold(column.name) for column in self.newest.columns}
         return [name for name in self.layout.values if fold(name) in names]
 
     @property
     def actual(self) -> DataFrame:
-        """Return the lake's rows, without those that are marked as deleted."""
+        """Return the lake's rows, without those marked as deleted."""
         return as_wide(self.lake, self.layout).where(SHOWN)
 
     @property
     def checked_columns(self) -> dict[str, str]:
-        """Return the names in the lake of the columns that have checksums, in their order, and the types."""
+        """Return the columns that have checksums, in order: names in the lake, with types."""
         named = {fold(name): name for name in self.layout.columns}
         return {named[fold(column.name)]: column.type for column in self.newest.columns}
 
@@ -149,7 +149,7 @@ class Sides:
         if dump.bits is None:
             return "its checksums have no buckets"
         if self.projected:
-            return "the lake has other columns, masks or rows of it"
+            return "the lake has it with other columns, masks or rows"
         if self.plan.swept is not None and self.plan.swept >= self.plan.low:
             return "it was dumped in full meanwhile"
         if self.plan.truncates:
@@ -160,9 +160,9 @@ class Sides:
 
 
 def within(column: Column, ranges: Sequence[KeyEnds]) -> Column:
-    """Return whether a value is in any of the ranges; null, which no source has as a key, is in the first."""
+    """Return whether a value is in any of the ranges; null, which is no source's key, is in the first."""
     parts = [_in_range(column, *ends) for ends in ranges]
-    while len(parts) > 1:  # pairwise: Spark recurses as deep as a condition nests
+    while len(parts) > 1:  # pairwise: Spark recurses as deep as the condition is nested
         parts = [reduce(or_, parts[n : n + 2]) for n in range(0, len(parts), 2)]
     return parts[0]
 

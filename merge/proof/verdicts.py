@@ -1,8 +1,8 @@
-"""All that has landed of a table: each event, the rule by which it won or lost, and the rows that result.
+"""Everything that has landed of a table: each event, why it won or lost, and the resulting rows.
 
-The row that results is what a merge makes of these events: `merge.plan` and `merge.change_set` compute it,
-from events that are filtered by the key as they are read. What each event contributes follows from the
-expressions by which they decide (`is_boundary`, `carries`, `last_boundary`, `before`):
+A merge's own code computes the resulting row from these events (`merge.plan`, `merge.change_set`); they are
+filtered by key as they are read. The verdicts follow from the same expressions by which a merge decides
+(`is_boundary`, `carries`, `last_boundary`, `before`):
 
 ======================  ==========================================================================
 verdict                 meaning; `by` is the position of what overruled the event
@@ -18,8 +18,8 @@ landed again            another copy of an event that landed before
 empties the table       a truncate, which is an event of every key
 ======================  ==========================================================================
 
-Each event is judged among all that have landed, however merges took them up: the result is the same. What
-landed under another key of the table is left out, since it can't be matched to today's rows.
+Each event is judged among all landed events. How merges took them up does not matter: the result is the same.
+Events that landed under another key are left out, since they can't be matched to today's rows.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class KeptManifests:
 
 @dataclass(frozen=True)
 class KeyedEvents:
-    """The landed events of one key, and the truncates, which have none; all events without a condition."""
+    """The landed events of one key, and truncates, which have no key; without a condition, all events."""
 
     landing: LandingZone
     condition: Column | None
@@ -128,9 +128,9 @@ class KeyedEvents:
 
 @dataclass(frozen=True)
 class TableEvents:
-    """What has landed of one table up to a manifest: the `files` that its `plan` reads, and all others.
+    """Everything landed of one table up to a manifest: the files that its `plan` reads, and all others.
 
-    `files` is by name, each with the first manifest that lists it. `first`: the oldest manifest there is.
+    `files`: by name, each with the first manifest that lists it. `first`: the oldest manifest kept.
     """
 
     table: TableName
@@ -143,7 +143,7 @@ class TableEvents:
 
     @classmethod
     def read(cls, config: Config, landing: LandingZone, table: TableName, upto: int) -> TableEvents:
-        """Read the manifests up to `upto`, as far back as they are there."""
+        """Read the manifests up to `upto`, as far back as they are kept."""
         manifests = KeptManifests.of(landing, upto)
         plan = plan_table(table, manifests, 0, upto)
         if plan.swept is None and plan.state.full_dump is not None:  # its manifests are gone
@@ -162,7 +162,7 @@ class TableEvents:
 
     @property
     def upto(self) -> int:
-        """Return the manifest up to which this is."""
+        """Return the last manifest included."""
         return self.plan.upto
 
     @property
@@ -172,7 +172,7 @@ class TableEvents:
 
     @property
     def complete(self) -> bool:
-        """Return whether all that makes up the table's rows is still there."""
+        """Return whether all events that make up the table's rows are still there."""
         return self.first == 1 or (self.full_dump is not None and self.full_dump.started_in >= self.first)
 
     @property
@@ -187,7 +187,7 @@ class TableEvents:
         return TargetLayout.of(columns, self.plan.state.key, schemas[0])
 
     def row(self, layout: TargetLayout, condition: Column | None = None) -> DataFrame:
-        """Return the rows that a merge makes of what has landed: of one key, or all."""
+        """Return the rows that a merge makes of the events: one key's, or all."""
         events = KeyedEvents(self.landing, condition)
         source = changes(events, self.plan, self.schemas, layout, None, soft=self.soft)
         return fresh_rows(source, layout, soft=self.soft)
@@ -196,7 +196,7 @@ class TableEvents:
         """Return each landed event (of one key, or all) with its verdict, in order of positions.
 
         Columns: `key`, a struct; manifest, the first that lists the file; file; `FIELDS`; `carried`: the
-        columns that it carries; `row`: their values; verdict; `supplies`: the columns that the row has from
+        columns that it carries; `row`: their values; verdict; `supplies`: the columns that the row takes from
         it; `by`, a position. A truncate has neither key nor row.
         """
         keyed = KeyedEvents(self.landing, condition)
@@ -209,7 +209,7 @@ class TableEvents:
         return found.orderBy("epoch", "lsn", "seq", "manifest", "file")
 
     def _landed(self, keyed: KeyedEvents, layout: TargetLayout) -> DataFrame:
-        """Read all events; a column that had another type before the last full dump is null in those."""
+        """Read all events; values of a type that can't become the column's current one are null."""
         by_columns: dict[tuple[str, ...], list[LandedFile]] = {tuple(layout.columns): []}
         for _, file in self.files.values():
             fitting = _fitting(self.schemas[file.schema_id], layout)
@@ -248,7 +248,7 @@ class TableEvents:
         return _explained(emptying, layout, F.lit(False))
 
     def _judged(self, events: DataFrame, layout: TargetLayout, truncates: Sequence[Position]) -> DataFrame:
-        """Add to `_cdc` of each event its verdict, and what that is based on."""
+        """Add to each event's `_cdc` its verdict and the basis for it."""
         swept, cdc = self.plan.swept, F.col(CDC)
         at = position_of(cdc)
         counts = F.lit(True) if swept is None else ~before(swept)
@@ -283,7 +283,7 @@ class TableEvents:
         return self._verdicts(judged, layout, truncates).where(F.col(CDC)["file"].isNotNull())
 
     def _verdicts(self, events: DataFrame, layout: TargetLayout, truncates: Sequence[Position]) -> DataFrame:
-        """Turn what is known of each event and its key into a verdict. The first rule that holds applies."""
+        """Turn the facts about each event and its key into a verdict. The first rule that holds applies."""
         cdc = F.col(CDC)
         at, last, since = position_of(cdc), cdc["last"], cdc["since"]
         wins, is_swept, emptied = at == last, F.lit(False), F.lit(None).cast(SINCE_TYPE)
@@ -338,7 +338,7 @@ def _explained(events: DataFrame, layout: TargetLayout, has_key: Column | None =
 
 
 def _fitting(schema: TableSchema, layout: TargetLayout) -> tuple[str, ...]:
-    """Return the columns of a layout whose type that of a schema can become, or that a schema lacks."""
+    """Return a layout's columns to which the schema's types can be widened, or which the schema lacks."""
     types = {fold(column.name): column.type for column in schema.columns}
     return tuple(
         name for name, type_ in layout.columns.items() if wider(types.get(fold(name), type_), type_) == type_
@@ -356,7 +356,7 @@ def _is_of_dump(cdc: Column, swept: Position) -> Column:
 
 
 def _files(table: TableName, manifests: KeptManifests, upto: int) -> dict[str, tuple[int, LandedFile]]:
-    """Return the files to read of a table, by name: of a compacted block, what it was compacted to."""
+    """Return a table's files to read, by name; for a compacted block, the files it was compacted to."""
     found: dict[str, tuple[int, LandedFile]] = {}
     replaced: set[str] = set()
     for number in range(manifests.first, upto + 1):

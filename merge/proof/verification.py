@@ -5,41 +5,40 @@
     rows that the agent read to verify + all that landed since -> what the table must hold --+
     the Delta table at the version of a cut ------------------------------------------------ + -> differences
 
-The agent reads the source as for a dump (`connector.capture.dump_queue`): in chunks, each at a proven low
-watermark, while both sides keep changing. Its files (kind verify) are merged by nobody. At a cut at or after
-the manifest that finished this dump:
+The agent reads the source as for a dump (`connector.capture.dumps.queue`): in chunks, each at a proven low
+watermark, while both sides keep changing. No merge takes up its files (kind verify). At a cut at or after the
+manifest that finished this dump:
 
-- EXPECTED: the rows read, each at its chunk's low watermark, and all that landed after the lowest of these,
-  up to the cut, reconciled as a merge does into an empty table (`merge.plan.plan_verification`).
-- ACTUAL: the Delta table at the version that the cut names, without rows that are marked as deleted.
+- EXPECTED: the rows read, each at its chunk's low watermark, and everything that landed after the lowest of
+  these, up to the cut, reconciled as a merge does into an empty table (`merge.plan.plan_verification`).
+- ACTUAL: the Delta table at the version that the cut names, without rows marked as deleted.
 
 **They must be equal.** Let P be the cut's position. A chunk's snapshot shows every commit up to its low
-watermark L, so for each key of its range it is the source's row at L or later; P is at or after its high
-watermark, so it shows nothing that has not landed by P. If some event of the key in (L, P] counts for a
-column, the latest one does: in the source at P, and in EXPECTED. If none does, nothing has changed it between
-L and P, and the row read has the source's value at P. So EXPECTED is the source at P, as the lake must be at
-that cut. No key is left out because it changed meanwhile, and none differs for that: whatever happens while
-rows are read (writes, lag, merges, a dump of the same table) is in both, or in neither.
+watermark L, so for each key of its range it has the source's row at L or later. P is at or after its high
+watermark, so the snapshot shows nothing that has not landed by P. If events of the key in (L, P] count for a
+column, the latest one decides, in the source at P as in EXPECTED. If there are none, nothing has changed the
+column between L and P, and the row read has the source's value at P. So EXPECTED is the source at P, as the
+lake must be at that cut. No key is skipped because it changed meanwhile, nor does it differ because of that:
+whatever happens while rows are read (writes, lag, merges, a dump of the same table) is in both or in neither.
 
-What else is compared, or not (values: `merge.proof.differences`):
+What else is compared, or not (for values see `merge.proof.differences`):
 
-- An unlogged change that a dump repairs meanwhile: chunks that landed since count as log does, and what is
-  from before a full dump that has ended does not. While such a repair is under way the table is not
-  `settled`, and differences may be what it is about to repair.
-- Given keys are compared both ways. Of a condition, the rows that satisfied it in the source's snapshot are,
-  at the cut, whether they still do or not. Spark can't evaluate the source's dialect as the source does, so
-  rows of the lake that seem to satisfy it and that the source did not return are only `suspects`: verify
+- Unlogged changes that a dump repairs meanwhile: chunks that landed since count like log, and events from
+  before an ended full dump do not count. While such a repair is under way the table is not `settled`:
+  differences may be what it is about to repair.
+- Given keys are compared both ways. With a condition, the rows that satisfied it in the source's snapshot are
+  compared, whether or not they still do at the cut. Spark can't evaluate the source's dialect exactly, so
+  rows that seem to satisfy it in the lake, but that the source did not return, are only `suspects`: verify
   these keys.
-- A row that waits for a column that the log left out is not equal before it has been compared with it: its
-  key is one of the `suspects`, too.
-- Columns that the source has dropped are not compared, nor those that its layout as of the cut does not have
-  yet: no event has brought them. What landed under another key does not count.
+- A row that still lacks a column can't be called equal: its key is one of the `suspects`, too.
+- Columns that the source has dropped are not compared, nor columns that its layout as of the cut does not
+  have yet: no event has brought them. Events that landed under another key don't count.
 - Rows marked as deleted (soft deletes) count as absent; their last values are not compared.
 - If somebody else has changed the Delta table's rows since the cut, its newest version is compared, which is
   what people read; the next merge rebuilds it (`merge.lake.commits`).
 
-A verification by checksums compares what the database computes instead of rows, and names the ranges of the
-key that it did not prove equal (`merge.proof.checksums`): these are then read and compared as rows.
+A verification by checksums compares checksums computed by the database, and names the key ranges that they
+did not prove equal (`merge.proof.checksums`). These are then read and compared as rows.
 """
 
 from __future__ import annotations
@@ -100,12 +99,12 @@ MANY_WAIT = (
 )
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number of tables done, of all tables, and the one under way."""
+"""Called with the number of tables done, the number of all tables, and the one under way."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The comparison of some tables; `run` names its rows in the table of differences."""
+    """The comparison of some tables; `run`: its id in the table of differences."""
 
     run: str
     tables: list[TableVerification]
@@ -141,13 +140,12 @@ def verify(
 ) -> Verification:
     """Compare the tables that the agent has read for a request with `verify`, as of their newest cut.
 
-    `request`: its id. `tables`: those that it names; manifests list only the dumps that ended last, so one of
-    them may be listed no more, which is that table's error. `where`: its condition, if it has one, to look
-    for `suspects`. `ranges`: those that it names; without them, rows that only the lake has are not found.
-    The differences are durable on return (`merge.proof.differences`). A table that can't be compared is in
-    the result: its dump has not ended or failed, or the lake has not been merged as far (merge, then call
-    this again). Raises what affects all tables, and `ConfigurationError` if the landing zone knows no such
-    verification.
+    `request`: its id. `tables`: the tables that it names. Manifests list only recently ended dumps; a table
+    whose dump is no longer listed gets an error. `where`: its condition, if any, to look for `suspects`.
+    `ranges`: the ranges that it names; without them, rows that only the lake has are not found. Differences
+    are durable on return (`merge.proof.differences`). The result includes tables that can't be compared: the
+    dump failed or has not ended, or the lake is not merged that far (merge, then call this again). Raises
+    errors that affect all tables, and `ConfigurationError` if the landing zone has no such verification.
     """
     with opened(spark, config) as lake:
         return compare(lake, request, where=where, ranges=ranges, tables=tables, progress=progress)
@@ -199,7 +197,7 @@ class _Run:
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def verify(self, dump: DumpState) -> TableVerification:
-        """Compare one table; errors of this table alone are in the result."""
+        """Compare one table; its own errors are in the result."""
         small = dump.rows <= FEW_ROWS and dump.kind == "verify"  # the table has about as many
         try:
             with applied_settings(self.spark, ANY_VERSION if small else ANY_VERSION | COMPILED):
@@ -210,8 +208,8 @@ class _Run:
                 raise store from error
             hint = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
             whole = self.landing.projection(dump.table) is None
-            told = first_line(error) if whole else without_values(error)
-            return TableVerification(dump.table, error=told, hint=hint)
+            reason = first_line(error) if whole else without_values(error)
+            return TableVerification(dump.table, error=reason, hint=hint)
 
     def _compare(self, dump: DumpState) -> TableVerification:
         """Compare the rows that were read."""
@@ -252,7 +250,7 @@ class _Run:
     def _matching(self, both: Sides, where: str) -> DataFrame | None:
         """Return the lake's rows that seem to satisfy a condition; None if Spark can't evaluate it.
 
-        It can't, either, if the condition is of columns that the lake has masked, or not at all.
+        Also None if the condition uses columns that the lake masks or lacks.
         """
         projection = self.landing.projection(both.newest.table)
         try:
@@ -276,7 +274,7 @@ class _Run:
         return replace(checked, unproven=ranges, by_rows=why)
 
     def _open(self, dump: DumpState) -> Sides:
-        """Return what a dump has read, and what it is to be compared with."""
+        """Return both sides: what a dump has read, and the lake's table to compare it with."""
         target, frontier = self._target_of(dump), self.frontiers.of(dump.table)
         version, upto, note = self._version(target, frontier)
         self.landing.check_end(upto)
@@ -299,7 +297,7 @@ class _Run:
         return Sides(read, plan, schemas, newest, lake, verified, projected)
 
     def _require_landed(self, dump: DumpState, plan: TablePlan) -> None:
-        """Refuse a table whose log has not all landed since the rows were read, unless a full dump has."""
+        """Refuse a table if log is missing since its rows were read, unless a full dump has ended since."""
         if plan.swept is not None and plan.swept >= plan.low:
             return
         manifests = (self.landing.get(number) for number in range(dump.started_in, plan.upto + 1))
@@ -313,7 +311,7 @@ class _Run:
             )
 
     def _target_of(self, dump: DumpState) -> Target:
-        """Return the Delta table to compare, which must be as far as the dump; `TableError` if not."""
+        """Return the Delta table to compare; `TableError` if it is behind the dump."""
         at, target = self.frontiers.of(dump.table).manifest, self.targets.get(dump.table)
         if dump.state != "complete" or dump.finished_in is None:
             raise TableError(
@@ -332,7 +330,7 @@ class _Run:
         return target
 
     def _version(self, target: Target, frontier: Frontier) -> tuple[int, int, str | None]:
-        """Return the version to compare, the manifest that it is at, and whether others have changed it."""
+        """Return the version to compare, its manifest, and whether others have changed the table."""
         state = read_state(self.spark, target)
         if state is None or state.id != frontier.id or frontier.version is None:
             raise TableError(
@@ -354,7 +352,7 @@ def _reason(state: TableState) -> str | None:
 
 
 def settled(manifest: Manifest, table: TableName) -> bool:
-    """Return whether, as of a manifest, a table is captured, and needs no dump to be whole."""
+    """Return whether, as of a manifest, a table is captured and needs no dump to be complete."""
     needed = (d for d in manifest.dumps_of(table) if d.active and d.reason != "request")
     state = manifest.tables[table]
     return not any(needed) and state.need is None and state.state == "captured"
@@ -369,7 +367,7 @@ def _suspects(
 ) -> tuple[list[list[str]] | None, str | None]:
     """Return the keys of the lake's rows that seem to satisfy a condition and that the source did not return.
 
-    None, and why, if Spark does not understand it, or they can't be asked for by key.
+    Or None and the reason, if Spark does not understand the condition, or they can't be requested by key.
     """
     unknown = None, "Spark can't evaluate the condition: rows that only the lake has were not looked for"
     if matching is None:

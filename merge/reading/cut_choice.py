@@ -1,7 +1,7 @@
 """Finds the cut that a manifest, a position or a commit time names.
 
 A manifest names its own cut, exact or not. A position or a time names the last exact cut at or before it: an
-inexact one is the source at no moment, and one after it would show what had not happened yet.
+inexact cut is not the source at any moment, and a later one would show what had not happened yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIST = "list the cuts: deltatide cuts"
 def moment_of(
     config: Config, manifest: int | None, position: str | None, committed_at: datetime | str | None
 ) -> Moment | None:
-    """Return the moment that one of three names; None if none is given, which is the newest cut."""
+    """Return the moment that one of these names; None (the newest cut) if none is given."""
     given = [value for value in (manifest, position, committed_at) if value is not None]
     if len(given) > 1:
         raise ConfigurationError(
@@ -67,7 +67,7 @@ def find_cut(spark: SparkSession, config: Config, moment: Moment | None) -> Row:
 
 
 def _named(frame: DataFrame, moment: Moment | None) -> DataFrame:
-    """Return the cuts that may be a moment's: the newest of them is."""
+    """Return the cuts at or before a moment; the newest of them is its cut."""
     if moment is None:
         return frame
     if moment.manifest is not None:

@@ -1,12 +1,12 @@
 """Runs SQL over a source's tables by their own names: as of one cut, or live as of one manifest.
 
 Each table that the text names becomes a temporary view of the session: `` `public.orders` ``, and ``orders``
-unless several namespaces have a table of that name. Rows marked as deleted are left out; the deletes in
-a table of changes are not.
+unless several namespaces have a table of that name. Rows marked as deleted are left out; the deletes in a
+table of changes are not.
 
-Only these tables are read. Spark would also resolve a catalog's tables, files by their paths, and views that
-the session had before, none of which are as of the cut. So in the analyzed plan of the query, each leaf must
-lie in one of these views, or be made by the query itself.
+Nothing else is read. Spark would also resolve a catalog's tables, files by path, and views that the session
+already has, none of which are as of the cut. So each leaf of the query's analyzed plan must lie in one of
+these views, or be made by the query itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def answer(
 ) -> Answer:
     """Run one query over all tables at a cut (`at` None: the newest), or `live` as of the newest manifest.
 
-    `ConfigurationError` if it is not a query, or names what is not there.
+    `ConfigurationError` if it is not a query, or names an unknown table.
     """
     known: list[TableName] = []
     stale: dict[TableName, str] = {}
@@ -71,7 +71,7 @@ def answer(
     if live:
         newest, tables = live_tables(spark, config, choose)
         frames = {name: table.frame for name, table in tables.items()}
-        # Of rows that wait for a column, no manifest knows.
+        # No manifest knows about rows that wait for a column.
         exact = newest.exact and all(table.is_complete() for table in tables.values())
         state = newest.number, newest.epoch, newest.position, newest.source_committed_at, exact
     else:
@@ -102,19 +102,19 @@ def answer(
 
 
 def _may_be_deleted(spark: SparkSession, config: Config, table: TableName) -> bool:
-    """Return whether rows may be marked as deleted: not of shapes and views, whose rows all count."""
+    """Return whether rows may be marked as deleted; in shapes and views, all rows count."""
     return table not in shapes_of(config) and not is_view(spark, targets_of(config, [table])[table])
 
 
 def view_names(tables: Iterable[TableName]) -> Mapping[str, TableName]:
-    """Return the tables by the names of their views; names that differ only by case would be one view's."""
+    """Return the tables by view name; names that differ only by case would be the same view."""
     named = [(name, table) for table in tables for name in dict.fromkeys((table.name, str(table)))]
     alike = Counter(fold(name) for name, _ in named)
     return {name: table for name, table in named if alike[fold(name)] == 1}
 
 
 def named_in(sql: str, tables: Iterable[TableName]) -> list[TableName]:
-    """Return the tables whose names are in a text as words; one more than it names does no harm."""
+    """Return the tables whose names occur in a text as words; one too many does no harm."""
     text = fold(sql)
     return [
         table
@@ -128,10 +128,10 @@ def _hint(names: Iterable[str]) -> str:
 
 
 def _queried(spark: SparkSession, sql: str, names: Iterable[str]) -> DataFrame:
-    """Run a text as a query and nothing else; what would change a table is refused as it is parsed."""
+    """Run a text as a query; anything that would change a table fails to parse."""
     try:
         frame = spark.sql(as_subquery(sql))
-        _ = frame.schema  # Spark Connect analyzes it only now
+        _ = frame.schema  # over Spark Connect, this is what analyzes it
     except AnalysisException as error:
         raise ConfigurationError(
             f"the query can't be run: {first_line(error)}",

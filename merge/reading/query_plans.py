@@ -1,8 +1,8 @@
-"""Reads what a query names, and what it would read, from the plans that EXPLAIN prints.
+"""Finds the tables that a query names, and those that it would read, in the plans that EXPLAIN prints.
 
-Spark has no other public interface to them, over Spark Connect least of all. The parsed plan needs none of
-the tables to exist; the analyzed one needs all. A text is always explained as a subquery: what is no query,
-or more than one, can't be parsed there, so nothing else is ever run.
+Spark has no other public interface to plans, least of all over Spark Connect. The parsed plan does not need
+the tables to exist; the analyzed one does. A text is always explained as a subquery, where anything but a
+single query fails to parse, so nothing else is ever run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def as_subquery(sql: str) -> str:
-    """Return a query of the rows of another, which is nothing but a query then."""
+    """Wrap a text as a subquery, in which only a query can be parsed."""
     return f"SELECT * FROM (\n{sql.strip().rstrip(';')}\n)"
 
 
@@ -32,7 +32,7 @@ def parsed(spark: SparkSession, sql: str) -> str:
 
 
 def analyzed(spark: SparkSession, sql: str) -> str:
-    """Return a query's analyzed plan; it is neither optimized nor planned further, as it has no rows."""
+    """Return a query's analyzed plan; without rows, it is neither optimized nor planned further."""
     return _plan(spark, f"{as_subquery(sql)} WHERE false", "Analyzed", "Optimized")
 
 
@@ -45,9 +45,9 @@ def _plan(spark: SparkSession, sql: str, wanted: str, following: str) -> str:
 
 
 def foreign_relation(plan: str, views: Iterable[str]) -> str | None:
-    """Return what a query reads besides these temporary views, by its analyzed plan."""
+    """Return a relation that a query reads besides these temporary views, by its analyzed plan, or None."""
     own = {fold(quoted(name)) for name in views}
-    within, alias = None, ""  # the depth of the view that we are in; the name that was given just above
+    within, alias = None, ""  # the depth of the view that we are in; the name on the line above
     for (depth, node), (following, _) in pairwise([*_nodes(plan), (0, "")]):
         if within is not None and depth > within:
             continue
@@ -64,8 +64,8 @@ def foreign_relation(plan: str, views: Iterable[str]) -> str | None:
 def relations(plan: str, *, recursive: bool = False) -> list[str]:
     """Return the names of the tables that a query reads, by its parsed plan, each once.
 
-    Names of its own, given by WITH, are not among them; if it is `recursive`, what such a name stands for may
-    read itself. A name of several parts has commas: ``shop, orders``.
+    Names that the query defines by WITH are left out; if `recursive`, such a definition may read itself. The
+    parts of a name are separated by commas: ``shop, orders``.
     """
     found: dict[str, None] = {}
     scopes: list[_With] = []
@@ -84,7 +84,7 @@ def relations(plan: str, *, recursive: bool = False) -> list[str]:
 
 @dataclass
 class _With:
-    """A WITH clause in a plan: the names it has given so far, and the one that is being defined.
+    """A WITH clause in a plan: the names defined so far, and the one being defined.
 
     ::
 
@@ -100,11 +100,11 @@ class _With:
     defined: bool = False
 
     def has(self, name: str, recursive: bool) -> bool:
-        """Return whether a name in the part that is being read is one of these."""
+        """Return whether a name at the current point is one that this clause defines."""
         return name in self.names or (recursive and name == self.defining)
 
     def enter(self, depth: int, node: str) -> None:
-        """Go on to the next node within the clause."""
+        """Advance to the next node within the clause."""
         alias = node.lstrip("'").removeprefix(_ALIAS) if node.lstrip("'").startswith(_ALIAS) else None
         is_definition = depth == self.depth + 6 and not self.defined and alias is not None
         if (is_definition or depth == self.depth + 3) and self.defining is not None:
@@ -116,7 +116,7 @@ class _With:
 
 
 def _nodes(plan: str) -> Iterator[tuple[int, str]]:
-    """Return depth and text of a plan's nodes but the first; each level is three characters deeper."""
+    """Return depth and text of a plan's nodes except the first; a level is three characters of indent."""
     for line in plan.split("\n"):
         if found := _NODE.fullmatch(line):
             yield len(found[1]), found[2]
@@ -126,4 +126,4 @@ _NODE = re.compile(r"((?:[: ]  )*)[:+]- (.*)")
 _ALIAS = "SubqueryAlias "
 _RELATION = re.compile(r"'UnresolvedRelation \[(.*?)\], \[[^\]]*\], (?:true|false)")
 _OWN_ROWS = ("OneRowRelation", "LocalRelation", "Range ", "CTERelationRef ", "UnionLoopRef ")
-"""Leaves with rows that a query makes itself: literals, numbers, and what its WITH names."""
+"""Leaves whose rows the query makes itself: literals, ranges of numbers, and names defined by WITH."""

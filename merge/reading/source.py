@@ -6,14 +6,15 @@
     changes = spark.readStream.format("deltatide")
     changes.option("config", "shop.toml").option("table", "public.orders").option("consumer", "loader").load()
 
-A row is an event: the columns of the table's newest layout when the frame is made, with the types that a
-merge gives them, and `_cdc` as it landed. Spark runs Python data sources in Python processes of their own,
-which can't use Spark: so these alone read the landing zone by `connector.reading`, with the store's client.
+A row is an event: the columns of the table's newest layout when the frame is created, with the types that a
+merge gives them, and `_cdc` as it landed. Spark runs Python data sources in separate Python processes, which
+can't use Spark. So only these read the landing zone with `connector.reading` and the store's client.
 
-Offsets, and why each change is read once: `connector.reading.change_log`. Rate limits are kept by the process
-that plans a query, which learns where the query is from the ranges that Spark has it plan: when it starts
-again the last one, before it asks for the end. With the trigger ``availableNow``, it asks for the end once in
-each run, so that each run is one batch: the first within the limits, a later one has all that has landed.
+Offsets, and why each change is read once: `connector.reading.change_log`. The process that plans a query
+keeps the rate limits. It learns the query's offset from the ranges that Spark asks it to plan; after a
+restart, Spark replans the last range before it asks for the end. With the trigger ``availableNow``, Spark
+asks for the end once per run, so each run is one batch: the first within the limits, a later one with all
+that has landed.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class _Options(BaseModel):
     max_rows: int | None = Field(default=None, ge=1)
 
     def changes(self) -> TableChanges:
-        """Return the changes that are named by a configuration, or by a landing zone and a source."""
-        place = self.model_dump(
+        """Open the changes that a configuration, or a landing zone and a source, name."""
+        options = self.model_dump(
             include={"landing", "source", "endpoint", "region", "path_style"}, exclude_none=True
         )
         table = table_name(self.table)
-        if self.config is not None and not place:
+        if self.config is not None and not options:
             config = load(self.config)
             if config.table(table).narrows:
                 raise ConfigurationError(
@@ -77,16 +78,16 @@ class _Options(BaseModel):
                     hint="to read the table as it landed, name landing and source instead of config",
                 )
             return TableChanges(config.landing, config.source.name, table, self.dumps)
-        if self.config is not None or not {"landing", "source"} <= place.keys():
+        if self.config is not None or not {"landing", "source"} <= options.keys():
             raise ConfigurationError(
                 "the landing zone is not named", hint="set the option config, or both landing and source"
             )
-        source = place.pop("source")
-        landing = LandingConfig.model_validate({"url": place.pop("landing"), **place})
+        source = options.pop("source")
+        landing = LandingConfig.model_validate({"url": options.pop("landing"), **options})
         return TableChanges(landing, source, table, self.dumps)
 
     def refuse(self, *names: str, query: str) -> None:
-        """Refuse options that a kind of query does not have."""
+        """Refuse options that this kind of query does not have."""
         for name in names:
             if getattr(self, name) is not None:
                 raise ConfigurationError(f"a {query} query has no option {name}", hint="leave it out")
@@ -94,7 +95,7 @@ class _Options(BaseModel):
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Add the hint to our errors: Spark shows no more of them than their text."""
+    """Add the hint to our errors' text: Spark shows nothing else of them."""
     try:
         yield
     except ValidationError as error:
@@ -166,13 +167,13 @@ class Partition(InputPartition):
 
 @dataclass(frozen=True)
 class Rows:
-    """Plans and reads what lies between two offsets, in the columns of one layout."""
+    """Plans and reads the changes between two offsets, in the columns of one layout."""
 
     changes: TableChanges
     layout: TableSchema
 
     def partitions(self, opened: OpenChanges, start: Offset, end: Offset) -> list[InputPartition]:
-        """Divide what is to be read among tasks; `TableError` if a layout's types don't fit into today's."""
+        """Divide a read among tasks; `TableError` if a layout's types can't become today's."""
         groups = opened.files(start, end)
         for group in groups:
             for landed in group.layouts.values():
@@ -199,7 +200,7 @@ class Rows:
 
 
 class BatchReader(DataSourceReader):
-    """Reads the changes after a manifest up to another; each query up to the newest, if none is named."""
+    """Reads the changes after a manifest up to another, by default the newest at each query."""
 
     def __init__(self, rows: Rows, after: str | None, upto: str | None) -> None:
         self._rows, self._after, self._upto = rows, after, upto
@@ -226,7 +227,7 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader):
     """Reads the changes after an offset, and records in the landing zone how far it is.
 
-    Used by the process that plans the query; a copy without state reads in the tasks.
+    The process that plans the query uses it; stateless copies read in the tasks.
     """
 
     _rows: Rows
@@ -258,7 +259,7 @@ class StreamReader(DataSourceStreamReader):
         """Plan a batch; the same offsets give the same rows."""
         begin, until = Offset.from_dict(start), Offset.from_dict(end)
         opened = self._open()
-        if not self._checked:  # an earlier process may have begun the query
+        if not self._checked:  # an earlier process may have started the query
             opened.log.check(begin)
             self._checked = True
         if until.manifest < begin.manifest:  # Spark asked for the end before it said where the query is
@@ -274,7 +275,7 @@ class StreamReader(DataSourceStreamReader):
 
     @_explained()
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Take note that all up to an offset was processed."""
+        """Record that everything up to an offset was processed."""
         offset = Offset.from_dict(end)
         if self._at is None or self._at.manifest < offset.manifest:
             self._at = offset
@@ -286,7 +287,7 @@ class StreamReader(DataSourceStreamReader):
         return self._rows.read(partition)
 
     def _begin(self) -> Offset:
-        """Return where a new query starts; from the first time on, nothing after it is removed."""
+        """Return where a new query starts; from then on, the landing zone keeps everything after it."""
         begin = self._open().after(self._after)
         if self._recorded is None:
             self._record(begin)

@@ -1,1 +1,1 @@
-"""The other shapes of a target: Delta tables that lie beside the one with the current rows."""
+"""The other shapes of a target: Delta tables beside the one with the current rows."""

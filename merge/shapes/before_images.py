@@ -1,10 +1,10 @@
-"""Before-images in `changes`: the column `_before` of the Delta table, and how it is read from landing files.
+"""Before-images in `changes`: the Delta table's column `_before`, and how it is read from landing files.
 
-`_before` has the table's columns, with the types that the Delta table gives them, and its own `_cdc`: which
-of them the log did not carry, and the texts that their types can't hold. It is null where an event replaced
-no row, and where it landed before before-images were asked for.
+`_before` has the table's columns, with their types in the Delta table, and its own `_cdc`: the columns that
+the log did not carry, and texts that their types can't hold. It is null if the event replaced no row, or
+landed before before-images were turned on.
 
-Nothing else reads it: it takes no part in what the current rows or a history are.
+Nothing else reads it: neither the current rows nor a history depend on it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in BEFORE_FIEL
 
 @dataclass(frozen=True)
 class OldRows:
-    """The fields of `_before`, in order, as a frame is to have them: the columns, and `_cdc`."""
+    """The fields of `_before` in a frame, in order: the columns, and `_cdc`."""
 
     fields: Mapping[str, str]
 
@@ -43,14 +43,14 @@ class OldRows:
         return struct_type(self.fields)
 
     def landed(self, schema: TableSchema) -> list[str]:
-        """Return the definition of the column as files of a layout have it; nothing if they lack it."""
+        """Return the column's definition in files of a layout; nothing if they lack it."""
         if not schema.before_images:
             return []
         columns = {column.name: column.type for column in schema.columns}
         return [f"{quoted(BEFORE)} {struct_type({**columns, CDC: CDC_TYPE})}"]
 
     def column(self, schema: TableSchema, renamed: Callable[[Column], Column]) -> Column:
-        """Return the column, of files of a layout; `renamed`: what a landed column is called in the frame."""
+        """Return the column for files of a layout; `renamed`: the name in the frame of a landed column."""
         if not schema.before_images:
             return F.lit(None).cast(self.type).alias(BEFORE)
         row, named = F.col(BEFORE), {fold(column.name): column.name for column in schema.columns}
@@ -75,9 +75,9 @@ def struct_type(fields: Mapping[str, str]) -> str:
 def old_rows_of(
     spark: SparkSession, target: Target, state: TargetState, mark: Mark, schemas: Collection[TableSchema]
 ) -> OldRows | None:
-    """Bring `_before` to the columns of the Delta table; None if it has none, and no layout needs one.
+    """Evolve `_before` to the columns of the Delta table; None if there is none and no layout needs one.
 
-    `TableError` if the Delta table has a column of that name that is the table's own.
+    `TableError` if `_before` is a column of the source table.
     """
     asked = any(schema.before_images for schema in schemas)
     columns = {name: type_ for name, type_ in state.columns.items() if name != BEFORE}

@@ -1,14 +1,14 @@
 """Appends the log to `changes`: every landed change once, as it landed.
 
-A position is one event of one table, so a change is known by its position alone. Files may be read twice,
-land twice, or be joined by compaction, and a merge may be killed or begin at an older manifest. So nothing is
-assumed about what the Delta table has already: what has landed is reduced to one row for each position, and a
-MERGE inserts those whose position it lacks, from the lowest one that was read on. It updates and deletes
-nothing (`delta.appendOnly`). Where before-images are landed, each change has its own (`_before`).
+A position is one event of one table, so it identifies a change. Files may be read twice, land twice, or be
+joined by compaction, and a merge may be killed or begin at an older manifest. So nothing is assumed about
+what the Delta table already has: events are reduced to one row per position, and a MERGE inserts those whose
+position is missing, from the lowest position read on. It updates and deletes nothing (`delta.appendOnly`).
+If before-images land, each change has its own (`_before`).
 
-`_cdc` comes first, so that Delta's statistics cover the position of however wide a table. Dumped rows are no
-changes, nor are deletes that a dump of keys found. Truncates are rows whose columns are null. The key of the
-table plays no part.
+`_cdc` comes first, so that Delta's statistics cover the position however wide the table is. Neither dumped
+rows nor deletes found by a dump of keys are changes. Truncates are rows whose columns are null. The table's
+key plays no part.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def landed_changes(
 def append_changes(
     spark: SparkSession, target: Target, source: DataFrame, lowest: Position, mark: Mark
 ) -> Written:
-    """Insert the changes that a table lacks as one commit, durable on return; none is from before `lowest`.
+    """Insert the changes that a table lacks in one commit, durable on return; all are at or after `lowest`.
 
     Like `merge.apply.apply`, writes nothing if another job has brought the table further.
     """

@@ -1,4 +1,4 @@
-"""Merges the changes of a table: reads the log that has landed since the frontier, appends what is new."""
+"""Merges a table's changes: reads log that has landed since the frontier, and appends what is new."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ChangesJob(ShapeJob):
     def _files(self, after: int) -> list[LandedFile]:
         """List the log files of the manifests after number `after` that are kept.
 
-        `TableError` if one of them is missing that retention has not removed; from 0, it begins after that.
+        `TableError` if one is missing that retention has not removed; from 0, begin after that one instead.
         """
         first = self._first_kept(after)
         if first > after + 1 and (after or not self.landing.is_removed(first - 1)):
@@ -72,7 +72,7 @@ class ChangesJob(ShapeJob):
         return first
 
     def _fitting(self, files: list[LandedFile], state: TargetState | None) -> list[LandedFile]:
-        """Leave out the first files, up to the last one with types that can't become those of later ones."""
+        """Drop the first files, up to the last one whose types can't become those of later files."""
         schemas = self.schemas(files, state)
         newest = next(iter(schemas.values()))
         later = {newest.id: newest}
@@ -88,7 +88,7 @@ class ChangesJob(ShapeJob):
         return files
 
     def _appended(self, state: TargetState | None, files: list[LandedFile]) -> tuple[TargetState, Written]:
-        """Create the Delta table or evolve its columns, and append what it lacks of the files."""
+        """Create the Delta table or evolve its columns, and append the events that it lacks."""
         rows, schemas = sum(file.rows for file in files), self.schemas(files, state)
         self.show(rows)
         newest, *others = (replace(schema, key=()) for schema in schemas.values())

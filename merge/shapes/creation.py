@@ -22,8 +22,8 @@ def create_shape_sql(
 ) -> str:
     """Build the statement for a target with a shape; see `merge.lake.schema.create_sql`.
 
-    `first`, `last`: our own columns before and after the source's, with their types. What comes first is
-    within the columns of which Delta keeps statistics, however wide the table is.
+    `first`, `last`: our own columns before and after the source's, with their types. Delta keeps statistics
+    of the first ones, however wide the table is.
     """
     all_ = {**own_properties(target, source, key), SHAPE_PROPERTY: str(target.shape), **properties}
     if any(NEEDS_MAPPING.search(name) for name in columns):

@@ -1,13 +1,13 @@
-"""Brings a table's history (SCD type 2) to a manifest: its versions anew from a position on, by one MERGE.
+"""Brings a table's history (SCD type 2) to a manifest: one MERGE replaces its versions from a position on.
 
-The versions as they were at `since` (`merge.shapes.history_plan`) are taken over: those that ended by then
-stay, and those that were open are where the events after it go on (`merge.shapes.versions`). What the table
-has from after `since`, of the keys that these events concern, is replaced: versions that differ are updated,
-new ones inserted, and those that are none any more deleted. So the history after a manifest is the same
-whatever merges there were, and a merge that begins at an older manifest than the table changes nothing.
+Versions that ended by that position, `since` (`merge.shapes.history_plan`), stay. The events after it
+continue from the versions that were open then (`merge.shapes.versions`). For the keys of these events,
+everything that the table has from after `since` is replaced: differing versions are updated, new ones
+inserted, and obsolete ones deleted. So the history after a manifest does not depend on which merges led
+there, and a merge from an older manifest than the table's changes nothing.
 
-A version is matched by its key and the position at which it begins. Of versions that ended before `since`,
-Delta reads none: `_valid_from` and `_valid_to` come first in the table, so that its statistics cover them.
+Versions are matched by key and the position at which they begin. Delta does not read versions that ended
+before `since`: `_valid_from` and `_valid_to` come first in the table, so its statistics cover them.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OBSOLETE = "obsolete"
-"""The `op` of versions that the table has and that are none any more."""
+"""The `op` of versions in the table that are obsolete."""
 
 
 @dataclass(frozen=True)
 class HistorySource:
-    """Where one merge's versions come from: the events of a plan, and the table as the MERGE finds it."""
+    """The inputs of one merge's versions: the events of a plan, and the table as the MERGE finds it."""
 
     landing: LandingZone
     plan: HistoryPlan
@@ -67,9 +67,9 @@ class HistorySource:
     target: DataFrame
 
     def versions(self) -> DataFrame:
-        """Return all versions, from those open at `since` on, of the keys that the plan's events concern.
+        """Return all versions of the plan's keys, from those open at `since` on, in the table's columns.
 
-        Columns as of the table; what it has besides is there with `op` `OBSOLETE`.
+        Versions that only the table has are included, with `op` `OBSOLETE`.
         """
         truncates = self._truncates()
         log = once(self._read(self.plan.log).where(F.col(CDC)["op"] != TRUNCATE), self.layout)
@@ -104,7 +104,7 @@ class HistorySource:
         return as_events(events, self.layout).where(f"{_at(CDC)} > {position_literal(self.plan.since)}")
 
     def _chunks(self) -> DataFrame:
-        """Read the chunks; their events have the time that the log had reached before."""
+        """Read the chunks; their events get the commit time that the log had reached before them."""
         chunks = self._read(self.plan.chunks)
         rows = [(*at, time) for at, time in self.plan.at.items()]
         times = chunks.sparkSession.createDataFrame(rows, "epoch int, lsn bigint, committed_at timestamp")
@@ -147,7 +147,7 @@ class HistorySource:
         return self.target.where(f"{_at(FROM)} > {position_literal(self.plan.since)}")
 
     def _ghosts(self, end: Ended, events: DataFrame, log: DataFrame, base: DataFrame) -> DataFrame:
-        """Return deletes of the keys that a full dump lacks, unless the log has events of them since."""
+        """Return deletes of keys that a full dump lacks, unless the log has later events of them."""
         names = {name: self.layout.columns[name] for name in self.layout.key}
         key = with_raw(self.layout.key, self.layout.raw_keys)
         cdc = F.col(CDC)
@@ -161,7 +161,7 @@ class HistorySource:
         return deletes(absent, self.layout, end.position, F.expr(timestamp(self.plan.at[end.position[:2]])))
 
     def _with_obsolete(self, found: DataFrame, later: DataFrame) -> DataFrame:
-        """Add the versions that the table has and that are not among those `found`."""
+        """Add the versions that the table has and `found` lacks."""
         columns = [F.col(quoted(name)) for name in (*self.layout.columns, FROM, TO)]
         gone = F.col(CDC).withField("op", F.lit(OBSOLETE)).cast(VERSION_TYPE).alias(CDC)
         typed = [
@@ -214,7 +214,7 @@ def apply_versions(
 
 
 def merge_sql(target: Target, view: str, layout: TargetLayout, since: Position, conditions: str = "") -> str:
-    """Build the MERGE of versions, in the temporary view `view`, into a table that has them up to `since`."""
+    """Build the MERGE of versions, in the temporary view `view`, into a table that is right up to `since`."""
     names = [*layout.columns, FROM, TO, CDC]
     compared = [*map(quoted, layout.values), FROM, TO, f"{CDC}.op"]
     sorted_ = ("array_sort(map_entries({0}._cdc.raw))", "array_sort({0}._cdc.missing)")
@@ -241,4 +241,4 @@ create_sql = partial(
     last={CDC: VERSION_TYPE},
     properties={"delta.enableDeletionVectors": "true"},
 )
-"""Builds the statement that creates a history; with deletion vectors, a merge writes only what changed."""
+"""Builds the statement that creates a history. Deletion vectors keep merges from rewriting whole files."""

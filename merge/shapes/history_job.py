@@ -1,7 +1,7 @@
-"""Merges the history of a table: from the versions at its frontier and what has landed since.
+"""Merges a table's history: from the versions at its frontier, and what has landed since.
 
-A history begins with all that has landed; or with the last full dump, if what landed before is gone, or has
-types that can't become today's.
+A history begins with everything that has landed. If a part of that is gone, or has types that can't become
+today's, the history begins with the last full dump.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class HistoryJob(ShapeJob):
         return not plan.news
 
     def write(self, frontier: Frontier, state: TargetState | None) -> tuple[TargetState, int, Written]:
-        """Write the versions since a frontier. `TableError` if the manifests since then are gone.
+        """Write the versions since a frontier. `TableError` if manifests since then are gone.
 
-        `GapError` if a new history can't begin: neither all manifests are there nor those of a full dump.
+        `GapError` if a new history can't begin: it needs all manifests, or those since a full dump began.
         """
         plan = self._plan(frontier, state)
         self.show(plan.rows)
@@ -63,7 +63,7 @@ class HistoryJob(ShapeJob):
     def _keyed(
         self, plan: HistoryPlan, state: TargetState | None
     ) -> tuple[HistoryPlan, dict[str, TableSchema]]:
-        """Leave out what landed under another key; return all schemas, too, the table's newest one first."""
+        """Drop what landed under another key; also return all schemas, the table's newest first."""
         files = [*plan.files, *(file for end in plan.ended for file in end.chunks)]
         schemas = self.schemas(files, state)
         return plan.of_key(schemas, self.key), schemas
@@ -77,7 +77,7 @@ class HistoryJob(ShapeJob):
         return tuple(self.manifest.tables[self.shape.table].key)
 
     def _plan(self, frontier: Frontier, state: TargetState | None) -> HistoryPlan:
-        """Plan from a frontier; from the beginning, if that is at no manifest."""
+        """Plan from a frontier, or from the beginning if there is none."""
         table, upto = self.shape.table, self.manifest.number
         self.landing.load(frontier.manifest + 1, upto)
         if not frontier.manifest:
@@ -92,7 +92,7 @@ class HistoryJob(ShapeJob):
             ) from error
 
     def _fitting(self, plan: HistoryPlan, state: TargetState | None) -> HistoryPlan:
-        """Begin with the last full dump if what landed before has types that can't become today's."""
+        """Begin with the last full dump if earlier events have types that can't become today's."""
         try:
             wanted_columns(self.target.table, self._layouts(*self._keyed(plan, state)), self.target.drop_hint)
         except TableError:

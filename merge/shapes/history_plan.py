@@ -1,20 +1,20 @@
 """Plans what one merge reads to bring a table's history from one manifest to another. Pure; no Spark.
 
-A table's history is a function of the events that count. A merge takes over the versions as they are at a
-position, `since`, and derives all that follows from the events after it. So it reads all events after `since`
-that have landed, whichever merges saw them before:
+A table's history is a function of the events that count. A merge keeps the versions as they are at a
+position, `since`, and derives everything later from the events after it. So it reads all landed events after
+`since`, whichever merges have seen them:
 
 - of the manifests ``(after, upto]``, log begins at the position of manifest `after`, since all log before it
   has landed; log that lands again, or that compaction has joined with it, is new only after that;
 - a chunk begins at its low watermark, a full dump that ends at the lowest of its chunks;
-- nothing from before the last full dump counts that lands after that dump has ended, for history as for
-  current rows. What has landed before stays;
-- what is known of a row ends at a *gap*, from where on the log tells all again: where an epoch with lost log
-  begins, and at the gaps in the table's state: log before them did not land (a quarantine, a table that was
-  excluded) or did not tell all (an unlogged change). A gap before the position of manifest `after` that this
-  manifest did not tell of, such as a floor that was raised, has all from there on derived anew, as a late
-  chunk has. All manifests tell of a gap until a full dump from after it has ended, whatever becomes of dumps
-  and epochs meanwhile; then no row is known from before it.
+- an event from before the last full dump does not count if it lands after that dump has ended, for history as
+  for current rows. What landed earlier stays;
+- what is known of a row ends at a *gap*, after which the log is complete again: where an epoch with lost log
+  begins, and at the gaps in the table's state. Log before such a gap did not land (a quarantine, a table that
+  was excluded) or did not show everything (an unlogged change). A gap before the position of manifest `after`
+  that this manifest did not list yet, such as a raised floor, has everything after it derived again, like a
+  late chunk. Manifests list a gap until a full dump from after it has ended, whatever becomes of dumps and
+  epochs meanwhile; from then on, no row is known from before it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from merge.plan import NOTHING, Landed, Manifests, landed_after, last_full
 
 @dataclass(frozen=True)
 class Ended:
-    """A full dump that has ended: keys without a row in its `chunks` were gone, at `position` at the latest.
+    """A full dump that has ended: keys without a row in its `chunks` were gone by `position`.
 
     `high`: the position (an lsn) of the manifest that ended it, after every snapshot of the dump.
     """
@@ -44,10 +44,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class HistoryPlan:
-    """What to read: `log` and `chunks`, of which only the events after `since` count.
+    """The files to read: `log` and `chunks`. Only events after `since` count.
 
-    `at`: for each low watermark, by epoch and lsn, the commit time that the log had reached before.
-    `gaps`: across them nothing is known. `news`: whether any of it is new.
+    `at`: by low watermark (epoch and lsn), the commit time that the log had reached before it.
+    `gaps`: nothing is known across them. `news`: whether any of this is new.
     """
 
     since: Position
@@ -75,7 +75,7 @@ class HistoryPlan:
 
     @property
     def of_known_keys(self) -> bool:
-        """Return whether only keys that the events have may change: no truncate, no dump that has ended."""
+        """Return whether only the events' own keys can change: no truncate, no ended full dump."""
         return not self.ended and not any(file.truncates for file in self.log)
 
     def of_key(self, schemas: Mapping[str, TableSchema], key: Sequence[str]) -> HistoryPlan:
@@ -120,7 +120,7 @@ def plan_history(
 
 
 def plan_beginning(table: TableName, manifests: Manifests, upto: int) -> HistoryPlan:
-    """Plan a history from its beginning; if manifests from there are gone, from the last full dump on."""
+    """Plan a history from its beginning, or from the last full dump if early manifests are gone."""
     try:
         return plan_history(table, manifests, 0, upto)
     except GapError:
@@ -137,7 +137,7 @@ def plan_from_last_dump(table: TableName, manifests: Manifests, upto: int) -> Hi
 
 
 def _counting(table: TableName, manifests: Manifests, news: Sequence[Manifest]) -> Iterable[LandedFile]:
-    """List the chunks that did not land after the end of a later full dump."""
+    """List the chunks, without those that landed after a later full dump had ended."""
     for manifest in news:
         swept = _swept(table, manifests.get(manifest.number - 1) if manifest.number > 1 else None)
         files = (file for file in manifest.files_of(table) if file.kind == "chunk")
@@ -145,7 +145,7 @@ def _counting(table: TableName, manifests: Manifests, news: Sequence[Manifest]) 
 
 
 def _ended(table: TableName, manifests: Manifests, news: Sequence[Manifest]) -> Iterable[Ended]:
-    """List the full dumps that end in `news`, but not after the end of a later one."""
+    """List the full dumps that end in `news`, without those that ended after a later one."""
     ended = {
         dump.id: dump
         for manifest in news
@@ -176,36 +176,36 @@ def _times(
     return found
 
 
-def _gaps(table: TableName, manifests: Manifests, told: Iterable[Manifest]) -> set[Position]:
-    """Find the gaps that manifests tell of, but for those from before a full dump that had ended by then."""
+def _gaps(table: TableName, manifests: Manifests, listing: Iterable[Manifest]) -> set[Position]:
+    """Find the gaps that manifests list, without those before a full dump that had ended by then."""
     found: set[Position] = set()
-    for manifest in told:
+    for manifest in listing:
         swept = _swept(table, manifests.get(manifest.number - 1) if manifest.number > 1 else None)
-        found.update(gap for gap in _told(table, manifest) if gap > swept)
+        found.update(gap for gap in _listed(table, manifest) if gap > swept)
     return found
 
 
 def _late_gaps(
     table: TableName, manifests: Manifests, before: Manifest | None, news: Sequence[Manifest]
 ) -> set[Position]:
-    """Find the gaps that are told of only now and lie before the position of manifest `before`."""
-    told = _told(table, before) if before else set()
-    return {gap for gap in _gaps(table, manifests, news) if gap < _begin(before)} - told
+    """Find the gaps listed only now that lie before the position of manifest `before`."""
+    known = _listed(table, before) if before else set()
+    return {gap for gap in _gaps(table, manifests, news) if gap < _begin(before)} - known
 
 
 def _begin(before: Manifest | None) -> Position:
     return Position(before.epoch, before.position, -1) if before else NOTHING
 
 
-def _told(table: TableName, manifest: Manifest) -> set[Position]:
-    """Return the gaps that one manifest tells of."""
+def _listed(table: TableName, manifest: Manifest) -> set[Position]:
+    """Return the gaps that one manifest lists."""
     state = manifest.tables.get(table)
     own = {Position.of_gap(*gap) for gap in state.gaps} if state is not None else set()
     return own | {Position(gap.epoch, 0, -1) for gap in manifest.gaps}
 
 
 def _at_or_after(since: Position, manifests: Manifests, upto: int) -> Iterable[Manifest]:
-    """List the manifests up to `upto` that are not before a position, the newest first."""
+    """List the manifests up to `upto` that are at or after a position, newest first."""
     for number in range(upto, 0, -1):
         manifest = manifests.get(number)
         if (manifest.epoch, manifest.position) < since[:2]:

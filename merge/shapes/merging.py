@@ -1,4 +1,4 @@
-"""Which merge makes which shape."""
+"""Chooses the job that merges each kind of shape."""
 
 from __future__ import annotations
 

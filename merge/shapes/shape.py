@@ -1,8 +1,8 @@
-"""Names the shapes of the configured tables, and where they lie.
+"""Names and locations of the configured tables' shapes.
 
 A shape is a Delta table of its own: ``orders_changes`` beside ``orders``. It has its own name in the control
-table, so it has a frontier, belongs to each cut, and is maintained and read as of a cut like any table. A
-shape that is taken out of the configuration keeps its Delta table, which later cuts don't name.
+table, so it has a frontier, belongs to each cut, and is maintained and read as of a cut like any table. If a
+shape is removed from the configuration, its Delta table stays, but later cuts don't name it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Shape:
         return TableName(self.table.namespace, f"{self.table.name}_{self.kind}")
 
     def is_made_of(self, manifest: Manifest) -> bool:
-        """Return whether its table has landed by a manifest; but for changes, with a key."""
+        """Return whether its table has landed by a manifest; all shapes except changes need a key."""
         state = manifest.tables.get(self.table)
         return state is not None and state.schema_id is not None and bool(state.key or self.kind == "changes")
 
     @property
     def damaged_hint(self) -> str:
-        """Return what to do about a damaged landing file: a full dump does not stand for it here."""
+        """Return what to do about a damaged landing file: no full dump replaces it here."""
         return f'restore it from a copy; or take "{self.kind}" out of tables."{self.table}".shapes'
 
 
@@ -50,10 +50,10 @@ def shapes_of(config: Config) -> dict[TableName, Shape]:
 
 
 def with_shapes(frontiers: Frontiers, shapes: Collection[TableName], manifests: Manifests) -> Frontiers:
-    """Return frontiers with one for each shape: at the beginning, if none was recorded for it.
+    """Add a frontier for each shape: at the beginning, if none was recorded.
 
-    What was recorded under its name may be of a source table that has been excluded since: that one was
-    captured at its frontier's manifest. If this was removed, the merge has to look at the Delta table itself.
+    The recorded one may belong to a source table of that name, excluded since: then the frontier's manifest
+    lists that table. If that manifest was removed, the merge has to look at the Delta table itself.
     """
 
     def is_of_shape(name: TableName, at: Frontier) -> bool:
@@ -70,9 +70,9 @@ def with_shapes(frontiers: Frontiers, shapes: Collection[TableName], manifests: 
 def targets_with_shapes(
     config: Config, tables: Collection[TableName], shapes: Mapping[TableName, Shape]
 ) -> dict[TableName, Target]:
-    """Return where tables and shapes lie. `ConfigurationError` if a shape would share its place.
+    """Return the locations of tables and shapes. `ConfigurationError` if a shape would share one.
 
-    Names count as the same if they differ only by case; in a schema of a catalog, whatever their namespaces.
+    Names that differ only by case are the same; in a catalog's schema, so are equal names of any namespace.
     """
     by_url = config.lake is not None and config.lake.url is not None
     taken: dict[tuple[str, str], str] = {}

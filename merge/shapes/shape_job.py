@@ -1,11 +1,11 @@
-"""What the merges of all shapes have in common: a frontier of their own, and the frontier after a commit.
+"""The common part of all shapes' merges: their own frontier, before and after a commit.
 
-A shape's frontier is kept in the control table beside that of the table with the current rows. So a shape
-that is added to a merged table begins with what the landing zone has kept, whatever the table's frontier is,
-and a merge that was killed between the two is repaired by the next one. No cut is exact while a shape lags.
+The control table keeps a shape's frontier beside that of the current rows. So a shape that is added to a
+merged table begins with what the landing zone has kept, whatever the table's frontier, and if a merge is
+killed between the two, the next one repairs that. No cut is exact while a shape lags.
 
-A shape that somebody else has changed is not merged further, and not rebuilt: the landing zone may no longer
-have what it was made of. The merge says so, and what to do.
+If somebody else has changed a shape, it is neither merged further nor rebuilt: the landing zone may no longer
+have the events that it was made of. The merge reports that, and what to do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShapeJob(ABC):
-    """The merge of one shape up to a manifest; `show` is called with the number of events to be read."""
+    """The merge of one shape up to a manifest; calls `show` with the number of events to be read."""
 
     spark: SparkSession
     config: Config
@@ -47,8 +47,8 @@ class ShapeJob(ABC):
     def merge(self, frontier: Frontier) -> TableReport:
         """Merge what has landed since a frontier; durable on return. Commit conflicts propagate.
 
-        If nothing has, reads nothing but manifests. `TableError` if the Delta table does not continue from
-        its frontier; and what `write` raises.
+        If nothing has, reads only manifests. `TableError` if the Delta table does not continue from its
+        frontier. Also raises what `write` raises.
         """
         if frontier.version is not None and self.is_idle(frontier):
             check_columns(self.spark, self.target)
@@ -66,7 +66,7 @@ class ShapeJob(ABC):
 
     @abstractmethod
     def is_idle(self, frontier: Frontier) -> bool:
-        """Return whether nothing has landed since a frontier; asks Spark for nothing."""
+        """Return whether nothing has landed since a frontier; does not use Spark."""
 
     @abstractmethod
     def write(self, frontier: Frontier, state: TargetState | None) -> tuple[TargetState, int, Written]:
@@ -93,7 +93,7 @@ class ShapeJob(ABC):
         return Mark(self.config.source.name, self.manifest.number, write_id=self.manifest.write_id)
 
     def begins(self, frontier: Frontier, state: TargetState | None) -> Beginning:
-        """Return where the Delta table as it is begins: its frontier, if that is of this very table."""
+        """Return where merging this Delta table begins: its frontier, if that is of this very table."""
         if state is None:
             return Beginning(None)
         if frontier.version is not None and frontier.id == state.id:
@@ -102,7 +102,7 @@ class ShapeJob(ABC):
         return beginning_of(self.spark, self.config, self.landing, self.target, state.id, upto)
 
     def begun(self, frontier: Frontier, state: TargetState) -> Frontier:
-        """Return how far the Delta table is: as recorded, or by its own commits, which are this zone's."""
+        """Return the Delta table's frontier: recorded, or from its commits if these are this zone's."""
         begins = self.begins(frontier, state)
         if not begins.trusted:
             raise TableError(
@@ -113,7 +113,7 @@ class ShapeJob(ABC):
         return begins.frontier or Frontier(begins.last.manifest if begins.last else 0)
 
     def require_unchanged(self, frontier: Frontier, state: TargetState) -> Frontier:
-        """Return how far the table is now; `TableError` if others have changed it since a frontier."""
+        """Return the table's current frontier; `TableError` if others have changed it since a frontier."""
         commits = self.commits(frontier)
         if commits.why_broken is not None:
             raise TableError(
@@ -126,7 +126,7 @@ class ShapeJob(ABC):
     def schemas(self, files: Sequence[LandedFile], state: TargetState | None) -> dict[str, TableSchema]:
         """Read the schemas of files by id, after the table's newest one.
 
-        `state` None: a new Delta table. Its columns must be there, if the configuration names them.
+        `state` None: for a new Delta table. Then columns named in the configuration must exist.
         """
         newest = self.manifest.tables[self.shape.table].schema_id
         if state is None:
@@ -135,7 +135,7 @@ class ShapeJob(ABC):
         return self.landing.schemas((self.shape.table, id_) for id_ in [*ids, *(f.schema_id for f in files)])
 
     def commits(self, frontier: Frontier) -> Commits:
-        """Read what has become of the table since a frontier. Refuse another landing zone's."""
+        """Read the table's commits since a frontier; refuse a table of another landing zone."""
         commits = read_commits(self.spark, self.target, self.config.source.name, frontier)
         if commits.last is not None and commits.last.manifest >= self.manifest.number:
             check_origin(self.landing, self.target, commits.last)

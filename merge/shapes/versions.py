@@ -3,17 +3,17 @@
 Of each key, in order of positions, beginning with the version that was open before:
 
 - a logged insert or update opens a version, and ends the one before; a delete or truncate ends it;
-- a **dumped row** that is what the open version says changes nothing. Otherwise it opens a version, first
-  seen at the chunk's low watermark; the one before ended there at the latest, unseen;
-- a key that a dump did not find (a dump of keys, or a full dump that has ended) ends its version, unseen;
+- a **dumped row** that equals the open version changes nothing. Otherwise it opens a version, first seen at
+  the chunk's low watermark; the one before ended there at the latest, unseen;
+- if a dump of keys, or a full dump that has ended, did not find a key, the key's version ends, unseen;
 - an update that lacks columns takes them from the version that it ends; columns that no event has carried
   since the row was created are null, and in `missing`;
-- across a *gap*, some log did not land, so nothing is known: a dumped row confirms no version from before it
-  but opens one, and an update takes no columns from there.
+- at a *gap*, some log did not land. So a dumped row after it opens a version even if nothing changed, and an
+  update takes no columns from before it.
 
-What a chunk shows may be newer than its low watermark: its snapshot was taken between its watermarks. So of a
-key that the log changed there, only those columns count that none of these events carries; nothing does, if
-the row was created, deleted or rewritten whole among them.
+A chunk may show rows newer than its low watermark: its snapshot was taken between its watermarks. So if the
+log changed a key there, a dumped row counts only with the columns that none of these events carries, and not
+at all if one of them created, deleted or fully rewrote the row.
 
 Events of one key, and its versions::
 
@@ -23,7 +23,7 @@ Events of one key, and its versions::
     (1, 30, c)    dump     3   x        3   x      (1, 30, c)    false  (1, 40, 0)    true
     (1, 40, 0)    delete
 
-An end is also unseen if an insert or a gap of the log is between. Ties: events of one key at one position are
+An end is also unseen if an insert follows, or a gap lies between. Ties: events of one key at one position are
 the same event, landed twice.
 """
 
@@ -71,11 +71,11 @@ EVENT_FIELDS = {
     "opened_by": "string",
     "seen": "boolean",
 }
-"""The fields of `_cdc` of the events here; the last two are of a `VERSION`."""
+"""The fields of `_cdc` in these events; only a `VERSION` has the last two."""
 
 
 def as_events(frame: DataFrame, layout: TargetLayout, **known: Column) -> DataFrame:
-    """Select the columns of a layout and `_cdc` with `EVENT_FIELDS`, of which some are `known`; else null."""
+    """Select a layout's columns and `_cdc` with `EVENT_FIELDS`; fields that are not `known` are null."""
     have = frame.schema[CDC].dataType.names  # type: ignore[attr-defined]
     fields = {n: known.get(n, F.col(CDC)[n] if n in have else F.lit(None)) for n in EVENT_FIELDS}
     cdc = F.struct(*[fields[n].cast(data_type(type_)).alias(n) for n, type_ in EVENT_FIELDS.items()])
@@ -94,7 +94,7 @@ def once(events: DataFrame, layout: TargetLayout) -> DataFrame:
 def true_at_low(
     chunks: DataFrame, log: DataFrame, layout: TargetLayout, truncates: Sequence[Position]
 ) -> DataFrame:
-    """Return chunk events with only what was true at the low watermark already (see above)."""
+    """Reduce chunk events to what was already true at the low watermark (see above)."""
     cdc = F.col(CDC)
     known = [cdc["epoch"].alias("epoch"), cdc["lsn"].alias("lsn"), _is_boundary(cdc).alias("whole")]
     logged = F.collect_list(F.struct(*known, cdc["unchanged"].alias("unchanged")))
@@ -205,7 +205,7 @@ def _point(cdc: Column, seen: Column) -> Column:
 
 
 def _as_carried(events: DataFrame, layout: TargetLayout) -> DataFrame:
-    """Add to `_cdc` the sorted `entries` of raw texts, and `missing`, where all events are whole."""
+    """Add to `_cdc` the sorted `entries` of raw texts, and `missing`; all events carry all columns."""
     cdc = F.col(CDC)
     entries = F.array_sort(F.coalesce(F.map_entries(cdc["raw"]), F.array().cast(RAW_ENTRIES)))
     missing = F.when(cdc["op"] == VERSION, cdc["unchanged"])
@@ -216,7 +216,7 @@ def _as_carried(events: DataFrame, layout: TargetLayout) -> DataFrame:
 def _running(
     events: DataFrame, layout: TargetLayout, order: WindowSpec, gaps: Sequence[Position]
 ) -> DataFrame:
-    """Fill each event's row with what was known of it then; add `entries` and `missing` to `_cdc`."""
+    """Fill in each event's row with what was known at that point; add `entries` and `missing` to `_cdc`."""
     cdc = F.col(CDC)
     at, so_far = position_of(cdc), order.rowsBetween(Window.unboundedPreceding, 0)
     typed = at.cast(data_type(POSITION_TYPE))

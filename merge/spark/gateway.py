@@ -1,8 +1,8 @@
 """Starts the Java process of a local Spark session, shielded from signals meant for the command.
 
 A service manager sends SIGTERM to every process of a service, a terminal sends SIGINT and SIGHUP to every
-process of a job. Java would exit at once, in the middle of a commit; so it ignores all three, and exits when
-this process closes a pipe to it, or dies in any way.
+process of a job. Java would exit at once, in the middle of a commit. So it ignores all three, and exits when
+this process closes a pipe to it or dies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import IO
 SPARED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 END_SECONDS = 10.0
-"""Java is killed if it has not exited by then (a store that hangs)."""
+"""Kill Java if it has not exited by then, for example because a store hangs."""
 
 
 _started: list[subprocess.Popen[bytes]] = []
@@ -98,19 +98,19 @@ def _wait_for(connection_file: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def _ignore_signals() -> None:
-    """Ignore signals in the process about to become Java, which keeps ignored signals ignored."""
+    """Ignore signals in the process about to become Java; ignored signals stay ignored across exec."""
     for number in SPARED:
         signal.signal(number, signal.SIG_IGN)
 
 
 def kill_java() -> None:
-    """Kill Java at once, whatever it is doing; commits to Delta are atomic."""
+    """Kill Java at once; this is safe, since commits to Delta are atomic."""
     for process in _started:
         process.kill()
 
 
 def java_peak_mib() -> float:
-    """Return the greatest resident memory so far of the Java process started here, in MiB."""
+    """Return the peak resident memory of the Java process started here, in MiB."""
     status = Path(f"/proc/{_started[-1].pid}/status").read_text()
     return float(status.partition("VmHWM:")[2].split()[0]) / 1024
 
@@ -118,7 +118,7 @@ def java_peak_mib() -> float:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Close the pipe that keeps Java alive, and wait until it exits.
 
-    Py4J still reports objects that Python drops, and would log a traceback because nobody listens.
+    Py4J still reports objects that Python drops, and would log a traceback when nobody answers.
     """
     logging.disable(logging.CRITICAL)
     with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """Commits to a lake on S3: the log store that lets several drivers write, and the check that it is in use.
 
-Invariant: of all drivers that write one version of a Delta table, only one succeeds. Delta's own log store
-for S3 checks and then writes, so a slower driver overwrites the commit of a faster one; `CLASS` (source in
-``merge/java``) writes conditionally. Spark loads a log store when its context starts, never later.
+Invariant: only one driver succeeds in writing a version of a Delta table. Delta's own log store for S3 checks
+and then writes, so a slower driver overwrites a faster one's commit; `CLASS` (source in ``merge/java``)
+writes conditionally. Spark loads a log store only when its context starts.
 
 Everything that writes to the tables (OPTIMIZE, a notebook) needs the same log store; only merges are checked.
 """
@@ -27,7 +27,7 @@ SAFE = (CLASS, "io.delta.storage.S3DynamoDBLogStore")
 """Log stores for S3 that let several drivers commit."""
 
 IDEMPOTENT = {"spark.databricks.delta.commit.idempotencyCheck.enabled": "true"}
-"""A commit whose response was lost recognizes itself on retry, and is not made twice."""
+"""A commit whose response was lost is recognized on retry, and not repeated."""
 
 SETTINGS = {KEY: CLASS, "spark.delta.logStore.s3.impl": CLASS, **IDEMPOTENT}
 
@@ -53,7 +53,7 @@ def check_log_store(spark: SparkSession, config: Config) -> None:
 
 
 def lake_location(spark: SparkSession, config: Config) -> str:
-    """Return the url under which new tables of the lake are created; empty if the catalog reports none."""
+    """Return the url under which the lake's new tables are created; empty if the catalog reports none."""
     lake = config.lake
     if lake is None:
         return ""
@@ -63,7 +63,7 @@ def lake_location(spark: SparkSession, config: Config) -> str:
     try:
         rows = spark.sql(f"DESCRIBE SCHEMA {schema}").collect()
     except AnalysisException:
-        return ""  # `check_schema` says what is wrong with it
+        return ""  # `check_schema` reports what is wrong with it
     return next((row[1] for row in rows if row[0] == "Location"), "")
 
 

@@ -58,7 +58,7 @@ class S3Settings:
 
 
 LOCAL = "spark.deltatide.local"
-"""Set in sessions started here: they connect from this machine."""
+"""Marks sessions started here: they connect to stores from this machine."""
 
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -89,15 +89,15 @@ S3A_PATIENCE = {
     f"{S3A}retry.limit": "1",
     f"{S3A}retry.interval": "500ms",
 }
-"""Times without a unit are milliseconds, which Hadoop before 3.4 requires there. A store that is gone or
-hangs is an error after a minute or two, not after ten: merges are repeated anyway. Requests that Hadoop knows
-to be long (uploads of parts) have their own timeout."""
+"""Times are in milliseconds without a unit, which Hadoop before 3.4 requires. A store that is gone or hangs
+becomes an error after a minute or two, not ten: merges are repeated anyway. Long requests (uploads of parts)
+have their own timeout."""
 
 JAVA = "-XX:+UseParallelGC"
-"""Both of Java's compilers, for merges of many rows or over days; throughput counts, not pauses."""
+"""Both of Java's compilers, for merges of many rows or over days; throughput matters, pauses don't."""
 
 HEAP_MIB = 2048
-"""At most; a quarter of the machine's memory if that is less, but at least Spark's own default of 1 GiB."""
+"""Upper bound; a quarter of the machine's memory if that is less, but at least Spark's default of 1 GiB."""
 
 BUNDLED = {
     "com.fasterxml.jackson.core": ("jackson-annotations", "jackson-core", "jackson-databind"),
@@ -127,17 +127,18 @@ OF_A_PLATFORM = ("PYSPARK_GATEWAY_PORT", "DATABRICKS_RUNTIME_VERSION")
 
 
 def is_platforms() -> bool:
-    """Return whether the session is a platform's, with its master and settings, and its to stop."""
+    """Return whether the session is a platform's, which sets its master and stops it."""
     return any(environ.get(name) for name in OF_A_PLATFORM)
 
 
 def open_session(config: Config, app_name: str = "deltatide") -> SparkSession:
     """Return the active session (a notebook's), a remote one, the platform's, or a local one.
 
-    Remote: of ``SPARK_REMOTE``. A platform's: of the process that ``spark-submit`` or Databricks started.
+    A remote one is named by ``SPARK_REMOTE``; a platform's belongs to the process that ``spark-submit`` or
+    Databricks started.
 
-    Spark Connect analyzes a frame when it is used, not when it is built: in a remote session opened here, the
-    settings that frames of `live` and `as_of` need stay set.
+    Spark Connect analyzes a frame when it is used, not when it is built. So a remote session opened here
+    keeps the settings that frames of `live` and `as_of` need.
     """
     from pyspark.sql import SparkSession
 

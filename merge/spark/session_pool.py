@@ -1,7 +1,7 @@
 """A merge's own Spark sessions: a pool of copies of the caller's session.
 
-Delta takes what a commit carries (manifest, fence) from the session's settings: in a shared session, other
-commits would carry them too.
+Delta takes a commit's manifest and fence from the session's settings. In a shared session, other commits
+would carry them too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REDACTED = "*********(redacted)"
 class SessionPool:
     """A merge's own sessions, with the same settings: one for each table that is merged at a time.
 
-    `first` also reads what all tables share. Others are opened when they are needed.
+    `first` also reads what all tables share. Others are opened on demand.
     """
 
     def __init__(self, first: SparkSession, most: int, another: Callable[[], SparkSession]) -> None:
@@ -53,7 +53,7 @@ class SessionPool:
                 self._changed.notify()
 
     def _open(self) -> list[SparkSession]:
-        """Open another session; if the platform allows no more, the open ones must do."""
+        """Open another session; if the platform allows no more, make do with the open ones."""
         try:
             session = self._another()
         except PySparkException:
@@ -69,8 +69,8 @@ def own_session_pool(
 ) -> Iterator[SessionPool]:
     """Lend up to `most` sessions with the caller's settings and current catalog, and `settings` on top.
 
-    Nobody else sees their changes. If the platform has no second session, the only one is `spark` itself,
-    whose settings are changed and restored.
+    Nobody else sees their changes. If the platform has no second session, lend `spark` itself: change its
+    settings and restore them.
     """
     separate = _offers(spark, "newSession") or _offers(spark, "cloneSession")
     with ExitStack() as stack:
@@ -117,7 +117,7 @@ def _new_session(spark: SparkSession) -> SparkSession:
 
 
 def _all_settings(spark: SparkSession) -> dict[str, str]:
-    """Return a session's settings; before Spark 4 those that are set, without secrets."""
+    """Return a session's settings; before Spark 4 only those that are set, without secrets."""
     if hasattr(spark.conf, "getAll"):
         return dict(spark.conf.getAll)
     settings = {row["key"]: row["value"] for row in spark.sql("SET").collect()}

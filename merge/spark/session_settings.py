@@ -19,21 +19,20 @@ INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""For few rows: compiling Java code for each query costs more than the rest of a small merge."""
+"""For few rows: compiling each query to Java costs more than the rest of a small merge."""
 
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 """For many rows: Spark's own defaults."""
 
 ONE_TASK = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
-"""For few rows of a small table: planning each stage anew and starting more tasks would cost more than it
-gains."""
+"""For few rows of a small table: replanning and starting more tasks costs more than it gains."""
 
 REWRITTEN = {"spark.databricks.delta.merge.deletionVectors.persistent": "false"}
-"""A merge writes the rows of a changed file again, instead of marking some of them as deleted: of a small
-file that takes less, and those who read the table find one file."""
+"""Rewrite changed files instead of marking rows as deleted: cheaper for a small file, and readers find only
+one."""
 
 STRICT = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
-"""A file that can't be read is an error, whatever the caller's session does: no row is missed."""
+"""Fail on unreadable files, whatever the caller's session does: no row is missed."""
 
 PLAIN = {
     "spark.sql.variable.substitute": "false",
@@ -53,12 +52,12 @@ source into the driver's secret, in the lake, and other such texts into empty on
 a timestamp, is deprecated: other readers take it for nanoseconds, which overflow before 1677 and after 2262.
 """
 
-# Spark Connect tells each user so, though we set what has been the default all along.
+# Spark Connect warns each user, though we set what has always been the default.
 warnings.filterwarnings("ignore", r"The SQL config 'spark\.sql\.parser\.escapedStringLiterals' has been depr")
 
 ANY_VERSION = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false"}
-"""Delta refuses versions older than a week, whose files VACUUM might have removed, even if the table has not
-changed since; who reads them finds out."""
+"""Delta refuses versions older than a week, since VACUUM may have removed their files, even if the table has
+not changed since. Reading finds out."""
 
 UNMARKED: Mapping[str, str | None] = {
     "spark.databricks.delta.write.txnAppId": None,
@@ -69,7 +68,7 @@ UNMARKED: Mapping[str, str | None] = {
 
 @contextmanager
 def applied_settings(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[None]:
-    """Apply settings to a session during the block; None: unset. Those that are so already are left alone."""
+    """Apply settings to a session during the block (None: unset), leaving alone those that already match."""
     before = {name: get_setting(spark, name) for name in settings}
     changed = {name: value for name, value in settings.items() if before[name] != value}
     try:
@@ -86,7 +85,7 @@ _plain_lock = threading.RLock()
 
 @contextmanager
 def plain_settings(spark: SparkSession) -> Iterator[None]:
-    """Apply `PLAIN` to a caller's session while frames are built in it, in one thread at a time."""
+    """Apply `PLAIN` to a caller's session while frames are built in it, one thread at a time."""
     with _plain_lock, applied_settings(spark, PLAIN):
         yield
 

@@ -43,13 +43,13 @@ class StoreError(TransientError):
     def __init__(self, message: str, *, hint: str, affects_all: bool = True) -> None:
         super().__init__(message, hint=hint)
         self.affects_all = affects_all
-        """Whether it affects all tables."""
+        """Whether this affects all tables."""
 
 
 def check_endpoint(spark: SparkSession, config: Config) -> None:
     """Raise `StoreError` if the S3 endpoint does not answer from here.
 
-    Checks only if Spark runs on this machine and no proxy is set, which may reach what we can't.
+    Checks only if Spark runs on this machine without a proxy, which could reach what we can't.
     """
     if s3_of(config) is None or spark.conf.get(LOCAL, None) is None or _has_proxy(spark):
         return
@@ -96,7 +96,7 @@ def _why_unanswered(endpoint: str) -> str | None:
             server = _trusting_any_certificate().wrap_socket(plain, server_hostname=host) if secure else plain
             server.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
             return None if server.recv(1) else _CLOSED
-    except (ConnectionResetError, BrokenPipeError):  # likewise, depending on how much the server had read
+    except (ConnectionResetError, BrokenPipeError):  # the same, depending on how much the server had read
         return _CLOSED
     except TimeoutError:
         return f"does not answer within {ANSWER_SECONDS:g} s"
@@ -105,7 +105,7 @@ def _why_unanswered(endpoint: str) -> str | None:
 
 
 def _trusting_any_certificate() -> ssl.SSLContext:
-    """Return a context that trusts any certificate: the S3 client, with its own, decides whom to trust."""
+    """Return a context that trusts any certificate: the S3 client decides itself whom to trust."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -180,17 +180,17 @@ def explained(config: Config) -> Iterator[None]:
 
 @contextmanager
 def legible(config: Config) -> Iterator[None]:
-    """Raise one of our errors for whatever Spark or its Java process raises: commands show no traceback.
+    """Turn any error of Spark or its Java process into one of ours, so that commands show no traceback.
 
-    Nor a value, if any table has some that its readers may not see.
+    If any table is masked or filtered, show no values, either.
     """
     try:
         with explained(config):
             yield
     except SPARK_ERRORS as error:
         narrowed = any(config.table(table).narrows for table in config.tables)
-        told = without_values(error) if narrowed else first_line(error)
-        raise DeltatideError(f"Spark failed: {told}") from error
+        reason = without_values(error) if narrowed else first_line(error)
+        raise DeltatideError(f"Spark failed: {reason}") from error
     except JAVA_IS_GONE as error:
         raise DeltatideError(
             "Spark's Java process has ended", hint="it was killed or ran out of memory; run the command again"

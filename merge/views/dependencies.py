@@ -1,9 +1,9 @@
-"""Finds what each view reads, and in which order views are refreshed: each after the views that it reads.
+"""Finds what each view reads, and orders views for refresh: each after the views that it reads.
 
-All mistakes are found before a merge writes anything. What is wrong with the configuration alone (no query, a
-cycle) stops the merge. What depends on the source's tables (a name that is none, or that a table has, too)
-stops it only while the view was never refreshed: so a mistake in a new view is told at once, and a table that
-is dropped at the source later stops the views that read it, but no merge.
+All mistakes are found before a merge writes anything. A mistake in the configuration alone (no query, a
+cycle) stops the merge. One that depends on the source's tables (an unknown name, or a table with the view's
+name) stops the merge only if the view has never been refreshed. So a mistake in a new view is reported at
+once, while a table that is dropped at the source later stops only the views that read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedView:
-    """A view with the tables and views that it reads, by the names that its query has for them.
+    """A view, and the tables and views that it reads by the names in its query.
 
     `problem`: why it can't be refreshed.
     """
@@ -54,10 +54,9 @@ def planned(
     targets: Mapping[TableName, Target],
     refreshed: Collection[TableName],
 ) -> list[PlannedView]:
-    """Return the views in the order in which they are to be refreshed.
+    """Return the views in the order of their refresh.
 
-    `targets`: all tables of the lake. `refreshed`: the views that were, so that a problem of theirs is not
-    raised.
+    `targets`: all tables of the lake. `refreshed`: the views that have been; their problems are not raised.
     """
     names = view_names([*targets, *(view.table for view in views)])
     found = [_plan_of(view, named_by(spark, view), names) for view in views]
@@ -70,7 +69,7 @@ def planned(
 
 
 def named_by(spark: SparkSession, view: View) -> list[str]:
-    """Return the names of what a view reads. `ConfigurationError` if its text is not one query."""
+    """Return the names that a view reads. `ConfigurationError` if its text is not one query."""
     try:
         plan = parsed(spark, view.sql)
     except AnalysisException as error:

@@ -1,7 +1,7 @@
-"""Shows the views of a lake as of its newest cut, and refreshes them outside of merges.
+"""Shows the views of a lake as of its newest cut, and refreshes them by hand, outside of merges.
 
-A refresh by hand is of the newest cut: it reads what that cut names, and records the same cut again, with the
-views that changed. Merges may run meanwhile; they record later cuts.
+Such a refresh reads the versions that the newest cut names, and records that cut again with the refreshed
+views. Merges may run meanwhile; they record later cuts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class ViewState:
     """A configured view. `state`: current (as of the newest cut), failed, or new (never refreshed).
 
-    `manifest`, `rows`: of the state that it has; `inputs`: what its query reads; `error`: why it is not
+    `manifest` and `rows`: of its present state; `inputs`: what its query reads; `error`: why it is not
     current.
     """
 
@@ -50,9 +50,9 @@ class ViewState:
 
 
 def view_states(spark: SparkSession, config: Config) -> list[ViewState]:
-    """Return the configured views in the order in which they are refreshed.
+    """Return the configured views in the order of their refresh.
 
-    Reads the lake alone. `ConfigurationError` for a text that is no query, and for a cycle.
+    Reads only the lake. `ConfigurationError` for a text that is not a query, and for a cycle.
     """
     views, frontiers = views_of(config), read_frontiers(spark, config)
     names = {view.table for view in views}
@@ -101,9 +101,9 @@ def refresh_views(
 ) -> MergeReport:
     """Refresh views as of the newest cut, and record that cut again with them; durable on return.
 
-    All that are not of its state, and those that read one that changed. `full`: also the named ones, or all
-    if none is named, though nothing has changed. `ConfigurationError` for a name that is no view's, and if
-    there is no cut yet. The failure of a view is in the report.
+    Refreshes those that are not of its state, and those that read one that changed. `full`: also the named
+    views (all, if none is named) even if nothing has changed. `ConfigurationError` for an unknown view, or if
+    there is no cut yet. A view's failure is in the report.
     """
     known = {fold(view.name): view.table for view in views_of(config)}
     unknown = next((name for name in names if fold(name) not in known), None)

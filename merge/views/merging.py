@@ -4,10 +4,10 @@
 
     tables merged -> views in order, each from the versions that the cut will name -> cut
 
-A view is refreshed only if all that it reads is as of the merge's manifest, so its rows are of one position
-of the source. If it can't be, it keeps its last rows, the cut records why, and the others go on. Whether a
-cut is exact is about its tables; a view that it names without holding its state is not shown to who reads
-the cut (`merge.views.view.stale_views`).
+A view is refreshed only if everything that it reads is as of the merge's manifest, so its rows are of one
+position of the source. Otherwise it keeps its last rows, the cut records why, and the others go on. Whether a
+cut is exact depends on its tables alone; readers of the cut don't see a view that is not of the cut's state
+(`merge.views.view.stale_views`).
 """
 
 from __future__ import annotations
@@ -85,10 +85,9 @@ class ViewsOfMerge:
         stop: threading.Event | None = None,
         show: Progress = lambda _: None,
     ) -> list[ViewReport]:
-        """Refresh the views whose inputs have changed, in a session that nobody else uses; return all.
+        """Refresh the views whose inputs have changed, in a session that nobody else uses; report on all.
 
-        `frontiers`: those of the tables in the coming cut. Once `stop` is set, the remaining ones stay as
-        they are.
+        `frontiers`: the tables' in the coming cut. Once `stop` is set, the remaining views stay as they are.
         """
         at = dict(frontiers)
         reports: list[ViewReport] = []
@@ -104,7 +103,7 @@ class ViewsOfMerge:
         return reports
 
     def differ(self, reports: Iterable[ViewReport]) -> bool:
-        """Return whether views are elsewhere than the last cuts say, or have another error."""
+        """Return whether any view's frontier or error differs from the last cuts."""
         pairs = ((self.before[report.table], report.frontier) for report in reports)
         return any(old != new or old.error != new.error for old, new in pairs)
 
@@ -130,7 +129,7 @@ class ViewsOfMerge:
             return self._failed(table, store or error)
 
     def _input(self, view: PlannedView, name: TableName, frontier: Frontier) -> Input:
-        """Return what a view reads. `TableError` if it is not as of the merge's manifest."""
+        """Return an input of a view. `TableError` if it is not as of the merge's manifest."""
         of_view = {planned.view.table: planned.view for planned in self.views}
         what = f"{name}, which it reads,"
         reason = None

@@ -6,17 +6,17 @@
 
 Invariants:
 
-- The query reads the very versions that the cut will name, by temporary views of one session, and nothing
-  else: each leaf of its analyzed plan must lie in one of them.
-- Rows, layout and what they were made of (the query, and id and version of each input) are one commit. So a
-  refresh is left out only if the newest commit that wrote rows says that it read the same: an input's version
-  counts as the same as an older one if all commits since keep its rows (upkeep's do).
-- The commit carries a mark like that of a table's rebuild. Delta skips it if another job has refreshed the
-  view as of a later manifest; the view then does not belong to this cut.
-- A refresh that fails, or is killed before its commit, leaves the former rows. One that is killed after it is
-  found by the next merge, which names that commit's version or refreshes again.
+- The query reads exactly the versions that the cut will name, through temporary views of one session: each
+  leaf of its analyzed plan must lie in one of them.
+- One commit writes rows, layout, and their provenance (the query, and each input's id and version). So a
+  refresh is skipped only if the newest commit that wrote rows read the same inputs. An input's newer version
+  counts as the same if all commits since keep its rows, as upkeep's do.
+- The commit carries a mark like a table's rebuild. Delta skips it if another job has refreshed the view as of
+  a later manifest; the view then does not belong to this cut.
+- A refresh that fails, or is killed before its commit, leaves the old rows. If it is killed after the commit,
+  the next merge names that commit's version or refreshes again.
 
-Always in full: every row is computed anew.
+Always in full: every row is recomputed.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 IN_UTC = {"spark.sql.session.timeZone": "UTC"}
-"""A view's rows do not depend on whose session refreshes it."""
+"""Settings that make a view's rows independent of the session that refreshes it."""
 
 MADE_OF = "view"
-"""The field of a commit's user metadata with what the rows were made of."""
+"""The field of a commit's user metadata that holds the query and inputs of its rows."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A table or view at the version that the coming cut names; `target.shape` None: of current rows."""
+    """A table or view at the version that the coming cut names; `target.shape` None: current rows."""
 
     target: Target
     frontier: Frontier
@@ -100,7 +100,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Refresh:
-    """The refresh of one view as of a manifest, from `frontier`, where the last cut saw it."""
+    """The refresh of one view as of a manifest, from `frontier`, its state in the last cut."""
 
     spark: SparkSession
     config: Config
@@ -112,7 +112,7 @@ class Refresh:
     inputs: Mapping[TableName, Input]
 
     def run(self, *, full: bool = False) -> ViewReport:
-        """Refresh the view unless nothing has changed, or even then (`full`); durable on return."""
+        """Refresh the view if an input or the query has changed, or always if `full`; durable on return."""
         begun = time.monotonic()
         done = (None if full else self._unchanged()) or with_retries(self._refreshed, self.target.name)
         version, id_, rows = done
@@ -135,7 +135,7 @@ class Refresh:
         return {"query": self.planned.view.definition, "inputs": inputs}
 
     def _unchanged(self) -> tuple[int, str, None] | None:
-        """Return version and id of the Delta table if its rows are those that a refresh would write."""
+        """Return version and id of the Delta table if a refresh would write the same rows, else None."""
         id_ = table_id(self.spark, self.target)
         if id_ is None:
             return None
@@ -166,7 +166,7 @@ class Refresh:
         return keeps_rows_since(history, self._source, version, each.version)
 
     def _refreshed(self) -> tuple[int, str, int | None]:
-        """Replace the rows; return version, id, and the number of rows if Delta says it."""
+        """Replace the rows; return version, id, and the number of rows if Delta reports it."""
         state = read_state(self.spark, self.target)
         last = None if state is None else self._commits(state).last
         if last is not None and last.manifest >= self.manifest.number:
@@ -175,7 +175,7 @@ class Refresh:
             raise TableError(
                 self.target.table,
                 f"another job has refreshed it as of manifest {last.manifest} already",
-                hint="nothing is to be done: that job's cut has it",
+                hint="nothing to do: that job's cut has it",
             )
         mark = Mark(self._source, self.manifest.number, write_id=self.manifest.write_id).rebuild_after(last)
         with self._named_inputs() as names:
@@ -198,7 +198,7 @@ class Refresh:
         return read_commits(self.spark, self.target, self._source, known)
 
     def _bytes(self, each: Input) -> int:
-        """Return an input's size now. `TableError` if it no longer has the state that the cut will name."""
+        """Return an input's current size. `TableError` if it lost the state that the cut will name."""
         state = read_state(self.spark, each.target)
         if state is None or state.id != each.frontier.id:
             reason = "was dropped or replaced"
@@ -211,7 +211,7 @@ class Refresh:
 
     @contextmanager
     def _named_inputs(self) -> Iterator[list[str]]:
-        """Give what the query reads the names that it has there."""
+        """Create temporary views of the inputs, under their names in the query."""
         names = list(self.planned.inputs)
         try:
             for name in names:

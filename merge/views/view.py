@@ -1,12 +1,12 @@
-"""Names the configured views, and where they lie.
+"""Names and locations of the configured views.
 
-A view is a Delta table of its own, ``views/NAME`` under the lake's url or ``NAME`` in its schema. In the
-control table it goes by ``views.NAME`` beside the tables, so it belongs to cuts, and is maintained and read
-as of a cut like a table. A source may have a namespace ``views``, too: what tells its tables from our views
-is a property of the Delta table.
+A view is a Delta table of its own, ``views/NAME`` under the lake's url or ``NAME`` in its schema. The control
+table lists it as ``views.NAME`` beside the tables, so it belongs to cuts, and is maintained and read as of a
+cut like a table. A source may have a namespace ``views``, too: a property of the Delta table distinguishes
+our views from its tables.
 
-Invariant: the entry of a view in a cut is of the cut's state only if it is at the cut's manifest and has no
-error. Otherwise it says in which state the view was left, and no reader of that cut is shown it
+Invariant: a view's entry in a cut is of the cut's state only if it is at the cut's manifest and has no error.
+Otherwise the entry records the state in which the view was left, and readers of the cut don't see the view
 (`stale_views`).
 """
 
@@ -33,7 +33,7 @@ VIEWS = "views"
 """The namespace of views in the lake."""
 
 VIEW = "view"
-"""What a view's Delta table is marked as."""
+"""The property value that marks a view's Delta table."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class View:
 
     @cached_property
     def definition(self) -> str:
-        """Return what tells its query from another, made from the text."""
+        """Return a fingerprint of its query's text."""
         return hashlib.sha256(self.sql.strip().encode()).hexdigest()[:16]
 
     def target(self, config: Config) -> Target:
-        """Return where it lies."""
+        """Return its location."""
         return replace(targets_of(config, [self.table])[self.table], shape=VIEW)
 
 
@@ -69,7 +69,7 @@ def views_of(config: Config) -> list[View]:
 
 
 def is_view(spark: SparkSession, target: Target) -> bool:
-    """Return whether what lies there is a view; asks Spark only if it is named like one."""
+    """Return whether the Delta table is a view; asks Spark only if it is named like one."""
     if target.table.namespace != VIEWS:
         return False
     try:
@@ -82,7 +82,7 @@ def is_view(spark: SparkSession, target: Target) -> bool:
 
 
 def stale_views(spark: SparkSession, cut: Row, targets: Mapping[TableName, Target]) -> dict[TableName, str]:
-    """Return the views that a cut names without holding its state, and why, of these tables and views."""
+    """Return which of these are views that are not of the cut's state, with the reasons."""
     entries: Iterable[tuple[TableName, Row]] = (
         (TableName.parse(name), at) for name, at in cut["tables"].items()
     )
@@ -97,7 +97,7 @@ def stale_views(spark: SparkSession, cut: Row, targets: Mapping[TableName, Targe
 
 
 def not_of_cut(view: TableName, manifest: int, reason: str) -> ConfigurationError:
-    """Build the error of reading a view as of a cut of whose state it is not."""
+    """Build the error for reading a view as of a cut whose state it does not have."""
     return ConfigurationError(
         f"the view {view.name} is not as of the cut of manifest {manifest}: {reason}",
         hint="deltatide views shows the views; the next merge refreshes it if it can",

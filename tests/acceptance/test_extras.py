@@ -15,7 +15,7 @@ import pytest
 
 from connector.cli.agent import PACKAGES
 from merge.spark.session import SETTINGS, jar_settings
-from tests.bench.landing import MeasuredZone
+from tests.bench.lake.landing import MeasuredZone
 
 REPOSITORY = Path(__file__).parents[2]
 DRIVERS = ("psycopg2-binary", "PyMySQL", "fastapi", "uvicorn", "prometheus-client")

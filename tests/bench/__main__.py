@@ -15,18 +15,18 @@ from pathlib import Path
 from rich.console import Console
 
 from connector.errors import PreconditionError
-from tests.bench.backlog import backlog
-from tests.bench.capture import capture
-from tests.bench.dump import dump
-from tests.bench.latency import latency
-from tests.bench.log import WaitingLog, waiting_log
-from tests.bench.memory import memory
-from tests.bench.merge import AUTO_CDC, merge
-from tests.bench.mysql import started_mariadb, started_mysql
-from tests.bench.postgres import started_postgres
+from tests.bench.capture.backlog import backlog
+from tests.bench.capture.dump import dump
+from tests.bench.capture.latency import latency
+from tests.bench.capture.log import WaitingLog, waiting_log
+from tests.bench.capture.memory import memory
+from tests.bench.capture.streaming import capture
+from tests.bench.capture.tables import tables
+from tests.bench.databases.database import Bench, Server
+from tests.bench.databases.mysql import started_mariadb, started_mysql
+from tests.bench.databases.postgres import started_postgres
+from tests.bench.lake.merge import AUTO_CDC, merge
 from tests.bench.report import Measurement, show, write
-from tests.bench.source import Bench, Server
-from tests.bench.tables import tables
 
 SOURCES: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
     "postgres": started_postgres,

@@ -1,8 +1,8 @@
 """Merges into a large table: ``python -m tests.bench.large``, or ``make bench-large``.
 
-Compared with the MERGE that Delta's documentation shows (`tests.bench.merge`), and a first load with writing
-the same files to a Delta table. Then a verification by checksums, compared with one by rows
-(`tests.bench.verification`). Writes bench-large.json.
+The reference for merges is the MERGE in Delta's documentation (`tests.bench.lake.merge`); for a first load, a
+plain write of the same files to a Delta table. A verification by checksums is compared with one by rows
+(`tests.bench.lake.verification`). Writes bench-large.json.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from tests.bench.landing import Keys, MeasuredZone
-from tests.bench.merge import Reference, merge_once
+from tests.bench.lake.landing import Keys, MeasuredZone
+from tests.bench.lake.merge import Reference, merge_once
+from tests.bench.lake.verification import verification
 from tests.bench.report import Measurement, Target, at_most, show, write
-from tests.bench.verification import verification
 from tests.support.landing.landed import config_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def large(folder: Path, rows: int) -> Iterator[Measurement]:
 
 
 def _unneeded(spark: SparkSession, zone: MeasuredZone, folder: Path, keys: Keys) -> Iterator[Measurement]:
-    """Merge old events again, alone and with one new one in a hundred: how many bytes of data that writes."""
+    """Merge old events again, alone and with 1 % new ones; measure the bytes of data written."""
     config = config_of(str(folder / "landing"), str(folder / "lake"))
     table = f"delta.`{folder}/lake/public/big`"
     stale = zone.lsn - 25

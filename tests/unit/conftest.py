@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connector.capture import catalog_watcher, dump_workers, loop, request_intake, retry
+from connector.capture import catalog_watcher, loop, request_intake, retry
+from connector.capture.dumps import workers as dump_workers
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from connector.landing.requests import DumpRequest, submit
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
-from tests.integration.mysql.log.test_capture import agent, is_equal, short_waits, wait_caught_up
+from tests.support.agent.mysql_agents import agent, is_equal, short_waits, wait_caught_up
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.mysql_source import source_of
 from tests.support.waiting import wait_until

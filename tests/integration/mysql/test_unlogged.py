@@ -14,7 +14,7 @@ from connector.mysql import catalog, connection
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.schema import TableName
 from connector.store.local import LocalStore
-from tests.integration.mysql.log.test_capture import (
+from tests.support.agent.mysql_agents import (
     agent,
     assert_equal,
     is_equal,

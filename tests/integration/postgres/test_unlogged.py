@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from connector.capture import catalog_watcher, dump_workers, loop, request_intake
+from connector.capture import catalog_watcher, loop, request_intake
+from connector.capture.dumps import workers as dump_workers
 from connector.capture.loop import Capture
 from connector.config import Config
 from connector.errors import GapError, TableError

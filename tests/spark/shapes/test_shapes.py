@@ -25,7 +25,7 @@ from tests.spark.test_oracle import ONE, formatted, key_of, known
 from tests.support.landing.histories import COLUMNS, KEY, Key, World
 from tests.support.landing.landed import Landed, config_of, schema_of
 from tests.support.landing.versions import Version
-from tests.unit.merge.test_history import Zone, expected
+from tests.unit.merge.shapes.test_history import Zone, expected
 
 TABLE = str(ONE.table)
 SHAPES = ("history", "changes")

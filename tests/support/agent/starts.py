@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connector.capture.catalog_changes import start_capturing
-from connector.capture.dump_queue import DumpQueue
+from connector.capture.dumps.queue import DumpQueue
 from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.startup import begin_or_resume
@@ -45,3 +45,10 @@ class Start:
     @property
     def newest(self) -> Manifest:
         return self.manifest_history.newest
+
+
+def hide(database: MemoryDatabase) -> int:
+    """Commit what no snapshot shows yet; return its xid."""
+    with database.transaction(visible=False) as transaction:
+        transaction.update("public.items", (2,), a="changed")
+    return database.log[-1].xid

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from connector.capture.dump_workers import _landing_table
+from connector.capture.dumps.workers import _landing_table
 from connector.capture.lander import Lander
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from connector.capture.catalog_changes import repair_unlogged
-from connector.capture.dump_queue import DumpQueue
+from connector.capture.dumps.queue import DumpQueue
 from connector.capture.tables import Tables
 from connector.errors import TransientError
 from connector.schema import TableName

@@ -1,4 +1,4 @@
-"""The watch: what no log tells is seen, and dumped."""
+"""The catalog watcher: changes that no log shows are seen, and dumped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables without a key: what the log tells from the start on lands, once, and they are never dumped."""
+"""Tables without a key: their log lands once, from the start on, and they are never dumped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a landed segment tells of before-images."""
+"""What a landed segment says about before-images."""
 
 from __future__ import annotations
 

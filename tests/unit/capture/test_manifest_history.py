@@ -1,4 +1,4 @@
-"""The manifest_history: one linear history, whatever the store answers and whoever else writes."""
+"""The manifest history: one linear history, whatever the store answers and whoever else writes."""
 
 from __future__ import annotations
 

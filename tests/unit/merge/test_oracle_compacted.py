@@ -20,8 +20,9 @@ from connector.maintenance import compaction
 from connector.position import Position
 from merge.plan import NOTHING, TablePlan, plan_table
 from tests.support.landing.landed import AT, Landed
-from tests.unit.merge import test_history, test_oracle, test_oracle_full_dumps
+from tests.unit.merge import test_oracle, test_oracle_full_dumps
 from tests.unit.merge.proof import test_verification_plan
+from tests.unit.merge.shapes import test_history
 from tests.unit.merge.test_oracle import SCHEMA, read
 
 SEEDS = range(200)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.mysql.log.test_capture import agent, assert_equal, fill, short_waits, wait_caught_up
 from tests.integration.mysql.log.test_failover import (
     NAME,
     assert_failed_over,
@@ -19,6 +18,7 @@ from tests.integration.mysql.log.test_failover import (
     servers,
     wait_for_epoch,
 )
+from tests.support.agent.mysql_agents import agent, assert_equal, fill, short_waits, wait_caught_up
 from tests.support.servers.mysql_database import MysqlDatabase
 from tests.support.source.replication import Replicated, own_server, replicated
 

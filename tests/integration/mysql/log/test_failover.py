@@ -20,7 +20,8 @@ from connector.mysql import source
 from connector.mysql.connection import connect
 from connector.mysql.state_tables import StateTables
 from connector.store.local import LocalStore
-from tests.integration.mysql.log.test_capture import (
+from tests.integration.mysql.log.test_log_identity import copy_disk, put_back, restart_with
+from tests.support.agent.mysql_agents import (
     Load,
     agent,
     assert_equal,
@@ -29,7 +30,6 @@ from tests.integration.mysql.log.test_capture import (
     short_waits,
     wait_caught_up,
 )
-from tests.integration.mysql.log.test_log_identity import copy_disk, put_back, restart_with
 from tests.support.background import Background
 from tests.support.landing.cuts import manifests_in
 from tests.support.servers.lossy_proxy import LossyProxy

@@ -13,14 +13,14 @@ import pymysql
 import pytest
 
 from connector.agent import run
-from connector.capture.startup import resume_point_of
+from connector.capture.gaps import resume_point_of
 from connector.demo.servers.mariadb import MariadbServer
 from connector.errors import LogOffError, PreconditionError
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.codec.segment import unpack_position
 from connector.mysql.log.stream import replica_id
 from connector.source import ResumePoint
-from tests.integration.mysql.log.test_capture import (
+from tests.support.agent.mysql_agents import (
     agent,
     assert_equal,
     config_of,

@@ -14,7 +14,7 @@ import pytest
 from connector.landing.manifest_store import newest_manifest
 from connector.mysql.connection import parse_url
 from connector.schema import TableName
-from tests.integration.mysql.log.test_capture import (
+from tests.support.agent.mysql_agents import (
     agent,
     assert_equal,
     is_equal,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connector.capture import dump_workers
+from connector.capture.dumps import workers as dump_workers
 from connector.checksums.definition import BUCKET, LAYOUT, ROWS, SUM, bits_of, sums_of
 from connector.landing.manifest import DumpState
 from connector.landing.requests import DumpRequest, submit

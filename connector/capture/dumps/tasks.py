@@ -1,0 +1,85 @@
+"""The tasks that `DumpQueue` hands out to dump workers, and the chunks that they hand in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connector.landing.manifest import DumpState, LandedFile, OpenRange
+from connector.schema import TableSchema
+from connector.source import KeyRange
+
+KEYS_PER_CHUNK = 1000
+"""A VALUES list of this many keys is planned and answered within milliseconds."""
+
+
+@dataclass(frozen=True)
+class PlanTask:
+    """Find the upper key of the next chunk."""
+
+    dump: DumpState
+    after: tuple[str, ...] | None
+    epoch: int
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """Read one planned chunk; `keys` are the given ones, for a dump of keys.
+
+    `log_losses`: how often the log had been lost when the task was handed out.
+    """
+
+    dump: DumpState
+    chunk: int
+    range: KeyRange
+    keys: Sequence[Sequence[str]] | None
+    epoch: int
+    log_losses: int = 0
+
+
+@dataclass(frozen=True)
+class FinishedChunk:
+    """A chunk that was read and is in the store; `file` is None if its range held no rows."""
+
+    task: ReadTask
+    low: int
+    high: int
+    rows: int
+    schema: TableSchema
+    file: LandedFile | None
+
+
+def plan_task(dump: DumpState) -> PlanTask:
+    """Build the task of planning a dump's next chunk."""
+    return PlanTask(dump, _tuple(dump.planned_upto), dump.epoch)
+
+
+def plan_named(dump: DumpState, ranges: Sequence[tuple[int | None, int | None]] = ()) -> None:
+    """Plan all chunks of a dump of given rows: of its keys, `KEYS_PER_CHUNK` each, or of `ranges`.
+
+    Ranges are values of the key's first column, as in `connector.landing.requests.DumpRequest`.
+    """
+    ends = ranges or [(None, None)] * -(-len(dump.keys or []) // KEYS_PER_CHUNK)
+    dump.open = [
+        OpenRange(chunk=number, after=_text(after), upto=_text(upto))
+        for number, (after, upto) in enumerate(ends)
+    ]
+    dump.next_chunk, dump.planned_all = len(dump.open), True
+
+
+def _text(end: int | None) -> list[str] | None:
+    return None if end is None else [str(end)]
+
+
+def read_task(dump: DumpState, planned: OpenRange, log_losses: int) -> ReadTask:
+    """Build the task of reading a planned chunk."""
+    keys = None
+    if dump.keys is not None:
+        keys = dump.keys[planned.chunk * KEYS_PER_CHUNK : (planned.chunk + 1) * KEYS_PER_CHUNK]
+    named = dump.kind == "verify_rows"  # its ranges may have only the key's first column
+    range_ = KeyRange(_tuple(planned.after), _tuple(planned.upto), of_prefix=named)
+    return ReadTask(dump, planned.chunk, range_, keys, dump.epoch, log_losses)
+
+
+def _tuple(key: list[str] | None) -> tuple[str, ...] | None:
+    return tuple(key) if key is not None else None

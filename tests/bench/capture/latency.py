@@ -1,0 +1,85 @@
+"""Latency from a commit in the source to the manifest that holds it, under steady load; then the idle cost.
+
+Latency counts from when a statement is sent, because MariaDB's log has commit times in whole seconds.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from tests.bench.capture.agent import Agent, Moment
+from tests.bench.databases.database import Bench, Database
+from tests.bench.report import Measurement, at_most
+
+FLUSH_SECONDS = 1.0
+CHANGES_PER_SECOND = 1000
+CHANGES_PER_COMMIT = 10
+LOAD_SECONDS, IDLE_SECONDS = 12, 10
+
+Times = npt.NDArray[np.float64]
+"""Seconds since 1970."""
+
+
+def latency(bench: Bench) -> Iterator[Measurement]:
+    """Measure both with one agent."""
+    folder = bench.folder / "latency"
+    with bench.server.database("bench_latency") as database:
+        database.create_table("changes")
+        with Agent(folder, database, landing=f"flush_seconds = {FLUSH_SECONDS}") as agent:
+            agent.until(lambda manifest: manifest.exact)
+            cpu = agent.cpu_seconds()
+            sent = _write(database, LOAD_SECONDS // 3 if bench.quick else LOAD_SECONDS)
+            cpu = agent.cpu_seconds() - cpu
+            seconds = _latencies(agent, sent)
+            idle = _idle_percent(agent, IDLE_SECONDS // 2 if bench.quick else IDLE_SECONDS)
+    shutil.rmtree(folder)
+    load = f"{CHANGES_PER_SECOND:,} changes/s, flush_seconds {FLUSH_SECONDS:g}"
+    for percentile, target in ((50, None), (99, at_most(FLUSH_SECONDS + 0.5))):
+        found = float(np.percentile(seconds, percentile))
+        yield Measurement(bench.name(f"commit to manifest, p{percentile}, {load}"), found, "s", target=target)
+    rows = len(seconds)
+    name = bench.name(f"agent under {CHANGES_PER_SECOND:,} changes/s")
+    yield Measurement(name, cpu / rows * CHANGES_PER_SECOND * 100, "% of a core")
+    yield Measurement(bench.name("idle agent"), idle, "% of a core", target=at_most(2))
+
+
+def _write(database: Database, seconds: float) -> Times:
+    """Insert at a steady rate; return when each row was sent, with row n at index n - 1."""
+    period = CHANGES_PER_COMMIT / CHANGES_PER_SECOND
+    begun, row, sent = time.monotonic(), 0, []
+    with database.inserting("changes") as insert:
+        while row < seconds * CHANGES_PER_SECOND:
+            sent += [time.time()] * CHANGES_PER_COMMIT
+            insert(row + 1, row + CHANGES_PER_COMMIT)
+            row += CHANGES_PER_COMMIT
+            time.sleep(max(0.0, begun + row / CHANGES_PER_COMMIT * period - time.monotonic()))
+    return np.array(sent)
+
+
+def _latencies(agent: Agent, sent: Times) -> list[float]:
+    """Return the seconds from commit to manifest for each change."""
+    seconds: list[float] = []
+    while len(seconds) < len(sent):
+        seconds += _latencies_of(agent, agent.next(), sent)
+    return seconds
+
+
+def _latencies_of(agent: Agent, moment: Moment, sent: Times) -> list[float]:
+    seconds: list[float] = []
+    for file in moment.manifest.files:
+        numbers = pq.read_table(agent.zone / file.path, columns=["id"])["id"].to_numpy()
+        seconds += (moment.created - sent[numbers - 1]).tolist()
+    return seconds
+
+
+def _idle_percent(agent: Agent, seconds: float) -> float:
+    time.sleep(1.0)  # work left over from the load is not idle cost
+    cpu, begun = agent.cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    return (agent.cpu_seconds() - cpu) / (time.monotonic() - begun) * 100

@@ -1,0 +1,1 @@
+"""The databases measured, each with its own tools as the reference."""

@@ -1,0 +1,1 @@
+"""What the lake costs: merges and verification, on landing zones made for it."""

@@ -1,0 +1,121 @@
+"""What becomes of a dump that fails."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from connector.capture.catalog_changes import end_dumps_of_quarantined
+from connector.capture.dumps import workers as dump_workers
+from connector.capture.dumps.queue import DumpQueue
+from connector.capture.dumps.workers import DumpWorkers
+from connector.capture.tables import Tables
+from connector.errors import NotYetError, RequestError, TableError, TransientError
+from connector.landing.manifest import OpenRange
+from connector.schema import TableName
+from tests.support.landing.landed import schema_of
+
+SCHEMA = schema_of("public.t", id="int")
+
+
+def workers_of(dumps: DumpQueue, tables: Tables) -> DumpWorkers:
+    """Workers whose threads are not started."""
+    nothing: Any = None
+    return DumpWorkers(nothing, dumps, nothing, tables.key)
+
+
+def test_a_dump_that_quarantines_its_table_stays_active_until_the_quarantine_is_taken_over() -> None:
+    """A manifest that had only the first of these would be called exact."""
+    for error in (TableError(SCHEMA.table, "it can't be read"), RequestError("no")):
+        tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
+        tables.add(SCHEMA)
+        workers = workers_of(dumps, tables)
+        dump = dumps.add(SCHEMA.table, manifest=1, reason="repair")
+        task = dumps.next_task(0)
+        assert task is not None
+        workers._fail(task, error)
+        assert dump.active
+        assert dumps.next_task(0) is None, "it rests meanwhile"
+        (found,) = workers.take_quarantined(7)
+        assert (found.table, found.lsn) == (SCHEMA.table, 7)
+
+
+def test_another_worker_that_fails_later_does_not_quarantine_the_table_again_once_it_is_released() -> None:
+    tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
+    tables.add(SCHEMA)
+    workers = workers_of(dumps, tables)
+    dump = dumps.add(SCHEMA.table, manifest=1)
+    task = dumps.next_task(0)
+    assert task is not None
+    workers._fail(task, TableError(SCHEMA.table, "its key changed"))
+    (found,) = workers.take_quarantined(7)
+    tables.quarantine(found)
+    end_dumps_of_quarantined(tables, dumps)
+    workers._fail(task, TableError(SCHEMA.table, "its key changed"))
+    tables.release(SCHEMA.table, SCHEMA)
+    dumps.add(SCHEMA.table, manifest=2)
+    assert not dump.active
+    assert workers.take_quarantined(8) == []
+
+
+def test_a_dump_that_fails_for_now_again_and_again_lets_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two chunks of it are planned, so that it always has one to read."""
+    monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.0, 60.0))
+    tables, dumps = Tables({}, {}), DumpQueue([], epoch=1)
+    workers = workers_of(dumps, tables)
+    failing = dumps.add(SCHEMA.table, manifest=1)
+    other = dumps.add(TableName("public", "other"), manifest=1)
+    for upto in ("1", "2"):
+        failing.open.append(OpenRange(chunk=failing.next_chunk, upto=[upto]))
+        failing.next_chunk += 1
+
+    def served(timeout: float) -> Any:
+        task = dumps.next_task(timeout)
+        assert task is not None
+        if task.dump is failing:
+            workers._back_off(task, None, 0, TransientError("connection lost"))
+        else:
+            dumps.give_back(task)
+        return task.dump
+
+    assert [served(0), served(0)] == [failing, other]
+    other.paused = True
+    assert served(1) is failing
+    other.paused = False
+    assert served(0) is other
+    assert dumps.schedule.seconds_until_free(failing) > 30, "it failed twice"
+
+
+def test_a_dump_that_waits_for_the_source_is_tried_again_soon_and_then_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log that a first dump waits for is usually there a moment later."""
+    dumps = DumpQueue([], epoch=1)
+    workers = workers_of(dumps, Tables({}, {}))
+    dumps.add(SCHEMA.table, manifest=1)
+    task = dumps.next_task(0)
+    assert task is not None
+    rests: list[float] = []
+    monkeypatch.setattr(dumps, "give_back", lambda _task, rest: rests.append(rest))
+    for _ in range(7):
+        workers._postpone(task, NotYetError("not yet"))
+    assert rests == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_an_error_of_the_schedule_ends_the_agent_and_not_only_the_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dumps = DumpQueue([], epoch=1)
+    workers = workers_of(dumps, Tables({}, {}))
+
+    def overflow(timeout: float) -> None:
+        raise OverflowError("int too large to convert to float")
+
+    monkeypatch.setattr(dumps, "next_task", overflow)
+    with contextlib.suppress(OverflowError):
+        workers._run()
+    assert isinstance(workers.failure, OverflowError)
