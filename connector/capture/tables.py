@@ -267,7 +267,7 @@ def _open_gaps(
 def _until_dumped(table: TableName, hint: str) -> str:
     """Add to a hint that a dump is needed afterwards, unless it says so."""
     says_so = "deltatide dump " in hint or "dump it again" in hint
-    return hint if says_so else f"{hint}; then: deltatide dump {shlex.quote(str(table))}"
+    return hint if says_so else f"{hint.removesuffix(';')}; then: deltatide dump {shlex.quote(str(table))}"
 
 
 def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> TableError:
@@ -278,7 +278,8 @@ def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> 
 NOT_WHOLE = "its before-images lack columns, since the log does"
 """Why a captured table needs attention: updates or deletes landed so, as `_before` says."""
 
-HINT = "fix the table, then dump it in full: deltatide dump TABLE"
+HINT = "fix the table if needed"
+"""The command that dumps it is added."""
 
 
 def _rewritten(before: object, after: object) -> bool:

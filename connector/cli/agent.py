@@ -16,6 +16,7 @@ from rich.text import Text
 from connector.cli.printing import (
     ConfigOption,
     JsonOption,
+    LogJsonOption,
     VerboseOption,
     duration,
     escape,
@@ -76,6 +77,7 @@ def run(
         bool, typer.Option("--standby", help="Wait while another agent is active, and take over from it.")
     ] = False,
     verbose: VerboseOption = False,
+    log_json: LogJsonOption = False,
 ) -> None:
     """Capture: follow the log, dump tables, land and commit, until SIGTERM or Ctrl-C.
 
@@ -85,7 +87,7 @@ def run(
     from connector.footprint import keep_small
 
     keep_small()
-    log_to_stderr(verbose)
+    log_to_stderr(verbose, as_json=log_json)
     # Before capture begins there is nothing to land, and the configuration is fresh.
     with stopped_by_signals(lambda _signal: sys.exit(0)), reloaded_by_signal(lambda: None):
         from connector import agent

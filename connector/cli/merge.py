@@ -13,7 +13,16 @@ from rich.table import Table
 
 from connector.cli.lake import Stopping, lake_config, open_spark, stopping
 from connector.cli.maintain import landing_zone_findings
-from connector.cli.printing import ConfigOption, JsonOption, err, escape, log_to_stderr, out, when
+from connector.cli.printing import (
+    ConfigOption,
+    JsonOption,
+    LogJsonOption,
+    err,
+    escape,
+    log_to_stderr,
+    out,
+    when,
+)
 from connector.errors import ConfigurationError
 from connector.landing.format import CDC
 from connector.position import format_position
@@ -46,6 +55,7 @@ def merge(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per merge, each on its own line.")
     ] = False,
+    log_json: LogJsonOption = False,
 ) -> None:
     """Merge what has landed into the Delta tables, all of them up to the same manifest."""
     if every is not None and (once or until is not None):
@@ -54,7 +64,7 @@ def merge(
         )
     settings = lake_config(config)
     names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
-    log_to_stderr(verbose=False)
+    log_to_stderr(verbose=False, as_json=log_json)
     stop = Stopping(repeats=every is not None)
     code = 0
     with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -38,6 +39,9 @@ ConfigOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")]
+LogJsonOption = Annotated[
+    bool, typer.Option("--log-json", help="Log a JSON object per line.", envvar="DELTATIDE_LOG_JSON")
+]
 
 
 Shown = Callable[[int, int, str], None]
@@ -101,10 +105,11 @@ def when(at: datetime | None) -> str:
     return "" if at is None else f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}Z"
 
 
-def log_to_stderr(verbose: bool) -> None:
-    """Log in plain lines; chatty libraries only from warnings up."""
+def log_to_stderr(verbose: bool, *, as_json: bool = False) -> None:
+    """Log in plain lines, or a JSON object per line; chatty libraries only from warnings up."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    plain = _Lines("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+    handler.setFormatter(_JsonLines() if as_json else plain)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     for noisy in ("botocore", "boto3", "urllib3", "s3transfer", "py4j"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -116,6 +121,19 @@ class _Lines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Format the message alone."""
         return visible(super().formatMessage(record))
+
+
+class _JsonLines(logging.Formatter):
+    """One object per event: `at` (UTC), `level`, `logger`, `message`, and `traceback` if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format the event."""
+        at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        event = {"at": at, "level": record.levelname.lower(), "logger": record.name}
+        event["message"] = record.getMessage()
+        if record.exc_info:
+            event["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(event)
 
 
 def close_broken_pipe() -> NoReturn:

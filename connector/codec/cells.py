@@ -75,6 +75,11 @@ def offsets_of(cells: pa.Array) -> npt.NDArray[np.int32]:
     return offsets[cells.offset : cells.offset + len(cells) + 1]
 
 
+def of_length(text: str) -> str:
+    """Describe a text that can't be decoded without showing it, since errors are logged and landed."""
+    return f"a text of {len(text)} characters"
+
+
 def combine_raw(raws: Mapping[str, pa.Array | None]) -> pa.Array | None:
     """Combine the `raw` texts of the columns into one map per row, null where a row has none.
 

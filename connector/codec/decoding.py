@@ -8,11 +8,13 @@ position order; a table that can't be decoded stops alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from connector.errors import BugError, DeltatideError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
@@ -103,5 +105,7 @@ def decoded(parts: Iterable[Part]) -> Iterator[EventBatch | QuarantineNotice]:
 
 def _quarantine_notice(table: TableName, lsn: int, error: Exception) -> QuarantineNotice:
     reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+    if isinstance(error, pa.ArrowException):  # it quotes the value
+        reason = re.sub("'.*'", "'...'", reason, flags=re.DOTALL)
     hint = error.hint if isinstance(error, DeltatideError) else None
     return QuarantineNotice(table, lsn, reason, hint or f"fix or exclude {table}, then dump it again")

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from connector.errors import TransientError
-from connector.landing.manifest import ManifestHeader
+from connector.landing.manifest import Manifest
 from connector.landing.manifest_object import StoredManifest
 from connector.position import format_position
 
@@ -19,7 +19,10 @@ MOST = 100
 
 @dataclass(frozen=True)
 class ManifestSummary:
-    """One manifest: `rows` by table; its notices, oldest first. UTC."""
+    """One manifest: `rows` by table; its notices, oldest first. UTC.
+
+    `exact`: whether its cut is; None where that was not recorded yet.
+    """
 
     number: int
     position: str
@@ -28,11 +31,12 @@ class ManifestSummary:
     source_committed_at: datetime | None
     files: int
     bytes: int
+    exact: bool | None
     rows: dict[str, int]
     notices: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, manifest: ManifestHeader) -> ManifestSummary:
+    def of(cls, manifest: Manifest | StoredManifest) -> ManifestSummary:
         """Sum up a manifest."""
         rows: Counter[str] = Counter()
         for file in manifest.files:
@@ -45,6 +49,7 @@ class ManifestSummary:
             source_committed_at=manifest.source_committed_at,
             files=len(manifest.files),
             bytes=sum(file.bytes for file in manifest.files),
+            exact=manifest.exact,
             rows=dict(rows),
             notices=[notice.model_dump(mode="json") for notice in manifest.notices],
         )
@@ -57,7 +62,7 @@ class ManifestList:
         self._read = read
         self._known: dict[int, ManifestSummary] = {}
 
-    def last(self, newest: ManifestHeader, count: int) -> list[ManifestSummary]:
+    def last(self, newest: Manifest, count: int) -> list[ManifestSummary]:
         """Return up to `count` manifests (at most `MOST`), the newest first.
 
         Leaves out removed ones and, if the store does not answer, those not read before.

@@ -146,7 +146,8 @@ class StoredManifest(ManifestHeader):
 
     Without `state` they are all there are. An unfinished dump of keys that lists none has those of its state
     object: they don't change, and there may be many.
-    `removed`: only the number is still taken (`stub`); readers count it as missing.
+    `removed`: only the number is still taken (`stub`); readers count it as missing. `exact`: as `Manifest`
+    has it, for those who read no state object; absent before it was recorded.
     """
 
     tables: dict[TableName, TableState] = Field(default_factory=dict)
@@ -155,6 +156,7 @@ class StoredManifest(ManifestHeader):
     removed: bool = False
     removed_tables: list[TableName] = Field(default_factory=list)
     removed_dumps: list[str] = Field(default_factory=list)
+    exact: bool | None = None
 
     @classmethod
     def of(cls, manifest: Manifest, base: Base | None = None) -> StoredManifest:
@@ -172,6 +174,7 @@ class StoredManifest(ManifestHeader):
             removed_tables=[name for name in before.tables if name not in manifest.tables],
             removed_dumps=[id_ for id_ in before.dumps_by_id if id_ not in dumps],
             state=None,
+            exact=manifest.exact,
         )
         if base:
             written = base.reference.written + stored.differences

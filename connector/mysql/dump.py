@@ -47,7 +47,7 @@ from connector.mysql.codec.types import LONGLONG, ColumnType, select_expression
 from connector.mysql.connection import close, code_of, is_transient, literal, query, quote, row, rows, text_of
 from connector.mysql.key_sql import KeyColumn
 from connector.mysql.log.reader import ReaderProgress
-from connector.mysql.predicate import check_predicate, limit_time
+from connector.mysql.predicate import FAILED, check_predicate, limit_time
 from connector.mysql.server import MAX_OFFSET, end_of_log, find_server, position_of
 from connector.mysql.state_tables import GRANT, StateTables
 from connector.schema import TableName, TableSchema
@@ -130,11 +130,10 @@ class MysqlTables:
             conditions = keys.conditions(columns, KeyRange(after, None), where)
             texts = ", ".join(column.text for column in columns)
             order = ", ".join(f"t.{quote(c)}" for c in key)
-            found = row(
-                self._connection,
-                f"SELECT {texts} FROM {qualified(table)} t{conditions} ORDER BY {order}"
-                f" LIMIT 1 OFFSET {rows - 1}",
-            )
+            limit = f"LIMIT 1 OFFSET {rows - 1}"
+            statement = f"SELECT {texts} FROM {qualified(table)} t{conditions} ORDER BY {order} {limit}"
+            with self._errors(table, where, of_rows=where is not None):
+                found = row(self._connection, statement)
             return tuple(map(str, found)) if found else None
 
     def estimate_rows(self, table: TableName) -> int | None:
@@ -283,7 +282,7 @@ class MysqlTables:
 
     def _rows(self, layout: TableMap, statement: str, where: str | None) -> Iterator[ChunkRows]:
         """Run the SELECT and decode its rows as they arrive."""
-        with self._errors(layout.table, where):
+        with self._errors(layout.table, where, of_rows=where is not None):
             query(self._connection, "SET character_set_results = NULL")
             for some in self._stream(statement):
                 if len(some.starts):
@@ -393,11 +392,11 @@ class MysqlTables:
             close(self._connection)
 
     @contextmanager
-    def _errors(self, table: TableName, where: str | None) -> Iterator[None]:
+    def _errors(self, table: TableName, where: str | None, of_rows: bool = False) -> Iterator[None]:
         try:
             yield
         except (pymysql.Error, OSError) as error:
-            raise _failure(table, where, error) from error
+            raise _failure(table, where, error, of_rows) from error
 
 
 def _equal(columns: Sequence[KeyColumn], key: Sequence[str]) -> str:
@@ -425,8 +424,11 @@ def _absent_rows(
     return ChunkRows(arrays, combine_raw(raws), pa.array([True] * len(missing)))
 
 
-def _failure(table: TableName, where: str | None, error: Exception) -> DeltatideError:
-    """Distinguish a lost connection from a refused predicate, and both from a table that can't be read."""
+def _failure(table: TableName, where: str | None, error: Exception, of_rows: bool) -> DeltatideError:
+    """Distinguish a lost connection from a refused predicate, and both from a table that can't be read.
+
+    `of_rows`: a condition was evaluated, so the server's message may hold a row's values.
+    """
     code, message = code_of(error), text_of(error)
     if where is not None and code in _TOO_LONG:
         return RequestError(f"{table}: {message}", hint="raise source.predicate_seconds, or add an index")
@@ -437,7 +439,6 @@ def _failure(table: TableName, where: str | None, error: Exception) -> Deltatide
     if code == _NO_TABLE:
         return TableError(table, message, hint="create it, or add it to source.exclude")
     if where is not None:
-        return RequestError(
-            f"{table}: {message}", hint="write the predicate or key in the database's own SQL"
-        )
+        why = f"{FAILED} {code}" if of_rows else message
+        return RequestError(f"{table}: {why}", hint="write the predicate or key in the database's own SQL")
     return TableError(table, message)

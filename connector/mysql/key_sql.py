@@ -132,7 +132,7 @@ def _bytes(text: str) -> bytes:
 def conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | None) -> str:
     """Build the WHERE clause of a chunk; `RequestError` if the range's ends are no values of the key."""
     if not key_range.fits(len(columns)):
-        raise RequestError(f"{key_range} is not of a key of {len(columns)} columns")
+        raise RequestError(f"the chunk's range is not of a key of {len(columns)} columns")
     ends = [
         (end, build) for end, build in ((key_range.after, after), (key_range.upto, upto)) if end is not None
     ]

@@ -13,6 +13,9 @@ Invariants:
   built-in function that waits, locks or reads files, and contains no locking read: a read-only transaction
   may lock the rows of any table (``LOCK IN SHARE MODE``). Executable comments can hide all of that
   (``/*!50000sleep(9)*/``), so none are allowed.
+- *No value shown.* What the server says when the condition fails for a row may quote the row
+  (``extractvalue(1, concat('~', v))``), so only its number is passed on (`FAILED`): it would be in log,
+  manifest and status page.
 
 The user's rights limit the rest: a stored function that the user may EXECUTE can read all that its definer
 may, and change the session.
@@ -27,6 +30,8 @@ from pymysql.connections import Connection
 
 from connector.errors import RequestError
 from connector.mysql.connection import literal, query
+
+FAILED = "the condition fails for a row, with the server's error"
 
 _SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n|\#[^\n]*\n)"
 _FORBIDDEN = (

@@ -131,7 +131,7 @@ class Catalog:
         before_images = table in self._tables and self._tables[table].before_images
         if problem := misnamed((c.name for c in columns), before_images=before_images):
             return TableLayout(
-                None, problem, f"rename the column: ALTER TABLE {qualified(table)} RENAME COLUMN"
+                None, problem, f"rename the column: ALTER TABLE {qualified(table)} RENAME COLUMN ... TO ..."
             )
         key = self._choose_key(table, columns, facts)
         if isinstance(key, TableLayout):

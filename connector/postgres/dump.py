@@ -37,7 +37,7 @@ from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.key_sql import compare_key, key_columns, keys_query
 from connector.postgres.log.wal import round_to_record_end
-from connector.postgres.predicate import bounded, check_predicate, pick_rows
+from connector.postgres.predicate import bounded, check_predicate, pick_rows, without_values
 from connector.postgres.table_facts import find_table, qualified
 from connector.postgres.visibility import Snapshot, Visibility
 from connector.schema import TableName, TableSchema
@@ -256,7 +256,8 @@ class PostgresTables:
         """Check a condition, and run what contains it; nothing else belongs here. Call in a transaction."""
         with bounded(self._connection, self._predicate_seconds):
             check_predicate(self._connection, relation, where)
-            yield
+            with without_values():
+                yield
 
     def _open_snapshot(self, table: TableName) -> tuple[int, int]:
         visibility = self._visibility()
@@ -292,7 +293,7 @@ class PostgresTables:
         if key_range.after or key_range.upto:
             columns = key_columns(self._connection, table, key)
             if not key_range.fits(len(columns)):
-                raise TableError(table, f"{key_range} is not of a key of {len(columns)} columns")
+                raise TableError(table, f"the chunk's range is not of a key of {len(columns)} columns")
             for sign, values in ((">", key_range.after), ("<=", key_range.upto)):
                 if values is not None:
                     conditions.append(compare_key(columns, sign, values))

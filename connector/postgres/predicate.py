@@ -14,6 +14,8 @@ Invariants:
   function declared volatile, as are those that change settings, slots, sessions, files or sequences.
 - *No influence on values.* The condition only picks row identifiers. Another statement reads the rows, after
   whatever the first one did to the session's settings was rolled back.
+- *No value shown.* What the server says when the condition fails for a row may quote the row (``v::int``), so
+  only its error's name is passed on (`without_values`): it would be in log, manifest and status page.
 
 The role's rights limit the rest: a condition can call functions of the database's owners that are declared
 immutable or stable, rightly or not, or stand behind an operator, a cast or a domain.
@@ -25,11 +27,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg2
+from psycopg2 import errorcodes
 from psycopg2.extensions import connection as Connection
 
 from connector.errors import RequestError
 from connector.postgres.connection import all_rows, literal
 from connector.postgres.driver.choice import driver
+from connector.postgres.driver.interface import CopyError
 
 ROW_ALONE = "it may only use the row's own columns; to choose rows by other tables, request their keys"
 
@@ -55,6 +60,9 @@ _TELLING = """
         AND proname OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.name[])
     ORDER BY 1"""
 """PostgreSQL's functions about sessions and the server, and those that run queries (11: pg_catalog's oid)."""
+
+_WITHOUT_VALUES = ("08", "25", "40", "42", "53", "54", "55", "57", "58")
+"""Classes of SQLSTATEs whose messages name objects, limits and connections, never a row's values."""
 
 _SUBQUERY = re.compile(r"\s*(?:Init|Sub)Plan\b")
 """How a line of a plan begins at which a subquery does."""
@@ -85,6 +93,20 @@ def bounded(connection: Connection, seconds: float) -> Iterator[None]:
     _run(connection, f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
     yield  # after an error the whole transaction is rolled back
     _run(connection, "ROLLBACK TO SAVEPOINT predicate")
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Withhold the message of an error that may hold a row's values. Around what evaluates a condition."""
+    try:
+        yield
+    except (CopyError, psycopg2.Error) as error:
+        state = error.sqlstate if isinstance(error, CopyError) else error.pgcode
+        if state is None or state.startswith(_WITHOUT_VALUES):
+            raise
+        name = next((name for name, code in vars(errorcodes).items() if code == state), state)
+        name = name.lower().replace("_", " ")
+        raise CopyError(f"the condition fails for a row: {name}", state) from None
 
 
 def check_predicate(connection: Connection, relation: str, where: str) -> None:

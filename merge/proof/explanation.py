@@ -49,10 +49,13 @@ from merge.spark.session_settings import (
 )
 from merge.spark.unreachable import check_endpoint
 from merge.sql_formatting import quoted
-from merge.table import FEW_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+SCANNED_ROWS = 10_000_000
+"""Finding one key among up to so many landed rows costs less than compiling the queries that judge its few
+events: of 4 million rows, 6 s instead of 14, and 13 instead of 35 in a new session."""
 
 COMPARED = ("op", "epoch", "lsn", "seq", "committed_at")
 """Fields of `_cdc` compared as they are; raw texts and missing columns are compared in any order."""
@@ -185,7 +188,7 @@ def _explained(
     frame = None if version is None else version.read(spark)
     layout = _as_wide_as(history.layout(), frame)
     condition = key_condition(table, layout, key)
-    delta, settings = None, INTERPRETED if history.rows <= FEW_ROWS else {}
+    delta, settings = None, INTERPRETED if history.rows <= SCANNED_ROWS else {}
     if frame is not None and version is not None:
         row = as_wide(frame, layout).where(condition)
         with applied_settings(spark, settings):

@@ -14,6 +14,7 @@ import pyspark
 import pytest
 
 from connector.cli.agent import PACKAGES
+from merge.spark.log_store_jar import JAR
 from merge.spark.session import SETTINGS, jar_settings
 from tests.bench.lake.landing import MeasuredZone
 
@@ -86,6 +87,8 @@ def test_without_extras_a_merge_runs_where_the_platform_brings_spark(environment
     ).stdout  # fmt: skip
     assert "deltatide" in listed
     assert not [driver for driver in DRIVERS if f"{driver} " in listed]
+    (package,) = environment.glob("lib/python3*/site-packages/merge")
+    assert (package / "java" / JAR.name).stat().st_size > 1000, "a lake on S3 needs it"
     status = run(environment, "status", "-c", config)
     assert status.returncode == 0, status.stderr
     refused = run(environment, "merge", "-c", config)

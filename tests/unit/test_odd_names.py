@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 
 import pytest
@@ -86,19 +89,43 @@ def status_of(table: TableName, odd: str) -> Status:
     )  # fmt: skip
 
 
-def test_a_log_line_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+@contextmanager
+def logged(*, as_json: bool = False) -> Iterator[logging.Logger]:
+    """A logger as a command's, without pytest's handlers."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers.clear()
     try:
-        log_to_stderr(verbose=False)
-        logging.getLogger("x").warning("rejected request %s", "a\n12:00:00 ERROR forged\x1b[2J")
+        log_to_stderr(verbose=False, as_json=as_json)
+        yield logging.getLogger("x")
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+def test_a_log_line_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    with logged() as log:
+        log.warning("rejected request %s", "a\n12:00:00 ERROR forged\x1b[2J")
     (line,) = capsys.readouterr().err.splitlines()
     assert "\x1b" not in line
     assert "\\n12:00:00" in line
+
+
+def test_a_log_of_json_has_an_object_per_line_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    with logged(as_json=True) as log:
+        log.debug("not logged")
+        log.warning("rejected request %s", "a\n\x1b[2J \u2028\ud800")
+        try:
+            raise ValueError("of ours")
+        except ValueError:
+            log.exception("a bug")
+    rejected, bug = map(json.loads, capsys.readouterr().err.split("\n")[:-1])
+    assert datetime.fromisoformat(rejected.pop("at")).tzinfo is not None
+    assert rejected == {
+        "level": "warning", "logger": "x", "message": "rejected request a\n\x1b[2J \u2028\ud800",
+    }  # fmt: skip
+    assert (bug["level"], bug["message"]) == ("error", "a bug")
+    assert bug["traceback"].endswith("ValueError: of ours")
 
 
 def test_keys_keep_their_digits_and_nonsense_is_refused() -> None:

@@ -102,6 +102,7 @@ function showPosition(status, manifests, notices, gaps) {
   ]);
   rows("manifests", manifests, (m) => m.number, (m) => [
     count(m.number), when(m.committed_at), count(Object.values(m.rows).reduce((a, b) => a + b, 0)), count(Object.keys(m.rows).length), m.position,
+    m.exact == null ? "" : m.exact ? "exact" : "not exact",
   ]);
   set("notices-text", notices.length ? `Schema changes and other events: ${notices.length}, the last ${ago(notices[0].at)}` : "Schema changes and other events: none lately");
   rows("notices", notices.map((notice, n) => ({ ...notice, n })), (notice) => notice.n, (notice) => [when(notice.at), notice.table ?? "all", notice.text]);

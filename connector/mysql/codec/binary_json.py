@@ -46,7 +46,7 @@ def json_tree(document: bytes) -> Tree:
     try:
         return _value(document[0], document, 1)
     except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
-        raise ValueError(f"can't parse a JSON document: {error!r}") from error
+        raise ValueError(f"can't parse a JSON document: {type(error).__name__}") from error
 
 
 def tree_text(tree: Tree) -> str:

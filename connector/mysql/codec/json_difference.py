@@ -66,7 +66,7 @@ def _operations(data: bytes) -> Iterator[_Operation]:
                 raise ValueError(f"unknown operation {kind} in a JSON difference")
             yield _Operation(kind, _legs(path.decode()), json_tree(value))
     except (IndexError, KeyError, UnicodeDecodeError) as error:
-        raise ValueError(f"can't parse a JSON difference: {error!r}") from error
+        raise ValueError(f"can't parse a JSON difference: {type(error).__name__}") from error
 
 
 def _text(data: bytes, offset: int) -> tuple[bytes, int]:

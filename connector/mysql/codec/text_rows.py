@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.codec.cells import Bytes, Mask, gather
+from connector.codec.cells import Bytes, Mask, gather, of_length
 from connector.errors import BugError
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
@@ -238,8 +238,8 @@ def decode_text(
         if type_.code == types.FLOAT:
             return texts.cast(pa.float64()).cast(target), None
         return texts.cast(target), None
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"a text is not a valid {type_.type_name}: {error}") from error
+    except pa.ArrowInvalid:
+        raise ValueError(f"a text is not a valid {type_.type_name}") from None
 
 
 _TEXT_TYPES = types.STRINGS | types.BLOBS | {types.ENUM, types.SET}
@@ -279,7 +279,7 @@ def _casts(texts: pa.Array, target: pa.DataType) -> bool:
 def _exists(text: str) -> bool:
     match = _MOMENT.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text[:100]!r} is not a date")
+        raise ValueError(f"{of_length(text)} is not a date")
     try:
         datetime.date(int(match[1]), int(match[2]), int(match[3]))
     except ValueError:

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connector.codec.cells import of_length
+
 _UNQUOTED = r'^\{[^{}"\\]*\}$'
 
 
@@ -62,7 +64,7 @@ def parse_array(text: str) -> list[str | None]:
     is null (PostgreSQL's manual, "Array Input and Output Syntax").
     """
     if text[:1] != "{" or len(text) < 2:
-        raise ValueError(f"{text[:100]!r} is not an array")
+        raise ValueError(f"{of_length(text)} is not an array")
     elements: list[str | None] = []
     offset = 1
     if text == "{}":
@@ -75,7 +77,7 @@ def parse_array(text: str) -> list[str | None]:
         if text[offset:] == "}":
             return elements
         if text[offset : offset + 1] != ",":
-            raise ValueError(f"{text[:100]!r} is not a one-dimensional array")
+            raise ValueError(f"{of_length(text)} is not a one-dimensional array")
         offset += 1
 
 
@@ -84,7 +86,7 @@ def _bare(text: str, offset: int) -> tuple[str | None, int]:
     while end < len(text) and text[end] not in ',{}"\\':
         end += 1
     if end == offset:
-        raise ValueError(f"{text[:100]!r} is not an array: it has an empty element")
+        raise ValueError(f"{of_length(text)} is not an array: it has an empty element")
     element = text[offset:end]
     return (None if element == "NULL" else element), end
 
@@ -98,4 +100,4 @@ def _quoted(text: str, offset: int) -> tuple[str, int]:
             return "".join(parts), end + 1
         parts.append(text[offset:escape] + text[escape + 1 : escape + 2])
         offset = escape + 2
-    raise ValueError(f"{text[:100]!r} is not an array: a quote is not closed")
+    raise ValueError(f"{of_length(text)} is not an array: a quote is not closed")

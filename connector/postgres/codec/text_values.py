@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.codec.cells import Mask, offsets_of, with_nulls
+from connector.codec.cells import Mask, of_length, offsets_of, with_nulls
 from connector.landing.event_batch import arrow_type
 from connector.postgres.codec.arrays import decode_array
 from connector.schema import array_of, decimal_of
@@ -34,8 +34,8 @@ def decode_column(cells: pa.Array, type_name: str) -> tuple[pa.Array, pa.Array |
 
     The second array is None if every value fits; else it holds, as strings, the source's text of the values
     that the type cannot hold (NaN or out-of-range numeric, infinity, years before 1 and after 9999, arrays of
-    more dimensions or other bounds), whose rows are null in the first. `ValueError` names a value that is not
-    a text of the type at all.
+    more dimensions or other bounds), whose rows are null in the first. `ValueError` for a text that is
+    none of the type at all; it tells its length, since no value may be in a log.
     """
     if cells.type != pa.binary():
         cells = cells.cast(pa.binary())
@@ -67,8 +67,9 @@ def _decode_scalars(texts: pa.Array, target: pa.DataType, type_name: str) -> tup
         texts = pc.if_else(misfit, None, texts)
     try:
         return texts.cast(target), raw
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{_first_refused(texts, target)!r} is not a value of {type_name}") from error
+    except pa.ArrowInvalid:
+        refused = of_length(_first_refused(texts, target))
+        raise ValueError(f"{refused} is not a value of {type_name}") from None
 
 
 def _misfits(texts: pa.Array, type_name: str) -> pa.Array | None:
@@ -94,21 +95,21 @@ def _first_refused(texts: pa.Array, target: pa.DataType) -> str:
             texts = texts.slice(half)
         except pa.ArrowInvalid:
             texts = texts.slice(0, half)
-    return str(texts[0].as_py())[:100]
+    return str(texts[0].as_py())
 
 
 def _decode_lists(texts: pa.Array, target: pa.DataType, type_name: str) -> tuple[pa.Array, pa.Array | None]:
     try:
         return decode_array(texts, target)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"a value is not {type_name}: {error}") from error
+    except pa.ArrowInvalid:
+        raise ValueError(f"an element is not a value of {type_name}") from None
 
 
 def _decode_boolean(texts: pa.Array) -> pa.Array:
     true = pc.equal(texts, "t")
     known = pc.or_(true, pc.equal(texts, "f"))
     if not pc.all(known, min_count=0).as_py():
-        raise ValueError(f"{texts.filter(pc.invert(known))[0].as_py()[:100]!r} is not a boolean")
+        raise ValueError(f"{of_length(texts.filter(pc.invert(known))[0].as_py())} is not a boolean")
     return true
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.agent.installed import AT_WORK, Installation, Running
 from tests.support.servers.lossy_proxy import LossyProxy
+from tests.support.servers.s3_server import S3
 from tests.support.source.shop_writer import TABLES, ShopWriter
 from tests.support.spark.lake import assert_landed
 from tests.support.waiting import wait_until
@@ -35,6 +36,7 @@ def test_a_standby_takes_over_from_one_that_is_paused_asked_to_or_killed(shop: I
 
             done = shop.json("handover")
             assert done["agent"].startswith(f"process {one.process.pid} on ")
+            assert done["seconds"] < 2
             works(one, times=2)
             other.wait_until(lambda: other.output.count("standing by: process") == 2, "it stands by again")
 
@@ -69,6 +71,39 @@ def test_an_agent_that_loses_its_database_leaves_it_to_one_that_has_not(shop: In
     with shop.agent() as agent:
         shop.wait_caught_up(agent)
     shop.history()
+    assert_landed(shop, *TABLES)
+
+
+@pytest.mark.only_postgres  # its slot has one reader at a time: the former agent must give way
+def test_an_agent_that_loses_the_store_leaves_it_to_one_that_has_not(
+    shop: Installation, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections to the database live, and what it reads it can't commit."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    port, bucket = int(s3.endpoint.rpartition(":")[2]), f"s3://{s3.bucket}/landing"
+    with ShopWriter(shop.database, seed=13), LossyProxy(port) as proxy:
+        shop.configure(landing={"url": bucket, "endpoint": f"http://127.0.0.1:{proxy.port}"})
+        with shop.start("run", "--standby") as one:
+            works(one)
+            shop.configure(landing={"url": bucket, "endpoint": s3.endpoint})
+            with shop.start("run", "--standby") as other:
+                other.wait_says("standing by: process")
+                proxy.lead_to(1)
+                proxy.cut(1.0)
+                works(other, seconds=LEASE_SECONDS + 20)
+                wait_until(
+                    lambda: shop.newest.term == 2 and shop.newest.files, "the other commits", seconds=20
+                )
+                proxy.lead_to(port)
+                one.wait_says("standing by: process")
+                assert not one.ended
+                assert other.stop() == 0, other.output
+            works(one, times=2)
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+    terms = [manifest.term for manifest in shop.history()]
+    assert terms == sorted(terms)
     assert_landed(shop, *TABLES)
 
 

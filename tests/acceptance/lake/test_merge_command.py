@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -89,7 +90,9 @@ def test_a_store_that_hangs_ends_a_merge_with_a_message(place: Installation) -> 
         endpoint = f"http://127.0.0.1:{hanging.getsockname()[1]}"
         landing = {"url": "s3://bucket/landing", "endpoint": endpoint}
         place.configure(landing=landing, lake={"url": "s3a://bucket/lake"})
+        begun = time.monotonic()
         done = place.run("merge", seconds=120)
+        assert time.monotonic() - begun < 30
     assert_message(done, f"{endpoint}: does not answer within 10 s", "landing.endpoint is right")
 
 

@@ -150,6 +150,20 @@ def test_everything_is_reached_and_done_by_keyboard(window: Browser) -> None:
         assert window.focused() == "set-all"
 
 
+def test_what_was_merged_and_verified_of_each_lake_is_shown(window: Browser) -> None:
+    with drawn("lagging") as url:
+        window.open(url)
+        window.wait_text("lakes", "s3a://lake/tables")
+        assert "2 behind the newest" in window.text("lakes")
+        window.wait_text("verified", "s3a://lake/tables")
+        assert "% of the rows" in window.text("verified")
+        assert window.text("verified").endswith(" 3")
+        assert "in 3 keys when it was last verified" in window.text("problems")
+        assert "deltatide verify public." in window.text("problems")
+        window.open_folded()
+        assert window.text("manifests").splitlines()[0].endswith(" exact")
+
+
 def test_one_of_a_thousand_tables_is_found_by_its_name(window: Browser) -> None:
     with drawn("thousand") as url:
         window.open(url)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+import pymysql
 import pytest
 from hypothesis import strategies as st
 
@@ -135,6 +137,26 @@ def test_a_condition_is_one_expression_and_leaves_no_trace(
         tables.next_boundary(table, ["id"], None, 3, slow)
     assert ids(tables, mariadb, "id = 3") == [3]
     assert len(chunk_rows(tables, str(table))) == 10
+
+
+@pytest.mark.parametrize("mariadb", ["mariadb", "mysql"], indirect=True)
+def test_an_error_of_a_condition_shows_no_value_of_a_row(mariadb: MysqlDatabase, tables: MysqlTables) -> None:
+    """It is in the log, the manifest and on the status page."""
+    table = TableName(mariadb.name, "t")
+    where, said = "id + 9223372036854775807 > 0", "out of range in "
+    if mariadb.is_mysql:
+        where, said = "uuid_to_bin(v) IS NULL", "'v[0-9]"
+    with pytest.raises(pymysql.Error, match=said):
+        mariadb.execute(f"SELECT * FROM t WHERE {where}")
+    for use in (
+        lambda: ids(tables, mariadb, where),
+        lambda: tables.next_boundary(table, ["id"], None, 3, where),
+    ):
+        with pytest.raises(RequestError, match=r"the condition fails for a row, .* error \d+") as refused:
+            use()
+        assert not re.search(said, f"{refused.value} {refused.value.hint}")
+    with pytest.raises(RequestError, match="nonsense"):
+        ids(tables, mariadb, "nonsense = 1")
 
 
 @pytest.mark.parametrize("mariadb", ["mariadb", "mysql"], indirect=True)

@@ -135,6 +135,36 @@ def test_a_server_that_was_not_durable_for_a_time_may_lose_rows_in_a_crash(
 
 
 @pytest.mark.only_mariadb
+def test_without_the_right_to_see_table_ids_no_server_counts_as_surviving_a_crash(
+    mariadb: MysqlDatabase,
+) -> None:
+    """A TRUNCATE may be done and not logged, and its table's other id is not seen."""
+    names = ("sync_binlog", "innodb_flush_log_at_trx_commit")
+    before = [mariadb.execute(f"SELECT @@global.{each}")[0][0] for each in names]
+    user = f"`{mariadb.name[-30:]}`"
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)", *(f"SET GLOBAL {each} = 1" for each in names),
+        f"CREATE USER {user} IDENTIFIED BY 'secret'", f"GRANT ALL PRIVILEGES ON *.* TO {user}",
+    )  # fmt: skip
+    source = source_of(mariadb, url=mariadb.server.url(user=user.strip("`"), password="secret"))
+    found = []
+    try:
+        source.prepare()
+        resume_point = source.begin_log(fresh=True)
+        for statement in ("REVOKE PROCESS ON *.* FROM", "GRANT PROCESS ON *.* TO"):
+            mariadb.execute(f"{statement} {user}")
+            with opened(source, resume_point) as log:
+                found.append(log._buffer._survives_crashes)
+    finally:
+        source.close()
+        mariadb.execute(
+            f"DROP USER {user}",
+            *(f"SET GLOBAL {each} = {was}" for each, was in zip(names, before, strict=True)),
+        )
+    assert found == [False, True]
+
+
+@pytest.mark.only_mariadb
 def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_broken_one(
     mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Timer
@@ -11,7 +12,7 @@ import pytest
 
 from connector.errors import TransientError
 from connector.findings import unfit_tables
-from connector.postgres import catalog, catalog_fingerprint, publication
+from connector.postgres import catalog_fingerprint, publication
 from connector.schema import TableName
 from connector.source import UnloggedChange
 from tests.support.servers.postgres import Database, postgres_versions
@@ -231,7 +232,7 @@ def test_a_look_takes_as_many_queries_for_many_tables_as_for_one(
             database.execute(f"CREATE TYPE e{tables}_{n} AS ENUM ('a')")
             database.execute(f"CREATE TABLE t{tables}_{n} (id int PRIMARY KEY, v e{tables}_{n})")
         queries: list[str] = []
-        for module in (catalog, catalog_fingerprint, publication):
+        for module in [m for n, m in sys.modules.items() if n.startswith("connector.postgres.")]:
             for name in ("all_rows", "one_row"):
                 if run := getattr(module, name, None):
                     monkeypatch.setattr(module, name, partial(_noted, queries, run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -149,6 +150,21 @@ def test_a_condition_cannot_change_the_values_of_rows(tables: PostgresTables) ->
 
 
 @both_ways
+def test_a_condition_writes_nothing_whatever_its_functions_are_declared(
+    database: Database, tables: PostgresTables
+) -> None:
+    """A stable function may call a volatile one, which no plan shows: only the transaction refuses."""
+    body = "RETURNS boolean LANGUAGE plpgsql"
+    database.execute(
+        f"CREATE FUNCTION removes() {body} AS $$ BEGIN DELETE FROM canary; RETURN true; END $$;"
+        f"CREATE FUNCTION looks(int) {body} STABLE AS $$ BEGIN RETURN removes(); END $$"
+    )
+    for use in (ids, lambda tables, where: tables.next_boundary(T, ["id"], None, 3, where)):
+        with pytest.raises(RequestError, match="read-only transaction"):
+            use(tables, "looks(id)")
+
+
+@both_ways
 def test_a_condition_that_takes_too_long_is_refused(database: Database, tables: PostgresTables) -> None:
     tables._predicate_seconds = 0.2
     slow = "sha512(convert_to(repeat(v, 20000000), 'UTF8')) IS NOT NULL"
@@ -157,6 +173,18 @@ def test_a_condition_that_takes_too_long_is_refused(database: Database, tables: 
     with pytest.raises(RequestError, match="statement timeout"):
         tables.next_boundary(T, ["id"], None, 3, slow)
     assert ids(tables, "id = 3") == [3]
+
+
+@both_ways
+@pytest.mark.parametrize("where", ["v::int = 3", "(v || '-')::date < now()", "id / (length(v) - 2) > 0"])
+def test_an_error_of_a_condition_shows_no_value_of_a_row(tables: PostgresTables, where: str) -> None:
+    """It is in the log, the manifest and on the status page."""
+    for use in (lambda: ids(tables, where), lambda: tables.next_boundary(T, ["id"], None, 3, where)):
+        with pytest.raises(RequestError, match=r"the condition fails for a row: [a-z]+ ") as refused:
+            use()
+        assert not re.search(r"v\d", f"{refused.value} {refused.value.hint}")
+    with pytest.raises(RequestError, match="nonsense"):
+        ids(tables, "id = 'nonsense'")
 
 
 # fmt: off

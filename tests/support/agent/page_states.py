@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from connector.capture.tables import HINT, key_changed
 from connector.config import DumpConfig
 from connector.control.last_hour import History, Point
 from connector.control.server import serving
@@ -131,18 +132,19 @@ def gap() -> Picture:
 
 
 def quarantined() -> Picture:
-    hint = "add a primary key, then: deltatide dump public.carts"
-    bad = tables_of(
-        "carts", state="quarantined", reason="its primary key was dropped", hint=hint, dumped=False
-    )
-    for name, column in (("orders", "total"), ("documents", "labels")):
-        reason = f"column {column} became text; it was numeric(12,2), and Delta can't change that type"
-        bad |= tables_of(
-            name,
-            state="quarantined",
-            reason=reason,
-            hint=f"drop the Delta table and dump public.{name} again",
-        )
+    """Reasons and hints as the agent gives them."""
+    bad: dict[TableName, TableState] = {}
+    for name, reason, fix in (
+        ("carts", "it has no primary key", "add a primary key"),
+        ("orders", key_changed(TableName("public", "orders"), ["id"], ["number"]).reason, HINT),
+        (
+            "documents",
+            "is an unlogged table, which is never in the log",
+            'ALTER TABLE "public"."documents" SET LOGGED; or add it to source.exclude',
+        ),
+    ):
+        hint = f"{fix}; then: deltatide dump public.{name}"
+        bad |= tables_of(name, state="quarantined", reason=reason, hint=hint, dumped=name != "carts")
     return Picture(tables=tables_of(*SHOP) | bad)
 
 

@@ -78,6 +78,8 @@ def test_reads_say_what_the_commands_say(page: tuple[httpx.Client, Agent], store
     assert numbers == list(range(numbers[0], 0, -1))
     assert numbers[0] >= manifest.number
     assert sum(m["rows"].get("public.items", 0) for m in manifests) == 41
+    assert [manifests[-1]["exact"], manifests[0]["exact"]] == [False, True]
+    assert {m["exact"] for m in manifests} == {False, True}, "of those read from the store, too"
     shown = client.get("/api/overview").json()
     assert shown["status"].keys() == status(live).as_json().keys()
     assert shown["dumps"] == list_dumps(live).as_json()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from connector.capture import request_intake
+from connector.control.metrics import _verified as collect_verified
 from connector.errors import TransientError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.verified import Piece, Verified, verified_path
@@ -95,6 +98,21 @@ def test_what_a_dba_asks_for(metrics: dict[tuple[str, ...], float]) -> None:
         assert count == metrics[f"deltatide_{what}_duration_seconds_bucket", "+Inf"] > 0
 
 
+def test_the_time_of_the_oldest_verified_range_is_known_once_all_were_verified() -> None:
+    at = datetime(2026, 3, 1, tzinfo=timezone.utc)
+    record = Verified(lake="lake", began_at=at).naming([ITEMS]).counted(ITEMS, Piece(), 100)
+    record = record.tried(ITEMS, Piece(upto=9, rows=25), at, 0, "run")
+
+    def oldest(record: Verified) -> list[float]:
+        return [s.value for f in collect_verified([record]) for s in f.samples if "oldest" in s.name]
+
+    assert oldest(record) == []
+    later = at.replace(day=2)
+    whole = record.tried(ITEMS, Piece(after=9, rows=75), later, 0, "run")
+    assert oldest(whole) == [at.timestamp()]
+    assert oldest(whole.tried(ITEMS, Piece(upto=9, rows=25), later, 0, "run")) == [later.timestamp()]
+
+
 def test_dashboard_and_rules_name_metrics_that_there_are(metrics: dict[tuple[str, ...], float]) -> None:
     known = {name[0] for name in metrics} | {"deltatide_dump_share"}  # of tables whose rows are estimated
     known.add("deltatide_verified_oldest_timestamp_seconds")  # once all tables were
@@ -118,6 +136,32 @@ def test_rules_are_complete() -> None:
         rule["expr"] and rule["labels"]["severity"] and rule["annotations"]["summary"]
         for rule in group["rules"]
     )
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here (Prometheus)")
+def test_promtool_takes_rules_and_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def promtool(*arguments: str | Path, text: str = "") -> str:
+        command = ["promtool", *map(str, arguments)]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    rules = CONF / "prometheus" / "deltatide.rules.yml"
+    assert "12 rules found" in promtool("check", "rules", rules)
+    board = json.loads((CONF / "grafana" / "deltatide.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    variables = {"$__rate_interval": "5m", "$source": "shop", "$table": "t", "$lake": "l"}
+    as_rules = []
+    for number, expression in enumerate(asked):
+        for name, value in variables.items():
+            expression = expression.replace(name, value)
+        as_rules.append({"record": f"dashboard:{number}", "expr": expression})
+    file = tmp_path / "dashboard.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": as_rules}]}))
+    promtool("check", "rules", file)
+    with page_of(shop(rows=10), MemoryStore()) as (client, agent):
+        agent.wait_dumped()
+        promtool("check", "metrics", text=client.get("/metrics").text)
 
 
 def test_a_scrape_asks_the_store_for_nothing_and_a_standby_has_its_state() -> None:

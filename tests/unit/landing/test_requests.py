@@ -34,6 +34,14 @@ def test_a_request_is_read_as_it_was_submitted_until_it_is_discarded(store: Memo
     assert store.objects == {}
 
 
+def test_a_hundred_thousand_keys_are_one_request(store: MemoryStore) -> None:
+    keys = [[f"{n:08x}-0000-4000-8000-{n:012x}"] for n in range(100_000)]
+    submit(store, DumpRequest(tables=["public.orders"], keys=keys))
+    (request,) = read_pending(store)
+    assert isinstance(request, DumpRequest)
+    assert request.keys == keys
+
+
 def test_requests_come_in_the_order_they_were_made(store: MemoryStore) -> None:
     for name in ("20260102T000000-b", "20260101T000000-a", "hand made/ü"):
         submit(store, DumpRequest(id=name))

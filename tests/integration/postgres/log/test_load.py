@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import psycopg2
 import pytest
 
 from connector.config import LimitsConfig, SourceConfig
+from connector.demo.servers.postgres import PostgresServer
 from connector.figures.source_load import LoadWatcher
 from connector.postgres.load import PostgresGauge
 from connector.testing.memory_store import MemoryStore
@@ -56,6 +60,36 @@ def test_log_that_the_slot_keeps_is_measured(database: Database, gauge: Postgres
     database.execute("CREATE TABLE t AS SELECT repeat('x', 1000) AS v FROM generate_series(1, 5000)")
     assert gauge.measure()["slot_lag_mib"] > before + 4
     assert gauge.measure()["retained_log_mib"] > before + 4
+
+
+def test_log_that_a_standby_has_not_replayed_is_measured(servers_folder: Path) -> None:
+    folder = servers_folder / "load"
+    with (
+        PostgresServer.start(folder / "primary") as primary,
+        PostgresServer.start(folder / "standby") as standby,
+    ):
+        primary.stop()
+        standby.stop()
+        shutil.rmtree(standby.data_dir)
+        subprocess.run(["cp", "-a", str(primary.data_dir), str(standby.data_dir)], check=True)
+        (standby.data_dir / "standby.signal").touch()
+        with (standby.data_dir / "postgresql.auto.conf").open("a") as file:
+            file.write(f"primary_conninfo = '{primary.url()}'\n")
+        standby.password = primary.password
+        primary.restart()
+        standby.restart()
+        database, replica = Database(primary, "postgres"), Database(standby, "postgres")
+        with closing(PostgresGauge(config_of(database))) as gauge:
+            wait_until(lambda: gauge.measure().get("standby_lag_mib") == 0, "the standby follows")
+            replica.execute("SELECT pg_wal_replay_pause()")
+            database.execute("CREATE TABLE t AS SELECT repeat('x', 1000) AS v FROM generate_series(1, 5000)")
+            wait_until(lambda: gauge.measure()["standby_lag_mib"] > 4, "it is behind")
+            limits = LimitsConfig(standby_lag_mib=4)
+            watch = LoadWatcher(lambda: gauge, MemoryStore(), limits, lambda: True, lambda *_: None)
+            assert str(watch.why()).startswith("standby_lag_mib is ")
+            replica.execute("SELECT pg_wal_replay_resume()")
+            wait_until(lambda: gauge.measure()["standby_lag_mib"] < 1, "it has caught up")
+    shutil.rmtree(folder)
 
 
 def test_a_role_that_sees_no_sessions_measures_what_needs_no_right(database: Database) -> None:

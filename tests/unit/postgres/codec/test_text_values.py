@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.codec.cells import combine_raw, gather
+from connector.codec.decoding import decoded as decoded_parts
 from connector.landing.event_batch import arrow_type
 from connector.postgres.codec.arrays import parse_array
 from connector.postgres.codec.text_values import decode_column
+from connector.schema import TableName
 from tests.unit.postgres.codec.reference_codec import array_text, decode
 
 
@@ -143,9 +145,22 @@ def test_a_text_that_is_no_value_of_its_type_is_refused(type_name, text):
         decode_column(cells([good, None, text, good]), type_name)
 
 
-def test_a_refused_value_is_named():
-    with pytest.raises(ValueError, match="'banana' is not a value of decimal"):
-        decode_column(cells(["1.00", "NaN", "banana", "2.00"]), "decimal(4,2)")
+@pytest.mark.parametrize(
+    ("text", "type_name", "why"),
+    [
+        ("banana", "decimal(4,2)", "a text of 6 characters is not a value of decimal"),
+        ("banana", "boolean", "a text of 6 characters is not a boolean"),
+        ("{banana}", "array<int>", "an element is not a value of array<int>"),
+        ("banana", "array<string>", "a text of 6 characters is not an array"),
+        ('{"banana}', "array<string>", "a text of 9 characters is not an array: a quote is not closed"),
+    ],
+)
+def test_a_refused_value_is_told_by_its_length_alone(text, type_name, why):
+    """The reason is in the log, the manifest and on the status page."""
+    with pytest.raises(ValueError, match=f"^{why}") as refused:
+        decode_column(cells([None, text]), type_name)
+    assert "banana" not in str(refused.value)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
 def test_invalid_utf8_never_becomes_a_string():
@@ -222,3 +237,15 @@ def test_large_bytea_is_decoded_as_small(texts, monkeypatch):
     small = outcome()
     monkeypatch.setattr("connector.postgres.codec.text_values._LARGE_BYTES", 0)
     assert outcome() == small
+
+
+def test_what_arrow_says_of_a_value_is_no_reason_for_a_quarantine():
+    class Part:
+        table, lsn = TableName("public", "t"), 7
+
+        def decode(self):
+            yield pa.array(["it's secret"]).cast(pa.int32())
+
+    (notice,) = decoded_parts([Part()])
+    assert notice.reason.startswith("Failed to parse string: '...' as")
+    assert "secret" not in notice.reason
