@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import reduce
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -115,6 +114,7 @@ class LandingZone:
         self._projections = projections or {}
         self._spark = spark
         self._manifests: dict[int, Manifest] = {}
+        self._first_read: list[Manifest] = []  # one; all others are of the same database
         self._cached_at = time.monotonic()
         self._states: dict[str, LandingState] = {}
         self._intact: set[str] = set()
@@ -157,8 +157,7 @@ class LandingZone:
         if hole is not None:
             raise GapError(
                 f"manifest {hole} is missing in {self.root}",
-                hint="restore it: without it, the files it lists are unknown,"
-                " and no table can be merged further",
+                hint="restore it: without the files it lists, no table can be merged further",
             )
         self._manifests.update(found)
         return max(found, default=after)
@@ -265,7 +264,8 @@ class LandingZone:
         found = {m.number: self._named(m.whole(states[m.state.path] if m.state else EMPTY)) for m in read}
         for last in blocks.keys() & found.keys():
             found[last].compacted = blocks[last]
-        require_one_source([*islice(self._manifests.values(), 1), *found.values()], self.root)
+        require_one_source([*self._first_read, *found.values()], self.root)
+        self._first_read = self._first_read or [*found.values()][:1]
         return found
 
     def _named(self, manifest: Manifest) -> Manifest:

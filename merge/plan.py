@@ -117,6 +117,11 @@ class TablePlan:
         return sum(file.rows for file in self.all)
 
     @property
+    def bytes(self) -> int:
+        """Count the bytes of the files to read, with those of the sweeps' chunks."""
+        return sum(file.bytes for file in (*self.all, *(f for sweep in self.sweeps for f in sweep.chunks)))
+
+    @property
     def partial(self) -> bool:
         """Return whether an event may lack columns."""
         return any(file.partial for file in self.all)

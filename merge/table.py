@@ -42,17 +42,23 @@ FEW_ROWS = 20_000
 """With up to this many events, on a small table, queries are interpreted."""
 
 SMALL_BYTES = 256 << 10
-"""Up to this size, a table is merged in one task."""
+"""Up to this size, a table is merged in one task, if little is read."""
+
+LITTLE_BYTES = 4 << 20
+"""Of landing files. Few events may have large values, and a dump that ends has keys of many chunks."""
 
 TINY_BYTES = 32 << 10
 """Up to this size, files are rewritten whole; each merge leaves that many bytes behind until VACUUM."""
 
 
-def settings_for(rows: int, state: TargetState) -> Mapping[str, str]:
-    """Return the settings for reading this many events and writing to a table in this state."""
-    if rows > FEW_ROWS or state.bytes > LARGE_BYTES:
+def settings_for(rows: int, landed: int, state: TargetState) -> Mapping[str, str]:
+    """Return the settings for reading this many events and writing to a table in this state.
+
+    `landed`: bytes of all files that are read, including those whose events do not count.
+    """
+    if rows > FEW_ROWS or max(landed, state.bytes) > LARGE_BYTES:
         return {**ANY_VERSION, **COMPILED}
-    tasks = ONE_TASK if state.bytes <= SMALL_BYTES else {}
+    tasks = ONE_TASK if state.bytes <= SMALL_BYTES and landed <= LITTLE_BYTES else {}
     return {**ANY_VERSION, **tasks, **(REWRITTEN if state.bytes <= TINY_BYTES else {})}
 
 
@@ -193,7 +199,10 @@ class TableJob:
         written, missing = Written(), MissingRows()
         replaces_all = rebuild or (self.state.empty and frontier.version is None)
         if self.plan.all or self.plan.sweeps or rebuild:
-            with applied_settings(self.spark, settings_for(self.plan.rows, self.state)):
+            settings = settings_for(self.plan.rows, self.plan.bytes, self.state)
+            if base is not None:  # whose size is not known
+                settings = {**ANY_VERSION, **COMPILED}
+            with applied_settings(self.spark, settings):
                 written, missing = self._apply(mark, replaces_all, base)
         commits = read_commits(self.spark, self.target, mark.source, Frontier(0) if rebuild else frontier)
         if rebuild and commits.marks and mark not in commits.marks:

@@ -244,13 +244,14 @@ def first_missing(found: Mapping[int, object], first: int, known: int = 0) -> in
 
 def require_one_source(manifests: Sequence[ManifestHeader], root: str) -> None:
     """`FormatError` if the manifests of one folder are not all of one database."""
-    by_id: dict[str, ManifestHeader] = {}
-    for manifest in manifests:
-        by_id.setdefault(manifest.source.system_id, manifest)
-    if len(by_id) > 1:
+    databases: dict[tuple[str, ...], ManifestHeader] = {}
+    for manifest in sorted(manifests, key=lambda each: each.number):
+        its = manifest.source
+        databases.setdefault((its.kind, its.system_id, its.database), manifest)
+    if len(databases) > 1:
         found = " and ".join(
-            f"{m.number} (of {m.source.kind} database {m.source.database}, system id {id_})"
-            for id_, m in by_id.items()
+            f"{m.number} (of {kind} database {name}, system id {id_})"
+            for (kind, id_, name), m in databases.items()
         )
         raise FormatError(
             f"{root} has manifests of different databases: {found}",

@@ -25,7 +25,7 @@ from typing import Any
 from connector.errors import ConfigurationError, FormatError, GapError, SourceMismatchError
 from connector.landing.format import block_of, manifest_path
 from connector.landing.manifest import LandedFile, Manifest
-from connector.landing.manifest_object import StoredManifest
+from connector.landing.manifest_object import StoredManifest, require_one_source
 from connector.landing.manifest_store import ManifestReader, read_compacted, read_retained
 from connector.position import Position
 from connector.schema import TableName
@@ -103,6 +103,7 @@ class ChangeLog:
         self._kinds = {"log", "chunk"} if dumps else {"log"}
         self._reader = ManifestReader(store)
         self._known: dict[int, _Landed] = {}
+        self._first_read: StoredManifest | None = None  # all others are of the same database
         self._seen = 0  # the newest manifest there is must not be missing later
 
     def newest(self) -> Manifest:
@@ -244,6 +245,8 @@ class ChangeLog:
                 if stored is None or stored.removed:
                     yield None
                     continue
+                self._first_read = self._first_read or stored
+                require_one_source([self._first_read, stored], self._store.url)
                 self._known[number] = self._landed(stored)
             yield self._known[number]
 

@@ -37,8 +37,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,10 @@ from merge.sql_formatting import data_type, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+log = logging.getLogger(__name__)
+
+_WARNED: set[TableName] = set()
 
 _ALL_COLUMNS = re.compile(r"[(,]\s*\*")
 
@@ -291,6 +296,14 @@ def recorded_projection(config: Config, table: TableName) -> str | None:
     """Return the property that a target with this projection must have; None: none."""
     projection = Projection.of(config, table)
     return None if projection is None else projection.recorded
+
+
+def warn_of_unused(config: Config, tables: Collection[TableName]) -> None:
+    """Log once which tables with a projection are not among those captured: perhaps misspelled."""
+    for table in config.tables.keys() - set(tables) - _WARNED:
+        if config.table(table).narrows:
+            _WARNED.add(table)
+            log.warning("%s masks, leaves out and filters nothing: no such table is captured", table.section)
 
 
 @lru_cache(maxsize=256)

@@ -33,6 +33,7 @@ from connector.errors import SourceMismatchError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.kept_versions import with_gone
+from merge.lake.retry import with_retries
 from merge.lake.target import lake_table
 from merge.landing_zone import is_missing
 from merge.plan import Manifests
@@ -279,12 +280,16 @@ def renew_cut(
 
 
 def create_cuts(spark: SparkSession, config: Config) -> None:
-    """Create the control table if it does not exist; Delta compacts its many small files automatically."""
+    """Create the control table if it does not exist, and no other job creates it now.
+
+    Delta compacts its many small files automatically.
+    """
     columns = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
-    spark.sql(
+    create = (
         f"CREATE TABLE IF NOT EXISTS {cuts_table(config)} ({columns}) USING DELTA "
         "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
     )
+    with_retries(lambda: spark.sql(create), cuts_table(config))
 
 
 def cuts(spark: SparkSession, config: Config) -> DataFrame:

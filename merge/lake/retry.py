@@ -40,6 +40,9 @@ CONFLICTS = re.compile(
     "DELTA_CONCURRENT|Concurrent[A-Za-z]*Exception|(METADATA|PROTOCOL)_CHANGED|(Metadata|Protocol)ChangedException"
 )
 
+BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+"""Another job may be creating the table, and has yet to commit that; or other files are there, and stay."""
+
 LOST = re.compile(
     "FILE_NOT_EXIST|FileNotFoundException|DELTA_(FILE|LOG_FILE|VERSION)[A-Z_]*NOT_FOUND"
     "|DELTA_NO_RECREATABLE_HISTORY_FOUND|TIME_TRAVEL_BEYOND"
@@ -67,6 +70,10 @@ def is_conflict(error: BaseException) -> bool:
     if isinstance(error, OvertakenError):
         return True
     return isinstance(error, SPARK_ERRORS) and CONFLICTS.search(f"{type(error).__name__} {error}") is not None
+
+
+def _is_passing(error: BaseException) -> bool:
+    return is_conflict(error) or (isinstance(error, SPARK_ERRORS) and BEING_CREATED in str(error))
 
 
 def is_lost_file(error: Exception) -> bool:
@@ -101,13 +108,16 @@ def innermost(error: Exception) -> str:
 
 
 def with_retries(do: Callable[[], T], what: str) -> T:
-    """Retry after commit conflicts; `FencedError` after the last attempt."""
+    """Retry after commit conflicts, and while another job creates the same table.
+
+    After the last attempt, a conflict is a `FencedError`.
+    """
 
     def log_attempt(state: RetryCallState) -> None:
         log.debug("%s: another job committed first, attempt %s", what, state.attempt_number)
 
     retrying = Retrying(
-        retry=retry_if_exception(is_conflict),
+        retry=retry_if_exception(_is_passing),
         stop=stop_after_attempt(ATTEMPTS),
         before_sleep=log_attempt,
         reraise=True,

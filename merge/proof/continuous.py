@@ -9,8 +9,11 @@ completes such a dump, its rows are compared (`merge.proof.verification`), and t
 landing zone (`connector.landing.verified`) for the agent's page and metrics.
 
 Order: the record names a request only after it was written, and drops it together with recording the outcome.
-A crash in between costs at most rows that were read for nothing, and ranges that are verified again. The same
-holds if two jobs verify one lake: one record wins.
+A crash in between costs at most rows that were read for nothing, and ranges that are verified again.
+
+Two jobs may verify one lake: each reads the record again before it asks, before it compares and before it
+writes, so neither loses the other's findings. Only if both write at the same moment does one record win,
+which costs as much as a crash.
 
 A range counts as verified only if its comparison has a result. It has none while the table needs a dump, if
 rows wait for columns and no others differ, if its rows could not be read, or if the lake was not merged that
@@ -44,7 +47,7 @@ from connector.landing.verified import (
 )
 from connector.schema import TableName
 from merge.lake.control_table import cuts_table
-from merge.lake.retry import TABLE_ERRORS, first_line
+from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, first_line
 from merge.lake.target import lake_name
 from merge.landing_zone import LandingZone
 from merge.proof.checksums import RANGE_ROWS
@@ -111,17 +114,29 @@ class ContinuousVerification:
         self, spark: SparkSession, landing: LandingZone, merged: int, every: timedelta
     ) -> list[TableVerification]:
         record = self._record = self._record or self._read(spark, landing)
-        if record.asked:
-            return self._compare_read(spark, landing, record, landing.get(merged))
-        if record.began_at is None or self._clock() >= record.began_at + every:
-            self._ask(spark, landing, record)
-        return []
+        if not record.asked and self._is_due(record, every):
+            record = self._read_again(spark, landing, record)
+            if not record.asked and self._is_due(record, every):
+                self._ask(spark, landing, record)
+                return []
+        return self._compare_read(spark, landing, record, landing.get(merged)) if record.asked else []
+
+    def _is_due(self, record: Verified, every: timedelta) -> bool:
+        return record.began_at is None or self._clock() >= record.began_at + every
 
     def _read(self, spark: SparkSession, landing: LandingZone) -> Verified:
         (cuts,) = spark.sql(f"DESCRIBE DETAIL {cuts_table(self._config)}").collect()
         self._lake = cuts["id"]
         found = landing.texts([f"{landing.root}/{CONSUMERS}/{encode(self._lake)}/{PREFIX}*"])
         return newest_verified(found) or Verified(lake=lake_name(self._config))
+
+    def _read_again(self, spark: SparkSession, landing: LandingZone, known: Verified) -> Verified:
+        """Read the record, which another job may have changed; as it is known, while that one writes it."""
+        try:
+            self._record = self._read(spark, landing)
+        except SPARK_ERRORS:
+            self._record = known
+        return self._record
 
     def _write(self, landing: LandingZone, record: Verified) -> None:
         self._record = record.changed(number=record.number + 1)
@@ -143,19 +158,22 @@ class ContinuousVerification:
     ) -> list[TableVerification]:
         """Compare the rows read so far, and record the outcome; keep waiting for the rest."""
         ended = [asked for asked in record.asked if self._has_ended(landing, merged, asked)]
+        if ended:
+            still = self._read_again(spark, landing, record).asked
+            ended = [asked for asked in ended if asked in still]
         if not ended:
             return []
-        lake, done, at = OpenedLake.read(spark, self._config, landing), [], self._clock()
-        for asked in ended:
-            found, run = _compared(lake, asked)
+        lake, at = OpenedLake.read(spark, self._config, landing), self._clock()
+        compared = [(asked, *_compared(lake, asked)) for asked in ended]
+        record = self._read_again(spark, landing, record)
+        for asked, found, run in compared:
             rows = found.rows if found.has_result else asked.piece.rows
             piece = asked.piece.model_copy(update={"rows": rows})
             differences = found.differing if found.has_result else None
             record = record.tried(asked.table, piece, at, differences, run)  # one time: neighbors are joined
             _log(found)
-            done.append(found)
         self._write(landing, record.changed(asked=[each for each in record.asked if each not in ended]))
-        return done
+        return [found for _, found, _ in compared]
 
     def _has_ended(self, landing: LandingZone, merged: Manifest, asked: Asked) -> bool:
         """Return whether the agent is done reading for a request, and its rows are merged."""
@@ -281,7 +299,7 @@ def _log(found: TableVerification) -> None:
         log.warning(
             "%s was not verified: %s%s", found.table, found.error, f" ({found.hint})" if found.hint else ""
         )
-    elif not found.conclusive:
-        log.info("%s was not verified: it waits for a dump", found.table)
+    elif not found.has_result:
+        log.info("%s was not verified: it, or some of its rows, wait for a dump", found.table)
     else:
         log.info("%s: %d rows verified as of manifest %d", found.table, found.rows, found.manifest)

@@ -165,10 +165,11 @@ def record_differences(
 ) -> None:
     """Append what `differences` finds as of a manifest; durable on return. This evaluates the comparison."""
     columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in COLUMNS.items())
-    spark.sql(
+    create = (
         f"CREATE TABLE IF NOT EXISTS {differences_table(config)} ({columns}) USING DELTA "
         "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
     )
+    with_retries(lambda: spark.sql(create), differences_table(config))
     known = {
         "run": text(run),
         "source": text(config.source.name),

@@ -98,7 +98,8 @@ class ChangesJob(ShapeJob):
         old = old_rows_of(self.spark, self.target, state, self.mark, schemas.values())
         if not files:
             return state, Written()
-        with applied_settings(self.spark, settings_for(rows, state)):
+        landed = sum(file.bytes for file in files)
+        with applied_settings(self.spark, settings_for(rows, landed, state)):
             columns = {n: t for n, t in state.columns.items() if old is None or n != BEFORE}
             source = landed_changes(self.landing, files, schemas, columns, old)
             lowest = min(file.first for file in files)

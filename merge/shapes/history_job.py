@@ -56,7 +56,7 @@ class HistoryJob(ShapeJob):
         )
         own = {name: type_ for name, type_ in state.columns.items() if name not in (FROM, TO)}
         layout = TargetLayout.of(own, self.key, newest)
-        with applied_settings(self.spark, settings_for(plan.rows, state)):
+        with applied_settings(self.spark, settings_for(plan.rows, plan.bytes, state)):
             source = HistorySource(self.landing, plan, schemas, layout, self.target.frame(self.spark))
             return state, apply_versions(self.spark, self.target, state, source, self.mark)
 

@@ -69,6 +69,11 @@ class HistoryPlan:
         return sum(file.rows for file in self.files)
 
     @property
+    def bytes(self) -> int:
+        """Count the bytes of the files to read, with those of the chunks of dumps that have ended."""
+        return sum(file.bytes for file in (*self.files, *(f for end in self.ended for f in end.chunks)))
+
+    @property
     def partial(self) -> bool:
         """Return whether an event may lack columns."""
         return any(file.partial for file in self.files)

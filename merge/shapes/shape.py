@@ -14,7 +14,7 @@ from connector.config import Config
 from connector.errors import ConfigurationError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.columns.projection import recorded_projection
+from merge.columns.projection import recorded_projection, warn_of_unused
 from merge.lake.control_table import Frontier, Frontiers
 from merge.lake.target import FileLayout, Target, targets_of
 from merge.plan import Manifests
@@ -70,10 +70,11 @@ def with_shapes(frontiers: Frontiers, shapes: Collection[TableName], manifests: 
 def targets_with_shapes(
     config: Config, tables: Collection[TableName], shapes: Mapping[TableName, Shape]
 ) -> dict[TableName, Target]:
-    """Return the locations of tables and shapes. `ConfigurationError` if a shape would share one.
+    """Return the locations of captured tables and shapes. `ConfigurationError` if a shape would share one.
 
     Names that differ only by case are the same; in a catalog's schema, so are equal names of any namespace.
     """
+    warn_of_unused(config, tables)
     by_url = config.lake is not None and config.lake.url is not None
     taken: dict[tuple[str, str], str] = {}
     for name, what in [*((t, f"table {t}") for t in tables), *((n, _named(s)) for n, s in shapes.items())]:

@@ -153,14 +153,20 @@ CAUSES: tuple[tuple[str, str, str | None, bool], ...] = (
 
 
 def explain(error: BaseException, config: Config) -> StoreError | None:
-    """Return the `StoreError` behind an error of Spark; None if it is not about an S3 store."""
+    """Return the `StoreError` behind an error of Spark; None if it is not about an S3 store.
+
+    What failed in a query is not, though its text may name the store, and a value in it read like an outage.
+    """
     text = str(error)
     if not re.search(r"\bs3a://|software\.amazon\.|create\.conditional\.overwrite", text):
+        return None
+    reason = _reason(text)
+    if re.match(r"\[[A-Z]", reason):
         return None
     for pattern, message, hint, affects_all in CAUSES:
         if re.search(pattern, text):
             return StoreError(
-                f"{_store_name(text, config)}: {message}{_reason(text)}",
+                f"{_store_name(text, config)}: {message}" + (f": {reason}" if reason else ""),
                 hint=hint or _endpoint_hint(config),
                 affects_all=affects_all,
             )
@@ -209,10 +215,9 @@ def _store_name(text: str, config: Config) -> str:
 
 
 def _reason(text: str) -> str:
-    """Return the message of the innermost cause."""
+    """Return the message of the innermost cause; empty if there is none."""
     causes = re.findall(r"^Caused by: [\w.$]+: (.*)$", text, re.MULTILINE)
-    reason = causes[-1].strip() if causes else ""
-    return f": {reason[:200]}" if reason else ""
+    return causes[-1].strip()[:200] if causes else ""
 
 
 def _endpoint_hint(config: Config) -> str:

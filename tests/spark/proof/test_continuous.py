@@ -79,11 +79,14 @@ def test_ranges_are_verified_in_turn_and_only_what_was_compared_counts(
 
     assert step() == [], "no run is due"
     assert not record().asked
+    other = ContinuousVerification(config, lambda: now[0])  # a job of its own, on the same lake
+    assert other.step(spark, zone, zone.newest(0)) == [], "no run is due"
     now[0] += timedelta(hours=1)
     lake = f"{tmp_path}/lake/public"
     spark.sql(f"INSERT INTO delta.`{lake}/numbers` (id, v) VALUES (10000, 'a ghost')")
     spark.sql(f"DELETE FROM delta.`{lake}/words` WHERE w = 'b'")
     assert step() == []
+    assert other.step(spark, zone, zone.newest(0)) == [], "they are read for the first job"
     jobs.append(ContinuousVerification(config, lambda: now[0]))  # a restart: it reads the record
     second, third, fourth = record().asked
     assert (second.table, second.ranges, second.piece.rows) == (NUMBERS.table, [(29, None)], 20)
@@ -102,6 +105,14 @@ def test_ranges_are_verified_in_turn_and_only_what_was_compared_counts(
     assert record().asked == [fourth], "the agent has yet to read it"
     assert record().never() == [WORDS.table], "its rows could not be read"
     assert json.loads(record().model_dump_json())["tables"]["public.numbers"][-1]["run"]
+
+    read_by_agent(fourth)
+    assert not merge_once(spark, config).failed
+    (found,) = other.step(spark, zone, zone.newest(0))
+    assert (found.table, found.equal) == (NUMBERS.table, True)
+    assert record().differing() == {NUMBERS.table: 1}, "what the first job found is kept"
+    assert not record().asked
+    assert step() == [], "the other has compared it"
 
 
 def _within(asked: Asked, id_: int) -> bool:

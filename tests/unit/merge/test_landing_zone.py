@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from connector.errors import GapError
+from connector.errors import FormatError, GapError
+from connector.landing.manifest_object import StoredManifest
 from merge import landing_zone
 from merge.landing_zone import LandingZone
+from tests.support.landing.landed import Landed
 
 
 class Counting(LandingZone):
@@ -77,6 +80,28 @@ def test_with_nothing_merged_yet_and_nothing_landed_there_is_no_newest() -> None
     assert landing.newest(0) == 0
     landing.missing = range(4, 1051)
     assert (landing.newest(0), landing.newest(0, until=2)) == (3, 2)
+
+
+def test_a_folder_of_manifests_is_of_the_database_of_the_folder_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landed = Landed.local(tmp_path)
+    landed.commit(10)
+    own = [StoredManifest.of(landed.commit(20).model_copy(update={"number": n}), None) for n in (999, 1000)]
+    source = own[1].source.model_copy(update={"system_id": "another"})
+    stored = {0: own[0], 1: own[1].model_copy(update={"source": source})}
+
+    def texts(self: LandingZone, paths: list[str], _: Any) -> list[tuple[str, str]]:
+        manifest = stored.get(int(paths[0].rpartition("/")[2]))
+        return [(f"{manifest.number:015d}.json", manifest.to_json().decode())] if manifest else []
+
+    monkeypatch.setattr(LandingZone, "texts", texts)
+    functions = MagicMock()
+    functions.col.return_value.__ge__.return_value = functions
+    monkeypatch.setattr(landing_zone, "F", functions)
+    nothing: Any = None
+    with pytest.raises(FormatError, match=r"different databases: 999 \(.*\) and 1000 \("):
+        LandingZone(nothing, str(tmp_path), "shop").newest(999)
 
 
 def test_the_merge_opens_landing_zones_with_the_projections_of_their_tables() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from merge.apply import LARGE_BYTES
 from merge.lake.target import TargetState
 from merge.spark.session_settings import COMPILED, ONE_TASK, REWRITTEN
-from merge.table import FEW_ROWS, SMALL_BYTES, TINY_BYTES, settings_for
+from merge.table import FEW_ROWS, LITTLE_BYTES, SMALL_BYTES, TINY_BYTES, settings_for
 
 
 def state_of(size: int) -> TargetState:
@@ -13,21 +13,27 @@ def state_of(size: int) -> TargetState:
 
 
 def test_few_rows_of_a_small_table_are_merged_in_one_task_and_files_of_a_tiny_one_are_rewritten() -> None:
-    found = settings_for(FEW_ROWS, state_of(TINY_BYTES))
+    found = settings_for(FEW_ROWS, LITTLE_BYTES, state_of(TINY_BYTES))
     assert (ONE_TASK | REWRITTEN).items() <= found.items()
     assert not COMPILED.keys() & found.keys()
-    found = settings_for(FEW_ROWS, state_of(SMALL_BYTES))
+    found = settings_for(FEW_ROWS, LITTLE_BYTES, state_of(SMALL_BYTES))
     assert ONE_TASK.items() <= found.items()
     assert not (COMPILED | REWRITTEN).keys() & found.keys()
 
 
 def test_a_merge_of_many_rows_or_into_a_large_table_is_compiled_and_keeps_deletion_vectors() -> None:
-    for rows, size in ((FEW_ROWS + 1, 0), (1, LARGE_BYTES + 1)):
-        found = settings_for(rows, state_of(size))
+    for rows, landed, size in ((FEW_ROWS + 1, 1, 0), (1, 1, LARGE_BYTES + 1), (1, LARGE_BYTES + 1, 0)):
+        found = settings_for(rows, landed, state_of(size))
         assert COMPILED.items() <= found.items()
         assert not (ONE_TASK | REWRITTEN).keys() & found.keys()
 
 
 def test_few_rows_of_a_table_in_between_keep_deletion_vectors_and_are_interpreted() -> None:
-    found = settings_for(1, state_of(SMALL_BYTES + 1))
+    found = settings_for(1, 1, state_of(SMALL_BYTES + 1))
     assert not (COMPILED | ONE_TASK | REWRITTEN).keys() & found.keys()
+
+
+def test_few_rows_with_large_values_are_not_merged_in_one_task() -> None:
+    found = settings_for(1, LITTLE_BYTES + 1, state_of(TINY_BYTES))
+    assert REWRITTEN.items() <= found.items()
+    assert not (COMPILED | ONE_TASK).keys() & found.keys()

@@ -77,6 +77,18 @@ def test_each_change_is_read_once_in_any_steps_whatever_is_compacted_meanwhile(s
     ]
 
 
+def test_changes_of_another_database_are_refused() -> None:
+    store = MemoryStore()
+    landed = Landed(put=store.put)
+    landed.table(PLAIN)
+    manifests = [landed.commit(10 * n, [landed.log(PLAIN, [insert(10 * n - 1)])]) for n in (1, 2)]
+    source = manifests[1].source.model_copy(update={"database": "store"})
+    foreign = StoredManifest.of(manifests[1].model_copy(update={"source": source}), None)
+    store.put(manifest_path(2), foreign.to_json())
+    with pytest.raises(FormatError, match="different databases"):
+        ChangeLog(store, T).end(Offset(0))
+
+
 def test_what_lands_again_is_left_out_compacted_or_not() -> None:
     store = MemoryStore()
     landed = Landed(put=store.put)

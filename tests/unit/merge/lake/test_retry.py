@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from connector.errors import FencedError, TableError
+from connector.landing.manifest import Manifest
 from connector.schema import TableName
+from merge.lake.control_table import create_cuts
 from merge.lake.retry import ATTEMPTS, innermost, is_lost_file, with_retries, without_values
+from merge.proof.differences import record_differences
+from tests.support.landing.landed import config_of
 
 CONFLICT = PySparkException("[DELTA_CONCURRENT_APPEND] another one came first")
 
@@ -47,6 +54,42 @@ def test_other_errors_are_not_repeated(error: Exception) -> None:
     with pytest.raises(type(error)) as raised:
         with_retries(commit, "public.t")
     assert (commit.calls, raised.value) == (1, error)
+
+
+def test_creating_a_table_waits_for_another_job_that_creates_it_and_names_files_that_stay() -> None:
+    """Both fail alike: the other job's folder is there before its commit."""
+    error = AnalysisException("[DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION] Cannot create table")
+    assert with_retries(Commit(1, error), "public.t") == "done"
+    with pytest.raises(AnalysisException, match="Cannot create table"):
+        with_retries(Commit(ATTEMPTS, error), "public.t")
+
+
+def test_tables_that_two_jobs_create_at_once_are_created_again() -> None:
+    config = config_of("landing", "lake")
+    changed = PySparkException("[DELTA_PROTOCOL_CHANGED] ProtocolChangedException: changed by another")
+
+    class Session:
+        def __init__(self) -> None:
+            self.create, self.catalog = Commit(1, changed), self
+
+        def sql(self, statement: str) -> Any:
+            if statement.startswith("CREATE"):
+                self.create()
+            return self
+
+        def collect(self) -> list[Any]:
+            return []
+
+        def createOrReplaceTempView(self, _: str) -> None: ...
+
+        def dropTempView(self, _: str) -> None: ...
+
+    session: Any = Session()
+    create_cuts(session, config)
+    assert session.create.calls == 2
+    session, at = Session(), SimpleNamespace(number=1, epoch=1, position=10)
+    record_differences(session, config, "run", TableName("public", "t"), cast(Manifest, at), session)
+    assert session.create.calls == 2
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from connector.errors import ConfigurationError
 from connector.schema import TableName
 from merge.lake.target import targets_of
+from merge.shapes.shape import targets_with_shapes
 from tests.support.landing.landed import config_of
 
 FOLDER = config_of("/landing", "/lake")
@@ -17,6 +19,25 @@ def located(*names: str) -> dict[str, str]:
     assert not [target for target in found.values() if target.rival]
     assert len({target.name.lower() for target in found.values()}) == len(names)
     return {str(table): target.name.removeprefix("delta.`/lake/")[:-1] for table, target in found.items()}
+
+
+def test_masks_under_a_name_in_another_case_are_refused() -> None:
+    """MySQL may keep names in lower case: the masks would be of no table."""
+    masked = {"Sales.T": {"mask": {"card": "null"}}}
+    (lower,) = map(TableName.parse, ["sales.t"])
+    with pytest.raises(ConfigurationError, match=r"Sales.T.* but the table's name is 'sales.t'"):
+        targets_of(config_of("/landing", "/lake", **masked), [lower])
+    both = config_of("/landing", "/lake", **masked, **{"sales.t": {}})
+    assert targets_of(both, [lower])[lower].columns is None
+
+
+def test_masks_of_no_captured_table_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    config = config_of("/landing", "/lake", **{"sales.misspelled": {"mask": {"card": "null"}}})
+    for _ in range(2):
+        targets_with_shapes(config, [TableName("sales", "spelled")], {})
+    assert caplog.messages == [
+        '[tables."sales.misspelled"] masks, leaves out and filters nothing: no such table is captured'
+    ]
 
 
 @pytest.mark.parametrize("names", [("Sales.t", "sales.t"), ("Sales.T", "sales.t"), ("sales.T", "sales.t")])

@@ -17,6 +17,7 @@ import pytest
 from connector.errors import TableError
 from connector.landing.manifest import DumpState, Manifest
 from merge.plan import Manifests, plan_table, plan_verification
+from merge.proof.continuous import _log
 from merge.proof.differences import MOST_KEY_BYTES, MOST_KEYS, requestable
 from merge.proof.verification import TableVerification, Verification, _Run, settled
 from tests.support.landing.histories import NAMES, Key, World
@@ -228,6 +229,15 @@ def test_a_row_that_waits_hides_no_difference_and_proves_nothing_equal() -> None
     assert has_result(different=1, waiting=1, suspects=[["1"]])
     assert not has_result(waiting=1, suspects=[["1"]])
     assert not has_result(different=1, settled=False)
+
+
+def test_rows_that_wait_are_not_logged_as_verified(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        _log(TableVerification(SCHEMA.table, rows=2, waiting=1, suspects=[["1"]]))
+        _log(TableVerification(SCHEMA.table, rows=2))
+    first, second = caplog.messages
+    assert "was not verified" in first
+    assert "2 rows verified" in second
 
 
 def test_keys_are_asked_for_together_only_if_one_request_holds_them() -> None:

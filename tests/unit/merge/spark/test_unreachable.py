@@ -89,6 +89,8 @@ def test_an_error_of_the_store_names_the_setting(
         "[DIVIDE_BY_ZERO] Division by zero",
         "java.nio.file.AccessDeniedException: /data/lake/public",
         "[CAST_INVALID_INPUT] The value 'java.net.ConnectException' of s3a cannot be cast",
+        "Job aborted: [TASK_WRITE_FAILED] Task failed while writing rows to s3a://other/lake/public/t.\n"
+        "Caused by: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'timed out'",
     ],
 )
 def test_other_errors_pass_unchanged(text: str) -> None:
