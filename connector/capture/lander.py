@@ -196,11 +196,19 @@ class Landings:
         """Land a part of the transaction that is still open."""
         self._open.append(self._start(segment))
 
+    def wait(self) -> None:
+        """Wait until all that was submitted has landed."""
+        for future in self._running():
+            future.result()
+
     def _start(self, segment: Segment) -> Future[LandedSegment]:
-        running = [f for group in (*self._queue, self._open) for f in group if not f.done()]
+        running = self._running()
         if len(running) >= SEGMENTS_IN_FLIGHT:
             running[0].result()
         return self._pool.submit(self._lander.land, segment)
+
+    def _running(self) -> list[Future[LandedSegment]]:
+        return [f for group in (*self._queue, self._open) for f in group if not f.done()]
 
     def take_landed(self, *, wait: bool = False) -> LandedSegment | None:
         """Return all that has landed since the last call, as one, or None. `wait`: for at least one."""

@@ -58,6 +58,9 @@ PATIENCE_SECONDS = 0.2
 LANDING_SECONDS = 0.02
 """The wait while files or last chunks are landing: they should be committed at once."""
 
+LARGE_FLUSHES = 2
+"""One row makes up most of more than so many flushes. It lands before the next is read: memory holds one."""
+
 RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits before the log is opened again; the last one repeats."""
 
@@ -229,14 +232,9 @@ class Capture:
     def _prepare_new_and_released(self) -> None:
         """Check the catalog before the log is reopened, and discard the watcher's older results."""
         self._dumps.await_log()
+        history, wanted = self._manifest_history, self._tables_to_start
         self._checked_at = start_capturing(
-            self._source,
-            self._manifest_history,
-            self._lander,
-            self._tables,
-            self._dumps,
-            self._config,
-            self._tables_to_start,
+            self._source, history, self._lander, self._tables, self._dumps, self._config, wanted
         )
         self._watch.forget()
         self._tables_to_start = set()
@@ -356,12 +354,15 @@ class Capture:
 
     def _land(self, reader: LogReader, landings: Landings) -> None:
         """Hand what was read to the landing thread: whole transactions, and parts of one too large."""
+        large = reader.buffered_bytes > LARGE_FLUSHES * self._config.landing.flush_bytes
         segment = reader.take()
         self._pending_since = None
         if segment.position > landings.position or segment.rows:
             landings.submit(segment)
         if reader.buffered_bytes >= self._config.landing.flush_bytes // 2 and (part := reader.take_open()):
             landings.submit_part(part)
+        if large:
+            landings.wait()
 
     def _commit_landed(self, reader: LogReader, landings: Landings, *, wait: bool = False) -> None:
         """Commit what has landed; if nothing has, commit chunks and news when they are due."""
@@ -443,8 +444,5 @@ class Capture:
         newest = self._manifest_history.newest
         if self._has_news() or self._tables.notices or self._dumps.has_committable(newest.position):
             self._commit(self._nothing_landed(), reader)
-        log.info(
-            "stopped at %s, manifest %s",
-            self._manifest_history.newest.position_text,
-            self._manifest_history.newest.number,
-        )
+        newest = self._manifest_history.newest
+        log.info("stopped at %s, manifest %s", newest.position_text, newest.number)

@@ -1,15 +1,17 @@
-"""Implements `Driver` with libpq's own calls, and dumps with the connection's socket."""
+"""Implements `Driver` with libpq's own calls; unless encrypted, connections are read by their sockets."""
 
 from __future__ import annotations
 
 import struct
 import time
+from abc import ABC, abstractmethod
 
 from psycopg2.extensions import connection as Connection
 
 from connector.postgres.driver.copysocket import SocketCopy
-from connector.postgres.driver.interface import Rows
+from connector.postgres.driver.interface import Copy, LogStream, Rows
 from connector.postgres.driver.libpq import CopyStream, TextCopyStream, execute, prepare
+from connector.postgres.driver.messagesocket import MessageSocket
 from connector.postgres.driver.rowcopy import RowCopy
 from connector.postgres.slot import start_replication
 
@@ -29,21 +31,26 @@ def run_alone(connection: Connection, statement: str) -> list[list[str]]:
     return execute(CopyStream(connection), statement)
 
 
-def open_copy(connection: Connection) -> CopyStream:
+def open_copy(connection: Connection) -> Copy:
     """Prepare a COPY TO STDOUT in any format."""
-    return CopyStream(connection)
+    stream = CopyStream(connection)
+    return stream if stream.encrypted else MessageSocket(stream)
 
 
 def open_rows(connection: Connection) -> Rows:
-    """Prepare a COPY TO STDOUT in text format, which is read from the socket unless that is encrypted."""
+    """Prepare a COPY TO STDOUT in text format."""
     stream = TextCopyStream(connection)
     return RowCopy(stream) if stream.encrypted else SocketCopy(stream)
 
 
-class SlotStream(CopyStream):
-    """Implements `LogStream` on the slot itself."""
+class _SlotReports(ABC):
+    """The part of `LogStream` that sends: reports on the slot itself."""
 
     confirms_slot = True
+
+    @abstractmethod
+    def send(self, message: bytes) -> None:
+        """Send one CopyData message to the server."""
 
     def report(self, written: int, confirmed: int) -> None:
         """Send written, flushed and applied positions. Only the flushed one lets the server discard log."""
@@ -51,8 +58,17 @@ class SlotStream(CopyStream):
         self.send(struct.pack(">cQQQqB", b"r", written, confirmed, confirmed, micros, 0))
 
 
-def open_log(connection: Connection, slot: str, publication: str, position: int) -> SlotStream:
+class SlotStream(CopyStream, _SlotReports):
+    """Implements `LogStream` by libpq."""
+
+
+class SlotSocket(MessageSocket, _SlotReports):
+    """Implements `LogStream` on the connection's socket."""
+
+
+def open_log(connection: Connection, slot: str, publication: str, position: int) -> LogStream:
     """Stream a slot's log after a position."""
-    stream = SlotStream(connection)
+    plain = CopyStream(connection)
+    stream = SlotStream(connection) if plain.encrypted else SlotSocket(plain)
     stream.start(start_replication(slot, publication, position))
     return stream

@@ -37,7 +37,7 @@ NAP_SECONDS = 0.0005
 _HEADER = 5
 _SHORTEST = 6
 _NEWLINE, _ROW = b"\nd"
-_PASSED_OVER = frozenset(b"HNSA")
+PASSED_OVER = frozenset(b"HNSA")
 """The answer that rows will come; notices, changed settings and notifications, which may come at any time."""
 
 
@@ -194,7 +194,7 @@ def _step(data: Bytes, begin: int) -> Walk:
     at, foreign = begin, False
     while at < len(text):
         kind = text[at]
-        foreign = kind != _ROW and kind not in _PASSED_OVER
+        foreign = kind != _ROW and kind not in PASSED_OVER
         end = at + 1 + int.from_bytes(text[at + 1 : at + _HEADER], "big")
         if foreign or at + _HEADER > len(text) or end > len(text):
             break

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from connector.postgres.driver import choice
+from connector.postgres.driver.libpq import CopyStream
 
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the driver in use: "libpq", or "psycopg2" as if libpq were out of reach."""
-    chosen: str = getattr(request, "param", "libpq")
+    """Yield how connections are read: by "socket", by "libpq" as if encrypted, or by "psycopg2" alone."""
+    chosen: str = getattr(request, "param", "socket")
     if chosen == "psycopg2":
         monkeypatch.setattr(choice, "reach_libpq", _unreachable)
+    if chosen == "libpq":
+        monkeypatch.setattr(CopyStream, "encrypted", True)
     choice.driver.cache_clear()
     yield chosen
     choice.driver.cache_clear()

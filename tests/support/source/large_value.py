@@ -2,12 +2,13 @@
 
 ``python -m tests.support.source.large_value dump|log text|bytea MIB`` prints the peak, in multiples of the
 value's size as the server sends it, and how many times the CPU time of a value of a sixteenth of the size it
-took. It stands in for libpq itself, which for the log takes extra memory.
+took. It stands in for the server, and for the little that libpq does where a connection is not encrypted.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import sys
@@ -24,8 +25,10 @@ from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.postgres.catalog import TableLayout
 from connector.postgres.driver.copysocket import SocketCopy
+from connector.postgres.driver.messagesocket import MessageSocket
 from connector.postgres.dump import PostgresChunk
 from connector.postgres.log.buffer import LogBuffer
+from connector.postgres.log.stream import STREAM_BASE
 from connector.postgres.visibility import Visibility
 from connector.schema import Column, TableName, TableSchema
 from connector.store.local import LocalStore
@@ -95,7 +98,7 @@ def _send_copy(to: socket.socket, type_: str, size: int) -> None:
 
 
 class _Stream:
-    """The part of libpq that `SocketCopy` needs."""
+    """The part of libpq that reading from its socket needs."""
 
     def __init__(self, descriptor: int) -> None:
         self.socket = descriptor
@@ -103,26 +106,52 @@ class _Stream:
     def send_query(self, command: str) -> None:
         """Do nothing: the answer is already on the socket."""
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for the answer."""
+        return bool(select.select([self.socket], [], [], seconds)[0])
+
     def end(self) -> None:
         """Do nothing: the query succeeded."""
 
 
 def _land_log(lander: Lander, type_: str, size: int) -> LandedFile | None:
-    schema, oid = _schema(type_), TYPES[type_][2]
+    schema = _schema(type_)
     buffer = LogBuffer(1, Visibility(0), lambda _relation, _xid: TableLayout(schema, "", ""))
-    relation = b"R" + struct.pack(">I", 9) + b"public\0t\0d" + struct.pack(">H", 2)
-    relation += b"\1id\0" + struct.pack(">Ii", 23, -1) + b"\0v\0" + struct.pack(">Ii", oid, -1)
-    begin = b"B" + struct.pack(">QqI", 100, 1, 7)
-    commit = b"C" + struct.pack(">BQQq", 0, 100, 108, 1)
-    buffer.feed([begin, relation, _insert(type_, size), commit], 0)
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        _send_log(theirs, type_, size)
+        os._exit(0)
+    theirs.close()
+    with ours:
+        stream: Any = _Stream(ours.fileno())
+        messages = MessageSocket(stream)
+        messages.start("")
+        while not messages.done:
+            messages.pull()
+            buffer.feed(messages.fetch(), STREAM_BASE)
+        os.wait()
     return lander.land(buffer.take()).files[0]
 
 
-def _insert(type_: str, size: int) -> bytes:
+def _send_log(to: socket.socket, type_: str, size: int) -> None:
+    relation = b"R" + struct.pack(">I", 9) + b"public\0t\0d" + struct.pack(">H", 2)
+    relation += b"\1id\0" + struct.pack(">Ii", 23, -1) + b"\0v\0" + struct.pack(">Ii", TYPES[type_][2], -1)
+    begin = b"B" + struct.pack(">QqI", 100, 1, 7)
+    commit = b"C" + struct.pack(">BQQq", 0, 100, 108, 1)
+    to.sendall(b"W" + struct.pack(">IbH", 7, 0, 0) + _log_data(begin) + _log_data(relation))
     prefix = b"\\x" if type_ == "bytea" else b""
     length = len(prefix) + sum(map(len, _pieces(type_, size)))
     start = b"I" + struct.pack(">I", 9) + b"N" + struct.pack(">HcIcc", 2, b"t", 1, b"1", b"t")
-    return b"".join([start, struct.pack(">I", length), prefix, *_pieces(type_, size)])
+    to.sendall(_log_data(start + struct.pack(">I", length) + prefix, more=length - len(prefix)))
+    for piece in _pieces(type_, size):
+        to.sendall(piece)
+    to.sendall(_log_data(commit) + b"c" + struct.pack(">I", 4))
+
+
+def _log_data(content: bytes, more: int = 0) -> bytes:
+    """Return a message of log data whose content goes on with `more` bytes."""
+    header = b"w" + struct.pack(">QQq", 100, 100, 1)
+    return b"d" + struct.pack(">I", 4 + len(header) + len(content) + more) + header + content
 
 
 def _peak_bytes() -> int:

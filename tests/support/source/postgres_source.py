@@ -22,8 +22,11 @@ def table_settings(
     return {TableName.parse(name): TableConfig.model_validate(each) for name, each in given.items()}
 
 
-both_ways = pytest.mark.parametrize("way", ["libpq", "psycopg2"], indirect=True)
-"""Runs a test with direct calls to libpq, and again with psycopg2 alone."""
+both_ways = pytest.mark.parametrize("way", ["socket", "psycopg2"], indirect=True)
+"""Runs a test with connections read by their sockets, and again with psycopg2 alone."""
+
+all_ways = pytest.mark.parametrize("way", ["socket", "libpq", "psycopg2"], indirect=True)
+"""The same, and by direct calls of libpq, as encrypted connections are read."""
 
 
 class Pooled:

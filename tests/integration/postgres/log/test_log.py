@@ -22,7 +22,7 @@ from connector.source import ResumePoint, Segment
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.source import log_scenarios
 from tests.support.source.log_scenarios import Logged
-from tests.support.source.postgres_source import Pooled, both_ways, confirmed, source_of
+from tests.support.source.postgres_source import Pooled, all_ways, both_ways, confirmed, source_of
 from tests.support.source.reading import events, following, opened, ops, quarantines, read_rows, read_to
 from tests.support.waiting import wait_until
 
@@ -36,7 +36,7 @@ def logged(database: Database) -> Logged:
 
 
 @pytest.mark.parametrize("postgres", postgres_versions(), indirect=True)
-@both_ways
+@all_ways
 def test_every_operation_comes_in_order_on_every_version(database: Database) -> None:
     found = log_scenarios.every_operation(logged(database))
     assert [row["_cdc"]["seq"] for row in found] == [0, 2, 4, 6, 7, 8, 0]
@@ -81,7 +81,7 @@ def test_reading_again_gives_the_same_events_and_none_twice(database: Database) 
     log_scenarios.read_again(logged(database))
 
 
-@both_ways
+@all_ways
 def test_a_huge_transaction_can_be_taken_in_parts(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
 
@@ -121,7 +121,7 @@ def wait_until_confirmed(database: Database, log: PostgresLogReader, position: i
     wait_until(moved, f"the slot is at {position}")
 
 
-@both_ways
+@all_ways
 def test_the_slot_never_passes_what_was_confirmed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +171,7 @@ def test_no_answer_of_psycopg2_itself_moves_the_slot(
         assert confirmed(database) == start
 
 
-@both_ways
+@all_ways
 def test_a_large_row_and_small_ones_around_it_come_whole(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     with following(source_of(database)) as log:
@@ -185,7 +185,7 @@ def test_a_large_row_and_small_ones_around_it_come_whole(database: Database) -> 
     ]
 
 
-@both_ways
+@all_ways
 def test_a_server_that_asks_for_an_answer_gets_one_while_nobody_reads(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +204,7 @@ def test_a_server_that_asks_for_an_answer_gets_one_while_nobody_reads(
 
 
 @pytest.mark.parametrize("end", ["terminate", "cancel"])
-@both_ways
+@all_ways
 def test_a_walsender_that_somebody_ends_is_transient_and_resumed_exactly(
     database: Database, end: str
 ) -> None:
@@ -215,7 +215,7 @@ def test_a_walsender_that_somebody_ends_is_transient_and_resumed_exactly(
     log_scenarios.sender_ended(logged(database), lambda: database.execute(walsender))
 
 
-@both_ways
+@all_ways
 def test_the_backlog_in_bulk_equals_the_stream(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connector.postgres.log.bulk.BATCH_CHANGES", 700)
     monkeypatch.setattr("connector.postgres.log.reader.CAUGHT_UP_BYTES", 1)
