@@ -233,7 +233,7 @@ def test_nobody_who_may_create_in_public_has_operators_run_as_the_agent(database
                 ] == [1]
             with tables.open_keys(T, [["2"]]) as chunk:
                 assert [some.columns[1].to_pylist() for some in chunk.rows()] == [[2]]
-            with pytest.raises(RequestError, match="raise exception"):  # as whoever writes conditions can do, too
+            with pytest.raises(RequestError, match="raise exception"):  # as any condition may
                 chunk_rows(tables, "public.t", where="id = v::varchar")
         database.execute("INSERT INTO t VALUES ('3')")
         assert ops(events(read_rows(log, 1)), "id") == [("insert", "3")]
