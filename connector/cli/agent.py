@@ -261,6 +261,10 @@ def print_status(status: Status) -> None:
         for lake in status.lakes:
             lakes.add_row(escape(lake.lake), f"manifest {lake.manifest}", when(lake.at))
         out.print(lakes)
+    for lake in status.lakes:
+        for name, reason in lake.failing.items():
+            out.print(f"[bold red]not merged[/]   {escape(name)} in {escape(lake.lake)}")
+            out.print(f"             {escape(reason)}")
     for verified in status.verified:
         out.print(f"verified     {escape(verified.lake)}")
         out.print(f"             {verified_in_words(verified)}")

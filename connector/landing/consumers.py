@@ -35,11 +35,15 @@ RECORD_SECONDS: float = 600
 RECORD_MANIFESTS = 100
 """How often a consumer that merges records how far it is: whichever comes first."""
 
+MOST_FAILING = 20
+"""Tables named in a record."""
+
 
 class Consumer(BaseModel):
     """A lake: the id of its table of cuts, its url or schema, and the manifest up to which all is merged.
 
-    Lakes of several machines or workspaces may have the same url or schema. `at` is in UTC.
+    Lakes of several machines or workspaces may have the same url or schema. `at` is in UTC. `failing`: why
+    tables did not merge, by name, without values of their rows; at most `MOST_FAILING`.
     Or a streaming query: `lake` is the name it was given, and `manifest` the last that it has read.
     """
 
@@ -51,6 +55,7 @@ class Consumer(BaseModel):
     lake: str
     manifest: int
     at: datetime
+    failing: dict[str, str] = {}
 
     @property
     def title(self) -> str:
@@ -63,10 +68,15 @@ def record_path(id_: str, slot: str) -> str:
     return f"{CONSUMERS}/{encode(id_)}/{slot}.json"
 
 
-def slot_due(before: tuple[datetime, int] | None, now: tuple[datetime, int]) -> str | None:
-    """Return which record is due now; None if none is. `before`: time and manifest of the last cut."""
+def slot_due(
+    before: tuple[datetime, int] | None, now: tuple[datetime, int], *, news: bool = False
+) -> str | None:
+    """Return which record is due now; None if none is.
+
+    `before`: time and manifest of the last cut. `news`: what failed then differs, so a record is due.
+    """
     turn, last = _turn(*now), _turn(*before) if before else None
-    return None if turn == last else str(turn[0] % 2)
+    return None if turn == last and not news else str(turn[0] % 2)
 
 
 def _turn(at: datetime, manifest: int) -> tuple[int, int]:

@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from connector.config import Config
-from connector.landing.consumers import Consumer, record_path, slot_due
+from connector.landing.consumers import MOST_FAILING, Consumer, record_path, slot_due
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.control_table import Frontier, Frontiers, cuts_table
-from merge.lake.retry import SPARK_ERRORS, first_line
+from merge.lake.retry import SPARK_ERRORS, first_line, reason_without_values
 from merge.lake.target import lake_name
 from merge.landing_zone import LandingZone
 
@@ -40,21 +40,39 @@ def record_progress(
     before: Frontiers,
     frontiers: Mapping[TableName, Frontier],
 ) -> None:
-    """Record the manifest that all `frontiers` have reached, unless the last cut was shortly before."""
+    """Record the manifest that all `frontiers` have reached, and which tables fail.
+
+    Not if the last cut was shortly before, and the same tables failed then.
+    """
     last = (before.merged_at, before.newest) if before.merged_at is not None else None
-    slot = slot_due(last, (datetime.now(timezone.utc) + before.ahead, manifest.number))
+    failing = _failing(frontiers)
+    news = failing.keys() != _failing(before.by_table).keys()
+    slot = slot_due(last, (datetime.now(timezone.utc) + before.ahead, manifest.number), news=news)
     waiting = {table for table, state in manifest.tables.items() if state.schema_id is None}
     landed = [frontier.manifest for table, frontier in frontiers.items() if table not in waiting]
     if slot is not None:
-        _write(spark, landing, config, slot, min(landed, default=manifest.number))
+        _write(spark, landing, config, slot, min(landed, default=manifest.number), failing)
 
 
-def _write(spark: SparkSession, landing: LandingZone, config: Config, slot: str, manifest: int) -> bool:
+def _failing(frontiers: Mapping[TableName, Frontier]) -> dict[str, str]:
+    """Return the reasons of the tables that did not merge, by name; the first ones, if there are many."""
+    found = {str(table): reason_without_values(f.error) for table, f in frontiers.items() if f.error}
+    return dict(sorted(found.items())[:MOST_FAILING])
+
+
+def _write(
+    spark: SparkSession,
+    landing: LandingZone,
+    config: Config,
+    slot: str,
+    manifest: int,
+    failing: Mapping[str, str] | None = None,
+) -> bool:
     """Write a record; return whether that worked."""
     lake, now = lake_name(config), datetime.now(timezone.utc)
     try:
         (cuts,) = spark.sql(f"DESCRIBE DETAIL {cuts_table(config)}").collect()
-        consumer = Consumer(id=cuts["id"], lake=lake, manifest=manifest, at=now)
+        consumer = Consumer(id=cuts["id"], lake=lake, manifest=manifest, at=now, failing=dict(failing or {}))
         landing.write(record_path(consumer.id, slot), consumer.model_dump_json(), overwrite=True)
     except SPARK_ERRORS as error:
         log.warning("how far %s is was not recorded in the landing zone: %s", lake, first_line(error))

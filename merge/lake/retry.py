@@ -101,6 +101,12 @@ def without_values(error: Exception) -> str:
     return f"{name[0] if name else type(error).__name__} (the rest is withheld, since it may hold a value)"
 
 
+def reason_without_values(reason: str) -> str:
+    """Return a recorded reason for others than the lake's readers: of an error of Spark's only its name."""
+    name = _ERROR_NAME.search(reason)
+    return f"{name[0]} (deltatide merge prints the rest)" if name and name[1] != OUR_OWN else reason
+
+
 def innermost(error: Exception) -> str:
     """Return the first line of an error's innermost cause, if known: why a task failed, not just that."""
     causes = re.findall(r"^Caused by: [\w.$]+: (.+)$", str(error), re.MULTILINE)

@@ -84,7 +84,7 @@ def status_of(table: TableName, odd: str) -> Status:
         manifest=1, position=odd, epoch=1,
         committed_at=datetime.now(timezone.utc), source_committed_at=None, exact=False, gaps=0,
         tables={str(table): TableStatus("quarantined", True, 0, odd * 9, f"do {odd}")},
-        lakes=[LakeStatus(odd, 1, datetime.now(timezone.utc))],
+        lakes=[LakeStatus(odd, 1, datetime.now(timezone.utc), {odd: odd})],
         verified=[VerifiedStatus(odd, None, 2, 0.5, None, 1, {odd: 3})],
     )  # fmt: skip
 

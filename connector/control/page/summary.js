@@ -42,6 +42,11 @@ function problemsOf(agent, details) {
     if (table.state === "quarantined") add(`${name} is quarantined: ${table.reason}`, table.hint);
     else if (table.reason) add(`${name}: ${table.reason}.`, table.hint);
   }
+  for (const lake of details?.status.lakes ?? []) {
+    for (const [name, reason] of Object.entries(lake.failing)) {
+      add(`${name} does not merge into ${lake.lake}: ${reason}`, "deltatide merge prints what to do");
+    }
+  }
   for (const lake of details?.status.verified ?? []) {
     for (const [name, keys] of Object.entries(lake.differences)) {
       add(`${name} differed from the source in ${many(keys, "key")} when it was last verified, in ${lake.lake}.`, `deltatide verify ${name} --repair`);

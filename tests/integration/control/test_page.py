@@ -26,7 +26,7 @@ ANSWERS = {
     "steady": ("Running", "0.6 s", "Nothing"),
     "lagging": ("Running", "1 h 2 min", "2 things"),
     "gap": ("Running", "0.6 s", "1 thing"),
-    "quarantined": ("Running", "0.6 s", "3 things"),
+    "quarantined": ("Running", "0.6 s", "4 things"),
     "thousand": ("Running", "0.6 s", "Nothing"),
     "standby": ("Standing by", "0.7 s", "Nothing"),
     "store_gone": ("Running, can't land", "3 min 10 s", "1 thing"),

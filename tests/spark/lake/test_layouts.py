@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.landing.consumers import read_consumers
 from connector.schema import TableSchema
+from connector.store.local import LocalStore
 from merge import cuts, live
 from tests.support.landing.landed import Chunk, Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert
@@ -53,10 +55,15 @@ def test_an_impossible_type_that_stays_is_fixed_as_its_hint_says(zone: Zone) -> 
     full_dump(zone, TEXT, 1, 20, {"id": 1, "a": "one"})
     (failed,) = zone.merge().failed
     assert "drop that Delta table" in (failed.hint or "")
+    landing = LocalStore(zone.folder / "landing/shop")
+    (lake,) = read_consumers(landing)
+    assert lake.failing == {"public.orders": failed.error}
     shutil.rmtree(zone.folder / "lake/public/orders")
     zone.log(30)
     assert zone.merge().exact
     assert zone.rows("id, a") == [(1, "one")]
+    (lake,) = read_consumers(landing)
+    assert lake.failing == {}
 
 
 def test_a_renamed_key_is_fixed_as_its_hint_says_with_soft_deletes_too(

@@ -236,7 +236,14 @@ def drawn(name: str, **control: Any) -> Iterator[str]:
     for newest in _manifests(picture) if picture.tables else ():
         ManifestWriter(store).commit(newest)
     if picture.tables:
-        lake = Consumer(id="1", lake="s3a://lake/tables", manifest=MANIFESTS - 2, at=ago(40))
+        failing = {"public.prices": "the source changed column price from int to date"}
+        lake = Consumer(
+            id="1",
+            lake="s3a://lake/tables",
+            manifest=MANIFESTS - 2,
+            at=ago(40),
+            failing=failing if name == "quarantined" else {},
+        )
         store.put(record_path("1", "0"), lake.model_dump_json().encode())
         store.put(verified_path("1", 1), _verified(picture).model_dump_json().encode())
     known = {

@@ -16,6 +16,7 @@ from rich.console import Console
 from connector.cli import watch as watching
 from connector.control.source_view import SourceView
 from connector.errors import TransientError
+from connector.landing.consumers import Consumer, record_path
 from connector.landing.lease import Lease
 from connector.landing.manifest import DumpState, Manifest, SourceIdentity, TableState
 from connector.landing.manifest_store import ManifestWriter
@@ -103,6 +104,17 @@ def test_without_a_terminal_each_look_is_a_line_and_an_outage_is_one_too(
     assert first.endswith("dumps: 1 running, 1 queued; needs you: 1 quarantined table")
     assert outage.endswith("the store is gone")
     assert last[20:] == first[20:]
+
+
+def test_a_table_that_a_lake_cannot_merge_needs_somebody(
+    look: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = MemoryStore()
+    land(store)
+    lake = Consumer(id="1", lake="/lake", manifest=1, at=NOW, failing={"public.t0001": "its type changed"})
+    store.put(record_path("1", "0"), lake.model_dump_json().encode())
+    look(store, lambda: None, force_terminal=False)
+    assert capsys.readouterr().out.strip().endswith("needs you: 1 table that can't be merged")
 
 
 def test_with_json_each_look_is_an_object(

@@ -351,6 +351,7 @@ def test_the_first_merge_of_each_ten_minutes_records_how_far_it_is() -> None:
     at = BEGIN
     assert slot_due(None, (at, 1)) == "0"
     assert slot_due((at, 1), (at + timedelta(minutes=9), 99)) is None
+    assert slot_due((at, 1), (at + timedelta(minutes=9), 99), news=True) == "0"
     assert slot_due((at, 1), (at + timedelta(minutes=9), 100)) == "0"
     assert slot_due((at, 1), (at + timedelta(minutes=10), 2)) == "1"
     assert slot_due((at + timedelta(minutes=10), 2), (at + timedelta(minutes=20), 3)) == "0"

@@ -15,7 +15,14 @@ from connector.errors import FencedError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.control_table import create_cuts
-from merge.lake.retry import ATTEMPTS, innermost, is_lost_file, with_retries, without_values
+from merge.lake.retry import (
+    ATTEMPTS,
+    innermost,
+    is_lost_file,
+    reason_without_values,
+    with_retries,
+    without_values,
+)
 from merge.proof.differences import record_differences
 from tests.support.landing.landed import config_of
 
@@ -117,6 +124,13 @@ def test_an_error_is_told_without_the_values_that_it_may_hold() -> None:
     assert told[0] == "[CAST_INVALID_INPUT] (the rest is withheld, since it may hold a value)"
     assert told[1:3] == [raised, "public.orders: x"]
     assert told[3] == "ValueError (the rest is withheld, since it may hold a value)"
+
+
+def test_a_recorded_reason_leaves_the_lake_without_values() -> None:
+    cast = "[CAST_INVALID_INPUT] The value 'a@example' of the type \"STRING\" cannot be cast."
+    assert reason_without_values(cast) == "[CAST_INVALID_INPUT] (deltatide merge prints the rest)"
+    for reason in ("public.orders: x", "[USER_RAISED_EXCEPTION] public.orders: an update lacks a column"):
+        assert reason_without_values(reason) == reason
 
 
 def test_the_innermost_cause_of_an_error_is_told() -> None:
