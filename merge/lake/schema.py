@@ -20,6 +20,7 @@ from connector.landing.format import CDC
 from connector.schema import Column, TableName, TableSchema, decimal_of, fold
 from merge.keys import may_be_raw
 from merge.lake.commits import USER_METADATA, Mark
+from merge.lake.retry import OvertakenError
 from merge.lake.target import (
     COLUMNS_PROPERTY,
     DROP,
@@ -78,7 +79,7 @@ def create_or_evolve_target(
     `state`: as found, None if it does not exist. `mark`: of the merge that will write the rows. `like`:
     another Delta table of these rows, whose columns come first, with their names. `create`: builds the CREATE
     statement, by default `create_sql`. Returns the new state. `TableError` if the target isn't this source's,
-    or the change can't be made.
+    or the change can't be made; `OvertakenError` if another job creates or drops it at this moment.
     """
     schemas = [newest, *others]
     all_ = schemas if like is None else [_layout_of(like, newest), *schemas]
@@ -86,7 +87,8 @@ def create_or_evolve_target(
     if state is None:
         commit_layout(spark, mark, [(create or create_sql)(target, mark.source, newest.key, wanted)])
         state = read_state(spark, target)
-        assert state is not None
+        if state is None:
+            raise OvertakenError(f"{target.name}: another job is creating it, or has just dropped it")
     check_owner(state, target, mark.source, newest.key)
     check_file_layout(state, target)
     changes = alter_sql(target, state, wanted)
