@@ -17,10 +17,10 @@ from connector.cli.printing import (
     ConfigOption,
     JsonOption,
     LogJsonOption,
-    err,
     escape,
     log_to_stderr,
     out,
+    show_error,
     when,
 )
 from connector.errors import ConfigurationError
@@ -62,9 +62,9 @@ def merge(
         raise ConfigurationError(
             "--every can't be combined with --once or --until", hint="deltatide merge --help"
         )
+    log_to_stderr(verbose=False, as_json=log_json)
     settings = lake_config(config)
     names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
-    log_to_stderr(verbose=False, as_json=log_json)
     stop = Stopping(repeats=every is not None)
     code = 0
     with (
@@ -135,9 +135,7 @@ NOT_EXACT = "a dump is under way, rows are missing a column, or a table is quara
 
 
 def _print_failed(failed: Any) -> None:
-    err.print(f"[bold red]failed[/] {escape(str(failed.table))}: {escape(failed.error)}")
-    if failed.hint:
-        err.print(f"[bold]hint:[/] {escape(failed.hint)}")
+    show_error("failed", failed.error, failed.hint, of=str(failed.table))
 
 
 def print_view(view: Any) -> None:

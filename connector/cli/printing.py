@@ -19,6 +19,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from connector.errors import BugError, DeltatideError
 
+log = logging.getLogger(__name__)
+
 # Without a terminal, a table's columns must not be cut to 80 characters.
 # Names such as a:key:b are no emoji.
 out = Console(soft_wrap=True, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 240)
@@ -61,13 +63,24 @@ def progress_bar(*, shown: bool) -> Iterator[Shown]:
 
 
 def fail(error: DeltatideError) -> NoReturn:
-    """Print an error with its hint, and exit with its status; our own bugs include a traceback."""
-    err.print(f"[bold red]error:[/] {escape(str(error), lines=True)}")
-    if error.hint:
-        err.print(f"[bold]hint:[/] {escape(error.hint, lines=True)}")
-    if isinstance(error, BugError):
-        err.print_exception()
+    """Show an error with its hint, and exit with its status; our own bugs include a traceback."""
+    bug = error if isinstance(error, BugError) else None
+    show_error("error:", str(error), error.hint, bug=bug)
     sys.exit(error.exit_code)
+
+
+def show_error(what: str, error: str, hint: str | None, *, of: str = "", bug: BugError | None = None) -> None:
+    """Print an error to the standard error; as a line of the log if its lines are JSON objects."""
+    if any(isinstance(handler.formatter, _JsonLines) for handler in logging.getLogger().handlers):
+        subject = f"{what} {of}: " if of else ""
+        log.error("%s%s%s", subject, error, f"; hint: {hint}" if hint else "", exc_info=bug)
+        return
+    subject = f"{escape(of)}: " if of else ""
+    err.print(f"[bold red]{what}[/] {subject}{escape(error, lines=True)}")
+    if hint:
+        err.print(f"[bold]hint:[/] {escape(hint, lines=True)}")
+    if bug:
+        err.print_exception()
 
 
 _MARKUP = re.compile(r"\\+(?=\[|\Z)|\[")

@@ -105,7 +105,8 @@ def decoded(parts: Iterable[Part]) -> Iterator[EventBatch | QuarantineNotice]:
 
 def _quarantine_notice(table: TableName, lsn: int, error: Exception) -> QuarantineNotice:
     reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-    if isinstance(error, pa.ArrowException):  # it quotes the value
+    if isinstance(error, pa.ArrowException):  # it shows the value
         reason = re.sub("'.*'", "'...'", reason, flags=re.DOTALL)
+        reason = re.sub(r"(?<!\w)-?\d[\d.]*", "...", reason)
     hint = error.hint if isinstance(error, DeltatideError) else None
     return QuarantineNotice(table, lsn, reason, hint or f"fix or exclude {table}, then dump it again")

@@ -61,8 +61,9 @@ _TELLING = """
     ORDER BY 1"""
 """PostgreSQL's functions about sessions and the server, and those that run queries (11: pg_catalog's oid)."""
 
-_WITHOUT_VALUES = ("08", "25", "40", "42", "53", "54", "55", "57", "58")
-"""Classes of SQLSTATEs whose messages name objects, limits and connections, never a row's values."""
+_WITHOUT_VALUES = ("08", "25", "40", "53", "57")
+"""Classes of SQLSTATEs about connections, transactions and resources, whose messages never quote a value.
+Others may, also those about names and syntax: ``v::regclass`` takes a value for a name."""
 
 _SUBQUERY = re.compile(r"\s*(?:Init|Sub)Plan\b")
 """How a line of a plan begins at which a subquery does."""

@@ -18,7 +18,7 @@ from rich.text import Text
 from connector.cli import agent as commands
 from connector.cli import dumps as dump_commands
 from connector.cli.dumps import parse_keys
-from connector.cli.printing import escape, log_to_stderr, visible
+from connector.cli.printing import escape, fail, log_to_stderr, show_error, visible
 from connector.control.status import LakeStatus, Status, TableStatus, VerifiedStatus
 from connector.errors import RequestError
 from connector.landing.manifest import DumpState
@@ -126,6 +126,16 @@ def test_a_log_of_json_has_an_object_per_line_with_its_traceback(capsys: pytest.
     }  # fmt: skip
     assert (bug["level"], bug["message"]) == ("error", "a bug")
     assert bug["traceback"].endswith("ValueError: of ours")
+
+
+def test_a_log_of_json_says_why_the_command_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    with logged(as_json=True), pytest.raises(SystemExit):
+        fail(RequestError("no\nsuch table", hint="name one"))
+    with logged(as_json=True):
+        show_error("failed", "no key", None, of="public.t")
+    ended, failed = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (ended["level"], ended["message"]) == ("error", "no\nsuch table; hint: name one")
+    assert failed["message"] == "failed public.t: no key"
 
 
 def test_keys_keep_their_digits_and_nonsense_is_refused() -> None:

@@ -96,7 +96,7 @@ def _legs(path: str) -> list[_Leg]:
             legs.append(_Leg(int(match["index"])))
         offset = match.end()
     if path[:1] != "$" or offset != len(path) or not legs:
-        raise ValueError(f"path {path!r} of a JSON difference is malformed")
+        raise ValueError("a path of a JSON difference is malformed")
     return legs
 
 
@@ -128,7 +128,7 @@ def _step(parent: Tree, leg: _Leg) -> Tree:
         index = leg.index_in(len(parent))
         if 0 <= index < len(parent):
             return parent[index]
-    raise ValueError(f"a JSON difference names {leg.key!r}, which the document before does not have")
+    raise ValueError("a JSON difference names what the document before does not have")
 
 
 def _insert(parent: Tree, leg: _Leg, value: Tree) -> None:
@@ -140,7 +140,7 @@ def _insert(parent: Tree, leg: _Leg, value: Tree) -> None:
     elif isinstance(parent, list) and isinstance(leg.key, int):
         parent.insert(max(0, leg.index_in(len(parent))), value)
     else:
-        raise ValueError(f"a JSON difference adds {leg.key!r} at a path that the document before lacks")
+        raise ValueError("a JSON difference adds to what the document before does not have")
 
 
 def _order(member: tuple[str, Tree]) -> tuple[int, bytes]:

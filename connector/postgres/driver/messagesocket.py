@@ -21,6 +21,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from typing import NamedTuple
 
@@ -80,14 +82,11 @@ class MessageSocket:
         """Read what has arrived on the socket, without waiting."""
         if self._ended:
             return
-        try:
-            self._push()
+        with _lost_connections():
+            self._push()  # what it can't send must not keep us from reading: the server may read only then
+        with _lost_connections():
             self._take_missing()
             self._take_whole()
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            raise CopyError(f"the connection was lost: {error.strerror or error}", None) from error
 
     def wait(self, seconds: float) -> bool:
         """Wait until there may be something to pull or fetch; return False on timeout."""
@@ -96,12 +95,8 @@ class MessageSocket:
     def send(self, message: bytes) -> None:
         """Send one CopyData message to the server."""
         self._unsent += _HEADER.pack(_DATA, _LENGTH + len(message)) + message
-        try:
+        with _lost_connections():
             self._push()
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            raise CopyError(f"the connection was lost: {error.strerror or error}", None) from error
 
     def close(self) -> None:
         """Close the connection; never raises."""
@@ -143,6 +138,17 @@ class MessageSocket:
         if kind == _DATA:
             self._messages.append(content)
         self._answered = self._answered or kind in _ANSWERS
+
+
+@contextmanager
+def _lost_connections() -> Iterator[None]:
+    """Turn errors of the socket into `CopyError`, except that it would block."""
+    try:
+        yield
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        raise CopyError(f"the connection was lost: {error.strerror or error}", None) from error
 
 
 class _Incomplete:

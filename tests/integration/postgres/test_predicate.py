@@ -175,8 +175,23 @@ def test_a_condition_that_takes_too_long_is_refused(database: Database, tables: 
     assert ids(tables, "id = 3") == [3]
 
 
+TELLING = [
+    "v::int = 3",
+    "(v || '-')::date < now()",
+    "id / (length(v) - 2) > 0",
+    "v::regclass IS NULL",
+    "v::regrole IS NULL",
+    "current_setting(v) = 'on'",
+    "to_tsquery(v || ' v') IS NULL",
+    "repeat(v, 2000)::tsquery IS NULL",
+    "v::regconfig IS NULL",
+    "has_table_privilege(v, 'SELECT')",
+    "('$ ' || v)::jsonpath IS NULL",
+]
+
+
 @both_ways
-@pytest.mark.parametrize("where", ["v::int = 3", "(v || '-')::date < now()", "id / (length(v) - 2) > 0"])
+@pytest.mark.parametrize("where", TELLING)
 def test_an_error_of_a_condition_shows_no_value_of_a_row(tables: PostgresTables, where: str) -> None:
     """It is in the log, the manifest and on the status page."""
     for use in (lambda: ids(tables, where), lambda: tables.next_boundary(T, ["id"], None, 3, where)):

@@ -148,6 +148,9 @@ def test_what_the_socket_does_not_accept_is_sent_before_what_follows(connected: 
     for report in reports:
         connected.messages.send(report)
     assert connected.messages._unsent, "the server has not read anything yet"
+    connected.server.sendall(message(b"d", b"x"))
+    connected.messages.pull()
+    assert connected.messages.fetch() == [b"x"], "nor does it have to, before it is read"
     arrived, expected = b"", b"".join(message(b"d", report) for report in reports)
     while len(arrived) < len(expected):
         connected.messages.pull()
