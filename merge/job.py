@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector import failpoint
 from connector.config import Config
-from connector.errors import DeltatideError, GapError
+from connector.errors import ConfigurationError, DeltatideError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.key_pruning import PUSHED_LISTS
@@ -63,7 +63,7 @@ from merge.missing_rows import has_pending_request, request_lost
 from merge.plan import plan_past_holes
 from merge.report import STOPPED, MergeReport, Progress, TableProgress, TableReport, ViewReport
 from merge.shapes.merging import JOBS
-from merge.shapes.shape import Shape, shapes_of, targets_with_shapes, with_shapes
+from merge.shapes.shape import Shape, clashing, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import IDEMPOTENT, check_log_store
 from merge.spark.session_pool import SessionPool, own_session_pool
 from merge.spark.session_settings import INTERPRETED, PLAIN, STRICT, UNMARKED
@@ -209,7 +209,7 @@ def has_landed(manifest: Manifest, table: TableName) -> bool:
 class MergeRun:
     """One merge of a source up to one manifest. `asks`: whether to repeat requests for rows that still wait.
 
-    `shapes`: those of the landed tables, by their names in the lake.
+    `shapes`: those of the landed tables, by their names in the lake. `refused`: those that have no place.
     Each table is merged in a session of its own; the first session does the rest.
     """
 
@@ -221,6 +221,7 @@ class MergeRun:
     progress: Progress
     asks: bool
     shapes: Mapping[TableName, Shape] = field(default_factory=dict)
+    refused: Mapping[TableName, ConfigurationError] = field(default_factory=dict)
     showing: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -236,18 +237,18 @@ class MergeRun:
     ) -> MergeRun | None:
         """Begin a merge up to manifest `until` or the newest; None if there is nothing to merge."""
         # Look for requests before manifests: one that the agent takes up in between is then in a manifest.
-        waits = any(frontier.missing for frontier in frontiers.by_table.values()) and has_pending_request(
-            landing
-        )
+        waits = any(f.missing for f in frontiers.by_table.values()) and has_pending_request(landing)
         shapes = shapes_of(config)
         manifest = _newest(landing, frontiers.naming(shapes), until)
         if manifest is None:
             return None
-        frontiers = with_shapes(frontiers, shapes, landing)
+        refused = clashing(config, manifest.tables, shapes)
+        shapes = {name: shape for name, shape in shapes.items() if name not in refused}
+        frontiers = with_shapes(frontiers, shapes, landing, refused)
         shapes = {name: shape for name, shape in shapes.items() if shape.is_made_of(manifest)}
         check_log_store(spark, config)
         asks = until is None and not waits
-        return cls(spark, config, landing, frontiers, manifest, progress, asks, shapes)
+        return cls(spark, config, landing, frontiers, manifest, progress, asks, shapes, refused)
 
     def prepare_lake(self) -> None:
         """Create the control table of a new lake and register it as a consumer of the landing zone."""
@@ -315,14 +316,8 @@ class MergeRun:
             self.progress(TableProgress(target.table, step, rows, seconds))
 
     def _report(self, target: Target, frontier: Frontier, **more: Any) -> TableReport:
-        return TableReport(
-            target.table,
-            frontier.manifest,
-            frontier.version,
-            id=frontier.id,
-            missing=frontier.missing,
-            **more,
-        )
+        of, at = target.table, frontier
+        return TableReport(of, at.manifest, at.version, id=at.id, missing=at.missing, **more)
 
     def _merge_with_retries(self, target: Target) -> TableReport:
         """Merge one table; after a commit conflict, retry from where the other job left it."""
@@ -344,7 +339,7 @@ class MergeRun:
 
     def _read_frontier(self, target: Target) -> Frontier:
         recorded = read_frontiers(self.spark, self.config)
-        return with_shapes(recorded, self.shapes, self.landing).of(target.table)
+        return with_shapes(recorded, self.shapes, self.landing, self.refused).of(target.table)
 
     def _merge_from(self, target: Target, frontier: Frontier) -> TableReport:
         """Merge from a frontier; from the beginning if its Delta table is gone or was replaced."""
@@ -424,7 +419,7 @@ class MergeRun:
         keyed = [name for name, t in self.manifest.tables.items() if t.key or t.schema_id is None]
         before = {table: self.frontiers.of(table) for table in [*keyed, *self.shapes]}
         frontiers = before | {report.table: report.frontier for report in reports}
-        exact = self.manifest.exact and all(
+        exact = (self.manifest.exact and not self.refused) and all(
             frontier.manifest == self.manifest.number and frontier.missing == 0 and frontier.error is None
             for frontier in frontiers.values()
         )
@@ -440,7 +435,9 @@ class MergeRun:
             with_retries(lambda: self._append_cut(entries, exact), cuts_table(self.config))
             record_progress(self.spark, self.landing, self.config, self.manifest, self.frontiers, frontiers)
         at, source = self.manifest, self.config.source.name
-        done = MergeReport(source, at.number, at.epoch, at.position, exact, recorded, tables=reports)
+        refused = [TableReport(name, 0, None, error=str(e), hint=e.hint) for name, e in self.refused.items()]
+        tables = [*reports, *refused]
+        done = MergeReport(source, at.number, at.epoch, at.position, exact, recorded, tables=tables)
         return replace(done, views=of_views)
 
     def _append_cut(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:

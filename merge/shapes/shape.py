@@ -44,27 +44,40 @@ class Shape:
 
 
 def shapes_of(config: Config) -> dict[TableName, Shape]:
-    """Return the configured shapes by their names in the lake, without the current rows."""
+    """Return the configured shapes by their names in the lake, without the current rows.
+
+    `ConfigurationError` if two would lie at one place.
+    """
     found = (Shape(table, kind) for table, its in config.tables.items() for kind in its.shapes)
-    return {shape.name: shape for shape in found if shape.kind != "current"}
+    shapes = {shape.name: shape for shape in found if shape.kind != "current"}
+    for problem in clashing(config, (), shapes).values():
+        raise problem
+    return shapes
 
 
-def with_shapes(frontiers: Frontiers, shapes: Collection[TableName], manifests: Manifests) -> Frontiers:
+def with_shapes(
+    frontiers: Frontiers,
+    shapes: Collection[TableName],
+    manifests: Manifests,
+    instead: Collection[TableName] = (),
+) -> Frontiers:
     """Add a frontier for each shape: at the beginning, if none was recorded.
 
     The recorded one may belong to a source table of that name, excluded since: then the frontier's manifest
-    lists that table. If that manifest was removed, the merge has to look at the Delta table itself.
+    lists that table. If that manifest was removed, the merge has to look at the Delta table itself. The same
+    holds, the other way around, for source tables that lie where a shape would: `instead`.
     """
 
-    def is_of_shape(name: TableName, at: Frontier) -> bool:
+    def is_its_own(name: TableName, at: Frontier) -> bool:
         try:
-            return at.version is None or name not in manifests.get(at.manifest).tables
+            return at.version is None or (name in instead) == (name in manifests.get(at.manifest).tables)
         except GapError:
             return False
 
     known = frontiers.by_table.items()
-    kept = {name: at for name, at in known if name not in shapes or is_of_shape(name, at)}
-    return replace(frontiers, by_table=kept).naming(shapes)
+    either = {*shapes, *instead}
+    kept = {name: at for name, at in known if name not in either or is_its_own(name, at)}
+    return replace(frontiers, by_table=kept).naming(either)
 
 
 def targets_with_shapes(
@@ -75,17 +88,8 @@ def targets_with_shapes(
     Names that differ only by case are the same; in a catalog's schema, so are equal names of any namespace.
     """
     warn_of_unused(config, tables)
-    by_url = config.lake is not None and config.lake.url is not None
-    taken: dict[tuple[str, str], str] = {}
-    for name, what in [*((t, f"table {t}") for t in tables), *((n, _named(s)) for n, s in shapes.items())]:
-        place = (name.namespace.lower() if by_url else "", name.name.lower())
-        if place in taken and name in shapes:
-            raise ConfigurationError(
-                f"{_named(shapes[name])} would lie where {taken[place]} does",
-                hint=f'take "{shapes[name].kind}" out of tables."{shapes[name].table}".shapes,'
-                " or exclude the other table",
-            )
-        taken.setdefault(place, what)
+    for problem in clashing(config, tables, shapes).values():
+        raise problem
     beside = {
         name: replace(
             target,
@@ -96,6 +100,30 @@ def targets_with_shapes(
         for name, target in targets_of(config, shapes).items()
     }
     return targets_of(config, tables) | beside
+
+
+def clashing(
+    config: Config, tables: Collection[TableName], shapes: Mapping[TableName, Shape]
+) -> dict[TableName, ConfigurationError]:
+    """Return which shapes would lie where a captured table or another shape does, and what to do about each.
+
+    The table keeps the place; a table may be created, and captured by a pattern, long after the shape was.
+    """
+    by_url = config.lake is not None and config.lake.url is not None
+    taken: dict[tuple[str, str], str] = {}
+    found: dict[TableName, ConfigurationError] = {}
+
+    def place_of(name: TableName) -> tuple[str, str]:
+        return (name.namespace.lower() if by_url else "", name.name.lower())
+
+    for table in tables:
+        taken.setdefault(place_of(table), f"table {table}")
+    for name, shape in shapes.items():
+        holder = taken.setdefault(place_of(name), _named(shape))
+        if holder != _named(shape):
+            hint = f'take "{shape.kind}" out of tables."{shape.table}".shapes, or exclude the other table'
+            found[name] = ConfigurationError(f"{_named(shape)} would lie where {holder} does", hint=hint)
+    return found
 
 
 def _named(shape: Shape) -> str:

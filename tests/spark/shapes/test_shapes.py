@@ -223,13 +223,26 @@ def test_a_key_column_may_be_called_like_any_name_in_the_code(spark: SparkSessio
     assert true_at_low(events, once(events, layout), layout, []).columns == [*layout.columns, "_cdc"]
 
 
-def test_a_shape_that_would_share_its_place_is_refused_before_anything_is_written(
+def test_a_shape_without_a_place_keeps_no_table_from_being_merged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """A pattern may capture a table of such a name long after the shape was configured."""
+    other = schema_of("public.one_changes", KEY, **COLUMNS)
     landed = Landed.local(tmp_path / "landing")
     landed.table(ONE)
-    landed.table(schema_of("public.One_Changes", KEY, **COLUMNS))
     landed.commit(1)
-    with pytest.raises(ConfigurationError, match=r"would lie where table public\.One_Changes does"):
-        merge_once(spark, shaped(tmp_path, "changes"))
-    assert not (tmp_path / "lake").exists()
+    config = shaped(tmp_path, "changes")
+    assert merge_once(spark, config).exact
+    landed.table(other)
+    landed.commit(2)
+    report = merge_once(spark, config)
+    assert not report.exact
+    assert {str(each.table) for each in report.failed} == {"public.one_changes"}
+    reasons = [each.error or "" for each in report.failed]
+    assert any("would lie where table public.one_changes does" in reason for reason in reasons)
+    assert any("holds the changes table public.one" in reason for reason in reasons), reasons
+    assert [(str(t.table), t.manifest) for t in report.tables if t.error is None] == [("public.one", 2)]
+    (tmp_path / "lake/public/one_changes").rename(tmp_path / "kept")  # as the hint of the table says
+    landed.commit(3)
+    report = merge_once(spark, shaped(tmp_path))  # as that of the shape says
+    assert (report.failed, report.exact) == ([], True)
