@@ -185,7 +185,10 @@ class MariadbServer:
         _, install = self._programs()
         command = [*self._command(install), f"--datadir={self._inside(self.data_dir)}"]
         command += [f"--user={self._user.name}"] if self._user.differs else []
-        done = subprocess.run([*command, *self._install_arguments()], capture_output=True, check=False)
+        command += self._install_arguments()
+        # Whichever server starts removes the temporary tables of all others from a shared folder.
+        own = {**os.environ, "TMPDIR": self._inside(self._home)}
+        done = subprocess.run(command, env=own, capture_output=True, check=False)
         if done.returncode:
             text = (done.stderr or done.stdout).decode(errors="replace").strip()
             raise OperatorError(f"{Path(install).name} failed: {text[-500:]}")
