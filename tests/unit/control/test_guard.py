@@ -167,7 +167,7 @@ def test_idle_connections_are_ended_in_favor_of_new_ones_even_before_their_hands
         assert first.get("/healthz").status_code == 200
         (kept,) = first._transport._pool.connections  # type: ignore[attr-defined]
         idle = [
-            opened.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(30)
+            opened.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(30)
         ]
         assert [connection.recv(1) for connection in idle[:-5]] == [b""] * 25
         wait_until(kept.has_expired, "the first one, served before, is ended too")
