@@ -308,7 +308,8 @@ class MergeRun:
         log.log(level, "merge of %s failed", target.table, exc_info=error if whole else None)
         lost = isinstance(error, GapError)
         at = self.frontiers.of(target.table)
-        reason = first_line(error) if whole else without_values(error)
+        quotes = not whole or isinstance(error, UNEXPECTED)  # the landing zone records it, too
+        reason = without_values(error) if quotes else first_line(error)
         return self._report(target, at, error=reason, hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
