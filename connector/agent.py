@@ -42,6 +42,7 @@ from connector.findings import never_dropped, require_fit
 from connector.landing.lease import Lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
+from connector.masking.source import masked_source
 from connector.signals import reloaded_by_signal, stopped_by_signals
 from connector.source import Finding, Source
 from connector.store.factory import open_store
@@ -56,14 +57,14 @@ HANDOVER_SECONDS = 5.0
 
 
 def open_source(config: Config) -> Source:
-    """Open the source that the configuration names. Connects only on first use."""
+    """Open the source that the configuration names, as it may land. Connects only on first use."""
     if config.source.kind == "postgres":
         from connector.postgres.source import PostgresSource
 
-        return PostgresSource(config.source, config.tables)
+        return masked_source(PostgresSource(config.source, config.tables), config)
     from connector.mysql.source import MysqlSource
 
-    return MysqlSource(config.source, config.tables)
+    return masked_source(MysqlSource(config.source, config.tables), config)
 
 
 def open_gauge(config: Config) -> LoadGauge:

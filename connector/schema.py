@@ -70,11 +70,20 @@ def _unquote(part: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, the source's name of its type, and the Spark SQL type it lands as."""
+    """One column: its name, the source's name of its type, and the Spark SQL type it lands as.
+
+    `mask`: under which mask its values landed (`connector.config.target_columns.mask_identity`); None: none.
+    """
 
     name: str
     source_type: str
     type: str
+    mask: str | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """Return what `TableSchema.to_json` writes."""
+        body = {"name": self.name, "source_type": self.source_type, "type": self.type}
+        return body if self.mask is None else {**body, "mask": self.mask}
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ class TableSchema:
             "namespace": self.table.namespace,
             "name": self.table.name,
             "key": list(self.key),
-            "columns": [{"name": c.name, "source_type": c.source_type, "type": c.type} for c in self.columns],
+            "columns": [column.to_json() for column in self.columns],
             **({"before_images": True} if self.before_images else {}),  # others keep the id they had
         }
         return json.dumps(body, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
@@ -120,7 +129,7 @@ class TableSchema:
             )
         return cls(
             TableName(body["namespace"], body["name"]),
-            tuple(Column(c["name"], c["source_type"], c["type"]) for c in body["columns"]),
+            tuple(Column(c["name"], c["source_type"], c["type"], c.get("mask")) for c in body["columns"]),
             tuple(body["key"]),
             body.get("before_images", False),
         )

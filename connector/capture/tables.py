@@ -287,8 +287,9 @@ def _rewritten(before: object, after: object) -> bool:
     return _bare(before) != _bare(after)
 
 
-def _bare(column: object) -> tuple[str, str]:
+def _bare(column: object) -> tuple[str, str, str | None]:
     source_type, type_ = getattr(column, "source_type", ""), getattr(column, "type", "")
+    mask = getattr(column, "mask", None)
     if source_type.startswith(("date", "time")):  # fewer digits of seconds round; more change a zero date
-        return source_type, type_
-    return re.sub(r"\(.*\)", "", source_type, flags=re.DOTALL), type_  # members may hold parentheses
+        return source_type, type_, mask
+    return re.sub(r"\(.*\)", "", source_type, flags=re.DOTALL), type_, mask  # members may hold parentheses

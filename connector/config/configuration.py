@@ -77,7 +77,14 @@ class Config(Section):
             for name in type(old).model_fields
             if getattr(old, name) != getattr(now, name)
         ]
+        if any(its.mask_before_landing for its in new.tables.values()) and self.salt != new.salt:
+            differ.append("lake.salt")
         return self.model_copy(update=taken), differ
+
+    @property
+    def salt(self) -> bytes | None:
+        """Return the secret key of masks; None: there is none."""
+        return self.lake.salt.encode() if self.lake is not None and self.lake.salt is not None else None
 
     def table(self, name: TableName) -> TableConfig:
         """Return a table's own settings, or the defaults."""
@@ -145,8 +152,12 @@ def _check_tables(values: dict[str, Any], problems: Problems) -> None:
 def _check_salt(config: Config, problems: Problems) -> None:
     """Check the secret of ``sha256``: without a good one, whoever knows a value finds it by its hash."""
     salt = None if config.lake is None else config.lake.salt
-    hashed = [table for table, its in config.tables.items() if SHA256 in its.mask.values()]
-    if config.lake is not None and salt is None and hashed:
+    hashed = [
+        table
+        for table, its in config.tables.items()
+        if SHA256 in its.mask.values() and (config.lake is not None or its.mask_before_landing)
+    ]
+    if salt is None and hashed:
         problems.add("lake.salt", f'is missing: tables."{hashed[0]}".mask has {SHA256}')
     if salt is not None and len(salt) < SHORTEST_SALT and salt != UNRESOLVED:
         problems.add("lake.salt", f"must have {SHORTEST_SALT} characters or more")

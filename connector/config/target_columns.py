@@ -6,6 +6,8 @@ only its layout tells: a merge refuses it before it writes anything of that tabl
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -15,7 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from connector.config.section import Section
 from connector.landing.format import CDC
-from connector.schema import fold, folded
+from connector.schema import decimal_of, fold, folded
 
 SHA256, NULL = "sha256", "null"
 _KEEP_LAST = re.compile(r"keep last ([1-9][0-9]?)")
@@ -54,6 +56,33 @@ def kept_last(mask: str) -> int | None:
     """Return how many characters a mask keeps of a value's end; None: it is another mask."""
     found = _KEEP_LAST.fullmatch(mask)
     return int(found[1]) if found else None
+
+
+_ONE_TEXT = (
+    "boolean", "tinyint", "smallint", "int", "bigint", "string", "binary", "date", "timestamp",
+    "timestamp_ntz",
+)  # fmt: skip
+
+
+def has_one_text(type_: str) -> bool:
+    """Return whether equal values of a landed type have the same text in any session and precision."""
+    decimal = decimal_of(type_)
+    return type_ in _ONE_TEXT or (decimal is not None and decimal[1] == 0)
+
+
+def fingerprint(text: str, key: bytes) -> str:
+    """Return what identifies a text and a secret key, and shows neither: 16 hexadecimal digits."""
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def mask_identity(mask: str, salt: bytes) -> str:
+    """Return what identifies a mask's results: for hashes, with a fingerprint of the salt."""
+    return f"{mask} {fingerprint('deltatide', salt)}" if mask == SHA256 else mask
+
+
+def masked_type(mask: str, type_: str) -> str:
+    """Return the type of a masked column."""
+    return type_ if mask == NULL else "string"
 
 
 def words_of(condition: str) -> set[str]:
@@ -118,6 +147,7 @@ class TargetColumns(Section):
 
     `columns` or `exclude_columns`: which ones. `rename`: their names in the lake. `mask`: what is there
     instead of their values. `where`: which rows, in Spark's SQL, before masks and renames.
+    `mask_before_landing`: the agent lands no other columns than these, and them masked.
     """
 
     columns: Annotated[list[str], AfterValidator(_names)] | None = Field(default=None, min_length=1)
@@ -127,11 +157,25 @@ class TargetColumns(Section):
         default_factory=dict
     )
     where: Annotated[str, AfterValidator(_condition)] | None = None
+    mask_before_landing: bool = False
 
     @property
     def narrows(self) -> bool:
         """Return whether the target is not the table with all its rows and columns as they are."""
         return bool(self.columns or self.exclude_columns or self.rename or self.mask or self.where)
+
+    def selects(self, name: str) -> bool:
+        """Return whether the target has a column of the source."""
+        listed = self.columns is None or fold(name) in folded(self.columns)
+        return listed and fold(name) not in folded(self.exclude_columns)
+
+    def mask_of(self, name: str) -> str | None:
+        """Return a column's mask."""
+        return next((mask for known, mask in self.mask.items() if fold(known) == fold(name)), None)
+
+    def name_of(self, name: str) -> str:
+        """Return the name that a column has in the lake."""
+        return next((new for old, new in self.rename.items() if fold(old) == fold(name)), name)
 
     @model_validator(mode="after")
     def _consistent(self) -> TargetColumns:
@@ -142,4 +186,17 @@ class TargetColumns(Section):
                 listed = self.columns is None or fold(name) in folded(self.columns)
                 if not listed or fold(name) in folded(self.exclude_columns):
                     raise ValueError(f"{setting} names column {name}, which is left out")
+        return self
+
+    @model_validator(mode="after")
+    def _lands_only_what_is_listed(self) -> TargetColumns:
+        if not self.mask_before_landing:
+            return self
+        if self.columns is None:
+            raise ValueError(
+                "mask_before_landing needs columns: else a column added or renamed would land as it is"
+            )
+        words = words_of(self.where or "")
+        if used := [name for name in self.mask if folded(re.findall(r"\w+", name)) <= words]:
+            raise ValueError(f"where uses column {used[0]}, which mask_before_landing lands masked")
         return self

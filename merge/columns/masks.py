@@ -12,6 +12,7 @@ For a value that the column's type can't hold, that text is the source's own (`_
 
 Invariant: a value's text depends neither on the session nor on a later layout of the column; otherwise one
 value would have two hashes. So masks by text apply only to types with one text per value (`has_one_text`).
+`connector.masking.values` makes the same of the same values, before they land.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from connector.config.target_columns import NULL, kept_last
-from connector.schema import decimal_of
 from merge.keys import key_text
 from merge.sql_formatting import data_type
 
@@ -34,21 +34,6 @@ STARS = "****"
 
 _BLOCK_BYTES = 64
 _INNER, _OUTER = 0x36, 0x5C
-_ONE_TEXT = (
-    "boolean", "tinyint", "smallint", "int", "bigint", "string", "binary", "date", "timestamp",
-    "timestamp_ntz",
-)  # fmt: skip
-
-
-def has_one_text(type_: str) -> bool:
-    """Return whether equal values of a landed type have the same text in any session and precision."""
-    decimal = decimal_of(type_)
-    return type_ in _ONE_TEXT or (decimal is not None and decimal[1] == 0)
-
-
-def masked_type(mask: str, type_: str) -> str:
-    """Return the type of a masked column."""
-    return type_ if mask == NULL else "string"
 
 
 def masked(mask: str, value: Column, raw: Column, type_: str, salt: bytes) -> Column:

@@ -34,11 +34,10 @@ A column that a mask leaves null is carried by every event.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import logging
 import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -49,12 +48,21 @@ from pyspark.sql import functions as F
 
 from connector.checksums.definition import bucket_schema
 from connector.config import Config
-from connector.config.target_columns import NULL, SHA256, TargetColumns, words_of
+from connector.config.target_columns import (
+    NULL,
+    SHA256,
+    TargetColumns,
+    fingerprint,
+    has_one_text,
+    mask_identity,
+    masked_type,
+    words_of,
+)
 from connector.errors import ConfigurationError, TableError
 from connector.landing.format import CDC, DELETE, DUMP, INSERT, UPDATE
 from connector.schema import Column as SourceColumn
 from connector.schema import TableName, TableSchema, fold, folded
-from merge.columns.masks import has_one_text, masked, masked_type
+from merge.columns.masks import masked
 from merge.columns.other_names import other_names
 from merge.sql_formatting import data_type, quoted
 
@@ -82,13 +90,12 @@ class Projection:
         settings = config.table(table)
         if not settings.narrows:
             return None
-        salt = config.lake.salt if config.lake is not None else None
-        if salt is None and SHA256 in settings.mask.values():
+        if config.salt is None and SHA256 in settings.mask.values():
             raise ConfigurationError(
                 f"{table}: a mask is {SHA256}, and the configuration has no lake.salt",
                 hint='set it to a secret: [lake] salt = "${DELTATIDE_SALT}"',
             )
-        return cls(table, settings, (salt or "").encode())
+        return cls(table, settings, config.salt or b"")
 
     @property
     def recorded(self) -> str:
@@ -98,17 +105,13 @@ class Projection:
         """
         its = self.settings
         key = self.salt if SHA256 in its.mask.values() else b""
-
-        def identified(text: str) -> str:
-            return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:16]
-
         said: dict[str, Any] = {
             "columns": None if its.columns is None else sorted(folded(its.columns)),
             "exclude_columns": sorted(folded(its.exclude_columns)),
             "rename": {fold(name): new for name, new in its.rename.items() if new != name},
             "mask": {fold(name): mask for name, mask in its.mask.items()},
-            "where": None if its.where is None else identified(its.where),
-            "salt": identified("deltatide") if key else None,
+            "where": None if its.where is None else fingerprint(its.where, key),
+            "salt": fingerprint("deltatide", key) if key else None,
         }
         return json.dumps({name: value for name, value in said.items() if value}, sort_keys=True)
 
@@ -123,7 +126,7 @@ class Projection:
         self.check_renamed(layouts)
         columns = tuple(map(self._column, self._selected(landed)))
         for name in landed.key:
-            if fold(name) in folded(self.settings.mask) or not self._selects(name):
+            if fold(name) in folded(self.settings.mask) or not self.settings.selects(name):
                 problem = f"column {name!r} is in the key, by which rows are matched"
                 raise self._refused(f"{problem}: it can't be masked or left out")
         names = [fold(column.name) for column in columns]
@@ -133,7 +136,7 @@ class Projection:
 
     def key(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names that key columns have in the target."""
-        return tuple(map(self._name, names))
+        return tuple(map(self.settings.name_of, names))
 
     def check_renamed(self, layouts: Iterable[TableSchema]) -> None:
         """Refuse a column that may be a masked or excluded one under another name (`other_names`).
@@ -146,7 +149,7 @@ class Projection:
         named = folded([*its.mask, *its.exclude_columns, *its.rename, *(its.columns or ())])
         for hidden in (*its.mask, *its.exclude_columns):
             for name, why in _other_names(fold(hidden), tuple(known)).items():
-                if name in named or not self._selects(name):
+                if name in named or not self.settings.selects(name):
                     continue
                 raise TableError(
                     self.table,
@@ -187,12 +190,12 @@ class Projection:
         raw = F.col(CDC)["raw"]
         columns = []
         for column in self._selected(landed):
-            value, mask = F.col(quoted(column.name)), self._mask(column.name)
-            if mask is not None:
+            value, mask = F.col(quoted(column.name)), self.settings.mask_of(column.name)
+            if mask is not None and column.mask is None:
                 value = masked(mask, value, raw[column.name], column.type, self.salt)
             if alive is not None and column.name not in landed.key:
                 value = F.when(alive, value)
-            columns.append(value.alias(self._name(column.name)))
+            columns.append(value.alias(self.settings.name_of(column.name)))
         return events.select(*columns, cdc.alias(CDC))
 
     def matching(self, rows: DataFrame, where: str, columns: Sequence[str]) -> DataFrame:
@@ -201,7 +204,7 @@ class Projection:
         The condition may use only unmasked columns among `columns`; Spark refuses others.
         """
         source = {fold(new): old for old, new in self.settings.rename.items()}
-        masks = folded(self._name(name) for name in self.settings.mask)
+        masks = folded(self.settings.name_of(name) for name in self.settings.mask)
         named = {name: source.get(fold(name), name) for name in columns if fold(name) not in masks}
         whole = F.struct(*[F.col(quoted(name)) for name in rows.columns]).alias(CDC)
         known = rows.select(*[F.col(quoted(name)).alias(old) for name, old in named.items()], whole)
@@ -211,9 +214,9 @@ class Projection:
     def _judged(self, events: DataFrame, landed: TableSchema) -> tuple[Column, Column | None]:
         """Return the target's `_cdc`, and which events satisfy the condition; None: all."""
         cdc = F.col(CDC)
-        selected = {column.name: self._name(column.name) for column in self._selected(landed)}
-        plain = {name: new for name, new in selected.items() if self._mask(name) is None}
-        waiting = {name: new for name, new in selected.items() if self._mask(name) != NULL}
+        selected = {column.name: self.settings.name_of(column.name) for column in self._selected(landed)}
+        plain = {name: new for name, new in selected.items() if self.settings.mask_of(name) is None}
+        waiting = {name: new for name, new in selected.items() if self.settings.mask_of(name) != NULL}
         raw, unchanged = _renamed_texts(cdc["raw"], plain), _renamed_names(cdc["unchanged"], waiting)
         alive = None
         if self.settings.where is not None:
@@ -257,30 +260,34 @@ class Projection:
         return F.when(lacking, problem.cast("string")).otherwise(op)
 
     def _selected(self, landed: TableSchema) -> list[SourceColumn]:
-        return [column for column in landed.columns if self._selects(column.name)]
-
-    def _selects(self, name: str) -> bool:
-        its = self.settings
-        listed = its.columns is None or fold(name) in folded(its.columns)
-        return listed and fold(name) not in folded(its.exclude_columns)
-
-    def _mask(self, name: str) -> str | None:
-        return next((mask for known, mask in self.settings.mask.items() if fold(known) == fold(name)), None)
-
-    def _name(self, name: str) -> str:
-        return next((new for old, new in self.settings.rename.items() if fold(old) == fold(name)), name)
+        return [column for column in landed.columns if self.settings.selects(column.name)]
 
     def _column(self, column: SourceColumn) -> SourceColumn:
-        mask = self._mask(column.name)
+        mask, name = self.settings.mask_of(column.name), self.settings.name_of(column.name)
+        if column.mask is not None:
+            return SourceColumn(name, f"{column.source_type}, masked: {self._landed(column)}", column.type)
         if mask is None:
-            return SourceColumn(self._name(column.name), column.source_type, column.type)
+            return SourceColumn(name, column.source_type, column.type)
         if mask != NULL and not has_one_text(column.type):
             raise self._refused(
                 f"mask {mask!r} does not apply to column {column.name!r} ({column.source_type}), whose values"
                 ' have no certain text; use "null", or leave the column out'
             )
         type_ = masked_type(mask, column.type)
-        return SourceColumn(self._name(column.name), f"{column.source_type}, masked: {mask}", type_)
+        return SourceColumn(name, f"{column.source_type}, masked: {mask}", type_)
+
+    def _landed(self, column: SourceColumn) -> str:
+        """Return the mask under which a column landed, which must be the one that is configured."""
+        mask = self.settings.mask_of(column.name)
+        if mask is None or mask_identity(mask, self.salt) != column.mask:
+            raise TableError(
+                self.table,
+                f"column {column.name!r} landed under another mask or salt than is configured now",
+                hint=f"let the agent run with this configuration and dump the table in full: deltatide dump"
+                f" {shlex.quote(str(self.table))}; then rebuild it: deltatide rebuild"
+                f" {shlex.quote(str(self.table))}",
+            )
+        return mask
 
     def _refused(self, problem: str) -> TableError:
         return TableError(self.table, problem, hint=f"change {self.table.section} in the configuration")

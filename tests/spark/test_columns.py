@@ -7,16 +7,21 @@ import hmac
 import json
 import logging
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from connector.config import Config
 from connector.errors import DeltatideError
+from connector.landing.event_batch import arrow_type
+from connector.masking.columns import LandedColumns
+from connector.masking.values import masked
 from merge import explain_row, live, merge_once, rebuild, recorded_differences, verify
 from merge.spark.unreachable import legible
 from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
@@ -238,3 +243,80 @@ def test_a_changed_configuration_is_refused_until_the_table_is_rebuilt(
     its.config = its.configured(**laid_out, mask=masks, where="region = 'EU'")
     rebuild(spark, its.config, T)
     assert its.rows(columns="id, Mail, address") == [(1, "****mple", None), (2, None, "****mple")]
+
+
+TEXTS: dict[str, list[Any]] = {
+    "boolean": [True, False],
+    "int": [0, -7],
+    "bigint": [-(2**63)],
+    "string": ["née", "", "12345678", "\u0000x"],
+    "binary": [b"", b"\x00\xff"],
+    "date": [date(1, 1, 1), date(1582, 10, 14), date(9999, 12, 31)],
+    "timestamp": [
+        datetime(1, 1, 1, tzinfo=timezone.utc),
+        datetime(1969, 12, 31, 23, 59, 59, 120, timezone.utc),
+    ],
+    "timestamp_ntz": [datetime(33, 4, 3, 15, 0), datetime(9999, 12, 31, 23, 59, 59, 999_990)],
+    "decimal(38,0)": [Decimal(10**37), Decimal(-1)],
+}
+
+
+@pytest.mark.parametrize("mask", ["sha256", "keep last 3"])
+def test_a_value_masked_before_it_lands_is_as_one_that_the_merge_masks(
+    spark: SparkSession, tmp_path: Path, mask: str
+) -> None:
+    names = {type_: f"c{number}" for number, type_ in enumerate(TEXTS)}
+    layout = schema_of("public.texts", id="int", **{name: type_ for type_, name in names.items()})
+    its = People(spark, tmp_path)
+    settings = {"columns": ["id", *names.values()], "mask": dict.fromkeys(names.values(), mask)}
+    found = its.config.model_dump(by_alias=True)
+    found["tables"] = {"public.texts": settings}
+    config = Config.model_validate(found)
+    its.landed.table(layout)
+    rows = [
+        {"id": n, **{names[type_]: values[n % len(values)] for type_, values in TEXTS.items()}}
+        for n in range(4)
+    ]
+    events = [Event("insert", n + 1, 2 * n, row) for n, row in enumerate(rows)]
+    its.landed.commit(10, [its.landed.log(layout, events)])
+    assert not merge_once(spark, config).failed
+    for row in its.rows("texts"):
+        for type_, name in names.items():
+            value = pa.array([rows[row["id"]][name]], arrow_type(type_))
+            assert [row[name]] == masked(mask, value, None, SALT.encode()).to_pylist(), type_
+
+
+def test_a_table_masked_before_it_lands_is_the_same_in_the_lake_and_no_masks_are_mixed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    its = People(spark, tmp_path)
+    wanted = ["id", "region", "Mail", "card"]
+    settings = {"columns": wanted, "mask": {"mail": "sha256", "card": "keep last 4"}}
+    its.config = its.configured(shapes=["current"], **settings)
+    its.log(10, insert(1, 1, "EU"))
+    assert not merge_once(spark, its.config).failed
+    its.config = its.configured(shapes=["current"], **settings, mask_before_landing=True)
+    landed = LandedColumns.of(its.config, PEOPLE.table)
+    assert landed is not None
+    layout = landed.layout(PEOPLE)
+    its.landed.table(layout)
+    row = {"id": 2, "region": "EU", "Mail": sha("2@example"), "card": "****0002"}
+    its.landed.commit(20, [its.landed.log(layout, [Event("insert", 11, 4, row)])])
+    assert not merge_once(spark, its.config).failed
+    now = [{"id": n, "region": "EU", "Mail": sha(f"{n}@example"), "card": f"****000{n}"} for n in (1, 2)]
+    assert [{name: row[name] for name in wanted} for row in its.rows()] == now
+    assert its.config.lake is not None
+    salted = its.config.lake.model_copy(update={"salt": "another salt of sixteen"})
+    its.config = its.config.model_copy(update={"lake": salted})
+    with pytest.raises(DeltatideError, match="another mask or salt") as refused:
+        rebuild(spark, its.config, T)
+    assert "deltatide dump public.people" in (refused.value.hint or "")
+    landed = LandedColumns.of(its.config, PEOPLE.table)
+    assert landed is not None
+    layout = landed.layout(PEOPLE)
+    its.landed.table(layout)
+    again = [{**row, "Mail": "under the new salt"} for row in now]
+    its.landed.full_dump(T, 2, 25, started_in=4)
+    its.landed.commit(30, [its.landed.chunk(layout, Chunk(25, 26, again, dump=2))])
+    rebuild(spark, its.config, T)
+    assert {row["Mail"] for row in its.rows()} == {"under the new salt"}
