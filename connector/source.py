@@ -340,6 +340,10 @@ class TableReader(Protocol):
 class Source(Protocol):
     """A database that can be captured."""
 
+    @property
+    def keeps_column_order(self) -> bool:
+        """Return whether a table's columns never move: in another order, some were renamed or replaced."""
+
     def ensure_logging(self) -> None:
         """Raise `LogOffError` if the database changes rows and logs none of it, which no later log shows.
 

@@ -36,7 +36,7 @@ from connector.errors import ConfigurationError, DeltatideError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.key_pruning import PUSHED_LISTS
-from merge.lake.consumer import record_progress, register
+from merge.lake.consumer import Recorded, record_progress, register
 from merge.lake.control_table import (
     Frontier,
     FrontierReader,
@@ -46,7 +46,7 @@ from merge.lake.control_table import (
     cuts_table,
     read_frontiers,
 )
-from merge.lake.retry import TABLE_ERRORS, UNEXPECTED, first_line, with_retries, without_values
+from merge.lake.retry import TABLE_ERRORS, UNEXPECTED, whole_reason, with_retries, without_values
 from merge.lake.rewrite import Rewrite
 from merge.lake.schema import check_layout
 from merge.lake.target import (
@@ -309,7 +309,7 @@ class MergeRun:
         lost = isinstance(error, GapError)
         at = self.frontiers.of(target.table)
         quotes = not whole or isinstance(error, UNEXPECTED)  # the landing zone records it, too
-        reason = without_values(error) if quotes else first_line(error)
+        reason = without_values(error) if quotes else whole_reason(error)
         return self._report(target, at, error=reason, hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
@@ -429,12 +429,14 @@ class MergeRun:
         if views is not None:
             of_views = views.refresh(self.spark, self.landing, frontiers, stop=stop, show=self.progress)
             further = further or views.differ(of_views)
-        recorded = further or (exact and not self.frontiers.exact)
+        turned_exact = exact and not self.frontiers.exact
+        recorded = further or turned_exact
         if recorded:
             failpoint.reach("cut-missing")
             entries = frontiers | {view.table: view.frontier for view in of_views}
             with_retries(lambda: self._append_cut(entries, exact), cuts_table(self.config))
-            record_progress(self.spark, self.landing, self.config, self.manifest, self.frontiers, frontiers)
+            cut = Recorded(self.manifest, frontiers, self.refused, turned_exact)
+            record_progress(self.spark, self.landing, self.config, self.frontiers, cut)
         at, source = self.manifest, self.config.source.name
         refused = [TableReport(name, 0, None, error=str(e), hint=e.hint) for name, e in self.refused.items()]
         tables = [*reports, *refused]

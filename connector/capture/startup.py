@@ -60,7 +60,7 @@ def begin_or_resume(
     _require_some(listed, newest, config)
     if newest is None:
         return _begin(source, manifest_history, lander, listed, config)
-    tables, dumps = _resume(newest, lander, listed, config)
+    tables, dumps = _resume(source, newest, lander, listed, config)
     stop_capturing(tables, dumps, tables.states.keys() - listed.existing)
     check_for_gap(source, manifest_history, tables, dumps, config)
     prepared = prepare(source, tables)
@@ -100,7 +100,8 @@ def _begin(
         lander.ensure_schema(schema)
     catalog_snapshot = source.check_catalog()
     barrier = source.take_xid_barrier()
-    tables, dumps = Tables({}, {}), DumpQueue([], epoch=1, schedule=DumpSchedule(config.dump))
+    tables = Tables({}, {}, columns_keep_order=source.keeps_column_order)
+    dumps = DumpQueue([], epoch=1, schedule=DumpSchedule(config.dump))
     quarantine_unfit(tables, catalog_snapshot)
     passed_over = catalog_snapshot.unfit.keys() | catalog_snapshot.busy
     for schema in (s for s in listed.schemas if s.table not in passed_over):
@@ -132,7 +133,7 @@ def _begin(
 
 
 def _resume(
-    newest: Manifest, lander: Lander, listed: TableListing, config: Config
+    source: Source, newest: Manifest, lander: Lander, listed: TableListing, config: Config
 ) -> tuple[Tables, DumpQueue]:
     """Restore the state of the newest manifest; reads only the layouts that are no longer the source's."""
     lander.assume_landed(newest)
@@ -144,6 +145,7 @@ def _resume(
             for name, state in newest.tables.items()
             if state.schema_id is not None
         },
+        columns_keep_order=source.keeps_column_order,
     )
     states = [d.model_copy(deep=True) for d in newest.dumps]
     schedule = DumpSchedule(config.dump, newest.dump_control)

@@ -44,12 +44,14 @@ class Tables:
     """All captured tables of a source. Used only by the capture loop's thread, except for `key`.
 
     `joined`: those that the log began to carry lately, and that no check of the catalog has seen since.
+    `columns_keep_order`: see `Source.keeps_column_order`.
     """
 
     states: dict[TableName, TableState]
     schemas: dict[TableName, TableSchema]
     notices: list[Notice] = field(default_factory=list)
     joined: set[TableName] = field(default_factory=set)
+    columns_keep_order: bool = False
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
     _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
 
@@ -103,8 +105,8 @@ class Tables:
         """Adopt the layout of a file that is about to be committed, as of the lsn `seen_at`.
 
         Returns the dump that is needed if the change altered values without row events: a column that came
-        with values (a default, a rename), a changed type, or a dropped column that is back, since the lake
-        holds its old values. A changed key quarantines the table.
+        with values (a default, a rename), a changed type, names that changed places, or a dropped column that
+        is back, since the lake holds its old values. A changed key quarantines the table.
         """
         name = schema.table
         state, known = self.states.get(name), self.schemas.get(name)
@@ -129,16 +131,29 @@ class Tables:
         added = tuple(c.name for c in schema.columns if c.name not in before)
         dropped = sorted(before.keys() - {c.name for c in schema.columns})
         changed = [c.name for c in schema.columns if c.name in before and _rewritten(before[c.name], c)]
-        for verb, names in (("added", added), ("dropped", dropped), ("changed type", changed)):
+        moved = self._renamed_among_themselves(list(before), [c.name for c in schema.columns])
+        for verb, names in (
+            ("added", added),
+            ("dropped", dropped),
+            ("changed type", changed),
+            ("renamed or replaced", moved),
+        ):
             if names:
                 self.notice(name, "schema", f"columns {verb}: {', '.join(names)}")
         once = folded([*self.states[name].dropped, *dropped])
         self.update(name, dropped=sorted(once - folded(added)))
         if not schema.key:
             return None
-        if known is None or changed or once & folded(added):
+        if known is None or changed or moved or once & folded(added):
             return Repair(name, None)
         return Repair(name, added) if added else None
+
+    def _renamed_among_themselves(self, before: Sequence[str], now: Sequence[str]) -> list[str]:
+        """Return the columns of both layouts whose names moved to other columns, or came back at the end."""
+        if not self.columns_keep_order:
+            return []
+        both = zip([n for n in before if n in now], [n for n in now if n in before], strict=True)
+        return [new for old, new in both if old != new]
 
     def note_before_images(self, found: Mapping[TableName, str | None]) -> None:
         """Warn about tables whose before-images are no longer complete, with what to do; None: they are."""

@@ -265,6 +265,8 @@ def print_status(status: Status) -> None:
         for name, reason in lake.failing.items():
             out.print(f"[bold red]not merged[/]   {escape(name)} in {escape(lake.lake)}")
             out.print(f"             {escape(reason)}")
+        if lake.failing_unnamed:
+            out.print(f"[bold red]not merged[/]   {lake.failing_unnamed:,} more in {escape(lake.lake)}")
     for verified in status.verified:
         out.print(f"verified     {escape(verified.lake)}")
         out.print(f"             {verified_in_words(verified)}")

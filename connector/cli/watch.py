@@ -153,7 +153,7 @@ def _table_rows(status: Status, most: int) -> Table:
 def _needs(status: Status) -> str:
     tables = len(status.quarantined)
     facts = [f"{tables:,} quarantined table{'s' if tables > 1 else ''}" if tables else ""]
-    failing = sum(len(lake.failing) for lake in status.lakes)
+    failing = sum(len(lake.failing) + lake.failing_unnamed for lake in status.lakes)
     facts.append(f"{failing:,} table{'s' if failing > 1 else ''} that can't be merged" if failing else "")
     facts.append("an agent: none is active" if status.agent.startswith(("none", "probably none")) else "")
     return ", ".join(filter(None, facts)) or "nothing"

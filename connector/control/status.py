@@ -38,13 +38,14 @@ class LakeStatus:
     """A lake that merges from the landing zone: up to which manifest all tables are merged, as of `at`.
 
     Or a streaming query, ``stream NAME``: the manifest up to which it has read. `failing`: tables that did
-    not merge, with the reasons.
+    not merge, with the reasons; `failing_unnamed`: how many more.
     """
 
     lake: str
     manifest: int
     at: datetime
     failing: Mapping[str, str] = field(default_factory=dict)
+    failing_unnamed: int = 0
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def status(view: SourceView) -> Status:
             )
             for name, t in sorted(manifest.tables.items())
         },
-        lakes=[LakeStatus(c.title, c.manifest, c.at, c.failing) for c in view.lakes()],
+        lakes=[LakeStatus(c.title, c.manifest, c.at, c.failing, c.failing_unnamed) for c in view.lakes()],
         verified=[VerifiedStatus.of(record, datetime.now(timezone.utc)) for record in view.verified()],
     )
 

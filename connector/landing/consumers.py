@@ -43,7 +43,8 @@ class Consumer(BaseModel):
     """A lake: the id of its table of cuts, its url or schema, and the manifest up to which all is merged.
 
     Lakes of several machines or workspaces may have the same url or schema. `at` is in UTC. `failing`: why
-    tables did not merge, by name, without values of their rows; at most `MOST_FAILING`.
+    tables did not merge, by name, without values of their rows; at most `MOST_FAILING`. `failing_unnamed`:
+    how many more did not.
     Or a streaming query: `lake` is the name it was given, and `manifest` the last that it has read.
     """
 
@@ -56,6 +57,7 @@ class Consumer(BaseModel):
     manifest: int
     at: datetime
     failing: dict[str, str] = {}
+    failing_unnamed: int = 0
 
     @property
     def title(self) -> str:

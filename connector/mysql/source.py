@@ -70,6 +70,8 @@ APPLY_SECONDS = 30.0
 class MysqlSource:
     """One server. Used by one thread, except `open_tables` and `check_catalog`."""
 
+    keeps_column_order = False
+
     def __init__(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
         self._config, self._tables = config, tables
         self._state_tables = StateTables(config.name)

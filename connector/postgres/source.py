@@ -73,6 +73,8 @@ class _Failures:
 class PostgresSource:
     """One database, its publication, its slot. One thread's, except `open_tables` and `check_catalog`."""
 
+    keeps_column_order = True
+
     def __init__(
         self, config: SourceConfig, tables: Mapping[TableName, TableConfig], *, bulk_bytes: int = BULK_BYTES
     ) -> None:

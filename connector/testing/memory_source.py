@@ -45,6 +45,8 @@ class MemorySource:
     A change counts as `change_bytes` in a log reader's buffer, so a few rows make a large transaction.
     """
 
+    keeps_column_order = True
+
     def __init__(self, database: MemoryDatabase, config: SourceConfig, *, change_bytes: int = 100) -> None:
         self.database = database
         self.change_bytes = change_bytes

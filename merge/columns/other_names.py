@@ -8,6 +8,7 @@ that may be the same::
     id, ssn, note     id, old, note, ssn           old: ssn became old, then a new ssn was added
     id, ssn           id, old, ssn                 old, of the same type: ssn renamed, or added in front
     id, ssn, note     id, note, ssn                note, of the same type: the two were swapped
+    id, ssn, a, b     id, a, b, ssn                a and b, of the same type: each was given another's name
     id, ssn, note     id, ssn, note, other         none: a new column comes after the existing ones
 """
 
@@ -51,11 +52,12 @@ def _in_its_place(hidden: str, before: Layout, after: Layout) -> list[str]:
 
 
 def _exchanged(hidden: str, one: Layout, other: Layout) -> list[str]:
-    """Return the column with which `hidden` was swapped, if types match and nothing else moved."""
-    moved = [pair for pair in zip(_common(one, other), _common(other, one), strict=True) if len({*pair}) > 1]
-    if len(moved) != 2 or moved[0] != moved[1][::-1]:
+    """Return the columns that are where `hidden` was, if names may just have moved: no place changed type."""
+    places = zip(_common(one, other), _common(other, one), strict=True)
+    moved = [(was, now) for was, now in places if was != now]
+    if not all(one[was] in (one[now], other[now]) for was, now in moved):
         return []
-    return [name for name in moved[0] if hidden in moved[0] and name != hidden and one[name] == one[hidden]]
+    return [name for pair in moved if hidden in pair for name in pair if name != hidden]
 
 
 def _common(layout: Layout, other: Layout) -> list[str]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from connector.config import Config
+from connector.errors import ConfigurationError
 from connector.landing.consumers import MOST_FAILING, Consumer, record_path, slot_due
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
@@ -19,6 +21,7 @@ from merge.lake.control_table import Frontier, Frontiers, cuts_table
 from merge.lake.retry import SPARK_ERRORS, first_line, reason_without_values
 from merge.lake.target import lake_name
 from merge.landing_zone import LandingZone
+from merge.views.view import VIEWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,32 +35,57 @@ def register(spark: SparkSession, landing: LandingZone, config: Config) -> None:
         log.warning("so files it has yet to read may be removed; it would then request full dumps")
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """A cut as it was recorded: its manifest, the tables' frontiers, and shapes without a place (`refused`).
+
+    `turned_exact`: the one before was not exact.
+    """
+
+    manifest: Manifest
+    frontiers: Mapping[TableName, Frontier]
+    refused: Mapping[TableName, ConfigurationError]
+    turned_exact: bool
+
+    @property
+    def failing(self) -> dict[TableName, str]:
+        """Return why tables and shapes did not merge; a table and a shape may have the same name."""
+        found = {table: reason_without_values(at.error) for table, at in self.frontiers.items() if at.error}
+        for name, error in self.refused.items():
+            found[name] = "; ".join(filter(None, [str(error), found.get(name)]))
+        return found
+
+    @property
+    def reached(self) -> int:
+        """Return the manifest that all tables have reached."""
+        waiting = {table for table, state in self.manifest.tables.items() if state.schema_id is None}
+        landed = [at.manifest for table, at in self.frontiers.items() if table not in waiting]
+        return min(landed, default=self.manifest.number)
+
+    def is_news(self, before: Frontiers) -> bool:
+        """Return whether other tables failed in one of the last cuts.
+
+        All of them: of two jobs, the one that appends its cut first may write its record last.
+        """
+        if self.refused or self.turned_exact:
+            return True
+        own = {table for table, at in self.frontiers.items() if at.error}
+        views = {name for each in before.failed for name in each if name.namespace == VIEWS}
+        return any(each - (views - self.frontiers.keys()) != own for each in before.failed or [frozenset()])
+
+
 def record_progress(
-    spark: SparkSession,
-    landing: LandingZone,
-    config: Config,
-    manifest: Manifest,
-    before: Frontiers,
-    frontiers: Mapping[TableName, Frontier],
+    spark: SparkSession, landing: LandingZone, config: Config, before: Frontiers, cut: Recorded
 ) -> None:
-    """Record the manifest that all `frontiers` have reached, and which tables fail.
+    """Record the manifest that all tables have reached, and which of them fail.
 
     Not if the last cut was shortly before, and the same tables failed then.
     """
     last = (before.merged_at, before.newest) if before.merged_at is not None else None
-    failing = _failing(frontiers)
-    news = failing.keys() != _failing(before.by_table).keys()
-    slot = slot_due(last, (datetime.now(timezone.utc) + before.ahead, manifest.number), news=news)
-    waiting = {table for table, state in manifest.tables.items() if state.schema_id is None}
-    landed = [frontier.manifest for table, frontier in frontiers.items() if table not in waiting]
+    now = datetime.now(timezone.utc) + before.ahead
+    slot = slot_due(last, (now, cut.manifest.number), news=cut.is_news(before))
     if slot is not None:
-        _write(spark, landing, config, slot, min(landed, default=manifest.number), failing)
-
-
-def _failing(frontiers: Mapping[TableName, Frontier]) -> dict[str, str]:
-    """Return the reasons of the tables that did not merge, by name; the first ones, if there are many."""
-    found = {str(table): reason_without_values(f.error) for table, f in frontiers.items() if f.error}
-    return dict(sorted(found.items())[:MOST_FAILING])
+        _write(spark, landing, config, slot, cut.reached, cut.failing)
 
 
 def _write(
@@ -66,13 +94,17 @@ def _write(
     config: Config,
     slot: str,
     manifest: int,
-    failing: Mapping[str, str] | None = None,
+    failing: Mapping[TableName, str] | None = None,
 ) -> bool:
-    """Write a record; return whether that worked."""
+    """Write a record, which names the first tables of many that fail; return whether that worked."""
+    named = dict(sorted((str(table), reason) for table, reason in (failing or {}).items())[:MOST_FAILING])
+    more = len(failing or {}) - len(named)
     lake, now = lake_name(config), datetime.now(timezone.utc)
     try:
         (cuts,) = spark.sql(f"DESCRIBE DETAIL {cuts_table(config)}").collect()
-        consumer = Consumer(id=cuts["id"], lake=lake, manifest=manifest, at=now, failing=dict(failing or {}))
+        consumer = Consumer(
+            id=cuts["id"], lake=lake, manifest=manifest, at=now, failing=named, failing_unnamed=more
+        )
         landing.write(record_path(consumer.id, slot), consumer.model_dump_json(), overwrite=True)
     except SPARK_ERRORS as error:
         log.warning("how far %s is was not recorded in the landing zone: %s", lake, first_line(error))

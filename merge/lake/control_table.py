@@ -87,7 +87,7 @@ class Frontiers:
     A table without a frontier here was not captured at manifest `newest`: whatever landed of it before is
     followed by a full dump. So its frontier is at `newest`, unless an older cut names its Delta table
     (`recorded_frontiers`). `merged_at`: by its driver's clock. `ahead`: how far the last row's clock is ahead
-    of this driver's.
+    of this driver's. `failed`: the tables and views that failed, of each row read; jobs may differ.
     """
 
     newest: int = 0
@@ -97,6 +97,7 @@ class Frontiers:
     merged_at: datetime | None = None
     by_table: Mapping[TableName, Frontier] = field(default_factory=dict)
     ahead: timedelta = timedelta()
+    failed: frozenset[frozenset[TableName]] = frozenset()
 
     def of(self, table: TableName) -> Frontier:
         """Return a table's frontier."""
@@ -190,7 +191,12 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
         newest["merged_at"],
         by_table,
         max(ahead, timedelta()),
+        frozenset(map(_failed, rows)),
     )
+
+
+def _failed(row: Row) -> frozenset[TableName]:
+    return frozenset(TableName.parse(name) for name, at in row["tables"].items() if at["error"] is not None)
 
 
 def recorded_frontiers(

@@ -55,7 +55,14 @@ NOT_LOST = re.compile(r"Too many open files|Permission denied|\bblockmgr-")
 OUR_OWN = "USER_RAISED_EXCEPTION"
 """The name of errors that a query of ours raises (`merge.columns.projection`)."""
 
+UNNAMED = "[UNNAMED_ERROR]"
+"""The name we give to errors of Java that have none."""
+
+WITHHELD = "(the rest is withheld, since it may hold a value)"
+
 _ERROR_NAME = re.compile(r"\[([A-Z_][A-Z0-9_.]*)\]")
+_NAMED = re.compile(rf"(?:[\w.$]+: )*{_ERROR_NAME.pattern}")
+"""A reason that begins with the error's name, or with that after the names of Java's classes."""
 
 
 class OvertakenError(Exception):
@@ -98,13 +105,21 @@ def without_values(error: Exception) -> str:
     name = _ERROR_NAME.search(line)
     if isinstance(error, (DeltatideError, AnalysisException)) or (name and name[1] == OUR_OWN):
         return line
-    return f"{name[0] if name else type(error).__name__} (the rest is withheld, since it may hold a value)"
+    return f"{name[0] if name else type(error).__name__} {WITHHELD}"
+
+
+def whole_reason(error: Exception) -> str:
+    """Return an error's first line, to be recorded in the lake; unless it is ours, it begins with a name."""
+    line = first_line(error)
+    return line if isinstance(error, DeltatideError) or _NAMED.match(line) else f"{UNNAMED} {line}"
 
 
 def reason_without_values(reason: str) -> str:
     """Return a recorded reason for others than the lake's readers: of an error of Spark's only its name."""
-    name = _ERROR_NAME.search(reason)
-    return f"{name[0]} (deltatide merge prints the rest)" if name and name[1] != OUR_OWN else reason
+    name = _NAMED.match(reason)
+    if name is None or name[1] == OUR_OWN or reason.endswith(WITHHELD):
+        return reason
+    return f"[{name[1]}] (deltatide merge prints the rest)"
 
 
 def innermost(error: Exception) -> str:

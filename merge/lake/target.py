@@ -285,6 +285,17 @@ def table_id(spark: SparkSession, target: Target) -> str | None:
         raise
 
 
+def shape_of_rows(spark: SparkSession, target: Target) -> str | None:
+    """Return what the rows of a Delta table are, as it says itself; None: current rows, or no table."""
+    try:
+        shape = spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]["properties"].get(SHAPE_PROPERTY)
+    except AnalysisException as error:
+        if is_missing(error):
+            return None
+        raise
+    return None if shape is None else str(shape)
+
+
 def check_owner(state: TargetState, target: Target, source: str, key: Iterable[str]) -> None:
     """Refuse a Delta table that belongs to another source or table, or has another key."""
     if (problem := ownership_error(state, target, source, key)) is not None:

@@ -26,13 +26,13 @@ from connector.errors import ConfigurationError
 from connector.position import Moment
 from connector.schema import TableName, fold
 from merge.lake.retry import first_line
-from merge.lake.target import targets_of
+from merge.lake.target import shape_of_rows, targets_of
 from merge.overlay import ALIVE
 from merge.queries import live_tables, tables_at
 from merge.reading.query_plans import analyzed, as_subquery, foreign_relation
 from merge.shapes.shape import shapes_of
 from merge.sql_formatting import quoted
-from merge.views.view import VIEWS, is_view, not_of_cut
+from merge.views.view import VIEWS, not_of_cut
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,8 +102,12 @@ def answer(
 
 
 def _may_be_deleted(spark: SparkSession, config: Config, table: TableName) -> bool:
-    """Return whether rows may be marked as deleted; in shapes and views, all rows count."""
-    return table not in shapes_of(config) and not is_view(spark, targets_of(config, [table])[table])
+    """Return whether rows may be marked as deleted; in shapes and views, all rows count.
+
+    A source table may lie where a shape was configured to, or have a namespace like the views'.
+    """
+    alike = table in shapes_of(config) or table.namespace == VIEWS
+    return not alike or shape_of_rows(spark, targets_of(config, [table])[table]) is None
 
 
 def view_names(tables: Iterable[TableName]) -> Mapping[str, TableName]:

@@ -18,7 +18,7 @@ from merge.lake.control_table import Frontier, read_frontiers
 from merge.lake.retry import SPARK_ERRORS
 from merge.landing_zone import LandingZone
 from merge.report import MergeReport, Progress
-from merge.shapes.shape import shapes_of, targets_with_shapes, with_shapes
+from merge.shapes.shape import clashing, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import check_log_store
 from merge.spark.session_settings import ANY_VERSION, applied_settings
 from merge.spark.unreachable import check_endpoint, explained
@@ -56,8 +56,11 @@ def view_states(spark: SparkSession, config: Config) -> list[ViewState]:
     """
     views, frontiers = views_of(config), read_frontiers(spark, config)
     names = {view.table for view in views}
-    tables = {table for table in frontiers.by_table if table not in names and table not in shapes_of(config)}
-    targets = targets_with_shapes(config, tables, shapes_of(config)) if tables else {}
+    shapes = shapes_of(config)
+    tables = {table for table in frontiers.by_table if table not in names and table not in shapes}
+    refused = clashing(config, tables, shapes)
+    shapes = {name: shape for name, shape in shapes.items() if name not in refused}
+    targets = targets_with_shapes(config, tables, shapes) if tables else {}
     ordered = planned(spark, config, views, targets, names)
     return [
         _state(spark, config, each, frontiers.by_table.get(each.view.table, Frontier(0)), frontiers.newest)
@@ -133,6 +136,11 @@ def _at_newest_cut(spark: SparkSession, config: Config, landing: LandingZone, pr
     manifest = landing.get(recorded.newest)
     recorded.check(landing)
     check_log_store(spark, config)
-    shapes = {name: shape for name, shape in shapes.items() if has_landed(manifest, shape.table)}
-    frontiers = with_shapes(recorded, shapes, landing)
-    return MergeRun(spark, config, landing, frontiers, manifest, progress, asks=False, shapes=shapes)
+    refused = clashing(config, manifest.tables, shapes)
+    shapes = {
+        name: shape
+        for name, shape in shapes.items()
+        if name not in refused and has_landed(manifest, shape.table)
+    }
+    frontiers = with_shapes(recorded, shapes, landing, refused)
+    return MergeRun(spark, config, landing, frontiers, manifest, progress, False, shapes, refused)

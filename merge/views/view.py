@@ -18,13 +18,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
-
 from connector.config import Config
 from connector.errors import ConfigurationError
 from connector.schema import TableName
-from merge.lake.target import SHAPE_PROPERTY, Target, targets_of
-from merge.landing_zone import is_missing
+from merge.lake.target import Target, shape_of_rows, targets_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -70,15 +67,7 @@ def views_of(config: Config) -> list[View]:
 
 def is_view(spark: SparkSession, target: Target) -> bool:
     """Return whether the Delta table is a view; asks Spark only if it is named like one."""
-    if target.table.namespace != VIEWS:
-        return False
-    try:
-        detail = spark.sql(f"DESCRIBE DETAIL {target.name}").collect()[0]
-    except AnalysisException as error:
-        if is_missing(error):
-            return False
-        raise
-    return bool(detail["properties"].get(SHAPE_PROPERTY) == VIEW)
+    return target.table.namespace == VIEWS and shape_of_rows(spark, target) == VIEW
 
 
 def stale_views(spark: SparkSession, cut: Row, targets: Mapping[TableName, Target]) -> dict[TableName, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from connector.config import Config, ViewConfig
 from connector.errors import ConfigurationError
 from connector.position import Moment
+from connector.schema import TableName
 from merge import as_of, rebuild
 from merge.job import MergeRun
 from merge.lake.upkeep import upkeep
@@ -155,3 +157,24 @@ def test_mistakes_are_told_before_anything_is_written(spark: SparkSession, tmp_p
         WHERE x = 'FROM nowhere' AND EXISTS (TABLE delta.`/x`) -- ;
     """
     assert sorted(named_by(spark, View("a", sql))) == ["a, c", "delta, /x", "items", "orders"]
+
+
+def test_a_table_where_a_shape_was_to_lie_is_read_as_a_table_and_views_are_refreshed_by_hand_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    soft = {"public__orders_changes": {"deletes": "soft"}}
+    zone = Zone(spark, tmp_path, public__orders={"shapes": ["current", "changes"]}, **soft)
+    zone.config = with_views(
+        zone.config, both="SELECT id FROM orders_changes UNION ALL SELECT id FROM orders"
+    )
+    other = replace(ORDERS, table=TableName("public", "orders_changes"))
+    zone.landed.table(other)
+    zone.landed.commit(10, [zone.landed.log(other, [insert(5, 1), insert(6, 2)])])
+    assert not zone.merge().exact
+    zone.landed.commit(20, [zone.landed.log(other, [delete(15, 1)])])
+    assert not zone.merge().exact
+    assert [row["id"] for row in answer(spark, zone.config, "FROM orders_changes").frame.collect()] == [2]
+    assert [view.state for view in view_states(spark, zone.config)] == ["current"]
+    done = refresh_views(spark, zone.config, full=True)
+    assert [(view.error, view.refreshed) for view in done.views] == [(None, True)]
+    assert not done.exact

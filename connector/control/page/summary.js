@@ -46,6 +46,9 @@ function problemsOf(agent, details) {
     for (const [name, reason] of Object.entries(lake.failing)) {
       add(`${name} does not merge into ${lake.lake}: ${reason}`, "deltatide merge prints what to do");
     }
+    if (lake.failing_unnamed) {
+      add(`Not merged into ${lake.lake}: ${many(lake.failing_unnamed, "more table")}.`, "deltatide merge prints them all");
+    }
   }
   for (const lake of details?.status.verified ?? []) {
     for (const [name, keys] of Object.entries(lake.differences)) {

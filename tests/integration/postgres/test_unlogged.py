@@ -134,6 +134,30 @@ EDITS = {
 }
 
 
+RENAMED = {
+    "rotated": "ALTER TABLE rotated RENAME a TO x; ALTER TABLE rotated RENAME c TO a;"
+    "ALTER TABLE rotated RENAME b TO c; ALTER TABLE rotated RENAME x TO b",
+    "returned": "ALTER TABLE returned DROP a; ALTER TABLE returned ADD a text",
+}
+
+
+def test_names_that_changed_places_are_seen_in_the_log_before_the_catalog_is_checked(
+    database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 3600)
+    for name in RENAMED:
+        database.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, a text, b text, c text);"
+            f"INSERT INTO {name} VALUES (1, 'a', 'b', 'c'), (2, 'aa', 'bb', 'cc')"
+        )
+    with Agent(database, store) as agent:
+        agent.wait_exact()
+        for name, renames in RENAMED.items():
+            database.execute(f"BEGIN; {renames}; UPDATE {name} SET id = 3 WHERE id = 1; COMMIT")
+        agent.wait_exact()
+        assert {name: agent.differs(name) for name in RENAMED} == dict.fromkeys(RENAMED)
+
+
 def test_whatever_the_log_does_not_tell_of_a_table_is_dumped_and_followed(
     database: Database, store: MemoryStore
 ) -> None:

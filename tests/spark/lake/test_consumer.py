@@ -15,7 +15,10 @@ from connector.landing.consumers import forget, read_consumers
 from connector.maintenance.retention import History, horizon, remove_unneeded
 from connector.store.local import LocalStore
 from merge import merge_once
+from merge.job import MergeRun
+from merge.lake.control_table import read_frontiers
 from merge.landing_zone import LandingZone
+from merge.report import TableReport
 from tests.support.landing.landed import Chunk, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert, row, update_of_a
 
@@ -165,3 +168,49 @@ def test_rows_that_another_landing_zone_may_have_brought_do_not_win_over_a_dump(
     zone.log(60, insert(55, 3))
     assert zone.merge().exact
     assert [r["id"] for r in spark.sql(f"SELECT id FROM {table} ORDER BY 1").collect()] == [1, 3]
+
+
+def begun(zone: Zone) -> MergeRun:
+    """Begin a merge as another job does."""
+    landing = LandingZone.of(zone.spark, zone.config)
+    run = MergeRun.begun(
+        zone.spark, zone.config, landing, read_frontiers(zone.spark, zone.config), lambda _: None
+    )
+    assert run is not None
+    return run
+
+
+def test_a_job_that_was_overtaken_leaves_no_table_failing_that_another_has_merged(
+    zone: Zone, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "RECORD_SECONDS", 10**12)
+    zone.log(10, insert(5, 1))
+    zone.merge()
+    zone.log(20, insert(15, 2))
+    slower = begun(zone)
+    assert zone.merge().exact
+    known = slower.frontiers.of(ORDERS.table)
+    slower.record_cut([TableReport(ORDERS.table, 1, known.version, id=known.id, error="overtaken")])
+    (consumer,) = read_consumers(store)
+    assert consumer.failing, "it was the last to write"
+    zone.log(30, insert(25, 3))
+    assert zone.merge().exact
+    (consumer,) = read_consumers(store)
+    assert consumer.failing == {}
+
+
+def test_of_many_tables_that_fail_the_others_are_counted_and_one_mended_is_news(
+    zone: Zone, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "RECORD_SECONDS", 10**12)
+    others = [schema_of(f"public.t{number:02}", id="int") for number in range(25)]
+    for other in others:
+        zone.landed.table(other)
+    for left in (25, 24):
+        zone.log(100 - left)
+        run = begun(zone)
+        run.prepare_lake()
+        failed = [TableReport(other.table, 0, None, error="why") for other in others[:left]]
+        run.record_cut([*failed, *(TableReport(o.table, run.manifest.number, 0) for o in others[left:])])
+        (consumer,) = read_consumers(store)
+        assert (len(consumer.failing), consumer.failing_unnamed) == (20, left - 20)

@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from connector.config import Config
 from connector.errors import ConfigurationError
+from connector.landing.consumers import read_consumers
 from connector.position import CHUNK_SEQ, Position
+from connector.store.local import LocalStore
 from merge import as_of, cuts, live, merge_once
 from merge.job import MergeRun
 from merge.key_pruning import key_conditions
@@ -241,6 +243,8 @@ def test_a_shape_without_a_place_keeps_no_table_from_being_merged(
     reasons = [each.error or "" for each in report.failed]
     assert any("would lie where table public.one_changes does" in reason for reason in reasons)
     assert any("holds the changes table public.one" in reason for reason in reasons), reasons
+    (lake,) = read_consumers(LocalStore(tmp_path / "landing/shop"))
+    assert all(reason in lake.failing["public.one_changes"] for reason in reasons)
     assert [(str(t.table), t.manifest) for t in report.tables if t.error is None] == [("public.one", 2)]
     (tmp_path / "lake/public/one_changes").rename(tmp_path / "kept")  # as the hint of the table says
     landed.commit(3)

@@ -70,6 +70,25 @@ def test_a_column_that_was_dropped_and_is_there_again_leaves_all_rows_to_be_read
     assert again.adopt(layout("id", "b", "c", "a", "d"), 400) == Repair(NAME, ("d",))
 
 
+@pytest.mark.parametrize("now", [("b", "a", "c"), ("b", "c", "a"), ("c", "b", "a")])
+def test_names_that_changed_places_leave_all_rows_to_be_read_where_columns_never_move(
+    now: tuple[str, ...],
+) -> None:
+    """PostgreSQL: they were given each other's names, or one was dropped and added again at the end."""
+    for keep_order in (True, False):
+        tables = Tables({}, {}, columns_keep_order=keep_order)
+        tables.add(layout("id", "a", "b", "c"))
+        assert tables.adopt(layout("id", *now, "d"), 100) == Repair(NAME, None if keep_order else ("d",))
+        moved = any("renamed or replaced: " in text for text in texts(tables))
+        assert moved == keep_order
+
+
+def test_columns_around_dropped_and_added_ones_have_not_moved() -> None:
+    tables = Tables({}, {}, columns_keep_order=True)
+    tables.add(layout("id", "a", "b", "c"))
+    assert tables.adopt(layout("id", "a", "c", "d"), 100) == Repair(NAME, ("d",))
+
+
 def test_a_changed_type_leaves_all_rows_to_be_read(tables: Tables) -> None:
     assert tables.adopt(layout("id", "a:text:string"), 100) == Repair(NAME, None)
     assert texts(tables) == ["columns changed type: a"]

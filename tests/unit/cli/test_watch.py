@@ -106,15 +106,17 @@ def test_without_a_terminal_each_look_is_a_line_and_an_outage_is_one_too(
     assert last[20:] == first[20:]
 
 
+@pytest.mark.parametrize(("more", "needs"), [(0, "1 table"), (980, "981 tables")])
 def test_a_table_that_a_lake_cannot_merge_needs_somebody(
-    look: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    look: Callable[..., str], capsys: pytest.CaptureFixture[str], more: int, needs: str
 ) -> None:
     store = MemoryStore()
     land(store)
     lake = Consumer(id="1", lake="/lake", manifest=1, at=NOW, failing={"public.t0001": "its type changed"})
+    lake.failing_unnamed = more
     store.put(record_path("1", "0"), lake.model_dump_json().encode())
     look(store, lambda: None, force_terminal=False)
-    assert capsys.readouterr().out.strip().endswith("needs you: 1 table that can't be merged")
+    assert capsys.readouterr().out.strip().endswith(f"needs you: {needs} that can't be merged")
 
 
 def test_with_json_each_look_is_an_object(

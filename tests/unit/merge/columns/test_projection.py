@@ -133,7 +133,12 @@ def layout(names: str) -> TableSchema:
         (["id ssn", "id ssn new", "id new"], None),
         (["id ssn", "id number ssn"], None),  # of another type, and ssn is where it was
         (["id ssn number", "id number ssn"], None),
-        (["id ssn a b", "id a b ssn"], None),  # dropped, and added anew
+        (
+            ["id ssn a b", "id a b ssn"],
+            "a|b",
+        ),  # the three were given each other's names; or it was added anew
+        (["id ssn a b number", "id b ssn a number"], "a|b"),
+        (["id ssn a number", "id a number ssn"], None),  # dropped, and added anew: places changed their types
         (["id a ssn", "id b ssn"], None),
     ],
 )

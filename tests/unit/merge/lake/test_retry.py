@@ -20,6 +20,7 @@ from merge.lake.retry import (
     innermost,
     is_lost_file,
     reason_without_values,
+    whole_reason,
     with_retries,
     without_values,
 )
@@ -131,6 +132,22 @@ def test_a_recorded_reason_leaves_the_lake_without_values() -> None:
     assert reason_without_values(cast) == "[CAST_INVALID_INPUT] (deltatide merge prints the rest)"
     for reason in ("public.orders: x", "[USER_RAISED_EXCEPTION] public.orders: an update lacks a column"):
         assert reason_without_values(reason) == reason
+
+
+def test_an_error_of_java_without_a_name_leaves_the_lake_without_values() -> None:
+    """Ours may name columns in capitals and brackets; a value may read like a name."""
+    ours: Exception = TableError(TableName("public", "orders"), "its key is now [ID]")
+    assert reason_without_values(whole_reason(ours)) == "public.orders: its key is now [ID]"
+    number = 'java.lang.NumberFormatException: For input string: "a@b"'
+    for text in (number, 'found "[USER_RAISED_EXCEPTION]" a@b'):
+        reason = whole_reason(PySparkException(text))
+        assert text in reason
+        assert reason_without_values(reason) == "[UNNAMED_ERROR] (deltatide merge prints the rest)"
+    named = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing a@b"
+    assert whole_reason(PySparkException(named)) == named
+    assert reason_without_values(named) == "[TASK_WRITE_FAILED] (deltatide merge prints the rest)"
+    withheld = without_values(PySparkException("[CAST_INVALID_INPUT] The value 'a@b'"))
+    assert reason_without_values(withheld) == withheld
 
 
 def test_the_innermost_cause_of_an_error_is_told() -> None:
