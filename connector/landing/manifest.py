@@ -44,8 +44,7 @@ class _Part(BaseModel):
 class SourceIdentity(_Part):
     """Which database this history was read from; `system_id` must never change within a landing zone.
 
-    `server`: whose log the epoch is read from, if replicas of the database have logs of their own; for
-    PostgreSQL the timeline.
+    `server`: whose log the epoch is read from, if replicas have their own logs; for PostgreSQL the timeline.
     """
 
     name: str
@@ -61,8 +60,8 @@ class SourceIdentity(_Part):
 class LandedFile(_Part):
     """One landing file: one table, one schema, events between `first` and `last` inclusive.
 
-    A chunk's file (`kind` chunk) has the dump's id, the chunk's number and its watermarks. So has one that
-    was read to verify the lake (`kind` verify), which nobody merges.
+    A chunk's file (`kind` chunk) has the dump's id, the chunk's number and its watermarks. So has one read
+    to verify the lake (`kind` verify), which nobody merges. For `key_span` see `connector.landing.key_span`.
     """
 
     path: str
@@ -79,6 +78,7 @@ class LandedFile(_Part):
     chunk: int | None = None
     low: int | None = None
     high: int | None = None
+    key_span: tuple[int, int] | None = None
 
 
 class CompactedTable(_Part):
@@ -108,7 +108,7 @@ class CompactedBlock(_Part):
 
     @property
     def replaced(self) -> list[str]:
-        """List the paths of the replaced files of all tables."""
+        """List the paths of the files that they replace."""
         return [path for table in self.tables.values() for path in table.replaced]
 
 

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from connector.errors import BugError, TransientError
 from connector.landing.event_batch import EventBatch, arrow_schema
 from connector.landing.format import CDC, data_path, schema_path
+from connector.landing.key_span import KeySpan, joined, key_span
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import TableName, TableSchema
@@ -54,6 +55,7 @@ class FileWriter:
         self._layout = arrow_schema(schema)
         self._first = self._last = first
         self._partial = self._truncates = False
+        self._span: KeySpan | None = None
         self._path = data_path(schema.table, f"{datetime.now(timezone.utc):%Y-%m-%d}", _file_name(first))
         self._local: Path | None = None
         self._writer: pq.ParquetWriter | None = None
@@ -110,6 +112,7 @@ class FileWriter:
             last=self._last,
             partial=self._partial,
             truncates=self._truncates,
+            key_span=self._span,
         )
 
     def abandon(self) -> None:
@@ -126,15 +129,17 @@ class FileWriter:
     def _write_held(self) -> None:
         if not self._held_rows:
             return
+        table = pa.concat_tables(self._held)
+        span = key_span(table[self._schema.key[0]]) if self._schema.key else None
         if self._writer is None:
             self._local = self._store.scratch / self._path.rpartition("/")[2]
             with _disk_errors(self._local):
                 self._writer = _parquet_writer(self._local, self._layout, self._schema.key)
+            self._span = span
+        self._span = joined(self._span, span)
         groups = max(1, self._held_rows // ROW_GROUP_ROWS)  # of equal size, without a small remainder
         with _disk_errors(self._local):
-            self._writer.write_table(
-                pa.concat_tables(self._held), row_group_size=-(-self._held_rows // groups)
-            )
+            self._writer.write_table(table, row_group_size=-(-self._held_rows // groups))
         self._held.clear()
         self._held_rows = self._held_bytes = 0
 

@@ -8,7 +8,8 @@ Invariants:
 - What only the Delta table can know is not compared: rows while old manifests are gone and no full dump has
   ended since, and in rows marked as deleted, columns that no landed event carries.
 
-Nothing is written. Landing files are filtered by key; Parquet skips row groups by their statistics.
+Nothing is written. Files whose keys, as their manifests say, do not include this one are not opened; the
+others are filtered by key, and Parquet skips row groups by their statistics.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from merge.lake.target import (
 )
 from merge.landing_zone import LandingZone
 from merge.overlay import as_wide
-from merge.proof.key_values import key_condition
+from merge.proof.key_values import SoughtKey
 from merge.proof.verdicts import TableEvents
 from merge.spark.session_settings import (
     ANY_VERSION,
@@ -187,12 +188,12 @@ def _explained(
         version = None
     frame = None if version is None else version.read(spark)
     layout = _as_wide_as(history.layout(), frame)
-    condition = key_condition(table, layout, key)
-    delta, settings = None, INTERPRETED if history.rows <= SCANNED_ROWS else {}
+    sought = SoughtKey.of(table, layout, key)
+    delta, settings = None, INTERPRETED if history.rows_with(sought) <= SCANNED_ROWS else {}
     if frame is not None and version is not None:
-        row = as_wide(frame, layout).where(condition)
+        row = as_wide(frame, layout).where(sought.condition)
         with applied_settings(spark, settings):
-            delta = _compared(config, history, version, row, layout, condition)
+            delta = _compared(config, history, version, row, layout, sought)
     return Explanation(
         table,
         manifest.source.kind,
@@ -201,8 +202,8 @@ def _explained(
         manifest.number,
         history.first,
         history.complete,
-        history.events(layout, condition),
-        history.row(layout, condition),
+        history.events(layout, sought),
+        history.row(layout, sought),
         delta,
         settings,
     )
@@ -264,7 +265,7 @@ def _compared(
     version: _Version,
     row: DataFrame,
     layout: TargetLayout,
-    condition: Column,
+    key: SoughtKey,
 ) -> DeltaRow:
     """Compare the row in Delta with the resulting row at the manifest up to which it is merged."""
     at, merged = version.manifest, history
@@ -277,7 +278,7 @@ def _compared(
         except ConfigurationError as error:
             return DeltaRow(row, at, not_compared=str(error), why_broken=version.why_broken)
         merged = TableEvents.read(config, history.landing, history.table, at)
-    differences = _differences(merged, merged.row(layout, condition), row, layout)
+    differences = _differences(merged, merged.row(layout, key), row, layout)
     return DeltaRow(row, at, differences, why_broken=version.why_broken)
 
 

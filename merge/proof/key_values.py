@@ -5,7 +5,8 @@ numbers with or without an exponent, ``true`` and ``false``, bytes as ``\x`` and
 date-times as ``2026-11-21 10:00:00.5`` (with ``+00`` for a timestamp), everything else as it lands. What the
 column's type can't hold (``infinity``, a zero date) is compared with the source's own text in `_cdc.raw`.
 
-Values that the type holds are compared as literals of that type, by which Parquet can skip row groups.
+Values that the type holds are compared as literals of that type, by which Parquet can skip row groups. Files
+whose manifest says that their keys are others are not opened at all (`SoughtKey.may_be_in`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from connector.errors import ConfigurationError
 from connector.landing.format import CDC
-from connector.schema import TableName, array_of, decimal_of
+from connector.landing.manifest import LandedFile
+from connector.schema import TableName, TableSchema, array_of, decimal_of
 from merge.keys import TargetLayout, key_text
 from merge.sql_formatting import data_type, quoted
 
@@ -35,6 +39,35 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?")
 _BINARY = re.compile(r"(?:\\x|0x)((?:[0-9A-Fa-f]{2})*)")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)(Z|[+-]\d\d(?::?\d\d)?)?")
+
+
+@dataclass(frozen=True)
+class SoughtKey:
+    """A key: the `condition` for its rows and events; name, `type` and value of its first `column`.
+
+    `number`: that value as in `connector.landing.key_span`; None: it has no number.
+    """
+
+    condition: Column
+    column: str
+    type: str
+    number: int | None
+
+    @classmethod
+    def of(cls, table: TableName, layout: TargetLayout, texts: Sequence[str]) -> SoughtKey:
+        """Read the key of a table as people type it; errors as in `key_condition`."""
+        condition = key_condition(table, layout, texts)
+        first = layout.key[0]
+        return cls(condition, first, layout.columns[first], key_number(layout.columns[first], texts[0]))
+
+    def may_be_in(self, file: LandedFile, schema: TableSchema) -> bool:
+        """Return whether a file of this layout may hold the key; yes if the column had another type then."""
+        if self.number is None or file.key_span is None or schema.key[:1] != (self.column,):
+            return True
+        if schema.column(self.column).type != self.type:
+            return True
+        least, greatest = file.key_span
+        return least <= self.number <= greatest
 
 
 def key_condition(table: TableName, layout: TargetLayout, texts: Sequence[str]) -> Column:
@@ -105,6 +138,26 @@ def _canonical(type_: str, text: str) -> str | bool:
     if type_ in ("timestamp", "timestamp_ntz"):
         return _moment(text, zoned=type_ == "timestamp")
     return text
+
+
+def key_number(type_: str, text: str) -> int | None:
+    """Return a value as a number (`connector.landing.key_span`); None: it has none, or is none of the type."""
+    try:
+        known = _canonical(type_, text)
+    except ValueError:
+        return None
+    if isinstance(known, bool):
+        return None
+    if type_ in BITS:
+        return int(known)
+    if digits := decimal_of(type_):
+        return int(Fraction(known) * 10 ** digits[1])
+    if type_ == "date":
+        return (date.fromisoformat(known) - date(1970, 1, 1)).days
+    if type_ in ("timestamp", "timestamp_ntz"):
+        at = datetime.fromisoformat(known).replace(tzinfo=timezone.utc)  # a timestamp is in UTC already
+        return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+    return None
 
 
 def _number(text: str) -> Decimal:

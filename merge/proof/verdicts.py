@@ -46,6 +46,7 @@ from merge.lake.schema import wanted_columns, wider
 from merge.landing_zone import LandingZone
 from merge.overlay import fresh_rows
 from merge.plan import TablePlan, plan_table
+from merge.proof.key_values import SoughtKey
 from merge.reconcile import SINCE_TYPE, carries, is_boundary, is_current, last_boundary, position_of
 from merge.sql_formatting import data_type, quoted
 
@@ -108,10 +109,10 @@ class KeptManifests:
 
 @dataclass(frozen=True)
 class KeyedEvents:
-    """The landed events of one key, and truncates, which have no key; without a condition, all events."""
+    """The landed events of one key, and truncates, which have no key; without a key, all events."""
 
     landing: LandingZone
-    condition: Column | None
+    key: SoughtKey | None
 
     def events(
         self,
@@ -122,8 +123,10 @@ class KeyedEvents:
         named: bool = False,
     ) -> DataFrame:
         """Read events like `LandingZone.events`, of this key alone if `columns` has it."""
-        frame = self.landing.events(files, schemas, columns, named=named)
-        return frame if self.condition is None or not columns else frame.where(self.condition)
+        if self.key is None or not columns:
+            return self.landing.events(files, schemas, columns, named=named)
+        files = [file for file in files if self.key.may_be_in(file, schemas[file.schema_id])]
+        return self.landing.events(files, schemas, columns, named=named).where(self.key.condition)
 
 
 @dataclass(frozen=True)
@@ -175,10 +178,10 @@ class TableEvents:
         """Return whether all events that make up the table's rows are still there."""
         return self.first == 1 or (self.full_dump is not None and self.full_dump.started_in >= self.first)
 
-    @property
-    def rows(self) -> int:
-        """Count the events of all keys."""
-        return sum(file.rows for _, file in self.files.values())
+    def rows_with(self, key: SoughtKey) -> int:
+        """Count the events of all keys in the files that may hold a key."""
+        files = [file for _, file in self.files.values()]
+        return sum(file.rows for file in files if key.may_be_in(file, self.schemas[file.schema_id]))
 
     def layout(self) -> TargetLayout:
         """Return the columns that a new Delta table would have."""
@@ -186,20 +189,20 @@ class TableEvents:
         columns = {c.name: c.type for c in wanted_columns(self.table, schemas).values()}
         return TargetLayout.of(columns, self.plan.state.key, schemas[0])
 
-    def row(self, layout: TargetLayout, condition: Column | None = None) -> DataFrame:
+    def row(self, layout: TargetLayout, key: SoughtKey | None = None) -> DataFrame:
         """Return the rows that a merge makes of the events: one key's, or all."""
-        events = KeyedEvents(self.landing, condition)
+        events = KeyedEvents(self.landing, key)
         source = changes(events, self.plan, self.schemas, layout, None, soft=self.soft)
         return fresh_rows(source, layout, soft=self.soft)
 
-    def events(self, layout: TargetLayout, condition: Column | None = None) -> DataFrame:
+    def events(self, layout: TargetLayout, key: SoughtKey | None = None) -> DataFrame:
         """Return each landed event (of one key, or all) with its verdict, in order of positions.
 
         Columns: `key`, a struct; manifest, the first that lists the file; file; `FIELDS`; `carried`: the
         columns that it carries; `row`: their values; verdict; `supplies`: the columns that the row takes from
         it; `by`, a position. A truncate has neither key nor row.
         """
-        keyed = KeyedEvents(self.landing, condition)
+        keyed = KeyedEvents(self.landing, key)
         landed = self._located(self._landed(keyed, layout))
         truncates = truncates_of(keyed, self.plan, self.schemas)
         judged = self._judged(landed.where(F.col(CDC)["op"] != TRUNCATE), layout, truncates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,49 @@ def test_parquet_skips_row_groups_by_the_key(zone: Zone, capsys: pytest.CaptureF
     scans = [line for line in plan.splitlines() if "FileScan parquet" in line]
     assert scans
     assert all("EqualTo(id,1)" in line for line in scans if "id#" in line), plan
+
+
+def test_files_whose_keys_are_others_are_not_opened(zone: Zone) -> None:
+    zone.landed.full_dump(T, 1, 5, started_in=1)
+    zone.chunk(10, *(Chunk(5, 6, [row(key, key) for key in range(n, n + 10)]) for n in (0, 10, 20, 30)))
+    zone.log(20, update_of_a(15, 12, a=7), delete(16, 35))
+    zone.log(30, insert(25, 50), insert(26, 60))
+    zone.log(40, Event("truncate", 35, 0, {}))
+    zone.log(50, insert(45, 12), insert(46, 13))
+    kept = {2, 5, 6, 7}  # a chunk, the updates, the truncate, the inserts
+    expected = explain_row(zone.spark, zone.config, T, "12").to_dict()
+    assert [e["lsn"] for e in expected["events"]] == [5, 15, 35, 45]
+    opened = explain(zone.spark, zone.config, T, "12").inputFiles()
+    assert len(set(opened)) == 4
+    landed = [f for m in zone.landed.manifests for f in m.files]
+    others = [f for f in landed if not any(name.endswith(f.path) for name in opened)]
+    assert len(others) == len(landed) - len(kept)
+    for file in others:
+        (zone.folder / "landing/shop" / file.path).unlink()
+    assert explain_row(zone.spark, zone.config, T, "12").to_dict() == expected
+    assert explain_row(zone.spark, zone.config, T, "77").to_dict()["result"] is None
+
+
+def test_a_raw_key_and_a_key_of_another_type_are_found_whatever_the_span_of_their_file(zone: Zone) -> None:
+    of_date = schema_of("public.days", key=("id",), id="date", a="int")
+    zone.landed.table(of_date)
+    days = [
+        Event("insert", 5, 0, {"id": date(2026, 1, 1), "a": 1}),
+        Event("insert", 6, 0, {"a": 2}, raw={"id": "infinity"}),
+    ]
+    zone.landed.commit(10, [zone.landed.log(of_date, days)])
+    for key, a in (("2026-01-01", "1"), ("infinity", "2")):
+        found = explain_row(zone.spark, zone.config, "public.days", key).to_dict()
+        assert found["result"]["values"]["a"] == a
+    narrow, wide = (schema_of("public.n", id=type_, a="int") for type_ in ("decimal(5,0)", "decimal(9,2)"))
+    zone.landed.table(narrow)
+    old = zone.landed.log(narrow, [Event("insert", 15, 0, {"id": Decimal(5), "a": 5})])
+    zone.landed.table(wide)
+    new = zone.landed.log(wide, [Event("insert", 16, 0, {"id": Decimal("6.50"), "a": 6})])
+    zone.landed.commit(20, [old, new])
+    for key, a in (("5", "5"), ("6.5", "6")):
+        found = explain_row(zone.spark, zone.config, "public.n", key).to_dict()
+        assert found["result"]["values"]["a"] == a
 
 
 def test_events_from_before_a_column_had_another_type_are_shown_without_it(zone: Zone) -> None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from connector.config import Config
 from connector.landing.event_batch import CdcColumns, arrow_type, assemble, before_type
 from connector.landing.format import CDC, data_path, manifest_path, schema_path
+from connector.landing.key_span import KeySpan, key_span
 from connector.landing.manifest import (
     DumpKind,
     DumpState,
@@ -181,6 +182,7 @@ class Landed:
             last=last,
             partial=any(event.unchanged for event in events),
             truncates=any(event.op == "truncate" for event in events),
+            key_span=_key_span(schema, events),
         )
 
     def repair(self, table: str, number: int, floor: int, *, epoch: int = 1) -> None:
@@ -257,6 +259,14 @@ class Landed:
                 left = [gap for gap in state.gaps if Position.of_gap(*gap) >= dump.position]
                 self.tables[name] = state.changed(gaps=left)
         return manifest
+
+
+def _key_span(schema: TableSchema, events: Sequence[Event]) -> KeySpan | None:
+    if not schema.key:
+        return None
+    name = schema.key[0]
+    values = [event.values.get(name) for event in events]
+    return key_span(pa.chunked_array([pa.array(values, arrow_type(schema.column(name).type))]))
 
 
 def parquet(
