@@ -141,7 +141,7 @@ def _canonical(type_: str, text: str) -> str | bool:
 
 
 def key_number(type_: str, text: str) -> int | None:
-    """Return a value as a number (`connector.landing.key_span`); None: it has none, or is none of the type."""
+    """Return a value as a number (`connector.landing.key_span`); None: it has none."""
     try:
         known = _canonical(type_, text)
     except ValueError:
