@@ -184,7 +184,7 @@ def _continuing(
     """
     if frontier.version is not None and frontier.id != id_:
         return None
-    commits = read_commits(spark, target, config.source.name, frontier)
+    commits = read_commits(spark, target, config.source.name, frontier, target.built_with)
     last = commits.last
     vouched = frontier.version is not None and last is not None and last.manifest < frontier.manifest
     if commits.why_broken is not None or not (vouched or is_from_landing_zone(landing, last)):

@@ -180,7 +180,8 @@ class TableJob:
         newest, *others = (schemas[id_] for id_ in plan.schema_ids)
         if state is None:
             landing.check_settings(plan.table, plan.state.schema_id)
-        mark = Mark(config.source.name, plan.upto, write_id=landing.get(plan.upto).write_id)
+        write_id = landing.get(plan.upto).write_id
+        mark = Mark(config.source.name, plan.upto, write_id=write_id, built_with=target.built_with)
         ready = create_or_evolve_target(spark, target, state, mark, newest, others, like)
         return cls(spark, config, landing, target, plan, schemas, ready, mark, asks)
 
@@ -204,7 +205,14 @@ class TableJob:
                 settings = {**ANY_VERSION, **COMPILED}
             with applied_settings(self.spark, settings):
                 written, missing = self._apply(mark, replaces_all, base)
-        commits = read_commits(self.spark, self.target, mark.source, Frontier(0) if rebuild else frontier)
+        since = Frontier(0) if rebuild else frontier
+        commits = read_commits(self.spark, self.target, mark.source, since, mark.built_with)
+        if commits.rebuilt is not None and commits.rebuilt.built_with not in (None, mark.built_with):
+            raise TableError(
+                self.plan.table,
+                f"{self.target.name} was rebuilt with other columns, masks or rows while it was merged",
+                hint="end merges that run with the former configuration; the next one repairs the table",
+            )
         if rebuild and commits.marks and mark not in commits.marks:
             raise OvertakenError(f"{self.target.name} was merged up to a later manifest meanwhile")
         if commits.last is not None and commits.last.manifest >= self.plan.upto:

@@ -87,6 +87,7 @@ class Mark:
     `follows`: the version whose rows upkeep keeps. If files were restored from an older copy before upkeep
     commits, its commit must not vouch for them.
     `once`: Delta accepts only the first such commit, whatever manifests the others name.
+    `built_with`: the columns, masks and rows of what it wrote (`Target.built_with`); None: unknown.
     """
 
     source: str
@@ -96,6 +97,7 @@ class Mark:
     layout: bool = False
     follows: int | None = None
     once: bool = False
+    built_with: str | None = None
 
     @property
     def delta_txn_version(self) -> int:
@@ -133,7 +135,7 @@ class Mark:
             return None
         rebuilt, layout = int(ours.get("rebuilt", 0)), bool(ours.get("layout", False))
         known = ours.get("write_id"), layout, ours.get("follows"), bool(ours.get("once", False))
-        return cls(source, int(ours["manifest"]), rebuilt, *known)
+        return cls(source, int(ours["manifest"]), rebuilt, *known, ours.get("built_with"))
 
 
 def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool | None:
@@ -156,7 +158,7 @@ class Commits:
     none wrote rows, our first commit; if none is ours, the newest of all. `manifest`: the one named by our
     newest commit that wrote rows. `newest`: the table's current version. `why_broken`: why the table does not
     continue, or None. `marks`: of our commits that wrote rows; `last`: the greatest, which the next must
-    exceed.
+    exceed. `rebuilt`: that of the newest rebuild since the frontier.
     """
 
     version: int
@@ -165,11 +167,17 @@ class Commits:
     why_broken: str | None
     last: Mark | None = None
     marks: frozenset[Mark] = field(default=frozenset(), compare=False)
+    rebuilt: Mark | None = field(default=None, compare=False)
 
 
-def read_commits(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> Commits:
-    """Read a table's history from the version of its frontier on; all of it if that has none."""
-    return commits_of(read_history(spark, target, frontier.version or 0), source, frontier)
+def read_commits(
+    spark: SparkSession, target: Target, source: str, frontier: Frontier, built_with: str | None = None
+) -> Commits:
+    """Read a table's history from the version of its frontier on; all of it if that has none.
+
+    `built_with`: what our commits must have been written with (`Mark`); None: anything.
+    """
+    return commits_of(read_history(spark, target, frontier.version or 0), source, frontier, built_with)
 
 
 def version_is_unchanged(spark: SparkSession, target: Target, source: str, frontier: Frontier) -> bool:
@@ -223,7 +231,9 @@ def _first_after(frontier: Frontier) -> int:
     return 0 if frontier.version is None else frontier.version + 1
 
 
-def commits_of(rows: Sequence[Row], source: str, frontier: Frontier) -> Commits:
+def commits_of(
+    rows: Sequence[Row], source: str, frontier: Frontier, built_with: str | None = None
+) -> Commits:
     """Judge a history, newest commit first. Pure."""
     newest = rows[0]["version"]
     marks = _marks(rows, source)
@@ -232,8 +242,10 @@ def commits_of(rows: Sequence[Row], source: str, frontier: Frontier) -> Commits:
     version = max(merged, default=min(marks, default=newest))
     manifest = written[max(written)].manifest if written else None
     last = max(written.values(), key=lambda mark: mark.delta_txn_version, default=None)
-    why_broken = _breach(rows, marks, frontier)
-    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()))
+    why_broken = _breach(rows, marks, frontier, built_with)
+    rebuilds = (at for at, mark in written.items() if mark.rebuilt and at >= _first_after(frontier))
+    rebuilt = written.get(max(rebuilds, default=-1))
+    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()), rebuilt)
 
 
 def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int | None:
@@ -288,7 +300,9 @@ def _keeps_rows(row: Row, marks: Mapping[int, Mark]) -> bool:
     return row["operation"] in KEEPS_ROWS if mark is None else mark.layout
 
 
-def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) -> str | None:
+def _breach(
+    rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier, built_with: str | None
+) -> str | None:
     newest, oldest, first = rows[0]["version"], rows[-1]["version"], _first_after(frontier)
     if newest < first - 1:
         return f"its newest version is {newest}, but we merged version {first - 1}"
@@ -303,9 +317,11 @@ def _breach(rows: Sequence[Row], marks: Mapping[int, Mark], frontier: Frontier) 
         if row["version"] not in marks and row["operation"] not in harmless:
             return f"version {row['version']} is a {row['operation']} by another writer"
     found = (marks.get(row["version"]) for row in after)
-    ours = [mark.manifest for mark in found if mark is not None and not mark.layout]
-    if ours != sorted(ours):
+    ours = [mark for mark in found if mark is not None and not mark.layout]
+    if (manifests := [mark.manifest for mark in ours]) != sorted(manifests):
         return "an overtaken merge committed after it"
+    if built_with is not None and any(mark.built_with not in (None, built_with) for mark in ours):
+        return "a merge with other columns, masks or rows committed after it"
     return None
 
 

@@ -163,8 +163,8 @@ class Rewrite:
 
         Changes the property that says what the table was built with, before and after writing the rows. So if
         merges still run with the old configuration, Delta refuses those under way, and we refuse later ones.
-        One that read the table before and starts to write only after this is not caught. If this is killed,
-        the table stays refused until it is rebuilt.
+        One that read the table before and starts to write only after this fails, and the next merge finds its
+        commit and rebuilds the table. If this is killed, the table stays refused until it is rebuilt.
         """
         known, source = replace(target, columns=state.built_with), self.config.source.name
         schemas = self.landing.schemas((plan.table, id_) for id_ in plan.schema_ids)
@@ -192,7 +192,8 @@ class Rewrite:
             self.spark, self.config, self.landing, target, plan, state, asks=self.into is None, like=like
         )
         self.show(job.plan.rows)
-        mark = replace(job.mark.rebuild_after(last), once=self.into is not None)
+        built_with = (self.into or self.target).built_with  # not that it is changing
+        mark = replace(job.mark.rebuild_after(last), once=self.into is not None, built_with=built_with)
         merged = job.merge(Frontier(0), mark, base)
         if merged.why_broken is not None:
             raise TableError(

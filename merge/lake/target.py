@@ -68,6 +68,11 @@ class Target:
         """Return how to have it rebuilt; nothing can rebuild a whole shape."""
         return COPY if self.shape else DROP
 
+    @property
+    def built_with(self) -> str:
+        """Return a fingerprint of `columns`, for the marks of its commits."""
+        return hashlib.sha256((self.columns or "").encode()).hexdigest()[:16]
+
     def frame(self, spark: SparkSession) -> DataFrame:
         """Read the table as of when the frame is evaluated; within a MERGE, as the MERGE finds it."""
         return spark.table(self.name)

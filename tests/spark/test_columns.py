@@ -20,11 +20,15 @@ from pyspark.sql import SparkSession
 from connector.config import Config
 from connector.errors import DeltatideError
 from connector.landing.event_batch import arrow_type
+from connector.landing.format import manifest_path
 from connector.masking.columns import LandedColumns
 from connector.masking.values import masked
 from merge import explain_row, live, merge_once, rebuild, recorded_differences, verify
 from merge.spark.unreachable import legible
+from merge.table import TableJob
 from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
+from tests.support.landing.zone import ORDERS, Zone
+from tests.support.landing.zone import insert as insert_order
 
 T = "public.people"
 PEOPLE = schema_of(
@@ -320,3 +324,34 @@ def test_a_table_masked_before_it_lands_is_the_same_in_the_lake_and_no_masks_are
     its.landed.commit(30, [its.landed.chunk(layout, Chunk(25, 26, again, dump=2))])
     rebuild(spark, its.config, T)
     assert {row["Mail"] for row in its.rows()} == {"under the new salt"}
+
+
+def test_a_merge_with_the_former_masks_that_writes_after_a_rebuild_fails_and_is_repaired(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read the table before the rebuild began, and merges up to a later manifest."""
+    zone = Zone(spark, tmp_path)
+    masked = config_of(
+        str(tmp_path / "landing"), str(tmp_path / "lake"), public__orders={"mask": {"b": "null"}}
+    )
+    zone.log(10, insert_order(5, 1))
+    assert zone.merge().exact
+    zone.log(20, insert_order(15, 2))
+    newest, away = tmp_path / "landing/shop" / manifest_path(2), tmp_path / "away"
+    merge = TableJob.merge
+
+    def late(job: TableJob, *given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(TableJob, "merge", merge)
+        newest.rename(away)
+        assert rebuild(spark, masked, str(ORDERS.table)).failed == []
+        away.rename(newest)
+        return merge(job, *given, **named)
+
+    monkeypatch.setattr(TableJob, "merge", late)
+    report = zone.merge()
+    assert "rebuilt with other columns, masks or rows while" in (report.failed[0].error or "")
+    assert not report.exact
+    assert zone.rows("id, b") == [(1, None), (2, "x")]
+    assert {row["b"] for row in live(spark, masked, str(ORDERS.table)).collect()} == {None}
+    assert merge_once(spark, masked).exact
+    assert zone.rows("id, b") == [(1, None), (2, None)]
