@@ -105,7 +105,7 @@ class TableSchema:
 
     def column(self, name: str) -> Column:
         """Return a column by name; ``KeyError`` if there is none."""
-        return next(c for c in self.columns if c.name == name)
+        return {column.name: column for column in self.columns}[name]
 
     def to_json(self) -> bytes:
         """Serialize; the same content gives the same bytes."""

@@ -182,7 +182,7 @@ class Landed:
             last=last,
             partial=any(event.unchanged for event in events),
             truncates=any(event.op == "truncate" for event in events),
-            key_span=_key_span(schema, events),
+            key_span=_key_span(schema, events) if self.put else None,
         )
 
     def repair(self, table: str, number: int, floor: int, *, epoch: int = 1) -> None:
