@@ -61,8 +61,16 @@ class Config(Section):
         """Return this configuration with what a running agent takes over of a new one.
 
         That is names and settings of tables, ``[dump]`` and ``[limits]``. Also return the names of the other
-        settings of the agent that differ: they need a restart.
+        settings of the agent that differ: they need a restart. `ConfigurationError` if values were to land
+        hashed, and this configuration has no salt: hashes without one hide little.
         """
+        if self.salt is None and any(
+            its.mask_before_landing and SHA256 in its.mask.values() for its in new.tables.values()
+        ):
+            raise ConfigurationError(
+                f"mask_before_landing with {SHA256} needs lake.salt, which a reload does not take over",
+                hint="restart the agent",
+            )
         named = {"tables": new.source.tables, "exclude": new.source.exclude}
         source = self.source.model_copy(update=named)
         taken = {"source": source, "dump": new.dump, "limits": new.limits, "tables": new.tables}

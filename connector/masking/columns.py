@@ -11,7 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -23,39 +24,60 @@ from connector.errors import TableError
 from connector.landing.event_batch import CDC_TYPE, EventBatch, arrow_schema
 from connector.landing.format import CDC
 from connector.masking.values import masked
-from connector.schema import Column, TableName, TableSchema
+from connector.schema import Column, TableName, TableSchema, fold
 from connector.source import ChunkRows
 
 
 @dataclass(frozen=True)
 class LandedColumns:
-    """The columns of one table that land."""
+    """The columns of one table that land.
+
+    `meant`: the section that it has only if case is ignored: then nothing lands, since a mask may be missing.
+    """
 
     table: TableName
     settings: TableConfig
     salt: bytes
+    meant: TableName | None = None
 
     @classmethod
     def of(cls, config: Config, table: TableName) -> LandedColumns | None:
         """Return what lands of a table; None: all its columns, as they are."""
-        settings = config.table(table)
-        if not settings.mask_before_landing:
+        settings, salt = config.table(table), config.salt or b""
+        if settings.mask_before_landing:
+            return cls(table, settings, salt)
+        if table in config.tables:
             return None
-        return cls(table, settings, config.salt or b"")
+        alike = [n for n in config.tables if tuple(map(fold, n)) == tuple(map(fold, table))]
+        meant = next((name for name in alike if config.tables[name].mask_before_landing), None)
+        return None if meant is None else cls(table, config.tables[meant], salt, meant)
 
     def layout(self, source: TableSchema) -> TableSchema:
         """Return the layout that lands.
 
-        `TableError` if a key column would be left out or masked, or a mask does not apply to a column's type.
+        `TableError` if a key column would be left out or masked, a mask does not apply to a column's type, or
+        the table's section has its name in another case.
         """
+        if self.meant is not None:
+            raise TableError(
+                self.table,
+                f"{self.meant.section} has mask_before_landing, and differs from its name only by case",
+                hint="name the section as the source names the table; if that is another table, give this one"
+                f" a section of its own, which may be empty: {self.table.section}",
+            )
         for name in source.key:
             if self.settings.mask_of(name) is not None or not self.settings.selects(name):
                 raise self._refused(f"column {name!r} is in the key, so it can't be masked or left out")
         return replace(source, columns=tuple(map(self._column, self._selected(source))))
 
     def batch(self, batch: EventBatch) -> EventBatch:
-        """Return events of the log as they land; `TableError` as for `layout`."""
-        schema, events = self.layout(batch.schema), batch.table
+        """Return events of the log as they land; `TableError` as for `layout`, or if a mask fails."""
+        schema = self.layout(batch.schema)
+        with self._without_values():
+            return self._batch(batch, schema)
+
+    def _batch(self, batch: EventBatch, schema: TableSchema) -> EventBatch:
+        events = batch.table
         cdc = events[CDC].combine_chunks()
         fields = {field.name: pc.struct_field(cdc, field.name) for field in CDC_TYPE}
         values = [events[column.name].combine_chunks() for column in batch.schema.columns]
@@ -67,9 +89,20 @@ class LandedColumns:
         return replace(batch, schema=schema, table=table)
 
     def rows(self, source: TableSchema, rows: ChunkRows) -> ChunkRows:
-        """Return rows of a chunk as they land."""
-        columns = self._values(source, rows.columns, rows.raw)
-        return replace(rows, columns=columns, raw=None if rows.raw is None else self._kept_raw(rows.raw))
+        """Return rows of a chunk as they land; `TableError` if a mask fails."""
+        with self._without_values():
+            columns = self._values(source, rows.columns, rows.raw)
+            return replace(rows, columns=columns, raw=None if rows.raw is None else self._kept_raw(rows.raw))
+
+    @contextmanager
+    def _without_values(self) -> Iterator[None]:
+        """Let a failure stop this table alone, and say nothing of the values that caused it."""
+        try:
+            yield
+        except (MemoryError, TableError):
+            raise
+        except Exception as error:
+            raise self._refused(f"a value can't be masked ({type(error).__name__})") from None
 
     def _selected(self, source: TableSchema) -> list[Column]:
         return [column for column in source.columns if self.settings.selects(column.name)]

@@ -79,8 +79,9 @@ class _MaskedSource(_Wrapper):
     def check(self) -> list[Finding]:
         findings: list[Finding] = self._inner.check()
         known = {finding.table for finding in findings if finding.state == "failed"}
-        if names := self._masked.names():
-            unfit = [problem for problem in self.tables(names).unfit if problem.table not in known]
+        if self._masked.names():
+            concerned = [e for e in self.tables().unfit if self._masked.of(e.table) is not None]
+            unfit = [problem for problem in concerned if problem.table not in known]
             findings += [Finding("masks", "failed", str(e), e.hint, e.table) for e in unfit]
         return findings
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from connector.config import Config, TableConfig
-from connector.errors import TableError
+from connector.errors import ConfigurationError, TableError
 from connector.landing.event_batch import CdcColumns, EventBatch, assemble
 from connector.masking.columns import LandedColumns
 from connector.position import Position
@@ -139,3 +139,38 @@ def test_a_table_that_does_not_ask_lands_as_it_is() -> None:
         }
     )
     assert LandedColumns.of(config, T) is None
+
+
+def configured(tables: dict[str, Any], salt: str | None = None) -> Config:
+    said: dict[str, Any] = {
+        "source": {"name": "shop", "kind": "postgres", "url": "postgresql://u@h/d", "tables": ["public.*"]},
+        "landing": {"url": "/landing"},
+        "tables": tables,
+    }
+    if salt is not None:
+        said["lake"] = {"url": "/lake", "salt": salt}
+    return Config.model_validate(said)
+
+
+def test_a_section_under_another_case_lets_nothing_land() -> None:
+    found = LandedColumns.of(configured({"public.People": SETTINGS}), T)
+    assert found is not None
+    with pytest.raises(TableError, match="only by case") as refused:
+        found.batch(batch([None], [None]))
+    assert refused.value.hint is not None
+    assert T.section in refused.value.hint
+    assert LandedColumns.of(configured({"public.People": SETTINGS, str(T): {}}), T) is None
+
+
+def test_a_value_that_no_mask_can_be_made_of_stops_its_table_and_is_not_shown() -> None:
+    beyond = pa.array([3_000_000], pa.date32())
+    texts = pa.array(["text"])
+    with pytest.raises(TableError, match=r"can't be masked \(OverflowError\)"):
+        landed().rows(PEOPLE, ChunkRows([pa.array([1], pa.int32()), texts, beyond, texts, texts]))
+
+
+def test_a_reload_does_not_hash_without_a_salt() -> None:
+    new = configured({str(T): SETTINGS}, "a salt of sixteen characters")
+    with pytest.raises(ConfigurationError, match=r"needs lake\.salt"):
+        configured({}).reloaded(new)
+    assert configured({}, "another of sixteen characters").reloaded(new)[1] == ["lake.salt"]
