@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from connector.config import Config, SourceConfig, TableConfig
-from connector.errors import RequestError, TableError
+from connector.errors import RequestError, TableError, TransientError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.masking.columns import LandedColumns
 from connector.schema import TableName, TableSchema
@@ -80,7 +80,11 @@ class _MaskedSource(_Wrapper):
         findings: list[Finding] = self._inner.check()
         known = {finding.table for finding in findings if finding.state == "failed"}
         if self._masked.names():
-            concerned = [e for e in self.tables().unfit if self._masked.of(e.table) is not None]
+            try:
+                listed = self.tables()
+            except TransientError:  # a standby, which the findings say; a start asks again
+                return findings
+            concerned = [e for e in listed.unfit if self._masked.of(e.table) is not None]
             unfit = [problem for problem in concerned if problem.table not in known]
             findings += [Finding("masks", "failed", str(e), e.hint, e.table) for e in unfit]
         return findings
