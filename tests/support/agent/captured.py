@@ -97,12 +97,13 @@ class CapturedDatabase:
 
         def settled() -> Manifest | None:
             self._raise_error()
-            if self._checks < checks + 2:
-                return None
+            capture = self._capture
+            if self._checks < checks + 2 or (capture and capture._tables_to_start):
+                return None  # a new table was seen, but no manifest names it yet
             newest = newest_manifest(self.store)
             if newest is None or newest.position < end:
                 return None
-            dumps = self._capture._dumps.states if self._capture else []
+            dumps = capture._dumps.states if capture else []
             return newest if not any(d.active for d in [*newest.dumps, *dumps]) else None
 
         return wait_until(settled, "all has landed", seconds=seconds)
