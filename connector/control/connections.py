@@ -39,7 +39,8 @@ class Listener(socket.socket):
         return accepted, address
 
     def _end_oldest(self) -> None:
-        served = {each.transport.get_extra_info("socket").fileno(): each for each in self._served}
+        sockets = [(each, each.transport.get_extra_info("socket")) for each in self._served]
+        served = {end.fileno(): each for each, end in sockets if end is not None}  # none once TLS has ended
         for number, connection in self._accepted.items():
             protocol = served.get(number)
             if protocol is None or protocol.cycle is None or protocol.cycle.response_complete:

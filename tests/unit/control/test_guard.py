@@ -9,6 +9,7 @@ import ssl
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -175,6 +176,20 @@ def test_idle_connections_are_ended_in_favor_of_new_ones_even_before_their_hands
         idle[-1].settimeout(0.05)
         with pytest.raises(TimeoutError):
             idle[-1].recv(1)
+
+
+def test_a_connection_is_accepted_while_another_is_being_closed_over_tls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 1)
+    closing = SimpleNamespace(transport=SimpleNamespace(get_extra_info=lambda _: None))
+    with (
+        connections.Listener(socket.create_server(("127.0.0.1", 0)), [closing]) as listener,
+        ExitStack() as opened,
+    ):
+        for _ in range(2):
+            opened.enter_context(socket.create_connection(listener.getsockname(), timeout=60))
+            opened.enter_context(listener.accept()[0])
 
 
 def test_whether_other_machines_reach_an_address() -> None:
