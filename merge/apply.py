@@ -46,11 +46,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from connector.landing.format import CDC
+from pyspark.sql import functions as F
+
+from connector.landing.format import CDC, DELETE
 from merge.key_pruning import WIDENED, key_conditions
 from merge.keys import TargetLayout, keys_equal
 from merge.lake.commits import USER_METADATA, Mark
-from merge.lake.target import Target, TargetState
+from merge.lake.target import DROP, Target, TargetState
 from merge.reconcile import TARGET_FIELDS
 from merge.spark.session_settings import applied_settings
 from merge.sql_formatting import listed, position, quoted, text
@@ -60,6 +62,9 @@ if TYPE_CHECKING:
 
 LARGE_BYTES = 64 << 20
 """From this size on, restricting the MERGE by key is worth the extra passes over the changes."""
+
+NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""How the path of a file spells that its partition's value is null."""
 
 NEWER = f"{position('source')} > {position('target')}"
 SAME = f"{position('source')} = {position('target')}"
@@ -114,7 +119,7 @@ def apply(
     written, and the caller must read the table again.
     """
     view = f"deltatide_{uuid.uuid4().hex}"
-    source.createOrReplaceTempView(view)
+    _partitionable(source, target, state, rules).createOrReplaceTempView(view)
     # Where deletes were computed from the target's rows, the MERGE may find rows that were not there before.
     pruned = state.bytes > LARGE_BYTES and not (rules.touches_any_row or rules.replaces_all)
     restricted = key_conditions(spark, source, layout, rows) if pruned else nullcontext("")
@@ -130,6 +135,27 @@ def apply(
         spark.catalog.dropTempView(view)
     counts = written[0].asDict() if written else {}
     return Written(*(counts.get(f"num_{kind}_rows") for kind in ("inserted", "updated", "deleted")))
+
+
+def _partitionable(source: DataFrame, target: Target, state: TargetState, rules: Rules) -> DataFrame:
+    """Return `source`, but fail on text that Delta can't hold in a partition column.
+
+    Delta, as Hive, takes the empty text and `NO_PARTITION` for null there. No store holds a NUL in a path.
+    """
+    for name in state.partitioned_by:
+        if state.columns[name] == "string":
+            value = F.col(quoted(name))
+            lost = value.isin("", NO_PARTITION) | value.contains("\0")
+            lost = lost if rules.soft else lost & (F.col(CDC)["op"] != DELETE)
+            problem = F.raise_error(
+                F.lit(
+                    f"{target.table}: {target.name} is partitioned by column {name}, and a row has a text"
+                    f" that Delta can't hold in a partition: empty, {NO_PARTITION}, or with a NUL; use"
+                    f" cluster_by instead of partition_by in {target.table.section}, and {DROP}"
+                )
+            )
+            source = source.withColumn(name, F.when(lost, problem.cast("string")).otherwise(value))
+    return source
 
 
 def commit_settings(target: Target, mark: Mark) -> dict[str, str]:

@@ -32,6 +32,7 @@ from merge.lake.target import (
     TargetState,
     check_file_layout,
     check_owner,
+    check_partitions,
     properties_sql,
     read_state,
 )
@@ -199,6 +200,7 @@ def create_sql(target: Target, source: str, key: Sequence[str], columns: Mapping
 
 def _laid_out(target: Target, columns: Mapping[str, Column]) -> str:
     names = {fold(name): name for name in columns}
+    types = {name: column.type for name, column in columns.items()}
     for clause, wanted in (
         ("PARTITIONED", target.layout.partition_by),
         ("CLUSTER", target.layout.cluster_by),
@@ -211,6 +213,8 @@ def _laid_out(target: Target, columns: Mapping[str, Column]) -> str:
                 f" in {target.table.section}",
             )
         if wanted:
+            if clause == "PARTITIONED":
+                check_partitions(target, [names[fold(name)] for name in wanted], types)
             return f"{clause} BY ({listed(names[fold(name)] for name in wanted)}) "
     return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,10 @@ SHAPES = ("changes", "history")
 """The shapes kept beside the current rows."""
 DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
 COPY = "copy what you need, then drop it: the next merge begins a new one with what the landing zone has kept"
+
+
+INEXACT_PARTITIONS = ("timestamp", "binary")
+"""Types of which a partition column can't hold all values."""
 
 
 @dataclass(frozen=True)
@@ -339,8 +343,26 @@ def _built_otherwise(state: TargetState, target: Target) -> TableError:
     return TableError(target.table, reason, hint=COPY if target.shape is not None else hint)
 
 
+def check_partitions(target: Target, names: Iterable[str], types: Mapping[str, str]) -> None:
+    """Refuse partitions by a type of which Delta changes values; for text, see `merge.apply`.
+
+    Delta stores a partition's value as text. Of an instant, that is the local time in the session's zone: the
+    hour that comes twice when clocks are set back becomes one, even if others only OPTIMIZE. Bytes that are
+    no UTF-8 are replaced, and none at all become null.
+    """
+    if inexact := next((name for name in names if types[name] in INEXACT_PARTITIONS), None):
+        raise TableError(
+            target.table,
+            f"{target.name} is to be partitioned by column {inexact!r}, and Delta changes some values of type"
+            f" {types[inexact]} there",
+            hint=f"use cluster_by instead of partition_by in {target.table.section}; if the Delta table"
+            f" exists, also {DROP}",
+        )
+
+
 def check_file_layout(state: TargetState, target: Target) -> None:
-    """Refuse a Delta table whose file layout differs from the configured one."""
+    """Refuse a Delta table whose file layout differs from the configured one, or changes values."""
+    check_partitions(target, state.partitioned_by, state.columns)
     for setting, wanted, known in (
         ("partition_by", target.layout.partition_by, state.partitioned_by),
         ("cluster_by", target.layout.cluster_by, state.clustered_by),

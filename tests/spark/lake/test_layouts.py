@@ -12,7 +12,7 @@ from connector.landing.consumers import read_consumers
 from connector.schema import TableSchema
 from connector.store.local import LocalStore
 from merge import cuts, live
-from tests.support.landing.landed import Chunk, Event, schema_of
+from tests.support.landing.landed import Chunk, Event, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, delete, insert
 
 TEXT = schema_of(T, id="int", a="string", b="string")
@@ -104,6 +104,52 @@ def test_a_table_that_is_no_longer_captured_leaves_the_cuts(zone: Zone) -> None:
     zone.landed.commit(30, [zone.landed.chunk(other, chunk)])
     assert zone.merge().exact
     assert zone.rows("id, v", "public/other") == [(2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "deletes"), [("", "hard"), ("__HIVE_DEFAULT_PARTITION__", "soft"), ("a\0b", "hard")]
+)
+def test_a_text_that_no_partition_can_hold_stops_the_table_and_not_silently_becomes_null(
+    spark: SparkSession, tmp_path: Path, text: str, deletes: str
+) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"partition_by": ["b"], "deletes": deletes})
+    zone.log(10, insert(5, 1), insert(5, 2, b="a/b=c%20 "))
+    assert zone.merge().exact
+    zone.log(20, Event("update", 15, 2, {"id": 1, "a": 1, "b": text}))
+    (failed,) = zone.merge().failed
+    assert "cluster_by" in (failed.error or "")
+    assert zone.live() == [(1, 1, text), (2, 2, "a/b=c%20 ")]
+    zone.log(30, Event("update", 25, 2, {"id": 1, "a": 1, "b": None}), insert(25, 3, b=" "))
+    assert zone.merge().exact, "no row has it any more"
+    zone.log(40, insert(35, 4, b=text), delete(35, 2))
+    assert zone.merge().failed
+    shutil.rmtree(tmp_path / "lake/public/orders")
+    zone.config = config_of(
+        str(tmp_path / "landing"),
+        str(tmp_path / "lake"),
+        public__orders={"cluster_by": ["b"], "deletes": deletes},
+    )
+    assert zone.merge().exact
+    assert dict(zone.rows("id, b"))[4] == text
+
+
+@pytest.mark.parametrize("type_", ["timestamp", "binary"])
+def test_partitions_by_a_type_of_which_delta_changes_values_are_refused(
+    spark: SparkSession, tmp_path: Path, type_: str
+) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"partition_by": ["at"]})
+    typed = schema_of(T, id="int", at=type_)
+    zone.landed.table(typed)
+    zone.landed.commit(10, [zone.landed.log(typed, [Event("insert", 5, 2, {"id": 1, "at": None})])])
+    (failed,) = zone.merge().failed
+    assert "cluster_by" in (failed.hint or "")
+    assert not (tmp_path / "lake/public/orders").exists()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("merge.lake.target.INEXACT_PARTITIONS", ())
+        assert zone.merge().exact
+    zone.landed.commit(20, [zone.landed.log(typed, [Event("insert", 15, 2, {"id": 2, "at": None})])])
+    (failed,) = zone.merge().failed
+    assert "cluster_by" in (failed.hint or ""), "it was created before this was refused"
 
 
 def test_names_that_differ_only_by_case_have_two_tables(zone: Zone) -> None:
