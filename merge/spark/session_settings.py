@@ -44,12 +44,16 @@ PLAIN = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.partitionOverwriteMode": "static",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
 }
 """SQL is taken literally, and values stay as landed, whatever the caller's session sets.
 
 Substitution, on by default in Spark, would turn ``${env:AWS_SECRET_ACCESS_KEY}`` in a name or key of the
 source into the driver's secret, in the lake, and other such texts into empty ones. INT96, Spark's default for
 a timestamp, is deprecated: other readers take it for nanoseconds, which overflow before 1677 and after 2262.
+The day of an instant depends on the zone, and the size of null on ANSI: else one job's `where` would hold of
+other rows than the next one's.
 """
 
 # Spark Connect warns each user, though we set what has always been the default.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,31 @@ def test_names_keys_dates_and_instants_come_as_they_are_whatever_the_callers_ses
         found = named.select(*formatted, F.unix_micros("z")).collect()
         assert [tuple(r) for r in found] == [(key, "x", "1500-01-01", "n", -14831769600000000)]
     assert {setting: zone.spark.conf.get(setting) for setting in ALTERED} == ALTERED
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("spark.sql.session.timeZone", "Asia/Tokyo"), ("spark.sql.ansi.enabled", "false")]
+)
+def test_a_condition_holds_of_the_same_rows_whatever_the_callers_session_is_set_to(
+    spark: SparkSession, tmp_path: Path, setting: str, value: str
+) -> None:
+    where = "to_date(at) = DATE'2026-01-01' AND size(tags) < 3"
+    zone = Zone(spark, tmp_path, public__orders={"where": where})
+    typed = schema_of(T, id="int", at="timestamp", tags="array<string>")
+    zone.landed.table(typed)
+    evening = datetime(2026, 1, 1, 20, tzinfo=timezone.utc)
+    before = evening - timedelta(days=1)
+    rows = [(1, evening, ["a"]), (2, evening, None), (3, before, ["a"])]
+    events = [Event("insert", 5, 2 * n, {"id": n, "at": at, "tags": tags}) for n, at, tags in rows]
+    zone.landed.commit(10, [zone.landed.log(typed, events)])
+    usual = str(spark.conf.get(setting))
+    spark.conf.set(setting, value)
+    try:
+        assert [row["id"] for row in live(spark, zone.config, T).collect()] == [1]
+        assert zone.merge().exact
+        assert zone.rows("id") == [(1,)]
+    finally:
+        spark.conf.set(setting, usual)
 
 
 def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_built_it_anew(
