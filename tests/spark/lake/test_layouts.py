@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 from connector.landing.consumers import read_consumers
 from connector.schema import TableSchema
 from connector.store.local import LocalStore
-from merge import cuts, live
+from merge import cuts, live, rebuild
+from merge.reading.named_tables import answer
 from tests.support.landing.landed import Chunk, Event, config_of, schema_of
-from tests.support.landing.zone import ORDERS, T, Zone, delete, insert
+from tests.support.landing.zone import ORDERS, T, Zone, delete, insert, update_of_a
 
 TEXT = schema_of(T, id="int", a="string", b="string")
 RENAMED = schema_of(T, ("pid",), pid="int", a="int", b="string")
@@ -131,6 +132,25 @@ def test_a_text_that_no_partition_can_hold_stops_the_table_and_not_silently_beco
     )
     assert zone.merge().exact
     assert dict(zone.rows("id, b"))[4] == text
+
+
+def test_rows_marked_as_deleted_before_deletes_became_hard_are_shown_by_nothing_and_go_with_a_rebuild(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
+    zone.log(10, insert(5, 1), insert(5, 2), insert(5, 3), delete(6, 2), delete(6, 3))
+    assert zone.merge().exact
+    zone.config = config_of(str(tmp_path / "landing"), str(tmp_path / "lake"))
+    zone.log(20, insert(15, 3, 7), update_of_a(16, 3, 8), Event("delete", 17, 0, {"id": 3}), insert(18, 4))
+    assert zone.live() == [(1, 1, "x"), (4, 4, "x")]
+    assert zone.merge().exact
+    assert zone.live() == [(1, 1, "x"), (4, 4, "x")]
+    assert [
+        row["id"] for row in answer(spark, zone.config, "SELECT id FROM orders ORDER BY id").frame.collect()
+    ] == [1, 4]
+    assert zone.rows("id, _cdc.op") == [(1, "insert"), (2, "delete"), (4, "insert")]
+    assert rebuild(spark, zone.config, T).exact
+    assert zone.rows("id") == [(1,), (4,)]
 
 
 @pytest.mark.parametrize("type_", ["timestamp", "binary"])
