@@ -2,6 +2,9 @@
 
 A manifest names its own cut, exact or not. A position or a time names the last exact cut at or before it: an
 inexact cut is not the source at any moment, and a later one would show what had not happened yet.
+
+Commit times are not in the log's order: MariaDB's are of a statement's beginning, and any session may set
+them. So a cut whose last commit says an early time may hold later ones; an earlier cut then tells.
 """
 
 from __future__ import annotations
@@ -75,7 +78,19 @@ def _named(frame: DataFrame, moment: Moment | None) -> DataFrame:
     exact = frame.where("exact")
     if moment.position is not None:
         return exact.where(_at_or_before(frame, *moment.position))
-    return exact.where(f"source_committed_at <= {timestamp(moment.committed_at)}")
+    return _committed_by(frame, exact, timestamp(moment.committed_at))
+
+
+def _committed_by(frame: DataFrame, exact: DataFrame, time: str) -> DataFrame:
+    """Return the exact cuts up to a commit time, before the first cut that says later.
+
+    A cut that was merged by then says nothing: all of it had happened, and a time far ahead must not hide
+    all cuts after it.
+    """
+    later = frame.where(f"source_committed_at > {time} AND merged_at > {time}")
+    first = later.agg(F.min("manifest")).first()
+    found = exact.where(f"source_committed_at <= {time}")
+    return found if first is None or first[0] is None else found.where(F.col("manifest") < first[0])
 
 
 def _at_or_before(frame: DataFrame, epoch: int | None, boundary: int) -> Column:

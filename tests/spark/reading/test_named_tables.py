@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,28 @@ def land(zone: Zone, lsn: int, *keys: int, minutes: int) -> None:
     items = [Event("insert", lsn - 5, 100 + key, {"id": key, "order_id": key}) for key in keys]
     files = [zone.landed.log(ORDERS, [insert(lsn - 5, key) for key in keys]), zone.landed.log(ITEMS, items)]
     zone.landed.commit(lsn, files, at=AT + timedelta(minutes=minutes))
+
+
+def test_a_time_names_no_cut_with_later_commits_though_its_last_commit_says_an_early_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone = Zone(spark, tmp_path)
+    zone.landed.table(ITEMS)
+    for lsn, key, minutes in ((0x10, 1, 0), (0x20, 2, 20), (0x30, 3, 5), (0x40, 4, 30)):
+        land(zone, lsn, key, minutes=minutes)
+        assert zone.merge().exact
+
+    def orders(at: datetime) -> int:
+        return as_of(spark, zone.config, committed_at=at)[T].count()
+
+    assert [orders(AT + timedelta(minutes=m)) for m in (0, 6, 19, 20, 29, 30)] == [1, 1, 1, 3, 3, 4]
+    far = datetime(2038, 1, 19, tzinfo=timezone.utc)
+    zone.landed.commit(0x50, [zone.landed.log(ORDERS, [insert(0x45, 5)])], at=far)
+    assert zone.merge().exact
+    now = datetime.now(timezone.utc)
+    land(zone, 0x60, 6, minutes=40)
+    assert zone.merge().exact
+    assert orders(now) == 6
 
 
 def test_a_cut_is_chosen_by_manifest_position_or_time_and_queried(
