@@ -279,7 +279,8 @@ class Capture:
         self._intake.serve(self._manifest_history.next_number, self._manifest_history.newest.position)
         self._tables_to_start |= self._intake.take_released()
         self._workers.start()
-        self._apply_catalog_changes(self._watch.take())
+        if not self._tables_to_start:  # else a check from before their release would quarantine them again
+            self._apply_catalog_changes(self._watch.take())
         if time.monotonic() - self._unblocked_at >= UNBLOCK_SECONDS:
             self._dumps.start_unblocked(self._source.position_past_barrier)
             self._unblocked_at = time.monotonic()

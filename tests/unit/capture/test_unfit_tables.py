@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from connector.capture import catalog_watcher
+from connector.capture.request_intake import RequestIntake
 from connector.errors import PreconditionError
 from connector.landing.manifest import Manifest
 from connector.landing.requests import DumpRequest, submit
@@ -116,6 +117,29 @@ def test_the_log_of_a_table_released_by_its_hint_is_carried_before_its_dump_begi
             transaction.insert("public.bad", id=2, a="in the log")
         agent.wait_dumped()
         agent.wait_caught_up()
+    assert_every_cut_exact(store, database)
+
+
+def test_a_check_from_before_a_table_was_fixed_does_not_quarantine_it_again_once_released(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 60)
+    keyless(database)
+    with Agent(database, store) as agent:
+        quarantined = agent.wait(lambda m: is_quarantined(m) and others_dumped(m), "it is quarantined")
+        before = agent.source.check_catalog()
+        take_released = RequestIntake.take_released
+
+        def released_while_the_check_ends(intake: RequestIntake) -> set[TableName]:
+            released = take_released(intake)
+            if released:
+                agent.capture._watch._found = before
+            return released
+
+        monkeypatch.setattr(RequestIntake, "take_released", released_while_the_check_ends)
+        database.alter("public.bad", key=["id"])
+        follow_the_hint(agent, store, quarantined)
+        agent.wait_dumped()
     assert_every_cut_exact(store, database)
 
 
