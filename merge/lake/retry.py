@@ -8,7 +8,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pyspark.errors import AnalysisException, PySparkException
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_exponential,
+    wait_random,
+)
 
 from connector.errors import DeltatideError, FencedError, GapError, TableError
 
@@ -35,6 +42,9 @@ TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, FencedError, GapError, 
 
 ATTEMPTS = 6
 """Two jobs on one table need one or two attempts; more means that somebody else keeps writing there."""
+
+WAIT = wait_exponential(multiplier=0.2, max=5) + wait_random(0, 0.2)
+"""Six seconds in all: another job may need seconds from a table's folder to its first commit."""
 
 CONFLICTS = re.compile(
     "DELTA_CONCURRENT|Concurrent[A-Za-z]*Exception|(METADATA|PROTOCOL)_CHANGED|(Metadata|Protocol)ChangedException"
@@ -140,6 +150,7 @@ def with_retries(do: Callable[[], T], what: str) -> T:
     retrying = Retrying(
         retry=retry_if_exception(_is_passing),
         stop=stop_after_attempt(ATTEMPTS),
+        wait=WAIT,
         before_sleep=log_attempt,
         reraise=True,
     )

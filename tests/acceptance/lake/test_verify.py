@@ -20,6 +20,7 @@ PLANTED = """
     UPDATE things SET amount = amount + 0.01 WHERE id = 3;
     INSERT INTO things VALUES (1000, 'new', 1)
 """
+FEW = "DELETE FROM things WHERE id = 7; UPDATE things SET amount = 1 WHERE id = 8"
 FOUND = {
     ("1", None, "ghost", None, None),
     ("2", "value", "different", None, LONG[:5]),
@@ -28,19 +29,24 @@ FOUND = {
 }
 
 
-@pytest.mark.soak_on_mysql
-@pytest.mark.soak_on_mariadb  # verified with its merges and repairs in test_proof
-def test_what_the_log_never_told_is_found_under_a_running_writer_and_repaired(
-    shop: Installation, spark: Any
-) -> None:
+@pytest.fixture
+def things(shop: Installation) -> str:
+    """Create a table of two ranges of 256 rows, some long; return its name."""
     shop.database.script(
         "CREATE TABLE things (id int PRIMARY KEY, value text, amount numeric(10,2));"
         f"INSERT INTO things VALUES {', '.join(f'({n}, NULL, {n})' for n in range(1, 500))};"
         "UPDATE things SET value = 'short';"
         f"UPDATE things SET value = '{LONG}' WHERE id < 20"
     )
-    things = shop.table("things")
     shop.configure(landing={"flush_seconds": 2})  # few files
+    return shop.table("things")
+
+
+@pytest.mark.soak_on_mysql
+@pytest.mark.soak_on_mariadb  # verified with its merges and repairs in test_proof
+def test_what_the_log_never_told_is_found_under_a_running_writer_and_repaired(
+    shop: Installation, spark: Any, things: str
+) -> None:
     assert_message(shop.run("verify", things, "--keys", "1", "--where", "id = 1"), "combined", status=2)
     assert_message(shop.run("verify", "--keys", "1"), "name the table", status=2)
     with shop.agent() as agent:
@@ -68,18 +74,19 @@ def test_what_the_log_never_told_is_found_under_a_running_writer_and_repaired(
         shop.wait_caught_up(agent)
         merge(spark, shop)
         assert_lake(shop, "things")
-        shop.database.changed_unseen(
-            "DELETE FROM things WHERE id = 7; UPDATE things SET amount = 1 WHERE id = 8"
-        )
-        again = shop.run("verify", things, "--where", "id < 10", seconds=400)
+
+
+@pytest.mark.soak_on_mysql
+@pytest.mark.soak_on_mariadb
+def test_checksums_find_what_differs_under_a_running_writer(
+    shop: Installation, spark: Any, things: str
+) -> None:
+    with shop.agent() as agent:
+        shop.wait_dumped(agent)
+        shop.database.changed_unseen(FEW)
+        merge(spark, shop)
         with ShopWriter(shop.database, seed=71, pause=0.05):
             summed = shop.run("verify", things, shop.table("items"), "--checksums", "--json", seconds=540)
-        sampled = shop.run(
-            "verify", things, "--sample", "50%", "--seed", seed_of_first(things), "--json", seconds=400
-        )
-    assert again.returncode == 1, again
-    assert "1 different" in again.stdout
-    assert "1 ghosts" in again.stdout, "the source did not return it, and was asked for its key"
     assert summed.returncode == 1, summed
     found = {
         table["table"]: table
@@ -92,6 +99,22 @@ def test_what_the_log_never_told_is_found_under_a_running_writer_and_repaired(
     assert (table["missing"], table["ghosts"], table["different"]) == (0, 1, 1), table
     assert (table["checked"], table["by_rows"]) == (498, None)
     assert 200 < table["rows"] < 260, "a bucket has 256 rows"
+
+
+@pytest.mark.soak  # by conditions, by samples: the same in tests/spark/proof, without commands
+def test_a_condition_or_a_sample_finds_what_differs_there(
+    shop: Installation, spark: Any, things: str
+) -> None:
+    with shop.agent() as agent:
+        shop.wait_dumped(agent)
+        shop.database.changed_unseen(FEW)
+        merge(spark, shop)
+        some = shop.run("verify", things, "--where", "id < 10", seconds=400)
+        seed = seed_of_first(things)
+        sampled = shop.run("verify", things, "--sample", "50%", "--seed", seed, "--json", seconds=400)
+    assert some.returncode == 1, some
+    assert "1 different" in some.stdout
+    assert "1 ghosts" in some.stdout, "the source did not return it, and was asked for its key"
     assert sampled.returncode == 1, sampled
     (result,) = json.loads(sampled.stdout)["verified"]
     (table,) = result["tables"]

@@ -37,6 +37,7 @@ PORT = "spark.connect.grpc.binding.port"
 def local_spark(s3: S3Access) -> Iterator[SparkSession]:
     """Yield a local session that also serves Spark Connect, where its release can; stop it at the end."""
     settings: dict[str, str] = dict(INTERPRETED)  # of few rows, reading is quicker so as well as merging
+    settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = "4"  # VACUUM: not 10,000 tasks
     if any(JARS.glob("spark-connect_*.jar")):
         settings["spark.plugins"] = "org.apache.spark.sql.connect.SparkConnectPlugin"
         settings["spark.connect.grpc.binding.address"] = "127.0.0.1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,11 +11,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException, PySparkException
+from tenacity import wait_none
 
 from connector.errors import FencedError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.control_table import create_cuts
+from merge.lake import retry
 from merge.lake.retry import (
     ATTEMPTS,
     innermost,
@@ -28,6 +31,12 @@ from merge.proof.differences import record_differences
 from tests.support.landing.landed import config_of
 
 CONFLICT = PySparkException("[DELTA_CONCURRENT_APPEND] another one came first")
+BEING_CREATED = AnalysisException("[DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION] Cannot create table")
+
+
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "WAIT", wait_none())
 
 
 class Commit:
@@ -43,12 +52,14 @@ class Commit:
         return "done"
 
 
+@pytest.mark.usefixtures("no_wait")
 def test_a_commit_that_lost_is_repeated() -> None:
     commit = Commit(ATTEMPTS - 1)
     assert with_retries(commit, "public.t") == "done"
     assert commit.calls == ATTEMPTS
 
 
+@pytest.mark.usefixtures("no_wait")
 def test_one_that_always_loses_is_reported_with_its_cause() -> None:
     commit = Commit(ATTEMPTS)
     with pytest.raises(FencedError, match=r"public\.t: another job keeps writing there") as refused:
@@ -64,12 +75,22 @@ def test_other_errors_are_not_repeated(error: Exception) -> None:
     assert (commit.calls, raised.value) == (1, error)
 
 
-def test_creating_a_table_waits_for_another_job_that_creates_it_and_names_files_that_stay() -> None:
-    """Both fail alike: the other job's folder is there before its commit."""
-    error = AnalysisException("[DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION] Cannot create table")
-    assert with_retries(Commit(1, error), "public.t") == "done"
+@pytest.mark.usefixtures("no_wait")
+def test_files_where_a_table_is_to_be_created_are_named() -> None:
     with pytest.raises(AnalysisException, match="Cannot create table"):
-        with_retries(Commit(ATTEMPTS, error), "public.t")
+        with_retries(Commit(ATTEMPTS, BEING_CREATED), "public.t")
+
+
+def test_another_job_may_need_a_second_to_create_the_table() -> None:
+    """Its folder is there before its commit, which fails as files that stay do."""
+    created = time.monotonic() + 1
+
+    def create() -> str:
+        if time.monotonic() < created:
+            raise BEING_CREATED
+        return "done"
+
+    assert with_retries(create, "public.t") == "done"
 
 
 def test_tables_that_two_jobs_create_at_once_are_created_again() -> None:
