@@ -258,6 +258,8 @@ def _rewrite_reason(before: list[str], left: list[str]) -> str | None:
     for word, after in pairwise(left):
         if word in ("DROP", "TRUNCATE") and after == "PARTITION":
             return f"ALTER TABLE ... {word} PARTITION"
+    if "REFERENCES" in left and not {"CASCADE", "SET"}.isdisjoint(left):
+        return "ALTER TABLE ... FOREIGN KEY"  # it may be gone, with what it changed, before a check sees it
     if "DROP" in left and "ADD" in left:
         return "ALTER TABLE ... DROP and ADD"
     return None
