@@ -151,6 +151,15 @@ class CatalogSnapshot:
     busy: frozenset[TableName] = frozenset()
 
 
+@dataclass(frozen=True)
+class LoggedTable:
+    """The name under which the log has a table, known by its id; `root`: it is a partition of this one."""
+
+    id: int
+    table: TableName
+    root: TableName | None = None
+
+
 class Segment(Protocol):
     """A stretch of raw log, taken from the reader and not yet decoded."""
 
@@ -173,6 +182,10 @@ class Segment(Protocol):
     @property
     def last_commit(self) -> LastCommit | None:
         """The last transaction read at or before `position`; None if none was since the log was opened."""
+
+    @property
+    def logged(self) -> Sequence[LoggedTable]:
+        """Tables as the log names them, for `Source.doubted`."""
 
     @property
     def rows(self) -> int:
@@ -386,6 +399,12 @@ class Source(Protocol):
 
     def remember(self, before: str | None, now: str) -> str:
         """Return the fingerprint to remember: the new one, with what still counts of the one before."""
+
+    def doubted(self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
+        """Return new fingerprints of tables that the log shows otherwise than their fingerprints do.
+
+        They differ from what any check will find, so each such table is dumped again.
+        """
 
     def take_xid_barrier(self) -> int | None:
         """Return a transaction id above those of all transactions running now; None if none can matter.

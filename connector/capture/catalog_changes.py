@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from connector.capture.dumps.queue import DumpQueue
 from connector.capture.lander import Lander
@@ -28,7 +28,14 @@ from connector.errors import GapError, RequestError, TableError
 from connector.findings import checked_tables
 from connector.landing.manifest import TableState
 from connector.schema import TableName
-from connector.source import CatalogSnapshot, PreparedSource, Source, TableListing, UnloggedChange
+from connector.source import (
+    CatalogSnapshot,
+    LoggedTable,
+    PreparedSource,
+    Source,
+    TableListing,
+    UnloggedChange,
+)
 
 
 def start_capturing(
@@ -292,6 +299,17 @@ def _unlogged_changes(
         if what is not None:
             found[name] = what
     return found
+
+
+def doubt_checks(source: Source, tables: Tables, logged: Sequence[LoggedTable]) -> bool:
+    """Forget what was last seen of tables that the log shows otherwise; return whether there are any.
+
+    A check from after that repairs them, and the caller must apply no older one.
+    """
+    doubted = source.doubted(tables.fingerprints(), logged) if logged else {}
+    for table, fingerprint in doubted.items():
+        tables.update(table, fingerprint=fingerprint)
+    return bool(doubted)
 
 
 def _columns_back(

@@ -22,7 +22,7 @@ from connector.landing.manifest import LandedFile, LastCommit, Manifest
 from connector.landing.parquet import FileWriter, SchemaWriter
 from connector.position import Position
 from connector.schema import TableName, TableSchema
-from connector.source import Segment
+from connector.source import LoggedTable, Segment
 from connector.store.protocol import Store
 
 SEGMENTS_IN_FLIGHT = 1
@@ -47,6 +47,7 @@ class LandedSegment:
     quarantined: list[QuarantineNotice] = field(default_factory=list)
     events: Counter[tuple[TableName, str]] = field(default_factory=Counter)
     before_images: dict[TableName, str | None] = field(default_factory=dict)
+    logged: list[LoggedTable] = field(default_factory=list)
 
     def count(self, batch: EventBatch) -> None:
         """Count a batch's events."""
@@ -66,6 +67,7 @@ class LandedSegment:
         self.files += later.files
         self.layouts += later.layouts
         self.quarantined += later.quarantined
+        self.logged += later.logged
         self.events += later.events
         for table, hint in later.before_images.items():
             self._note_before_images(table, hint)
@@ -130,6 +132,7 @@ class Lander:
             segment.gtids,
             segment.gtids_needed,
             segment.last_commit,
+            logged=list(segment.logged),
         )
         writers: dict[tuple[TableName, str], FileWriter] = {}
         newest: dict[TableName, str] = {}

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 
 from connector import failpoint
 from connector.capture.catalog_changes import (
+    doubt_checks,
     end_dumps_of_quarantined,
     name_anew,
     repair_unlogged,
@@ -100,8 +101,7 @@ class Capture:
         self._last_commit = time.monotonic()
         self._pending_since: float | None = None
         self._tables_to_start: set[TableName] = set()
-        self._checked_at: int | None = None
-        self._unblocked_at = 0.0
+        self._checked_at, self._unblocked_at = 0, 0.0
         self._unfit_before: set[TableName] = set()
         self._dropped: dict[TableName, int] = {}
 
@@ -290,7 +290,7 @@ class Capture:
 
         Reopens the log to capture new tables, and tables that it does not carry as it should.
         """
-        if catalog_snapshot is None or catalog_snapshot.position < (self._checked_at or 0):
+        if catalog_snapshot is None or catalog_snapshot.position < self._checked_at:
             return
         self._stop_capturing_dropped(catalog_snapshot)
         number = self._manifest_history.next_number
@@ -381,10 +381,11 @@ class Capture:
 
     def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
         number = self._manifest_history.next_number
-        # may fail: before anything is counted as committed
-        not_yet_visible = reader.not_yet_visible(landed.position)
+        not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
             self._tables.quarantine(found)
+        if doubt_checks(self._source, self._tables, landed.logged):
+            self._checked_at = max(self._checked_at, landed.position)
         self._adopt_layouts(landed, number)
         self._tables.note_before_images(landed.before_images)
         end_dumps_of_quarantined(self._tables, self._dumps)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.manifest import LastCommit
-from connector.source import Segment
+from connector.source import LoggedTable, Segment
 
 
 @dataclass
@@ -46,6 +46,11 @@ class LogSegment:
     def last_commit(self) -> LastCommit | None:
         """The last transaction read at or before `position`."""
         return self.inner.last_commit
+
+    @property
+    def logged(self) -> Sequence[LoggedTable]:
+        """The tables as the log names them."""
+        return self.inner.logged
 
     @property
     def rows(self) -> int:

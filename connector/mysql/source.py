@@ -54,6 +54,7 @@ from connector.source import (
     CatalogSnapshot,
     Failover,
     Finding,
+    LoggedTable,
     PreparedSource,
     ResumePoint,
     TableListing,
@@ -187,6 +188,10 @@ class MysqlSource:
     def remember(self, before: str | None, now: str) -> str:
         """Return the current fingerprint: nothing of an earlier one counts."""
         return now
+
+    def doubted(self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
+        """Return none: no table is logged under another name than its own."""
+        return {}
 
     def take_xid_barrier(self) -> None:
         """Take none: DDL waits for the transactions that use its table, and the log has the rest."""

@@ -26,7 +26,8 @@ each is its kind:
 - ``u``: the traces of the unique indexes on the columns of its key (`Index.traces`). The log names rows by
   their keys alone: while no such index was there, several rows may have had one key, and the log's delete of
   one of them is the lake's delete of all. A trace that is still there proves that one always was.
-- ``<leaf>:<file>:<e when new and empty>``: the table, or each of its partitions. A new file of a partition
+- ``<leaf>:<file>:<e when new, empty and never emptied>``: the table, or each of its partitions (``log`` for
+  the file: only the log has shown it, see `doubted`). A new file of a partition
   may mean a TRUNCATE of it alone, which the log does not carry. A partition's file is hashed with the
   transactions that attached it: while detached, it changed outside the log. For a table that is not a
   partition root, a TRUNCATE is in the log, and it can't be UNLOGGED for a time while it has its own entry in
@@ -55,7 +56,7 @@ from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.publication import Publication, find_publication, uncarried
 from connector.postgres.table_facts import PARTS, TableFacts, find_tables
 from connector.schema import TableName, folded
-from connector.source import CatalogSnapshot, UnfitTable, UnloggedChange
+from connector.source import CatalogSnapshot, LoggedTable, UnfitTable, UnloggedChange
 
 LABELS = 64
 """An enum with more labels is kept as one hash, so even a new label triggers a dump."""
@@ -72,6 +73,7 @@ _FINGERPRINTS = f"""
     leaves AS (
         SELECT p.root, string_agg(concat(l.oid, ':', left(md5(concat(l.relfilenode, p.attached)), 8), ':',
             CASE WHEN NOT %(sized)s OR l.oid IN (SELECT unnest(%(known)s::oid[])) THEN NULL
+                 WHEN l.relfilenode <> l.oid THEN NULL
                  WHEN pg_relation_size(l.oid) = 0 THEN 'e' END), ' ' ORDER BY l.oid) AS files
         FROM parts p JOIN pg_class l ON l.oid = p.relid AND l.relkind <> 'p' GROUP BY p.root),
     missing AS (
@@ -288,6 +290,33 @@ def remember(before: str | None, now: str) -> str:
         gone -= {"?"}
     words = [word for word in now.split(" ") if not word.startswith("!")]
     return " ".join([*words, *(["!" + ",".join(sorted(gone))] if gone else [])])
+
+
+def doubted(known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
+    """Return the fingerprints of tables that the log shows otherwise, so that they differ from all others.
+
+    Only the log shows what is undone between two checks. A table that it has under another name: changes did
+    not land. (A schema that is renamed leaves no trace in its tables.) A partition that no check has seen:
+    its rows landed, and it may be gone with them, or emptied.
+    """
+    found: dict[TableName, str] = {}
+    owners = {_parse(fingerprint).words.get("r"): table for table, fingerprint in known.items()}
+    for each in logged:
+        named = owners.get(str(each.id))
+        if each.root is None and named not in (None, each.table):
+            assert named is not None
+            words = found.get(named, known[named]).split(" ")
+            found[named] = " ".join(_RENAMED.sub(r"\1.0", word) for word in words)
+        elif each.root in known:
+            assert each.root is not None
+            fingerprint = found.get(each.root, known[each.root])
+            if str(each.id) not in _parse(fingerprint).leaves:
+                found[each.root] = f"{fingerprint} {each.id}:log:"
+    return {table: fingerprint for table, fingerprint in found.items() if fingerprint != known[table]}
+
+
+_RENAMED = re.compile(r"^(n\d+)\.\d+$")
+"""The word of owner and xmin of a row type; no transaction has the xid 0."""
 
 
 class _Parsed(NamedTuple):

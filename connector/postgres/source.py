@@ -25,9 +25,9 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import NotYetError, PreconditionError, TableError, TransientError
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
 from connector.position import format_lsn, parse_lsn
-from connector.postgres import log_identity, publication, slot
+from connector.postgres import catalog_fingerprint, log_identity, publication, slot
 from connector.postgres.catalog import UNKNOWN, Catalog, TableLayout, Types, layouts_of
-from connector.postgres.catalog_fingerprint import LOCK_SECONDS, remember, take_snapshot, unlogged
+from connector.postgres.catalog_fingerprint import LOCK_SECONDS, take_snapshot
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot, quote
 from connector.postgres.dump import PostgresTables
@@ -46,7 +46,6 @@ from connector.source import (
     PreparedSource,
     ResumePoint,
     TableListing,
-    UnloggedChange,
 )
 
 log = logging.getLogger(__name__)
@@ -179,13 +178,9 @@ class PostgresSource:
         recent = {table for table, until in self._locked.items() if until > now}
         return recent | publication.locked_by_others(connection, self._locked.keys() - recent)
 
-    def unlogged(self, before: str, now: str) -> UnloggedChange | None:
-        """Compare two fingerprints of a table: return what may have changed rows without row events."""
-        return unlogged(before, now)
-
-    def remember(self, before: str | None, now: str) -> str:
-        """Return the fingerprint to remember: the current one with the names of dropped columns."""
-        return remember(before, now)
+    unlogged = staticmethod(catalog_fingerprint.unlogged)
+    remember = staticmethod(catalog_fingerprint.remember)
+    doubted = staticmethod(catalog_fingerprint.doubted)
 
     def take_xid_barrier(self) -> int:
         """Take an xid, above those of all transactions that are running now."""

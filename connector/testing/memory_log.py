@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -17,6 +17,7 @@ from connector.landing.manifest import InvisibleCommit, LastCommit
 from connector.position import Position
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName
+from connector.source import LoggedTable
 from connector.testing.memory_database import Change, Commit, MemoryDatabase, Row, Slot
 
 
@@ -39,6 +40,7 @@ class MemorySegment:
 
     gtids: str | None = None
     gtids_needed: str | None = None
+    logged: Sequence[LoggedTable] = ()
 
     def __init__(
         self,

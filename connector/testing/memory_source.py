@@ -19,6 +19,7 @@ from connector.schema import TableName, TableSchema
 from connector.source import (
     CatalogSnapshot,
     Finding,
+    LoggedTable,
     PreparedSource,
     ResumePoint,
     TableListing,
@@ -159,6 +160,10 @@ class MemorySource:
     def remember(self, before: str | None, now: str) -> str:
         """Return the current fingerprint: nothing of an earlier one counts."""
         return now
+
+    def doubted(self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
+        """Return none: no table is logged under another name than its own."""
+        return {}
 
     def take_xid_barrier(self) -> None:
         """Mark nothing: transactions do not overlap."""

@@ -50,6 +50,7 @@ from connector.mysql.codec.row_decoder import EVENT_SEQ, decode_changes
 from connector.mysql.codec.rows_event import OPERATIONS, TRUNCATE_KIND, Events
 from connector.mysql.codec.table_map import TableMap
 from connector.schema import TableName, TableSchema
+from connector.source import LoggedTable
 
 TABLE_MAP = 19
 ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != TRUNCATE_KIND), *PLAIN))
@@ -119,6 +120,7 @@ class MysqlSegment:
     """
 
     last_commit: LastCommit | None = None
+    logged: Sequence[LoggedTable] = ()
 
     def __init__(
         self,

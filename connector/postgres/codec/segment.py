@@ -39,6 +39,7 @@ from connector.postgres.codec.pgoutput import (
 from connector.postgres.codec.row_decoder import decode_changes
 from connector.postgres.codec.tuples import HEADER, PADDING, TRUNCATE, Messages, Offsets
 from connector.schema import TableName, TableSchema
+from connector.source import LoggedTable
 
 WINDOW_MESSAGES = 1 << 16
 WINDOW_BYTES = 32 << 20
@@ -100,8 +101,9 @@ class PostgresSegment:
         base: int = 0,
         first_ordinal: int = 0,
         last_commit: LastCommit | None = None,
+        logged: Sequence[LoggedTable] = (),
     ) -> None:
-        self.last_commit = last_commit
+        self.last_commit, self.logged = last_commit, logged
         self.position = position
         self.committed_at = committed_at
         self.rows = len(payloads)

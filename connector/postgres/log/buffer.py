@@ -31,7 +31,8 @@ from connector.postgres.codec.pgoutput import (
 )
 from connector.postgres.codec.segment import PostgresSegment, RelationLayout, Transactions
 from connector.postgres.visibility import Visibility
-from connector.schema import TableName
+from connector.schema import TableName, TableSchema
+from connector.source import LoggedTable
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,17 @@ class _Open(NamedTuple):
     begin: Begin
     start: int
     carried: int
+
+
+class _Described(NamedTuple):
+    """The table, if its rows land, that a Relation message described before the change number `before`."""
+
+    table: TableName | None
+    before: int
+
+    def shifted(self, rows: int) -> _Described:
+        """Return it after so many changes were taken."""
+        return self._replace(before=self.before - rows)
 
 
 class LogBuffer:
@@ -81,6 +93,9 @@ class LogBuffer:
         self._quarantined: list[QuarantineNotice] = []
         self._waiting: list[bytes] = []
         self._reported = False
+        self._logged: list[LoggedTable] = []
+        self._described = _Described(None, 0)
+        self._parts: list[tuple[_Described, Relation]] = []
 
     @property
     def empty(self) -> bool:
@@ -180,6 +195,7 @@ class LogBuffer:
     def _slice_segment(
         self, rows: int, transactions: Transactions, carried: int, quarantined: Sequence[QuarantineNotice]
     ) -> LogSegment | PostgresSegment:
+        logged = self._take_logged(rows)
         payloads, self._payloads = self._payloads[:rows], self._payloads[rows:]
         layouts = [*self._known.values(), *(layout for layout in self._layouts if layout.start < rows)]
         for layout in layouts:
@@ -195,9 +211,32 @@ class LogBuffer:
             last_commit = LastCommit(position=end, txid=str(xid), committed_at=committed_at)
         segment = PostgresSegment(
             self._epoch, self._position, committed_at, payloads, transactions, layouts,
-            base=self._base, first_ordinal=carried, last_commit=last_commit,
+            base=self._base, first_ordinal=carried, last_commit=last_commit, logged=logged,
         )  # fmt: skip
         return LogSegment(segment, quarantined) if quarantined else segment
+
+    def _note(self, relation: Relation, schema: TableSchema | None) -> None:
+        """Record under which name the log has a table, and which partition the next change may be of.
+
+        A partition is described right after its root, before the first change of its rows. A TRUNCATE, too,
+        is preceded by several descriptions.
+        """
+        table, index = TableName(relation.namespace, relation.name), len(self._payloads)
+        self._logged.append(LoggedTable(relation.relid, table))
+        if self._described.table is not None and self._described.before == index:
+            self._parts.append((self._described, relation))
+        self._described = _Described(None if schema is None else table, index)
+
+    def _take_logged(self, rows: int) -> list[LoggedTable]:
+        """Take what the log named, and the partitions that the first changes are of."""
+        logged, self._logged = self._logged, []
+        for (root, index), relation in self._parts:
+            if index < rows and self._payloads[index][self._base] != _TRUNCATE:
+                part = TableName(relation.namespace, relation.name)
+                logged.append(LoggedTable(relation.relid, part, root))
+        self._parts = [(root.shifted(rows), part) for root, part in self._parts if root.before >= rows]
+        self._described = self._described.shifted(rows)
+        return logged
 
     def _change_base(self, base: int) -> None:
         if not self.empty:
@@ -228,6 +267,7 @@ class LogBuffer:
         """Record a layout; from here on, messages of tables that are not captured are dropped."""
         found = self._resolve(relation, self._open.begin.xid if self._open else None)
         schema = found.schema if found else None
+        self._note(relation, schema)
         self._layouts.append(RelationLayout(len(self._payloads), relation, schema))
         relid = relation.relid.to_bytes(4, "big")
         if schema is not None:

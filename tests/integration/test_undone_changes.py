@@ -1,0 +1,126 @@
+"""What comes and goes between two checks of the catalog, and changes rows meanwhile, is found by the log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from connector.schema import TableName
+from tests.support.agent.captured import CapturedDatabase, landed_tables
+from tests.support.servers.mysql_database import MysqlDatabase
+from tests.support.servers.postgres import Database
+
+PLAIN = [
+    "CREATE SCHEMA s",
+    "CREATE TABLE s.t (id int PRIMARY KEY, v text)",
+    "INSERT INTO s.t VALUES (1, 'a')",
+]
+PARTITIONED = [
+    "CREATE SCHEMA s",
+    "CREATE TABLE s.t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+    "CREATE TABLE s.p1 PARTITION OF s.t FOR VALUES FROM (0) TO (10)",
+    "INSERT INTO s.t VALUES (1, 'a')",
+]
+FILLED = [
+    "CREATE TABLE s.p2 PARTITION OF s.t FOR VALUES FROM (10) TO (20)",
+    "INSERT INTO s.t VALUES (11, 'k')",
+]
+AT_ONCE = "a new partition is emptied by the transaction that made it"
+"""Where a check comes before the log is read, nothing shows it: the partition's file is its first one."""
+CASES = {
+    "a schema is renamed for a time": (
+        PLAIN,
+        ["ALTER SCHEMA s RENAME TO away", "UPDATE away.t SET v = 'b'", "ALTER SCHEMA away RENAME TO s"],
+    ),
+    "a new partition is dropped": (PARTITIONED, [*FILLED, "DROP TABLE s.p2"]),
+    "a new partition is detached": (PARTITIONED, [*FILLED, "ALTER TABLE s.t DETACH PARTITION s.p2"]),
+    "a new partition is emptied": (PARTITIONED, [*FILLED, "TRUNCATE s.p2"]),
+    AT_ONCE: (
+        PARTITIONED,
+        ["; ".join(["BEGIN", *FILLED, "TRUNCATE s.p2", "COMMIT"])],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "running"),
+    [*((case, False) for case in CASES if case != AT_ONCE), *((case, True) for case in CASES)],
+)
+def test_what_is_undone_before_postgres_is_checked_is_repaired(
+    database: Database, case: str, running: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, steps = CASES[case]
+    for statement in before:
+        database.execute(statement)
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.*"])
+    change_unchecked(captured, steps, running=running)
+    landed_as_in_source(captured, TableName("s", "t"))
+
+
+def test_tables_truncated_together_are_not_taken_for_partitions(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for statement in [*PLAIN, "CREATE TABLE s.u (id int PRIMARY KEY REFERENCES s.t)"]:
+        database.execute(statement)
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.*"])
+    with captured.running():
+        captured.wait_settled()
+        database.execute("TRUNCATE s.t, s.u")
+        newest = captured.wait_settled()
+    assert {dump.reason for dump in newest.dumps} == {"initial"}
+    landed_as_in_source(captured, TableName("s", "t"))
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["stopped", "running"])
+@pytest.mark.parametrize("server", ["mariadb", "mysql"])
+def test_rows_that_a_foreign_key_changed_are_read_again_though_it_is_gone(
+    request: pytest.FixtureRequest,
+    server: str,
+    running: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    database: MysqlDatabase = request.getfixturevalue(f"{server}_database")
+    for statement in [
+        "CREATE TABLE t (id int PRIMARY KEY, v varchar(5))",
+        "CREATE TABLE u (id int PRIMARY KEY, t_id int)",
+        "INSERT INTO t VALUES (1, 'a'), (2, 'b')",
+        "INSERT INTO u VALUES (1, 1), (2, 2)",
+    ]:
+        database.execute(statement)
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=[f"{database.name}.*"])
+    steps = [
+        "ALTER TABLE u ADD CONSTRAINT f FOREIGN KEY (t_id) REFERENCES t (id) ON DELETE CASCADE",
+        "DELETE FROM t WHERE id = 1",
+        "ALTER TABLE u DROP FOREIGN KEY f",
+    ]
+    change_unchecked(captured, steps, running=running)
+    landed_as_in_source(captured, TableName(database.name, "u"))
+
+
+def change_unchecked(captured: CapturedDatabase, steps: Sequence[str], *, running: bool) -> None:
+    """Run statements while the agent's catalog checks wait, or while no agent runs."""
+    with captured.running():
+        captured.wait_settled()
+        if running:
+            assert captured._capture is not None
+            with captured._capture._source._checking:  # type: ignore[attr-defined]
+                for statement in steps:
+                    captured.database.execute(statement)
+            captured.wait_settled()
+    if not running:
+        for statement in steps:
+            captured.database.execute(statement)
+        with captured.running():
+            captured.wait_settled()
+
+
+def landed_as_in_source(captured: CapturedDatabase, table: TableName) -> None:
+    landed = landed_tables(captured.store)[table]
+    rows = [row for row, _ in map(landed.row, list(landed.events)) if row is not None]
+    found = Counter(tuple(map(str, row.values())) for row in rows)
+    source = captured.database.execute(f"SELECT * FROM {table.namespace}.{table.name}")
+    assert found == Counter(tuple(map(str, row)) for row in source)
