@@ -16,8 +16,8 @@ from tenacity import wait_none
 from connector.errors import FencedError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
-from merge.lake.control_table import create_cuts
 from merge.lake import retry
+from merge.lake.control_table import create_cuts
 from merge.lake.retry import (
     ATTEMPTS,
     innermost,
