@@ -1,14 +1,14 @@
 """The agent as a process: preconditions, lease, capture, graceful shutdown.
 
-The store is probed and the source checked before anything is written: a start that can't succeed fails at
-once. One thing precedes that: a server that writes no log is recorded as a gap as soon as it is seen,
-whatever else then ends the start.
+Startup probes the store and checks the source before it writes anything, and fails at once if it can't
+succeed. The one exception: a server that writes no log is recorded as a gap as soon as it is seen, even if
+the start then fails for another reason.
 
-Every tenure begins in the same way, however long the agent has waited and whoever was active before: it takes
-the lease and reads its configuration. Then, while the lease is renewed, it reads the newest manifest, checks
-the source against it, and begins or resumes the history (`connector.capture.startup`). What was seen before
-the lease was taken counts for nothing. The lease is released after the last commit. Losing it ends capture at
-once, and even an agent that has not noticed can't commit: the manifest is the fence.
+Every tenure begins the same way, no matter how long the agent waited or who was active before. It takes the
+lease and reads its configuration. Then, while the lease is being renewed, it reads the newest manifest,
+checks the source against it, and begins or resumes the history (`connector.capture.startup`). Nothing
+observed before the lease was taken is relied on. The lease is released after the last commit. Losing it ends
+capture at once, and an agent that has not noticed the loss still can't commit: the manifest is the fence.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HANDOVER_SECONDS = 5.0
 
 
 def open_source(config: Config) -> Source:
-    """Open the source that the configuration names, as it may land. Connects only on first use."""
+    """Open the configured source, masked as configured. Connects only on first use."""
     if config.source.kind == "postgres":
         from connector.postgres.source import PostgresSource
 
@@ -68,7 +68,7 @@ def open_source(config: Config) -> Source:
 
 
 def open_gauge(config: Config) -> LoadGauge:
-    """Open what measures the load of the configured source, over a connection of its own."""
+    """Open the load gauge of the configured source, which has its own connection."""
     if config.source.kind == "postgres":
         from connector.postgres.load import PostgresGauge
 
@@ -79,7 +79,7 @@ def open_gauge(config: Config) -> LoadGauge:
 
 
 def check(config: Config) -> list[Finding]:
-    """Check every precondition of source and landing zone, and report all of them. Leaves nothing behind."""
+    """Check every precondition of source and landing zone, and return all findings. Leaves nothing behind."""
     store = open_store(config.landing, config.source.name, patient=False)
     try:
         landing_zone = _check_landing(store)
@@ -99,8 +99,8 @@ def _check_source(
 ) -> list[Finding]:
     """Check the source and, if `newest` can be read, that the landing zone belongs to it.
 
-    `on_log_off` is called before all else if the server writes no log, which nothing shows later. A named
-    table that is missing was dropped if anything has landed; otherwise its name is wrong.
+    If the server writes no log, `on_log_off` is called first, since nothing shows that later. A configured
+    table that is missing counts as dropped if anything has landed; otherwise its name is wrong.
     `TransientError` if the source or the landing zone does not answer.
     """
     findings: list[Finding] = []
@@ -154,15 +154,15 @@ def _check_identity(newest: Manifest | None, source: Source) -> Finding:
 def run(
     config: Config, load_config: Callable[[], Config] | None = None, *, standby: bool = False
 ) -> Progress:
-    """Run the agent until SIGTERM or Ctrl-C (a graceful end), or until an error stops it (raised).
+    """Run the agent until SIGTERM or Ctrl-C (graceful), or until an error stops it (raised).
 
-    When it becomes active, and at SIGHUP, it takes over what `load_config` returns (`Config.reloaded`).
-    Waits for a store or a database that does not answer, at startup too. Its HTTP side answers from the
-    beginning to the end.
+    On becoming active, and at SIGHUP, it applies the configuration that `load_config` returns
+    (`Config.reloaded`). It waits for a store or database that does not answer, at startup too. Its HTTP side
+    answers throughout.
 
-    As a `standby` it waits for as long as another agent is active. It stands by again when it is asked to
-    hand over, when another one has taken over, and when it could not read the log for half the length of the
-    lease, so that one that can may go on.
+    A `standby` waits while another agent is active. It returns to standby when asked to hand over, when
+    another agent has taken over, or when it has been unable to read the log for half the lease, so another
+    agent that can may take over.
     """
     store = ObservedStore(open_store(config.landing, config.source.name))
     live = LiveAgent(config, store)
@@ -172,9 +172,10 @@ def run(
 
 @dataclasses.dataclass
 class _Agent:
-    """The tenures of this process, one after the other, until it is stopped. `term`: its last one; 0: none.
+    """The tenures of this process, one after the other, until it is stopped.
 
-    The configuration of a tenure is where the next one begins (`LiveAgent.stand_by`).
+    `term`: the last tenure's term; 0: none. The next tenure begins with the configuration that the last one
+    ended with (`LiveAgent.stand_by`).
     """
 
     live: LiveAgent
@@ -241,11 +242,11 @@ class _Agent:
         return stopped_by_signals(stop)
 
     def _config_as_of_now(self, term: int) -> Config:
-        """Return what an agent that had run all along would have taken over of its file by now.
+        """Return the configuration that an agent running all along would have applied by now.
 
-        If the file is invalid now, it is what our last tenure ended with, provided that this one follows it.
-        Otherwise another agent may have left tables that the configuration as we know it still names:
-        `ConfigurationError`.
+        If the file is invalid now, that is the one our last tenure ended with, provided no other tenure came
+        in between. Otherwise raises `ConfigurationError`: another agent may have stopped capturing tables
+        that our copy still names.
         """
         config = self.live.config
         if self.load_config is None:
@@ -287,9 +288,10 @@ def _acquire_lease(config: Config, store: Store, *, standby: bool = False) -> Le
 
 
 def _record_log_off(config: Config, store: Store, source: Source) -> None:
-    """Record the gap of a server that writes no log, if its landing zone has a manifest; durable on return.
+    """Record the gap of a server that writes no log, if the landing zone has a manifest; durable on return.
 
-    An active agent will see it on its own. `SourceMismatchError` if it is another database's.
+    Does nothing while another agent is active, which will see it too. `SourceMismatchError` if the landing
+    zone is another database's.
     """
     if retrying(threading.Event())(newest_manifest, store) is None:
         return
@@ -310,7 +312,7 @@ def _record_log_off(config: Config, store: Store, source: Source) -> None:
 def renewing_lease(lease: Lease, capture: Capture, lease_seconds: float) -> Iterator[None]:
     """Renew the lease three times per lease period, with the agent's figures in it.
 
-    An agent that can't read the log for half of that hands over, if it is one of several.
+    An agent with standbys hands over if it can't read the log for half a lease period.
     """
     done = threading.Event()
 

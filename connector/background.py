@@ -1,4 +1,4 @@
-"""Threads that work beside the capture loop, and hand it the error that ends them."""
+"""Threads that run beside the capture loop. An error that ends one is raised in the loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JOIN_SECONDS = 5.0
 class BackgroundThread(ABC):
     """A daemon thread. A subclass implements `work`, which returns soon after `stopping` is set.
 
-    `failure` holds the error that ended it for good; the capture loop raises that.
+    `failure` holds the error that ended the thread; the capture loop raises it.
     """
 
     def __init__(self, name: str) -> None:

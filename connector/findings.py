@@ -1,4 +1,4 @@
-"""What findings of a check mean: for a start, for single tables, and for configured names."""
+"""What the findings of a check imply for a start, for single tables, and for configured names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def unfit_tables(findings: Iterable[Finding]) -> list[TableError]:
 def require_fit(findings: Iterable[Finding]) -> None:
     """Raise `PreconditionError` if a failure concerns the whole source.
 
-    One of a table quarantines that table, and one that was dropped is left.
+    A failure of one table only quarantines that table; a dropped table is ignored.
     """
     failed = [f for f in findings if f.state == "failed" and f.table is None and not f.dropped]
     if failed:
@@ -32,17 +32,17 @@ def require_fit(findings: Iterable[Finding]) -> None:
 
 
 def never_dropped(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings where nothing has landed: the name of a table that is missing is wrong."""
+    """Return the findings where nothing has landed: a missing table's name is wrong, not dropped."""
     return [replace(found, dropped=False) for found in findings]
 
 
 def check_patterns(
     config: SourceConfig, settings: Iterable[TableName], found: Collection[TableName], detail: str, fix: str
 ) -> Iterator[Finding]:
-    """Report configured names and patterns that match no table, and settings of tables not captured.
+    """Report configured names and patterns that match no table, and settings of tables that are not captured.
 
-    `detail`, `fix`: what is wrong with a pattern that matches nothing, and what to do. Where something has
-    landed, its table was dropped, or is away for a moment: whether to wait is for the start to decide.
+    `detail`, `fix`: what is wrong with a pattern that matches nothing, and what to do. If something has
+    landed, its table was dropped or is absent for a moment; the start decides whether to wait.
     """
     for pattern in config.tables:
         one = config.model_copy(update={"tables": [pattern], "exclude": []})
@@ -53,6 +53,6 @@ def check_patterns(
 
 
 def checked_tables(source: Source, among: Collection[TableName]) -> TableListing:
-    """List some tables with the checks of a start: for tables that are created or released later."""
+    """List tables with the checks that a start makes: for tables that are created or released later."""
     listed = source.tables(among)
     return listed.without(unfit_tables(source.check())) if listed.schemas else listed

@@ -1,7 +1,7 @@
 """Positions: the total order of all events of one source.
 
-Invariant: a table's state at a position is the event with the greatest position for each key, over the
-events at or before it. Everything else in Deltatide follows from that one sentence.
+Invariant: a table's state at a position is, for each key, the event with the greatest position at or before
+it. Everything else in Deltatide follows from that one sentence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Position(NamedTuple):
 
     @classmethod
     def of_gap(cls, epoch: int, floor: int) -> Position:
-        """Return where a gap before a floor ends: before every chunk and every event of the log after it."""
+        """Return where a gap before a floor ends: before every chunk there and every later log event."""
         return cls(epoch, floor - 1, CHUNK_SEQ)
 
 
@@ -59,9 +59,10 @@ def parse_lsn(text: str) -> int:
 
 
 def parse_position(text: str, kind: str) -> tuple[int | None, int]:
-    """Parse ``16/B374D848``, or a binlog's ``3/4512`` (file, offset), with its epoch if it begins ``2:``.
+    """Parse ``16/B374D848``, or a binlog's ``3/4512`` (file, offset), with an optional epoch: ``2:``.
 
-    Binlog positions may also be as `format_position` writes them. ``ValueError`` if it is none.
+    Also parses binlog positions as `format_position` writes them. ``ValueError`` if the text is none of
+    these.
     """
     digits = "[0-9A-Fa-f]+" if kind == "postgres" else "[0-9]+"
     pattern = rf"(?:(\d+):)?(?:({digits})/|binlog file (\d+) offset )({digits})"
@@ -71,13 +72,13 @@ def parse_position(text: str, kind: str) -> tuple[int | None, int]:
     base = 16 if kind == "postgres" else 10
     high, low = int(found[2] or found[3], base), int(found[4], base)
     if high >> 31 or low >> 32:
-        raise ValueError(f"{text!r} is beyond all positions")
+        raise ValueError(f"{text!r} is greater than any position")
     return (int(found[1]) if found[1] else None), high << 32 | low
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment in a source's history, named by one of three: a manifest, a position, a commit time in UTC.
+    """A moment in a source's history, given as a manifest, a position, or a commit time in UTC.
 
     `position`: epoch (None: the newest) and boundary. `text`: as it was written.
     """
@@ -109,5 +110,5 @@ class Moment:
 
 
 def in_utc(at: datetime) -> datetime:
-    """Return an instant in UTC; without a zone it is one."""
+    """Return an instant in UTC; one without a time zone is taken to be in UTC."""
     return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)

@@ -1,7 +1,7 @@
 """Tables as they land: names, columns, key; one JSON object per schema, named by its content.
 
-Invariant: a schema's id is a function of its content, so two agents that see the same layout write the same
-object, and a landing file stays readable forever by the schema it names.
+Invariant: a schema's id is a function of its content. Two agents that see the same layout write the same
+object, and a landing file stays readable by the schema it names.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ def _unquote(part: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, the source's name of its type, and the Spark SQL type it lands as.
+    """One column: its name, the source's name for its type, and the Spark SQL type it lands as.
 
-    `mask`: under which mask its values landed (`connector.config.target_columns.mask_identity`); None: none.
+    `mask`: the mask under which its values landed (`connector.config.target_columns.mask_identity`); None:
+    none.
     """
 
     name: str
@@ -81,7 +82,7 @@ class Column:
     mask: str | None = None
 
     def to_json(self) -> dict[str, str]:
-        """Return what `TableSchema.to_json` writes."""
+        """Return the column as a JSON object."""
         body = {"name": self.name, "source_type": self.source_type, "type": self.type}
         return body if self.mask is None else {**body, "mask": self.mask}
 
@@ -138,9 +139,9 @@ class TableSchema:
 def fold(name: str) -> str:
     """Return a column's name as Spark compares names: those that fold alike are one column in the lake.
 
-    Spark compares by Java's ``String.equalsIgnoreCase``: one character at a time, each mapped to upper and
-    then to lower case by Unicode's mappings of one character to one. So ``ı`` and ``İ`` are ``i``, ``ſ`` is
-    ``s``, the micro sign is ``μ``, but ``ß`` is not ``ss``: the length stays.
+    Spark compares by Java's ``String.equalsIgnoreCase``: character by character, each mapped to upper and
+    then to lower case by Unicode's one-to-one mappings. So ``ı`` and ``İ`` are ``i``, ``ſ`` is ``s``, the
+    micro sign is ``μ``, but ``ß`` is not ``ss``: the length never changes.
     """
     return name.lower() if name.isascii() else "".join(map(_fold_character, name))
 

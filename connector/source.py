@@ -30,8 +30,8 @@ from connector.schema import TableName, TableSchema
 class Finding:
     """One result of a check: what was checked, whether it holds, and the SQL or setting that fixes it.
 
-    `table`: set if the failure concerns only this table; every other table can still be captured.
-    `dropped`: what was named may have been dropped; everything else can go on.
+    `table`: set if the failure concerns only this table; every other table can still be captured. `dropped`:
+    the configured table may have been dropped; everything else can continue.
     """
 
     name: str
@@ -47,9 +47,9 @@ class ResumePoint:
     """Where a log history begins or resumes: everything after `position` will be read, nothing before it.
 
     `gtids`: the transactions executed up to `position`, in the source's notation, if they can locate it in
-    another server's log. `server`: whose log it is, if a source has several. `gtids_needed`: those of them
-    that another server must have executed: all but our own writes at their end; None: all. `last_commit`: the
-    last one read before `position` in this epoch.
+    another server's log. `server`: whose log it is, if a source has several. `gtids_needed`: the subset of
+    `gtids` that another server must have executed: all but our own writes at their end; None: all.
+    `last_commit`: the last one read before `position` in this epoch.
     """
 
     position: int
@@ -62,13 +62,13 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Failover:
-    """The log continues in another log, on the current server, and nothing is missing.
+    """The log continues in another log, on the current server, with nothing missing.
 
-    `same_positions`: that log is the one read so far, up to the same position, and continues there in the
-    same epoch. Then only `resume_point.server` is new; the rest is about the other case.
+    `same_positions`: the new log agrees with the old one up to the same position, and continues the same
+    epoch. Then only `resume_point.server` is new, and the rest of this does not apply.
 
-    From `resume_point` on, it has every transaction that is not in `resume_point.gtids`. It may have some
-    that are: the reader skips those. Every snapshot from now on sees all of `resume_point.gtids`.
+    From `resume_point` on, the new log has every transaction that is not in `resume_point.gtids`. It may also
+    have some that are, which the reader skips. Every snapshot from now on sees all of `resume_point.gtids`.
     """
 
     resume_point: ResumePoint
@@ -78,10 +78,10 @@ class Failover:
 
 @dataclass(frozen=True)
 class PreparedSource:
-    """What was added to an existing log, and the xid barrier (lsn 0) for the transactions from before.
+    """What was added to an existing log, and the xid barrier (lsn 0) for earlier transactions.
 
-    Those may have written to a table and committed before the log began to carry it. The barrier is set
-    even if nothing was added now: it may have been added just before a crash.
+    Those may have written to a table and committed before the log began to carry it. The barrier is set even
+    if nothing was added now, since it may have been added just before a crash.
     """
 
     added: tuple[TableName, ...] = ()
@@ -110,7 +110,8 @@ class UnloggedChange:
 class TableListing(NamedTuple):
     """The tables that the configuration names: layouts, and why the others are unfit.
 
-    `busy`: tables that can't be examined now because others keep them locked; a later check finds them.
+    `busy`: tables that can't be examined now because other sessions hold locks on them; a later check finds
+    them.
     """
 
     schemas: list[TableSchema]
@@ -124,7 +125,7 @@ class TableListing(NamedTuple):
         return known | self.busy
 
     def without(self, problems: Iterable[TableError]) -> TableListing:
-        """Move the tables that a check found unfit from `schemas` to `unfit`."""
+        """Return the listing with the tables that a check found unfit moved from `schemas` to `unfit`."""
         found = {problem.table: problem for problem in problems}
         unfit = [found[schema.table] for schema in self.schemas if schema.table in found]
         fit = [schema for schema in self.schemas if schema.table not in found]
@@ -136,10 +137,10 @@ class CatalogSnapshot:
     """The tables that can be captured, each with its fingerprint, and a position in the log after the check.
 
     A fingerprint covers everything that changes a table's rows or its capture without a trace in the log.
-    `existing`: these tables, and named ones that exist but can't be captured (`unfit`), or can't be examined
-    now because others keep them locked (`busy`; nothing is known of these).
-    `unprepared`: tables whose changes the log carries only after `Source.prepare`. `columns`: those that
-    land, if the log does not show every layout change.
+    `existing`: these tables, plus configured ones that exist but can't be captured (`unfit`), or can't be
+    examined now because other sessions hold locks on them (`busy`; nothing is known of these). `unprepared`:
+    tables whose changes the log carries only after `Source.prepare`. `columns`: the columns that land, if the
+    log does not show every layout change.
     """
 
     tables: Mapping[TableName, str]
@@ -204,9 +205,9 @@ class LogReader(Protocol):
 
     @property
     def unbroken(self) -> bool:
-        """Whether the server provably has not crashed since the last log reader of this source was opened.
+        """Whether the server provably has not crashed since this source's previous log reader was opened.
 
-        Then what snapshots have shown since is in the log that this one reads.
+        If so, everything that snapshots have shown since then is in the log that this one reads.
         """
 
     @property
@@ -224,7 +225,7 @@ class LogReader(Protocol):
     def read(self, seconds: float, upto_bytes: int) -> None:
         """Read for `seconds`, or until the buffer holds `upto_bytes` bytes.
 
-        Returns early when a batch of the backlog is complete, which the caller must then commit.
+        While catching up, returns early when a batch is complete, which the caller must then commit.
         """
 
     def take(self) -> Segment:
@@ -248,9 +249,9 @@ class LogReader(Protocol):
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Keys after `after` (exclusive) up to `upto` (inclusive), as the source's text; None: the end.
+    """Keys after `after` (exclusive) up to `upto` (inclusive), as the source's text; None: unbounded.
 
-    `of_prefix`: they may be of the key's first columns alone; then only these are compared.
+    `of_prefix`: the bounds may have values for only the key's first columns; then only these are compared.
     """
 
     after: tuple[str, ...] | None = None
@@ -258,7 +259,7 @@ class KeyRange:
     of_prefix: bool = False
 
     def fits(self, columns: int) -> bool:
-        """Return whether the ends are values of a key of so many columns."""
+        """Return whether the bounds are values of a key with this many columns."""
         lengths = {len(end) for end in (self.after, self.upto) if end is not None}
         return max(lengths) <= columns if self.of_prefix and lengths else lengths <= {columns}
 
@@ -267,8 +268,8 @@ class KeyRange:
 class ChunkRows:
     """Some rows of a chunk: the table's columns in the schema's order, and `raw` (a map, or None for none).
 
-    For given keys `absent` (a boolean array) marks those without a row: there only the key columns are valid.
-    `summed`: what is here are checksums of so many rows.
+    For given keys, `absent` (a boolean array) marks those without a row: there only the key columns are
+    valid. `summed`: these rows are checksums that cover this many rows of the table.
     """
 
     columns: list[pa.Array]
@@ -278,7 +279,7 @@ class ChunkRows:
 
     @property
     def count(self) -> int:
-        """Return how many of the table's rows this is about."""
+        """Return how many of the table's rows these represent."""
         return len(self.columns[0]) if self.summed is None else self.summed
 
 
@@ -320,12 +321,12 @@ class TableReader(Protocol):
     def open_chunk(
         self, table: TableName, key_range: KeyRange, where: str | None = None
     ) -> AbstractContextManager[Chunk]:
-        """Open a snapshot and the rows of a key range in it (order not promised)."""
+        """Open a snapshot and the rows of a key range in it, in no particular order."""
 
     def key_span(self, table: TableName, key: Sequence[str]) -> tuple[int, int]:
         """Return the least and greatest value of the key's first column; (0, 0) if the table is empty.
 
-        `RequestError` if that is not an integer.
+        `RequestError` if that column is not an integer.
         """
 
     def open_checksums(
@@ -333,8 +334,8 @@ class TableReader(Protocol):
     ) -> AbstractContextManager[Chunk]:
         """Open a snapshot and the checksums of a key range's rows in it, computed by the database.
 
-        They are by buckets of so many `bits` (`connector.checksums.definition`). `RequestError` if rows of
-        the table have none.
+        They are summed by buckets of 2 ** `bits` keys (`connector.checksums.definition`). `RequestError` if
+        the table's rows have no checksums.
         """
 
     def open_keys(self, table: TableName, keys: Sequence[Sequence[str]]) -> AbstractContextManager[Chunk]:
@@ -355,22 +356,25 @@ class Source(Protocol):
 
     @property
     def keeps_column_order(self) -> bool:
-        """Return whether a table's columns never move: in another order, some were renamed or replaced."""
+        """Whether a table's columns never move: another order then means renamed or replaced columns."""
 
     def ensure_logging(self) -> None:
-        """Raise `LogOffError` if the database changes rows and logs none of it, which no later log shows.
+        """Raise `LogOffError` if the database changes rows without logging them, which no later log shows.
 
-        Asked before anything else at a start and at each connect, so that no other failure hides it.
+        Called first at a start and at each connect, so that no other failure hides it.
         """
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
-        """Change which tables are captured; nothing else in `config` differs. Only while no log is open."""
+        """Change which tables are captured; nothing else in `config` may differ.
+
+        Only while no log is open.
+        """
 
     def check(self) -> list[Finding]:
-        """Check every precondition and report all; raises only when the database can't be reached."""
+        """Check every precondition and return all findings; raises only if the database can't be reached."""
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
-        """Return which database this is; `landed` may be this one's, read from another server."""
+        """Return which database this is; `landed` may be the same database's, read from another server."""
 
     def tables(self, among: Collection[TableName] | None = None) -> TableListing:
         """List the tables that the configuration names, as they are now; `among`: only these.
@@ -379,37 +383,39 @@ class Source(Protocol):
         """
 
     def evict_former_agent(self) -> None:
-        """Release what a paused or cut-off agent still holds of the log; it can no longer commit."""
+        """Release what a paused or disconnected agent still holds of the log; it can no longer commit."""
 
     def prepare(self) -> PreparedSource:
         """Create or extend what the source lacks and the role may create: the publication.
 
-        Leaves out tables that can't be captured: publishing them would stop their writers. If the address
-        leads to another server than the log's by now, `check_catalog` raises `TransientError` afterwards.
+        Leaves out tables that can't be captured: publishing them would make their writers fail. If the
+        address now leads to another server than the log's, `check_catalog` raises `TransientError`
+        afterwards.
         """
 
     def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
-        """Check for changes that no log shows. May be called from another thread than the rest.
+        """Check for changes that no log shows. May be called from another thread than the other methods.
 
-        `known`: the remembered fingerprints. What can't be judged yet is returned as known.
+        `known`: the remembered fingerprints. For what can't be judged yet, the known one is returned.
         """
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Return what may have changed rows without row events between two fingerprints of one table."""
 
     def remember(self, before: str | None, now: str) -> str:
-        """Return the fingerprint to remember: the new one, with what still counts of the one before."""
+        """Return the fingerprint to remember: the new one, plus what still counts of the previous one."""
 
     def doubted(self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
-        """Return new fingerprints of tables that the log shows otherwise than their fingerprints do.
+        """Return new fingerprints for tables that the log describes differently than their fingerprints do.
 
         They differ from what any check will find, so each such table is dumped again.
         """
 
     def take_xid_barrier(self) -> int | None:
-        """Return a transaction id above those of all transactions running now; None if none can matter.
+        """Return a transaction id above those of all running transactions; None if none can matter.
 
-        One that began before an unlogged change may commit row events after it that are older in effect.
+        A transaction that began before an unlogged change may commit row events after it that are older in
+        effect.
         """
 
     def position_past_barrier(self, barrier: int) -> int | None:
@@ -419,11 +425,11 @@ class Source(Protocol):
         """Make the source keep its log from now on (a slot) and return where it begins.
 
         `fresh`: first drop what is left of an older one. Otherwise adopt an unused one of the same name.
-        `TransientError` if the session on which `identity` was asked is lost: its server may be another one.
+        `TransientError` if the session that answered `identity` is lost: a new one may reach another server.
         """
 
     def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
-        """Return why the log after `resume_point` can't be read whole, or the failover; None: it can."""
+        """Return why the log after `resume_point` is incomplete, or a failover; None if it can be read."""
 
     def open_log(self, epoch: int, resume_point: ResumePoint) -> LogReader:
         """Open the log after a resume point; later transactions that are in its `gtids` are skipped."""
@@ -432,7 +438,7 @@ class Source(Protocol):
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""
 
     def holds_any(self, columns: Sequence[str]) -> str:
-        """Return the dump predicate that is true for rows in which one of these columns is not null."""
+        """Return the dump predicate that is true for rows where any of these columns is not null."""
 
     def close(self) -> None:
         """Close all connections; never raises."""

@@ -1,4 +1,4 @@
-"""What databases return of checksums, as it lands."""
+"""The checksums that a database computed, in the form in which they land."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from connector.source import ChunkRows
 class ChecksumChunk:
     """An open chunk of checksums; implements `connector.source.Chunk`.
 
-    `layout`: of the rows; `read`: returns bucket, count and sum of checksums of each bucket in the range.
+    `layout`: the layout of the rows. `read`: returns bucket, row count and sum of checksums for each bucket
+    in the range.
     """
 
     layout: TableSchema
@@ -33,7 +34,7 @@ class ChecksumChunk:
         return bucket_schema(self.layout.table)
 
     def rows(self) -> Iterator[ChunkRows]:
-        """Read all buckets at once: there are at most as many as rows in a chunk."""
+        """Read all buckets at once: there are at most as many as a chunk has rows."""
         if found := [(*bucket, self.layout.id) for bucket in self.read()]:
             types = [arrow_type(column.type) for column in self.schema.columns]
             parts = list(zip(*found, strict=True))
@@ -42,7 +43,7 @@ class ChecksumChunk:
 
 
 def whole_span(table: TableName, column: str, found: Sequence[Any]) -> tuple[int, int]:
-    """Return the least and greatest value of a key column that a database has found; (0, 0) if there is none.
+    """Return a key column's least and greatest value, as a database found them; (0, 0) for an empty table.
 
     `RequestError` if they are not integers.
     """

@@ -43,13 +43,14 @@ UNSIGNED = "bigint unsigned"
 """MySQL's only integer that lands as a decimal."""
 
 NOT_INTEGERS = ("year", "bit")
-"""MySQL's types that land as integers and are none there: a year is not compared with numbers such as 255."""
+"""MySQL types that land as integers but don't compare as such there: a year does not compare as a number."""
 
 LEAST_BITS = 8
-"""Of a table without gaps in its key, a bucket has 256 rows: few to read again if one of them differs."""
+"""In a table without gaps in its key, a bucket then has 256 rows: few to read again if one of them differs.
+"""
 
 MOST_BUCKETS = 1 << 16
-"""Of one table, between its least and greatest key; Spark's driver holds them."""
+"""Limit per table, from its least to its greatest key; Spark's driver holds them all."""
 
 BUCKET, ROWS, SUM, LAYOUT = "bucket", "rows", "sum", "layout"
 
@@ -57,7 +58,7 @@ _COVERED = ("boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
 
 
 def bucket_schema(table: TableName) -> TableSchema:
-    """Return the layout of a table's landed checksums: of a part of a bucket, rows and sum of checksums.
+    """Return the layout in which a table's checksums land: part of a bucket, its row count, its sum.
 
     `layout`: the schema id of the rows.
     """
@@ -66,14 +67,14 @@ def bucket_schema(table: TableName) -> TableSchema:
 
 
 def uncovered(schema: TableSchema) -> str | None:
-    """Return why rows of a layout have no checksums, whatever the database; None if they have."""
+    """Return why rows of a layout have no checksums in any database; None if they have."""
     if why := without_ranges(schema):
         return why
     return next((why_uncovered(column) for column in schema.columns if not _is_covered(column.type)), None)
 
 
 def without_ranges(schema: TableSchema) -> str | None:
-    """Return why a layout's key has no ranges that databases and Spark tell alike; None if it has."""
+    """Return why a key can't be split into ranges that databases and Spark agree on; None if it can."""
     first = schema.column(schema.key[0])
     lands_as_integer = first.type in INTEGERS or first.source_type == UNSIGNED
     if not lands_as_integer or first.source_type.partition("(")[0] in NOT_INTEGERS:
@@ -82,7 +83,7 @@ def without_ranges(schema: TableSchema) -> str | None:
 
 
 def why_uncovered(column: Column) -> str:
-    """Format why a table has no checksums: one of its columns has no certain text."""
+    """Return the reason for a table without checksums: this column's text is not the same everywhere."""
     return f"no checksum covers column {column.name} ({column.source_type})"
 
 
@@ -91,12 +92,12 @@ def _is_covered(type_: str) -> bool:
 
 
 def bits_of(first: int, last: int) -> int:
-    """Return how many binary digits to cut off keys from `first` to `last` for at most `MOST_BUCKETS`."""
+    """Return how many low bits of keys from `first` to `last` to drop for at most `MOST_BUCKETS` buckets."""
     return max(LEAST_BITS, ((last - first) // MOST_BUCKETS).bit_length())
 
 
 def row_text(schema: TableSchema, values: Mapping[str, Any]) -> bytes:
-    """Return a row's text by its landed values, as Python has them; the reference for all other versions."""
+    """Return a row's text from its landed values as Python objects; all other implementations must agree."""
     cells = (_cell(values[column.name], column.type) for column in schema.columns)
     return SEPARATOR.encode().join(cells)
 
@@ -126,7 +127,7 @@ def checksum(text: bytes) -> int:
 
 
 def sums_of(schema: TableSchema, rows: Iterable[Mapping[str, Any]], bits: int) -> dict[int, tuple[int, int]]:
-    """Return the count and sum of checksums of rows by bucket."""
+    """Return the row count and sum of checksums of each bucket."""
     found: dict[int, tuple[int, int]] = {}
     for row in rows:
         bucket = int(row[schema.key[0]]) >> bits

@@ -1,12 +1,12 @@
 """SQL for `connector.checksums.definition` in MySQL and MariaDB. Pure.
 
-Cells are put together as bytes, so that no collation matters. What does not fit a packet is NULL for these
-servers, whether a cell or a row's text. So a cell is ``-`` only if the column is null, and cells are joined
-by CONCAT, which CONCAT_WS is not: it passes over NULL. Such a row has no checksum, which counts as 0: the sum
-of its bucket differs, and its rows are compared themselves.
+Cells are concatenated as bytes, so collations don't matter. These servers return NULL for any cell or row
+text that exceeds a packet. A cell is ``-`` only if the column itself is null, and cells are joined by CONCAT,
+not CONCAT_WS, which skips NULL. So a row with an oversized cell has no checksum, which counts as 0: its
+bucket's sum differs, and the bucket's rows are compared directly.
 
-Invariant: every function is a native one, which wins over a stored function of its name in the session's
-current database.
+Invariant: every function is a native one, which takes precedence over a stored function of the same name in
+the session's current database.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ UTF8 = ("utf8mb4", "utf8mb3", "utf8", "ascii")
 """Character sets whose bytes are those of UTF-8."""
 
 CONVERTED = ("latin1",)
-"""Whose texts the server converts as the codec does; of others, some character may differ."""
+"""Character sets that the server converts exactly as the codec does; in others, some characters may differ.
+"""
 
 _TEXTS = types.STRINGS | types.BLOBS | {types.ENUM, types.SET}
 
 
 def bucket_columns(schema: TableSchema, layout: TableMap, bits: int) -> str:
-    """Build what to select, grouped by the first of it: bucket, count and sum of checksums.
+    """Build the select list, to be grouped by its first column: bucket, row count, sum of checksums.
 
-    `RequestError` if a column has no certain text.
+    `RequestError` if a column's text is not the same everywhere.
     """
     if why := uncovered(schema):
         raise RequestError(f"{schema.table}: {why}")
@@ -53,7 +54,7 @@ def _cell(column: Column, type_: ColumnType) -> str:
 
 
 def _text(name: str, type_: ColumnType) -> str | None:
-    """Build the text of a value as it lands; None if that is not certain."""
+    """Build the expression for a value's text as it lands; None if they may differ."""
     if type_.landing == "binary":
         return f"CONCAT(X'5C78', LOWER(HEX({name})))"
     if type_.alias is not None or type_.landing == "date" or type_.code in (types.TIME, types.TIME2):

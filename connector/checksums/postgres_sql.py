@@ -1,12 +1,12 @@
 """SQL for `connector.checksums.definition` in PostgreSQL. Pure.
 
-The session's settings give each value the text that also lands (`connector.postgres.connection.SESSION`), so
-a cell is the type's own output: of a string by its output function (``concat``), since a cast to text would
-strip a ``character(n)``; of everything else by a cast, which writes booleans out.
+The session settings make each value's text the one that also lands (`connector.postgres.connection.SESSION`).
+So a cell is the type's own output: of a string by its output function (``concat``), since a cast to text
+would strip the padding of a ``character(n)``; of everything else by a cast, which writes booleans out.
 
-Invariant: every function and operator is named with `pg_catalog`. In a search path with further schemas, a
-function there whose argument types fit better would win: code of whoever may create in them would run with
-the agent's rights.
+Invariant: every function and operator is qualified with `pg_catalog`. Otherwise a function in another schema
+of the search path whose argument types fit better would win, and code of whoever may create functions there
+would run with the agent's rights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHECKSUM = f"pg_catalog.concat('x', pg_catalog.left({_SHA256}, {{digits}}))::bi
 
 
 def bucket_columns(schema: TableSchema, encoding: str, bits: int) -> str:
-    """Build what to select, grouped by the first of it: bucket, count and sum of checksums.
+    """Build the select list, to be grouped by its first column: bucket, row count, sum of checksums.
 
     `encoding`: the database's. `RequestError` if the rows have no checksums.
     """

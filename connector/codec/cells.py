@@ -76,7 +76,7 @@ def offsets_of(cells: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def of_length(text: str) -> str:
-    """Describe a text that can't be decoded without showing it, since errors are logged and landed."""
+    """Describe a text that can't be decoded without showing it: errors are logged and landed."""
     return f"a text of {len(text)} characters"
 
 

@@ -1,9 +1,9 @@
-"""Decode a segment of any database's log: window by window, and in each table by table. Pure.
+"""Decodes a segment of any database's log: window by window, and within each, table by table. Pure.
 
-A *window* is a run of messages that bounds a decode's memory, whatever the segment's size. Its messages are
-grouped by the number that the log gives their table (relid, table id), then split where that table's layout
-changes. Invariants: each message of a captured table is in exactly one part; batches of one table come in
-position order; a table that can't be decoded stops alone.
+A *window* is a run of messages that bounds the memory of decoding, whatever the segment's size. Its messages
+are grouped by the number that the log gives their table (relid, table id), then split where the table's
+layout changes. Invariants: each message of a captured table is in exactly one part; batches of one table come
+in position order; a table that can't be decoded does not affect the others.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Part(Protocol):
 
 
 def windows(lengths: Indexes, most_bytes: int, most: int) -> Iterator[tuple[int, int]]:
-    """Split messages of these lengths (bytes) into ranges ``[low, high)``; a larger one is alone."""
+    """Split messages of these lengths (bytes) into ranges ``[low, high)``; an oversized one is alone."""
     ends = np.cumsum(lengths)
     low = 0
     while low < len(lengths):

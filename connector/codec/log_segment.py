@@ -1,4 +1,4 @@
-"""A segment of the log with what reading it revealed about its tables, before it is decoded."""
+"""A segment of the log together with what reading it revealed about its tables, before it is decoded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from connector.source import LoggedTable, Segment
 
 @dataclass
 class LogSegment:
-    """A segment with what was found while reading the log: quarantined tables, layouts that no row shows yet.
+    """A segment with what reading it revealed: quarantined tables, and layouts that no row shows yet.
 
-    The layouts are `announced` as batches without rows, in position order.
+    Those layouts are `announced` as batches without rows, in position order.
     """
 
     inner: Segment

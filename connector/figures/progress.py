@@ -1,11 +1,11 @@
-"""Figures of a running capture: counts, durations, lag. For the lease's status, the page and the metrics.
+"""Figures of a running capture (counts, durations, lag) for the lease, the status page and the metrics.
 
-Written by the threads of the capture, read by any other without a lock: each read is a snapshot of single
-values, which may be of slightly different moments.
+Written by the capture's threads, read by any other thread without a lock: a read returns individual values,
+which may be from slightly different moments.
 
-Lag is measured where the log ends, not by the age of the last change, so an idle source is not behind: at
-`Lag.sample` the source's end of log is remembered with the time, and once what has landed reaches it, nothing
-from before that time is missing. While the end is unknown (the source does not answer), lag grows.
+Lag is measured against the end of the log, not by the age of the last change, so an idle source is not
+behind: `Lag.sample` remembers the end of the source's log with the time, and once what has landed reaches it,
+nothing from before that time is missing. While the end is unknown (the source does not answer), lag grows.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName
 
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Upper bounds of the durations that are counted apart, in seconds."""
+"""Upper bounds of the histogram buckets of durations, in seconds."""
 
 SAMPLE_SECONDS = 1.0
 MOST_SAMPLES = 1000
-"""Ends of log that are remembered; when there are more, every other one is forgotten."""
+"""Limit of remembered ends of log; beyond it, every other one is dropped."""
 
 FAR_BYTES = 64 << 20
-"""From here on, lag is the age of the last commit that landed: a binary log's distance is no position."""
+"""From here on, lag is the age of the last landed commit: a distance in binary logs is not a position."""
 
 
 class Durations:
-    """How often something took how long, in seconds; safe for threads."""
+    """Histogram of durations in seconds; safe for threads."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -43,19 +43,19 @@ class Durations:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Count how long the block takes, if it succeeds."""
+        """Record how long the block takes, if it succeeds."""
         began = time.monotonic()
         yield
         self.add(time.monotonic() - began)
 
     def add(self, seconds: float) -> None:
-        """Count one duration."""
+        """Record one duration."""
         with self._lock:
             self._counts[sum(seconds > bound for bound in BOUNDS)] += 1
             self.seconds += seconds
 
     def cumulative(self) -> list[int]:
-        """Return for each of `BOUNDS` how many took at most that long, then the total."""
+        """Return for each of `BOUNDS` how many durations were at most that long, then the total."""
         totals, total = [], 0
         for count in self._counts:
             total += count
@@ -64,7 +64,7 @@ class Durations:
 
 
 class Lag:
-    """How far what has landed is behind the source's log. Sampled by one thread; see the module."""
+    """How far what has landed lags behind the source's log. Sampled by one thread; see the module."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.bytes = 0
@@ -74,7 +74,7 @@ class Lag:
         self._complete_at: float | None = None
 
     def sample(self, newest: Manifest, position: int, unread_bytes: int, held_bytes: int) -> None:
-        """Note what has been read (`position`), how much more there is, and how much of it is in memory."""
+        """Record the position read so far, the bytes still unread, and the bytes held in memory."""
         now = self._clock()
         if newest.epoch != self._epoch:
             self._samples.clear()
@@ -96,7 +96,7 @@ class Lag:
             self._samples = deque(list(self._samples)[::2])
 
     def seconds(self, newest: Manifest) -> float | None:
-        """Return how old the oldest change that has not landed may be; None if that is not known yet."""
+        """Return the greatest possible age of the oldest change that has not landed; None if unknown."""
         complete_at = self._complete_at
         if complete_at is not None and self.bytes < FAR_BYTES:
             return max(0.0, self._clock() - complete_at)
@@ -109,8 +109,8 @@ class Lag:
 class Progress:
     """Figures of this run. Each is written by one thread.
 
-    `dumps_held_back`: why no chunks are read for now. `turned_at`: when the loop last went around, by the
-    monotonic clock; `lost_at`: since when it can't read the log, if it can't. `rows`: committed events by
+    `dumps_held_back`: why no chunks are read for now. `turned_at`: when the loop last completed a round, by
+    the monotonic clock; `lost_at`: since when it can't read the log, if it can't. `rows`: committed events by
     table and operation. `load`: the source's load as last measured, by the names of its limits.
     """
 
@@ -130,7 +130,7 @@ class Progress:
     commits: Durations = field(default_factory=Durations)
 
     def committed(self, manifest: Manifest, events: Mapping[tuple[TableName, str], int]) -> None:
-        """Count a manifest; `events`: how many its log files hold, by table and operation."""
+        """Count a committed manifest; `events`: the events in its log files, by table and operation."""
         self.manifests += 1
         self.position = manifest.position
         named = {file.table for file in manifest.files if file.kind == "log"}
@@ -144,18 +144,18 @@ class Progress:
         self.rows = self.rows + counted  # replaced, so that others may read it
 
     def turn(self) -> None:
-        """Record that the loop made a turn and is reading the log."""
+        """Record that the loop completed a round and is reading the log."""
         self.turned_at, self.lost_at = time.monotonic(), None
 
     def lose(self) -> None:
-        """Note that the loop goes around, and is about to open the log again."""
+        """Record that the loop completed a round without reading the log, and is about to open it again."""
         self.reconnects += 1
         self.turned_at = time.monotonic()
         self.lost_at = self.lost_at or self.turned_at
 
     @property
     def lost_seconds(self) -> float:
-        """Return for how long the log can't have been read; 0: it is being read."""
+        """Return for how long the log could not be read; 0 while it is being read."""
         return 0.0 if self.lost_at is None else time.monotonic() - self.lost_at
 
     def figures(self, newest: Manifest | None) -> dict[str, Any]:

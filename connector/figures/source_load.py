@@ -1,13 +1,13 @@
-"""Holds dumps back while the source suffers, or the store is slow; the log is read on.
+"""Holds dumps back while the source or the store is overloaded; reading the log continues.
 
-A thread measures the load at intervals, over a connection of its own, often while dumps are unfinished. A
-figure above its limit (``[limits]``) holds dumps back: no further chunk is read until a later measurement
-finds all of them at or below. That is not recorded: each agent measures for itself, and says why in its
-lease.
+A thread measures the load over its own connection, more often while dumps are unfinished. While any figure is
+above its limit (``[limits]``), no further chunk is read; dumps resume once a measurement finds all of them at
+or below their limits. This is not recorded in the manifest: each agent measures for itself, and reports the
+reason in its lease.
 
-A source or a store that does not answer, for want of connections or time, suffers too. A source that refuses
-what is asked is not watched, and that is logged once. What a role may not see is not watched either:
-`deltatide check` warns of it.
+A source or store that does not answer, for want of connections or time, counts as overloaded. A source that
+refuses the queries is not watched, which is logged once. Nor is what the role may not see; `deltatide check`
+warns of that.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from connector.store.protocol import Store
 log = logging.getLogger(__name__)
 
 MEASURE_SECONDS = 5.0
-"""Seconds between measurements: a few chunks of the default size."""
+"""Seconds between measurements while there are dumps: a few chunks of the default size."""
 
 IDLE_SECONDS = 60.0
 """Seconds between measurements without dumps, for the metrics only."""
 
 
 class LoadGauge(Protocol):
-    """Measures a source's load, over a connection of its own."""
+    """Measures a source's load over its own connection."""
 
     def measure(self) -> Mapping[str, float]:
-        """Return figures by the names of their limits; absent: not known, or there is none.
+        """Return figures by the names of their limits; one that is unknown or does not apply is absent.
 
-        `retained_log_mib`, which has no limit: log that the source keeps for the agent.
+        `retained_log_mib` has no limit: log that the source keeps for the agent.
         """
 
     def close(self) -> None:
@@ -46,9 +46,9 @@ class LoadGauge(Protocol):
 
 
 class LoadWatcher(BackgroundThread):
-    """A thread that measures, and calls `note` each time: with the figures, and why dumps hold back, or None.
+    """A thread that measures the load and calls `note` with it and why dumps are held back, or None.
 
-    `limits` may be replaced. `busy` returns whether there is anything to hold back.
+    `limits` may be replaced. `busy` returns whether any dump is unfinished.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LoadWatcher(BackgroundThread):
             self._close_gauge()
 
     def why(self) -> str | None:
-        """Measure, and return why dumps should hold back; None if nothing is above its limit."""
+        """Measure, and return why dumps should be held back; None if nothing is above its limit."""
         limits = self.limits.model_dump()
         try:
             found = {**self._measure_source(), "store_seconds": self._measure_store()}

@@ -1,36 +1,37 @@
-"""Compaction: the many small log files of a block of manifests become few.
+"""Compaction: rewrites the many small log files of a block of manifests as a few large ones.
 
 ::
 
     manifests -> small log files by table and layout -> new files -> record -> a day later: the originals go
 
-Whoever catches up or rebuilds opens each landing file that the manifests name; after a day of small flushes
-that is what it waits for. So a block of manifests (`connector.landing.format.block_of`) that is an hour old
-gets, for each table and layout, few files with the events of its many, and a record of which stand for which
-(`connector.landing.manifest.CompactedBlock`). Chunks stay as they are.
+A merge that catches up or rebuilds opens each landing file that the manifests name; after a day of small
+flushes, that dominates its time. So once a block of manifests (`connector.landing.format.block_of`) is an
+hour old, each table and layout gets a few files with the events of its many, and a record of which files
+replace which (`connector.landing.manifest.CompactedBlock`). Chunks stay as they are.
 
-**One or the other.** The record is one object, created once. A reader learns of it with the block's last
-manifest, or not at all, and decides for the whole block: if it reads up to that manifest or further, it takes
-the new files as if the last manifest named them, and none that they stand for. If not, or without a record,
-it takes the originals. The new files are durable before the record, and the originals stay for a day after
-it: so a reader that was too early for the record has that day to finish. Before originals go, it is recorded
-that they may be gone; reading up to a manifest within the block is then an error that says so.
+**Never both, never neither.** The record is one object, created once. A reader finds it with the block's last
+manifest, or not at all, and decides for the whole block. If it reads up to that manifest or beyond, it takes
+the new files as if the last manifest named them, and none of the files they replace. Otherwise, or without a
+record, it takes the originals. The new files are durable before the record, and the originals stay for a day
+after it, so a reader that was too early for the record has a day to finish. Before originals are removed, it
+is recorded that they may be gone; from then on, reading up to a manifest within the block is an error that
+says so.
 
-**Why events may come with a later manifest.** A reader that continues from within the block finds events in
-the new files that it has applied already, besides those it lacks. It leaves them out, by the last event that
-the block had landed by then (`merge.plan`): applied again without the chunks that have overruled them since,
-they would win. None of the new files' events is from after its end, since it reads up to the end of the block
-at least. Only files that begin after the manifest before the block are joined, so a reader that reads older
-log again reads back to that manifest at most. Retention keeps that one: it removes manifests by whole blocks
+**Events that were already applied.** A reader that continues from within the block finds in the new files
+events that it has already applied. It skips them, by the position of the last event that the block had landed
+by then (`merge.plan`): applied again without the chunks that have overruled them since, they would win. None
+of the new files' events is beyond its end, since it reads at least to the end of the block. Only files that
+begin after the manifest before the block are joined, so a reader that rereads older log goes back to that
+manifest at most. Retention keeps it: manifests are removed by whole blocks
 (`connector.maintenance.retention`).
 
-**Order.** New files, record; a day later: how far originals may be gone, their removal, how far they are
-gone. A crash leaves files that no record names, which retention finds by their day, or a step that the next
-run repeats. Of two runs at once, one creates the record, and the other's files are left to retention; what
-they remove is the same.
+**Order.** New files, then the record; a day later: record how far originals may be gone, remove them, record
+how far they are gone. A crash leaves files that no record names, which retention finds by their day, or a
+step that the next run repeats. Of two concurrent runs, one creates the record, and the other's files are left
+to retention; both remove the same originals.
 
-A file that is not as its manifest says stays as it is, with those it would have been joined with: a merge
-that needs it stops at it, as before.
+A damaged file stays, together with those it would have been joined with: a merge that needs it stops there,
+as before.
 """
 
 from __future__ import annotations
@@ -59,25 +60,25 @@ from connector.store.protocol import Store
 from connector.store.read_ahead import read_ahead
 
 AGE = timedelta(hours=1)
-"""Merges that keep up have read a block by then, and no longer need it."""
+"""By then, merges that keep up have read a block and no longer need it."""
 
 GRACE = timedelta(days=1)
 """How long originals stay: longer than any merge, query, or cache of manifests lives."""
 
 SMALL_BYTES = 4 << 20
-"""Files from this size on stay as they are: opening one costs less than reading it."""
+"""Files of at least this size stay as they are: opening one costs less than reading it."""
 
 TARGET_BYTES = 128 << 20
 FEW_FILES = 8
-"""So many files, or fewer, are not worth writing again."""
+"""This many files or fewer are not worth rewriting."""
 
 
 @dataclass
 class Compaction:
-    """What was done, or would be: `files` (`bytes`) of `blocks` were joined to `into` new ones.
+    """What was done, or would be: `files` (`bytes`) of `blocks` were rewritten as `into` new ones.
 
-    `removed`: originals of blocks that were compacted before. `damaged`: paths of files that are not as they
-    were written, and so stay. `stopped`: there is more to do.
+    `removed`: originals of blocks compacted earlier. `damaged`: paths of files that differ from what their
+    manifest says, and so stay. `stopped`: there is more to do.
     """
 
     blocks: int = 0
@@ -106,8 +107,8 @@ def compact(
 ) -> Compaction:
     """Compact the blocks from manifest `oldest` to `newest` that are old enough; with `dry_run` only count.
 
-    `oldest`: the first that retention keeps. `progress` is called with how many blocks were looked at, and
-    how many there are. Once `stop` is set, or after some `seconds`, end at a safe point. Raises what the
+    `oldest`: the first manifest that retention keeps. `progress` is called with the number of blocks
+    examined, and the total. Stops at a safe point once `stop` is set, or after `seconds`. Raises what the
     store raises.
     """
     known = read_compaction_progress(store)
@@ -129,7 +130,7 @@ def compact(
 
 
 def _blocks(before: int, newest: int) -> Iterator[tuple[int, int]]:
-    """Return the whole blocks of manifests that are all there: after `before`, or from 1 on, to `newest`."""
+    """Return the blocks whose manifests all exist: after `before`, or from 1 on, up to `newest`."""
     first, last = block_of(before + 1 if before > 1 else 1)
     if 1 < first <= before:
         first, last = block_of(last + 1)
@@ -147,7 +148,7 @@ class _Run:
     result: Compaction = field(default_factory=Compaction)
 
     def remove_originals(self, block: CompactedBlock) -> None:
-        """Remove the files that a block's new ones stand for, and record that they are gone."""
+        """Remove the files that a block's new ones replace, and record that they are gone."""
         self.result.removed += len(block.replaced)
         if self.dry_run:
             return
@@ -159,7 +160,7 @@ class _Run:
         self._record(removed=block.last)
 
     def _record(self, *, removing: int = 0, removed: int = 0) -> None:
-        """Record how far originals may be gone, or are: numbers that never go back."""
+        """Record how far originals may be gone (`removing`), and are gone; neither number ever goes back."""
 
         def further(data: bytes | None) -> bytes | None:
             known = CompactionProgress(at=self.clock())
@@ -173,7 +174,7 @@ class _Run:
         update(self.store, COMPACTION, further)
 
     def compact_block(self, first: int, last: int) -> bool:
-        """Compact a block; return whether it is old enough, as later ones may be."""
+        """Compact a block; return whether it was old enough, so later ones may be, too."""
         end = self.reader.stored(last)
         if end is None or end.committed_at > self.clock() - AGE:
             return False
@@ -184,14 +185,14 @@ class _Run:
         damaged = [path for group in groups if (path := self._compact_group(group, tables))]
         retained = read_retained(self.store)
         if retained is not None and retained.first > max(1, first - 1):
-            return True  # retention has begun to remove them meanwhile
+            return True  # retention has begun to remove them
         self.result.damaged += damaged
         self.result.blocks += bool(groups)
         if self.dry_run:
             return True
         block = CompactedBlock(first=first, last=last, at=self.clock(), tables=tables)  # type: ignore[arg-type]
         failpoint.reach("block-written")
-        # If it exists, another run was first, or an answer to ours was lost.
+        # If it exists, another run was first, or the response to ours was lost.
         self.store.create(compacted_path(last), block.model_dump_json(exclude_none=True).encode())
         failpoint.reach("block-recorded")
         return True
@@ -206,9 +207,9 @@ class _Run:
         return groups(there, (before.epoch, before.position) if before else (0, 0))
 
     def _compact_group(self, group: list[LandedFile], tables: dict[str, CompactedTable]) -> str | None:
-        """Join files, and add them to what their block was compacted to.
+        """Join files, and add them to the block's record.
 
-        Or leave all as they are, and return the path of the one that is damaged.
+        Or leave them all as they are, and return the path of a damaged one.
         """
         result = self.result
         if not self.dry_run:
@@ -225,10 +226,10 @@ class _Run:
 
 
 def groups(manifests: Sequence[StoredManifest], before: tuple[int, int]) -> list[list[LandedFile]]:
-    """Return which files of some manifests to join, in the order of their positions.
+    """Return the files of some manifests to join, in position order.
 
-    `before`: epoch and position of the manifest before. Files of a group are of one table and layout, and
-    say the same about their events, so that a plan that reads the new one does nothing that it would not do.
+    `before`: epoch and position of the manifest before. A group's files are of one table and layout and have
+    the same flags, so a plan that reads the joined file does the same as one that reads the originals.
     """
     found: dict[tuple[object, ...], list[LandedFile]] = {}
     for file in (file for manifest in manifests for file in manifest.files):
@@ -241,7 +242,7 @@ def groups(manifests: Sequence[StoredManifest], before: tuple[int, int]) -> list
 
 
 def _parts(files: Sequence[LandedFile]) -> Iterator[list[LandedFile]]:
-    """Divide files into parts of about `TARGET_BYTES`."""
+    """Split files into parts of about `TARGET_BYTES`."""
     part: list[LandedFile] = []
     for file in files:
         part.append(file)
@@ -254,7 +255,7 @@ def _parts(files: Sequence[LandedFile]) -> Iterator[list[LandedFile]]:
 def join(store: Store, files: Sequence[LandedFile]) -> LandedFile:
     """Write files of one table and layout as one, durable on return; holds some files and a row group.
 
-    `DamagedFileError` if one is not as it was written, or its layout is missing.
+    `DamagedFileError` if one differs from what its manifest says, or if its layout is missing.
     """
     table, id_ = files[0].table, files[0].schema_id
     layout = store.read(schema_path(table, id_))

@@ -8,7 +8,7 @@ from connector.store.protocol import Store
 
 
 def update(store: Store, path: str, change: Callable[[bytes | None], bytes | None]) -> None:
-    """Replace an object by what `change` makes of its content (None: there is none); None leaves it."""
+    """Replace an object by what `change` makes of its content (None: no object); None leaves it."""
     while True:
         data, version = store.read_versioned(path) or (None, None)
         new = change(data)

@@ -1,33 +1,32 @@
-"""Retention: which manifests are still needed, and the removal of those that are not, with their files.
+"""Retention: decides which manifests are still needed, and removes the others with their files.
 
-What is needed of a landing zone, all manifests from one number on:
+All manifests from one number on are kept. They cover:
 
-- what each consumer has yet to merge or to read (`connector.landing.consumers`), and what those merges read
-  again;
-- what the dumps that are running will make a merge read again;
+- what each consumer has yet to merge or read (`connector.landing.consumers`), and what those merges reread;
+- what the chunks of running dumps will make a merge reread;
 - what is younger than the retention time.
 
-**What a merge reads again.** A merge that is at manifest F reads the manifests after F. A chunk in one of
-them makes it read log again, down to the chunk's low watermark. Its dump was running at F, or began later; so
-the chunk was opened after manifest ``started_in - 1``, call it B, and its low watermark is at least B's
-position, or that of the oldest commit that was not visible yet at B. The merge reads manifests backward to
-the first one that is not after it; of those at that very position, it passes over B and those before B, as
-only dumps that are queued later can have chunks there that count. A full dump's sweep reads its chunks:
-manifests from `started_in` on.
+**What a merge rereads.** A merge at manifest F reads the manifests after F. A chunk in one of them makes it
+reread log down to the chunk's low watermark. The chunk's dump was running at F, or began later; so the chunk
+was opened after manifest B = ``started_in - 1``, and its low watermark is at least B's position, or that of
+the oldest commit that was not yet visible at B. The merge reads manifests backward to the first one that is
+not after the watermark. Of several at exactly that position, it skips B and those before B, since only dumps
+queued later can have chunks there that count. A full dump's sweep reads the dump's chunks: manifests from
+`started_in` on.
 
-**Blocks.** Manifests are removed by whole blocks (`connector.landing.format.block_of`): all are kept from the
-last one of a block on. A merge from within a block that was compacted reads all of that block's log again, so
-at most back to the manifest before it, where that log begins. Since a block is never cut, compaction need not
-know of retention, nor the other way round.
+**Blocks.** Manifests are removed by whole blocks (`connector.landing.format.block_of`): the oldest kept
+manifest is the last one of a block. A merge from within a compacted block rereads all of that block's log, so
+at most back to the manifest before the block, where that log begins. Since a block is never split, compaction
+and retention need not know of each other.
 
-**Order.** First it is recorded from which manifest on all are kept; that number never goes back. Then
-manifests are removed, then the files that they name. So from the recorded number on, all manifests are there,
-and all that they name is. A crash leaves manifests before that number, and files that no manifest names: the
-next run removes both, the files by the day in their path. Two runs at once do no harm: the slower one looks
-again where the zone begins now (`RemovedMeanwhileError`).
+**Order.** First the number from which all manifests are kept is recorded; it never goes back. Then manifests
+are removed, then the files that they name. So from the recorded number on, all manifests exist, and
+everything they name. A crash leaves manifests before that number, and files that no manifest names: the next
+run removes both, the files by the day in their path. Two concurrent runs do no harm: the slower one checks
+again where the landing zone begins (`RemovedMeanwhileError`).
 
-**The fence.** Of each term, the number of the first manifest stays taken, by a stub. It is the number that an
-agent of an earlier term, cut off for however long, would commit next.
+**The fence.** For each term, a stub keeps the number of the first manifest taken. An agent of an earlier
+term, cut off for however long, would commit that number next.
 """
 
 from __future__ import annotations
@@ -70,11 +69,12 @@ BATCH = 500
 """Manifests removed at once, with their files."""
 
 MARGIN = timedelta(days=1)
-"""A file lands at most this long before its manifest; one that took longer is looked for in all of them."""
+"""A file lands at most this long before its manifest; one that took longer is searched for in all manifests.
+"""
 
 
 class RemovedMeanwhileError(TransientError):
-    """Another run removed a manifest that this one was about to read: begin again."""
+    """another run removed a manifest that this one was about to read; start over."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Horizon:
-    """The oldest manifest there is, the `first` to keep, and the newest; `needs`, the oldest first."""
+    """The oldest existing manifest, the `first` to keep, and the newest; `needs`, oldest first."""
 
     oldest: int
     first: int
@@ -98,10 +98,10 @@ class Horizon:
 
 @dataclass
 class Removal:
-    """What was removed, or would be: objects, and bytes of landing files that manifests name.
+    """What was removed, or would be: objects, and the bytes of landing files that manifests name.
 
-    `orphans`: files that no manifest names, found only once those that manifests name are gone. `stopped`:
-    there is more to remove.
+    `orphans`: files that no manifest names; they are looked for only after those that manifests name are
+    gone. `stopped`: there is more to remove.
     """
 
     manifests: int = 0
@@ -120,7 +120,10 @@ class Removal:
 
 @dataclass
 class History:
-    """The manifests of a landing zone that has one: all from `oldest` on. `left`: the others, in order."""
+    """The manifests of a landing zone that has any: all from `oldest` on.
+
+    `left`: the numbers of earlier ones that still exist, in order.
+    """
 
     store: Store
     reader: ManifestReader
@@ -147,7 +150,7 @@ class History:
             if manifest is None:
                 retained = read_retained(self.store)
                 if retained is not None and number < retained.first:
-                    raise RemovedMeanwhileError("the landing zone was cleaned meanwhile; run this again")
+                    raise RemovedMeanwhileError("another run is cleaning the landing zone; run this again")
                 raise FormatError(
                     f"{self.store.url}/{manifest_path(number)} is missing",
                     hint="restore it from a copy; never delete objects of the landing zone by hand",
@@ -156,7 +159,7 @@ class History:
         return self._read[number]
 
     def files_from(self, first: int) -> Iterator[LandedFile]:
-        """List the files of all manifests from `first` on, without keeping these."""
+        """List the files of all manifests from `first` on, without keeping the manifests in memory."""
         for number in range(first, self.newest.number + 1):
             if stored := self.reader.stored(number):
                 yield from stored.files
@@ -164,7 +167,7 @@ class History:
                 yield from block.files
 
     def first_where(self, holds: Callable[[Manifest], bool], last: int) -> int:
-        """Return the first manifest up to `last` for which `holds`, as it does for all later ones.
+        """Return the first manifest up to `last` for which `holds` is true, as it is for all later ones.
 
         ``last + 1`` if there is none.
         """
@@ -179,7 +182,7 @@ class History:
 
 
 def _record(store: Store, first: int, now: datetime) -> None:
-    """Record that manifests before `first` may be gone, unless that is recorded of a later one."""
+    """Record that manifests before `first` may be gone, unless a later one is recorded."""
 
     def further(data: bytes | None) -> bytes | None:
         known = data is not None and Retained.from_json(data, RETENTION).first >= first
@@ -189,7 +192,7 @@ def _record(store: Store, first: int, now: datetime) -> None:
 
 
 def _before(store: Store, oldest: int) -> Iterator[int]:
-    """List the numbers of the manifests, or of records of blocks that they ended, before `oldest`."""
+    """List the numbers before `oldest` that still have a manifest, or the record of a block ending there."""
     for folder in store.folders(MANIFESTS):
         if folder > manifest_folder(oldest).rpartition("/")[2]:
             return
@@ -199,7 +202,7 @@ def _before(store: Store, oldest: int) -> Iterator[int]:
 
 
 def whole_blocks(first: int) -> int:
-    """Return the last number up to `first` from which on all manifests may be kept: a block's last one."""
+    """Return the greatest number up to `first` from which manifests can be kept: the last one of a block."""
     begin, last = block_of(first)
     return first if first == last else max(1, begin - 1)
 
@@ -207,7 +210,7 @@ def whole_blocks(first: int) -> int:
 def horizon(
     history: History, retention: timedelta, now: datetime, forgotten: Collection[Consumer] = ()
 ) -> Horizon:
-    """Find the first manifest that is needed; reads some twenty manifests for each consumer."""
+    """Find the first manifest that is needed; reads about twenty manifests per consumer."""
     newest = history.newest.number
     young = history.first_where(lambda m: m.committed_at >= now - retention, newest)
     needs = [
@@ -225,7 +228,7 @@ def horizon(
 
 
 def read_again_after(history: History, merged: int) -> int:
-    """Return the first manifest that merges from manifest `merged` on may read."""
+    """Return the first manifest that a merge now at manifest `merged` may read."""
     if merged < history.oldest:
         return merged
     running = [dump.started_in for dump in history.get(merged).dumps if dump.active]
@@ -248,14 +251,14 @@ def remove_unneeded(
     progress: Callable[[Removal], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> Removal:
-    """Remove what is not needed; with `dry_run` only count it. Once `stop` is set, end at a safe point."""
+    """Remove what is not needed; with `dry_run` only count it. Once `stop` is set, stop at a safe point."""
     removal, store = Removal(), history.store
     layouts: dict[TableName, set[str]] = {}
     terms: set[int] = set()
     named = _Named(store, needed.oldest)
     if not dry_run and needed.first > needed.oldest:
         _record(store, needed.first, now)
-    # What an interrupted run left counts as needed by a consumer that is as far behind.
+    # A consumer that is this far behind still needs what an interrupted run left.
     left = [number for number in history.left if number < whole_blocks(needed.needs[0].first)]
     for some in _batches([*left, *range(needed.oldest, needed.first)]):
         if stop is not None and stop.is_set():
@@ -297,9 +300,9 @@ def remove_unneeded(
 
 
 class _Named:
-    """The files that manifests name and that compaction has not removed, asked in the order of manifests.
+    """The files that manifests name and compaction has not removed, queried in the order of manifests.
 
-    Compaction passes over a block of which an earlier run took the first manifests: its originals are there.
+    Compaction skips a block whose first manifests an earlier run removed, so its originals exist.
     """
 
     def __init__(self, store: Store, oldest: int) -> None:
@@ -309,7 +312,7 @@ class _Named:
         self._block: CompactedBlock | None = None
 
     def files(self, manifest: StoredManifest) -> list[LandedFile]:
-        """List a manifest's files; with those that its block was compacted to, if it is the last."""
+        """List a manifest's files; the last manifest of a compacted block has the block's new files, too."""
         last = block_of(manifest.number)[1]
         if last != self._last:
             self._last, self._block = last, read_compacted(self._store, last)
@@ -325,7 +328,7 @@ def _batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def orphans(history: History, first: int) -> list[str]:
-    """List landing files of days before manifest `first` that no manifest from it on names."""
+    """List landing files from before the day of manifest `first` that no manifest from it on names."""
     store, limit = history.store, (history.get(first).committed_at - MARGIN).date()
     old = {
         path
@@ -347,25 +350,25 @@ def _is_before(day: str, limit: date) -> bool:
 
 
 def unneeded_states(history: History, first: int) -> list[str]:
-    """List the state objects before the one that manifest `first` names; later ones name no earlier one."""
+    """List the state objects older than the one that manifest `first` names; no later manifest names them."""
     base = history.reader.base_of(first)
     kept = base.reference.path if base else state_path(first, "")
     return [path for path in history.store.list(f"{STATES}/") if path < kept]
 
 
 def unneeded_schemas(history: History, first: int, candidates: Mapping[TableName, set[str]]) -> list[str]:
-    """List the schema objects, of those that removed manifests name, that no manifest from `first` on names.
+    """List those schema objects named by removed manifests that no manifest from `first` on names.
 
-    A table is passed over, and keeps its few schemas, if that isn't certain: it was not captured all the
-    time since, or a dump that ran then may have read rows in an earlier layout. A layout that comes back is
-    written again by the agent, so the manifests are asked as late as possible.
+    A table is skipped, and keeps its few schemas, if that isn't certain: it was not captured all the time
+    since, or a dump that ran then may have read rows in an earlier layout. If a layout returns, the agent
+    writes its schema again, so manifests are checked as late as possible.
     """
     dumping = {dump.table for dump in history.get(first).dumps if dump.active}
     found: set[str] = set()
     for table in candidates.keys() - dumping:
         if since := _layouts_since(history, table, first):
             found |= {schema_path(table, id_) for id_ in candidates[table] - since}
-    if found:  # a layout may have come and gone within one manifest, so it may cost a read of each
+    if found:  # a layout may have come and gone within one manifest, so each one is read
         found.difference_update(schema_path(f.table, f.schema_id) for f in history.files_from(first))
     return sorted(found)
 
@@ -382,7 +385,7 @@ def _layouts_since(history: History, table: TableName, first: int) -> set[str]:
 
 
 def describe(needed: Horizon) -> Iterator[str]:
-    """Say for people what is needed and by whom, the oldest need first."""
+    """Describe for people what is needed and by whom, oldest need first."""
     for need in needed.needs:
         at = f", as of {need.consumer.at:%Y-%m-%d %H:%M}Z" if need.consumer else ""
         count = max(0, needed.newest + 1 - max(need.first, needed.oldest))

@@ -1,12 +1,12 @@
-"""What lands of one table's columns: the selected ones, masked. Pure.
+"""Which of a table's columns land, and in what form: the selected ones, masked. Pure.
 
 Invariants:
 
-- A value of a column that is left out or masked is in no array that leaves here: not as text in `_cdc.raw`,
-  either. Names of columns that are left out are in no `_cdc.unchanged`.
-- A layout says under which mask a column landed (`Column.mask`). So another mask, or another salt, is another
-  layout, and the table is dumped in full (`connector.capture.tables`).
-- Keys land as they are: rows are matched by them.
+- A value of a column that is left out or masked is in no array returned from here, not even as text in
+  `_cdc.raw`. No `_cdc.unchanged` names a column that is left out.
+- A layout records the mask under which a column landed (`Column.mask`). So another mask, or another salt, is
+  another layout, and the table is dumped in full (`connector.capture.tables`).
+- Keys land unmasked: rows are matched by them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from connector.source import ChunkRows
 class LandedColumns:
     """The columns of one table that land.
 
-    `meant`: the section that it has only if case is ignored: then nothing lands, since a mask may be missing.
+    `meant`: a section whose name differs from the table's only by case. If set, nothing lands: a mask may be
+    missing.
     """
 
     table: TableName
@@ -42,7 +43,7 @@ class LandedColumns:
 
     @classmethod
     def of(cls, config: Config, table: TableName) -> LandedColumns | None:
-        """Return what lands of a table; None: all its columns, as they are."""
+        """Return which columns of a table land; None: all of them, unmasked."""
         settings, salt = config.table(table), config.salt or b""
         if settings.mask_before_landing:
             return cls(table, settings, salt)
@@ -71,7 +72,7 @@ class LandedColumns:
         return replace(source, columns=tuple(map(self._column, self._selected(source))))
 
     def batch(self, batch: EventBatch) -> EventBatch:
-        """Return events of the log as they land; `TableError` as for `layout`, or if a mask fails."""
+        """Return log events as they land; `TableError` as for `layout`, or if a mask fails."""
         schema = self.layout(batch.schema)
         with self._without_values():
             return self._batch(batch, schema)
@@ -89,14 +90,14 @@ class LandedColumns:
         return replace(batch, schema=schema, table=table)
 
     def rows(self, source: TableSchema, rows: ChunkRows) -> ChunkRows:
-        """Return rows of a chunk as they land; `TableError` if a mask fails."""
+        """Return a chunk's rows as they land; `TableError` if a mask fails."""
         with self._without_values():
             columns = self._values(source, rows.columns, rows.raw)
             return replace(rows, columns=columns, raw=None if rows.raw is None else self._kept_raw(rows.raw))
 
     @contextmanager
     def _without_values(self) -> Iterator[None]:
-        """Let a failure stop this table alone, and say nothing of the values that caused it."""
+        """Make a failure stop only this table, and keep the values that caused it out of the message."""
         try:
             yield
         except (MemoryError, TableError):
@@ -136,7 +137,7 @@ class LandedColumns:
         return landed
 
     def _kept_raw(self, raw: pa.Array) -> pa.Array:
-        """Return `_cdc.raw` of the columns that land as they are; null where none is left."""
+        """Return `_cdc.raw` for the columns that land unmasked; null where none is left."""
         if raw.null_count == len(raw):
             return raw
         kept = [
@@ -146,9 +147,9 @@ class LandedColumns:
         return pa.array(kept, raw.type)
 
     def _kept_unchanged(self, unchanged: pa.Array) -> pa.Array:
-        """Return `_cdc.unchanged` of the columns that land; null where none is left.
+        """Return `_cdc.unchanged` for the columns that land; null where none is left.
 
-        A column that a mask leaves null is carried by every event.
+        A column that its mask makes null is never unchanged: every event carries it.
         """
         if unchanged.null_count == len(unchanged):
             return unchanged

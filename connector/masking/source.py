@@ -1,10 +1,10 @@
-"""A source whose tables land only in part: what `connector.capture` sees is what may land.
+"""A source some of whose tables land only in part: wraps another source, and shows only what may land.
 
-Invariant: every layout, batch and row of a table passes through `LandedColumns` here, so nothing behind this
-can land, report or compare a value that is left out or masked. Conditions and keys of dumps are the source's,
-and so may tell of such values: whoever writes requests could find one by trying.
+Invariant: every layout, batch and row of a table passes through `LandedColumns` here, so nothing downstream
+can land, report or compare a value that is left out or masked. The conditions and keys of dumps are evaluated
+by the source itself, and so can reveal such values: whoever may write requests could find one by trial.
 
-Each class here forwards what it does not define to the one that it wraps.
+Each class here forwards what it does not define to the object that it wraps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MaskedTables:
         self._config = self._config.model_copy(update={"tables": dict(tables)})
 
     def of(self, table: TableName) -> LandedColumns | None:
-        """Return what lands of a table; None: all."""
+        """Return which columns of a table land; None: all."""
         return LandedColumns.of(self._config, table)
 
     def names(self) -> list[TableName]:
@@ -59,7 +59,7 @@ class MaskedTables:
 
 
 def masked_source(source: Source, config: Config) -> Source:
-    """Wrap a source, so that what is configured as masked before landing is."""
+    """Wrap a source if any of its tables is masked before landing."""
     return cast(Source, _MaskedSource(source, MaskedTables(config)))
 
 
@@ -82,7 +82,7 @@ class _MaskedSource(_Wrapper):
         if self._masked.names():
             try:
                 listed = self.tables()
-            except TransientError:  # a standby, which the findings say; a start asks again
+            except TransientError:  # a standby, as the findings say; a start checks again
                 return findings
             concerned = [e for e in listed.unfit if self._masked.of(e.table) is not None]
             unfit = [problem for problem in concerned if problem.table not in known]
@@ -126,7 +126,7 @@ class _MaskedLog(_Wrapper):
 
 class _MaskedSegment(_Wrapper):
     def decode(self) -> Iterator[EventBatch | QuarantineNotice]:
-        """Decode; a table whose layout no longer fits its settings is quarantined from there on."""
+        """Decode; a table whose layout no longer fits its settings is quarantined from that event on."""
         quarantined: set[TableName] = set()
         for found in self._inner.decode():
             landed = None if isinstance(found, QuarantineNotice) else self._masked.of(found.schema.table)

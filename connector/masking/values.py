@@ -1,4 +1,4 @@
-"""Masks of values that are about to land. Pure.
+"""Masks values before they land. Pure.
 
 Invariant: the same value gets the same mask here and in the lake (`merge.columns.masks`), so turning
 ``mask_before_landing`` on or off changes no row of the lake. A test compares the two.
@@ -17,11 +17,11 @@ import pyarrow as pa
 from connector.config.target_columns import NULL, kept_last
 
 STARS = "****"
-"""The same number for every value, so its length is hidden, too."""
+"""The same for every value, so its length is hidden, too."""
 
 
 def masked(mask: str, values: pa.Array, raw: Sequence[str | None] | None, salt: bytes) -> pa.Array:
-    """Return the masks of values; `raw`: the source's texts of those that the type can't hold."""
+    """Return masked values; `raw`: the source's texts of those that the type can't hold."""
     if mask == NULL:
         return pa.nulls(len(values), values.type)
     texts = [None if value is None else text_of(value) for value in values.to_pylist()]

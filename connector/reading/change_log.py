@@ -1,19 +1,19 @@
 """Which landing files, and which of their events, are one table's changes between two manifests.
 
-A table's log lands in the order of its positions. So the changes that landed after manifest A, up to manifest
-B, are its log events positioned after the last that had landed by A, up to the last that had landed by B; and
-an offset is a manifest's number with that last position.
+A table's log lands in position order. So the changes that landed after manifest A, up to manifest B, are its
+log events positioned after the last one landed by A, up to the last one landed by B. An offset is a
+manifest's number with that last position.
 
-- **Once each.** An event that lands a second time has a position that was passed, and is left out. Within a
-  compacted block that holds for each of the new files by itself, so an event must land again among files that
-  become one; an agent lands each event of an epoch once.
-- **Compacted or not.** Of a block that was compacted, the new files are read instead of those they stand for,
-  decided for the whole block each time it is read; of its events, those between the two positions. So the
-  many files and the few give the same changes, in any steps, and also when the many are gone.
+- **Once each.** An event that lands a second time has a position that was already passed, and is skipped.
+  Within a compacted block this holds for each new file by itself, so it relies on repeated events landing
+  among files that become one; an agent lands each event of an epoch once.
+- **Compacted or not.** For a compacted block, the new files are read instead of those they replace, decided
+  for the whole block each time it is read, and restricted to the events between the two positions. So both
+  sets of files give the same changes, in any steps, even after the originals are gone.
 - **All or an error.** If a manifest after the offset was removed, nothing is read. The landing zone must be
-  the one that the offset is of, by the manifest's write id.
+  the one that the offset was taken from, by the manifest's write id.
 
-Dumped rows are no changes. They are read with `dumps`: each chunk with the manifest that commits it.
+Dumped rows are not changes. They are read with `dumps`: each chunk with the manifest that commits it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOTHING = Position(0, 0, 0)
 
 @dataclass(frozen=True)
 class Offset:
-    """After a manifest (0: before all), and after the last log event of the table that had landed by then.
+    """A manifest (0: before all), and the position of the table's last log event that had landed by then.
 
     `write_id`: the manifest's.
     """
@@ -55,7 +55,7 @@ class Offset:
         return Position(self.epoch, self.lsn, self.seq)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the offset as JSON has it."""
+        """Return the offset as a JSON object."""
         return asdict(self)
 
     @classmethod
@@ -81,7 +81,7 @@ class Part:
 
 @dataclass(frozen=True)
 class _Landed:
-    """What one manifest says of the table."""
+    """What one manifest records of the table."""
 
     number: int
     write_id: str
@@ -93,9 +93,9 @@ class _Landed:
 
 
 class ChangeLog:
-    """The changes of one table. Keeps what it has read of the manifests after the offset last asked for.
+    """The changes of one table. Caches the manifests after the offset that was last requested.
 
-    `dumps`: with the rows that dumps have read.
+    `dumps`: include the rows that dumps have read.
     """
 
     def __init__(self, store: Store, table: TableName, *, dumps: bool = False) -> None:
@@ -114,14 +114,14 @@ class ChangeLog:
         if manifest is None or state is None or state.schema_id is None:
             known = ", ".join(sorted(map(str, manifest.tables))) if manifest else ""
             raise ConfigurationError(
-                f"table {str(self._table)!r} has not landed, or is not captured now",
-                hint=f"landed tables: {known or 'none yet'}; of others, see source.tables",
+                f"table {str(self._table)!r} has not landed, or is no longer captured",
+                hint=f"landed tables: {known or 'none yet'}; source.tables says which are captured",
             )
         self._seen = manifest.number
         return manifest
 
     def after(self, number: int) -> Offset:
-        """Return the offset after a manifest, from which all must still be there.
+        """Return the offset after a manifest; all manifests from it on must still exist.
 
         `ConfigurationError` if it has not landed.
         """
@@ -133,15 +133,15 @@ class ChangeLog:
         if number < (first := self._first_kept()):
             return Offset(number, "", *self._last_removed(first))
         offset = Offset(number, self._get(number).write_id)
-        # Of a compacted block, what had landed by then must be told from what had not.
+        # Within a compacted block, the position separates what had landed by then from what had not.
         for landed in self._range(max(block_of(number)[0], first), number):
             offset = _advanced(offset, landed)
         return offset
 
     def _last_removed(self, first: int) -> Position:
-        """Return a position after all events from before `first`, the first kept manifest, before its own.
+        """Return a position after all events of removed manifests, before those of `first`, the first kept.
 
-        A block of which it is the last one may have been compacted: then they are still there.
+        If `first` ends a compacted block, the block's events still exist.
         """
         block = read_compacted(self._store, first) if first > 1 else None
         table = block.tables.get(self._table) if block else None
@@ -153,7 +153,7 @@ class ChangeLog:
         return max(file.last for file in table.files)
 
     def check(self, offset: Offset) -> None:
-        """Refuse an offset of another landing zone, or one whose changes were removed since."""
+        """Refuse an offset of another landing zone, or one whose following changes have been removed."""
         newest = self.newest().number
         self._require_kept(offset.manifest)
         known = offset.manifest <= newest
@@ -166,9 +166,9 @@ class ChangeLog:
             )
 
     def end(self, start: Offset, most_manifests: int | None = None, most_rows: int | None = None) -> Offset:
-        """Return the newest offset, or that after so many manifests, or after so many rows.
+        """Return the newest offset, or the one after `most_manifests` or `most_rows` if that is earlier.
 
-        Whole manifests count, and at least one, so there may be more than `most_rows`.
+        Manifests are not split, and at least one is included, so there may be more than `most_rows`.
         """
         self._forget(start.manifest)
         offset, rows = start, 0
@@ -267,11 +267,11 @@ class ChangeLog:
             raise GapError(
                 f"{self._store.url}: manifests {after + 1} to {first - 1} were removed, whose changes of"
                 f" {self._table} are still to be read",
-                hint=f"start after manifest {first - 1}, with a new checkpoint; the lake has all from before",
+                hint=f"start after manifest {first - 1}, with a new checkpoint; the lake has all before it",
             )
 
     def _require_end(self, number: int) -> None:
-        """Refuse that a manifest is missing, unless it is the next to come."""
+        """Raise if a manifest is missing, unless it is the next one to be committed."""
         self._require_kept(number - 1)
         if number <= self._seen:
             raise self._missing(number)

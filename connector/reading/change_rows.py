@@ -1,8 +1,9 @@
 """Reads the events of landing files in the columns of one layout, as Arrow record batches.
 
-A file is read whole, as its manifest says it was written, or not at all. Its columns are cast to the wanted
-types, which must be as wide; those that it lacks are null. `_cdc` is as it landed, and so is `_before`, whose
-columns follow the layout, if that has it. A file without it was landed before it was asked for.
+A file is read completely, as its manifest describes it, or not at all. Its columns are cast to the wanted
+types, which must be at least as wide; missing columns are null. `_cdc` is returned as it landed, and so is
+`_before`, whose columns follow the layout, if the layout has it. A file without `_before` landed before it
+was configured.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ def read_layout(store: Store, table: TableName, id_: str) -> TableSchema:
 def read_rows(
     store: Store, parts: Sequence[Part], layouts: Mapping[str, TableSchema], wanted: TableSchema
 ) -> Iterator[pa.RecordBatch]:
-    """Read the events of parts, whose layouts are given by id, as columns of `wanted` and `_cdc`.
+    """Read the events of parts, whose layouts are given by id, as the columns of `wanted` and `_cdc`.
 
-    Of a file's events with the same position, only the first. Small files are read several at once.
-    `TableError` if a file is not as it was written.
+    Of a file's events at the same position, only the first is returned. Small files are read several at once.
+    `TableError` if a file differs from what its manifest says.
     """
     contents = read_ahead(store.read, [part.file.path for part in parts])
     for part, data in zip(parts, contents, strict=True):
@@ -69,9 +70,9 @@ def _rows_of(
 def _counting(
     cdc: pa.StructArray, after: Position, upto: Position | None
 ) -> tuple[npt.NDArray[np.bool_] | None, Position]:
-    """Return which events are positioned after `after` and all before them, up to `upto`; None: all are.
+    """Return a mask of the events after `after` and all events before them, up to `upto`; None: all.
 
-    Also return the last position that was passed.
+    Also returns the last position passed.
     """
     columns = [pc.struct_field(cdc, name).to_numpy(zero_copy_only=False) for name in ("epoch", "lsn", "seq")]
     epoch, lsn, seq = (

@@ -1,6 +1,6 @@
-"""One table's changes in a landing zone, as a data source needs them. Opens the store where it is used.
+"""One table's changes in a landing zone, for a data source. Opens the store wherever it is used.
 
-Flow: range (two offsets) -> parts, with their layouts, planned in one process -> rows, read in others.
+Flow: range (two offsets) -> parts with their layouts, planned in one process -> rows, read in others.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from connector.store.factory import open_store
 from connector.store.protocol import Store
 
 PARTITION_BYTES = 16 << 20
-"""How much one task reads at least, if there is so much. All of its files but the last are less than this, so
-several may be held at once."""
+"""What one task reads at least, if there is that much. All of its files but the last are smaller than this,
+so several may be in memory at once.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Files:
 
 @dataclass(frozen=True)
 class TableChanges:
-    """The changes of one table of a source, by the source's name; `dumps`: with the rows that dumps read."""
+    """The changes of one table of a source, by the source's name; `dumps`: include dumped rows."""
 
     landing: LandingConfig
     source: str
@@ -71,18 +72,19 @@ class OpenChanges:
         return read_layout(self._store, self._table, state.schema_id)
 
     def after(self, text: str | None) -> Offset:
-        """Return the offset after the manifest that a text names; None: before all.
+        """Return the offset after the manifest that a text identifies; None: before all.
 
-        By its number, or the last at or before a position or a time, or ``newest``. If all there ever was is
-        after it, that is before all; `GapError` if manifests from around it were removed.
+        The text is a manifest's number, a position or time (the last manifest at or before it), or
+        ``newest``. A moment before everything that ever landed gives the offset before all; `GapError` if
+        manifests around it were removed.
 
-        Which manifest is the last at or before a moment is known once a later one has landed, and then stays
-        so: until then `ConfigurationError`, since ranges that meet there would lose what lands between them.
+        The last manifest at or before a moment is final only once a later one has landed. Until then raises
+        `ConfigurationError`, since ranges that meet there would lose what lands in between.
         """
         return self.log.after(0 if text is None else self._manifest_at(text))
 
     def files(self, start: Offset, end: Offset) -> list[Files]:
-        """Return what is to be read between two offsets, by tasks, with the layouts."""
+        """Return what to read between two offsets, by task, with the layouts."""
         parts = self.log.parts(start, end)
         ids = {part.file.schema_id for part in parts}
         layouts = {id_: read_layout(self._store, self._table, id_) for id_ in ids}
@@ -94,7 +96,7 @@ class OpenChanges:
         return [Files(tuple(g), {p.file.schema_id: layouts[p.file.schema_id] for p in g}) for g in groups]
 
     def record(self, consumer: str, offset: Offset) -> None:
-        """Record up to where a streaming query has read, so that nothing that it needs is removed."""
+        """Record how far a streaming query has read, so that nothing it still needs is removed."""
         id_, now = _id_of(consumer), datetime.now(timezone.utc)
         record = Consumer(id=id_, kind="stream", lake=consumer, manifest=offset.manifest, at=now)
         self._store.put(record_path(id_, "stream"), record.model_dump_json().encode())
@@ -116,9 +118,9 @@ class OpenChanges:
         number = history.first_where(lambda manifest: _is_after(manifest, moment, newest), newest.number) - 1
         if number == newest.number:
             raise ConfigurationError(
-                f"{self._store.url}: nothing later than {moment.text} has landed, so what is from before may"
+                f"{self._store.url}: nothing later than {moment.text} has landed, so earlier changes may"
                 " still land",
-                hint=f"name a manifest (the newest is {number}) or an earlier moment, or ask again later",
+                hint=f"name a manifest (the newest is {number}) or an earlier moment, or try again later",
             )
         if 0 < number < history.oldest:
             raise GapError(
