@@ -79,7 +79,7 @@ def test_a_batch_query_reads_rows_of_the_merge_s_types_in_the_newest_layout(zone
     assert [row.id for row in changes(zone, after=2, dumps=True).orderBy("id").collect()] == [1, 9]
     assert changes(zone, upto=1).count() == 0
     for wrong, said in [
-        ({"table": "public.nothing"}, "is not captured now; hint: landed tables: public.all"),
+        ({"table": "public.nothing"}, "is no longer captured; hint: landed tables: public.all"),
         ({"after": "3", "upto": "2"}, "before after"),
     ]:
         with pytest.raises(PySparkException, match=said):

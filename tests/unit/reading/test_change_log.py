@@ -217,7 +217,7 @@ def test_an_offset_of_another_landing_zone_and_a_hole_are_refused() -> None:
         log.end(log.after(5))
     with pytest.raises(ConfigurationError, match="has not landed"):
         log.after(99)
-    with pytest.raises(ConfigurationError, match=r"'public\.nothing' has not landed, or is not cap"):
+    with pytest.raises(ConfigurationError, match=r"'public\.nothing' has not landed, or is no longer cap"):
         ChangeLog(zone.store, TableName("public", "nothing")).newest()
 
 
