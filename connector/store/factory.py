@@ -10,7 +10,7 @@ from connector.store.protocol import Store
 def open_store(config: LandingConfig, source: str, *, patient: bool = True) -> Store:
     """Open a source's part of the landing zone (`source`: its name); reads and writes nothing yet.
 
-    `patient`: wait for a slow store as long as an agent may; otherwise as long as a person would.
+    `patient`: wait for a slow store as long as an agent may; otherwise only as long as a person would.
     """
     if config.folder is not None:
         return LocalStore(config.folder / source)

@@ -1,9 +1,9 @@
-"""The landing zone in a local folder: files become durable and visible in one step.
+"""The landing zone in a local folder: an object becomes durable and visible in one step.
 
-Invariants: a name appears only when its content is complete and on disk; names that begin with a dot are
+Invariants: a name appears only when its content is complete and on disk. Names that begin with a dot are
 unfinished files (or what a crash left of them), which no reader sees.
 
-Requires a file system with hard links and locks; must not be a folder that several hosts mount.
+Requires a file system with hard links and locks, and a folder that is not shared between hosts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from connector.errors import BugError, DeltatideError, PreconditionError, TransientError
 
-_STALE_SECONDS = 86_400  # an unfinished file that nobody wrote to for a day belongs to a dead process
+_STALE_SECONDS = 86_400  # an unfinished file not written to for a day belongs to a dead process
 
 _HINTS = {
     errno.EACCES: "allow the user who runs deltatide to write to this folder",
@@ -32,7 +32,7 @@ _HINTS = {
     errno.EEXIST: "part of this path is a file",
     errno.EISDIR: "a folder has the name of a file",
     errno.ELOOP: "remove symbolic links from the landing folder",
-    errno.ENXIO: "keep only files and folders in the landing folder",
+    errno.ENXIO: "keep nothing but files and folders in the landing folder",
     errno.EXDEV: "keep the landing folder on one file system",
     errno.ENAMETOOLONG: "shorten the landing folder's path",
     errno.ENOTSUP: "the file system lacks hard links or locks; use a local one, or S3",
@@ -50,7 +50,7 @@ class LocalStore:
 
     @property
     def scratch(self) -> Path:
-        """Return the folder for unfinished files, on the same file system; deletes forgotten ones."""
+        """Return the folder for unfinished files, on the same file system; deletes stale ones."""
         if self._scratch is None:
             folder = self._root / ".scratch"
             with _errors(folder):
@@ -91,7 +91,7 @@ class LocalStore:
         return created
 
     def read(self, path: str, limit: int | None = None) -> bytes | None:
-        """Return an object's content; None if there is none. Follows no link within the folder."""
+        """Return an object's content; None if there is none. Follows no links inside the folder."""
         target = self._file(path)
         with _errors(target):
             try:
@@ -133,7 +133,7 @@ class LocalStore:
                 return []
 
     def delete_all(self, paths: Iterable[str]) -> None:
-        """Remove many objects, and folders of landing files that are empty then."""
+        """Remove many objects, and folders of landing files that become empty."""
         folders = set()
         for path in paths:
             self.delete(path)
@@ -146,8 +146,9 @@ class LocalStore:
     def delete(self, path: str) -> None:
         """Remove an object; does nothing if there is none.
 
-        For an object that a Spark job wrote, ``<name>.json/<part>``, also remove the checksum beside it and,
-        with the last part, the folder: otherwise each request would leave one, listed forever.
+        For an object that a Spark job wrote, ``<name>.json/<part>``, also removes the checksum file beside it
+        and, with the last part, the folder. Otherwise each request would leave a folder that is listed
+        forever.
         """
         target = self._file(path)
         with _errors(target), suppress(FileNotFoundError), self._parent(path) as parent:
@@ -186,7 +187,7 @@ class LocalStore:
 
 
 def _content(target: Path, parent: int, limit: int | None) -> bytes:
-    """Read a regular file; anything else of that name (a link, a pipe) is refused without waiting for it."""
+    """Read a regular file. Anything else of that name (a link, a pipe) is refused without waiting for it."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(target.name, flags, dir_fd=parent), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -198,14 +199,17 @@ def _content(target: Path, parent: int, limit: int | None) -> bytes:
 
 
 def drop_stale(folder: Path) -> None:
-    """Remove files that a killed process left in a scratch folder; a running one's are younger than a day."""
+    """Remove files that a killed process left in a scratch folder.
+
+    A running one's are less than a day old.
+    """
     oldest = time.time() - _STALE_SECONDS
     for file in folder.iterdir():
         try:
             if file.is_file() and file.stat().st_mtime < oldest:
                 file.unlink()
         except OSError:
-            pass  # another agent removed it first, or it is not ours: either way it does no harm
+            pass  # another agent removed it first, or it is not ours; either is harmless
 
 
 @contextmanager
@@ -223,7 +227,7 @@ def _errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _temporary(target: Path, data: bytes) -> Iterator[Path]:
-    """Write content to a durable file beside its target; it is removed at the end if it is still there."""
+    """Write content to a durable file beside its target; it is removed at the end if it still exists."""
     _make_folder(target.parent)
     written = target.parent / f".{target.name[:100]}.{uuid.uuid4().hex}"
     try:

@@ -1,4 +1,4 @@
-"""A store that counts the calls that fail, by operation; for the metrics."""
+"""A store that counts failing calls by operation, for the metrics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from connector.store.protocol import Store
 
 
 class ObservedStore:
-    """Passes every call on to a store; safe for threads.
+    """Forwards every call to a store; safe for threads.
 
-    `errors`: how many calls raised one, by operation. `failed_at`: when the last one did, by the monotonic
-    clock. `failing_since`: when the first one did since the last that succeeded; None if that was the last.
+    `errors`: number of failed calls by operation. `failed_at`: time of the last failure, by the monotonic
+    clock. `failing_since`: time of the first failure since the last success; None if the last call succeeded.
     """
 
     def __init__(self, store: Store) -> None:

@@ -14,11 +14,11 @@ _PROBE_TRIES = 3
 
 
 def probe(store: Store) -> None:
-    """Try everything that a commit relies on, with objects of its own, and remove them.
+    """Try everything that a commit relies on, with temporary objects, and remove them.
 
-    `PreconditionError` if the store can't be written to, or ignores conditions (some do, silently). Removes
-    what a killed probe left: what was there before this one and still is afterwards. That may fail a slower
-    concurrent probe, or one whose response was lost; so a failed probe is repeated.
+    `PreconditionError` if the store can't be written to, or ignores conditions (some do so silently). Also
+    removes what a killed probe left: objects that existed before this probe and still do afterwards. That may
+    fail a slower concurrent probe, or one whose response was lost, so a failed probe is repeated.
     """
     left = list(store.list(f"{PROBE}/"))
     _retrying(_probe_once, store)

@@ -1,7 +1,7 @@
-"""What the landing zone requires of a store: above all the conditional create, which is what a commit is.
+"""What the landing zone requires of a store: above all the conditional create that a commit is made of.
 
 Invariants: what `put`, `put_file`, `create` and `replace` wrote is durable when they return; of all callers
-that `create` one path, one succeeds. All paths are relative to ``<landing>/<source>/``.
+that `create` one path, exactly one succeeds. All paths are relative to ``<landing>/<source>/``.
 
 Knows nothing of events or databases.
 """
@@ -14,9 +14,10 @@ from typing import Protocol
 
 
 class Store(Protocol):
-    """One source's part of the landing zone. Errors: `TransientError` may pass, `PreconditionError` will not.
+    """One source's part of the landing zone.
 
-    After a `TransientError` from a writing call it is unknown whether the write took place.
+    Raises `TransientError` for what may pass, `PreconditionError` for what will not. After a `TransientError`
+    from a call that writes, it is unknown whether the write took effect.
     """
 
     url: str
@@ -33,7 +34,7 @@ class Store(Protocol):
         """Move a finished local file into the store and return its size in bytes; on an error it stays."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object that must not exist; False if it does (which may be our own lost write)."""
+        """Write an object that must not exist; False if it does (possibly by our own write)."""
 
     def read(self, path: str, limit: int | None = None) -> bytes | None:
         """Return an object's content; None if there is none. More than `limit` bytes are an error."""
@@ -42,16 +43,16 @@ class Store(Protocol):
         """Return an object's content and its version, for `replace`."""
 
     def replace(self, path: str, data: bytes, version: str | None) -> str | None:
-        """Overwrite exactly this version (None: no object), return the new one; None if it is another."""
+        """Overwrite exactly this version (None: no object); return the new one, or None if it is another."""
 
     def list(self, prefix: str) -> Iterator[str]:
-        """Return the paths that begin with a prefix, at any depth, in the order of their characters."""
+        """Return the paths that begin with a prefix, at any depth, in code point order."""
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """Return the names of the folders in a folder (``prefix`` without its last slash), sorted."""
+        """Return the names of the folders directly under a folder, sorted. `prefix` has no trailing slash."""
 
     def delete(self, path: str) -> None:
         """Remove an object; does nothing if there is none."""
 
     def delete_all(self, paths: Iterable[str]) -> None:
-        """Remove many objects, and folders of landing files that are empty then."""
+        """Remove many objects, and folders of landing files that become empty."""

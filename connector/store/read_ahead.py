@@ -1,4 +1,4 @@
-"""Reads many objects in order, several at once: from S3, each takes longer to answer than to read."""
+"""Reads many objects in order, several at once: on S3, latency dominates the time of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Found = TypeVar("Found")
 
 
 def read_ahead(read: Callable[[Item], Found], items: Sequence[Item]) -> Iterator[Found]:
-    """Read items in order, the next ones at the same time."""
+    """Read items in order, fetching the next ones concurrently."""
     with ThreadPoolExecutor(READERS, "read-ahead") as threads:
         for first in range(0, len(items), READERS):
             yield from threads.map(read, items[first : first + READERS])

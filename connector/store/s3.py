@@ -1,7 +1,7 @@
 """The landing zone on S3, or on a store that speaks its protocol and honors conditional puts.
 
-Invariants: an object exists whole or not at all, and is durable once S3 has answered; a create is
-``If-None-Match: *``, a replace ``If-Match``. botocore repeats a request whose response was lost, so a refused
+Invariants: an object exists completely or not at all, and is durable once S3 has answered; a create is
+``If-None-Match: *``, a replace ``If-Match``. botocore retries a request whose response was lost, so a failed
 condition may be our own success: `create` leaves that to its caller, `replace` checks.
 
 Multipart uploads that a crash interrupts are left behind, invisible; a lifecycle rule of the bucket removes
@@ -40,7 +40,7 @@ _REFUSED = {"PreconditionFailed", "412"}
 _CONFLICTS = {"ConditionalRequestConflict", "OperationAborted"}
 _CONFLICT_TRIES = 8
 _CONFLICT_SECONDS = 0.02
-"""The first wait for another conditional put to finish; each next one is twice as long."""
+"""First wait for another conditional put to finish; doubled each time."""
 
 _PASSING = (HTTPClientError, NetworkError, IncompleteReadError, OSError)
 
@@ -76,7 +76,7 @@ class S3Store:
 
     @classmethod
     def open(cls, config: LandingConfig, source: str, *, patient: bool = True) -> S3Store:
-        """Create a client from the settings and the usual chain of credentials."""
+        """Create a client from the settings and the default credential chain."""
         if config.bucket is None:
             raise ValueError(f"{config.url} is not on S3")
         bucket, prefix = config.bucket
@@ -91,7 +91,7 @@ class S3Store:
 
     @property
     def scratch(self) -> Path:
-        """Return this user's folder for unfinished files, under TMPDIR; deletes forgotten ones."""
+        """Return this user's folder for unfinished files, under TMPDIR; deletes stale ones."""
         if self._scratch is None:
             folder = Path(tempfile.gettempdir()) / f"deltatide-{os.getuid()}"
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -107,7 +107,7 @@ class S3Store:
             self._put(path, data)
 
     def put_file(self, path: str, local: Path) -> int:
-        """Upload a finished local file, a big one in parts, then delete it here."""
+        """Upload a finished local file, a large one in parts, then delete it locally."""
         with self._errors(path):
             size = local.stat().st_size
             with local.open("rb") as file:
@@ -116,7 +116,7 @@ class S3Store:
         return size
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object that must not exist; False if it does, even if by our own lost write."""
+        """Write an object that must not exist; False if it does, possibly by our own write."""
         with self._errors(path):
             return self._put_if(path, data, IfNoneMatch="*") is not None
 
@@ -143,7 +143,7 @@ class S3Store:
                 raise
 
     def replace(self, path: str, data: bytes, version: str | None) -> str | None:
-        """Overwrite exactly this version; an object that already holds this very data counts as written."""
+        """Overwrite exactly this version; an object that already holds this content counts as written."""
         condition = {"IfNoneMatch": "*"} if version is None else {"IfMatch": version}
         with self._errors(path):
             written = self._put_if(path, data, **condition)
@@ -188,7 +188,10 @@ class S3Store:
         return self._client.put_object(**arguments)["ETag"]
 
     def _put_if(self, path: str, data: bytes, **condition: str) -> str | None:
-        """Put under a condition; None if it does not hold. S3 answers 409 during another such put."""
+        """Put under a condition; None if it does not hold.
+
+        S3 answers 409 during a concurrent conditional put.
+        """
         try:
             return _retrying_conflicts(self._put, path, data, **condition)
         except ClientError as error:
@@ -196,7 +199,7 @@ class S3Store:
                 return None
             if _is_conflict(error):
                 raise TransientError(
-                    f"{self.url}/{path}: another conditional write does not finish"
+                    f"{self.url}/{path}: another conditional write has not finished"
                 ) from error
             raise
 
@@ -241,7 +244,7 @@ def _errors(url: str) -> Iterator[None]:
 
 
 def _refusal(url: str, error: ClientError) -> DeltatideError:
-    """Distinguish what may pass (throttling, the server's own trouble) from what needs fixing."""
+    """Distinguish errors that may pass (throttling, server trouble) from those that need fixing."""
     code = _code(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     message = f"{url}: {code}: {error.response.get('Error', {}).get('Message', 'refused')}".rstrip(".")

@@ -46,7 +46,7 @@ def test_a_conflicting_put_is_repeated_with_growing_waits(waits: list[float]) ->
 
 def test_a_conflict_that_does_not_end_is_transient(waits: list[float]) -> None:
     client = Client(*["ConditionalRequestConflict"] * 8)
-    with pytest.raises(TransientError, match="a: another conditional write does not finish"):
+    with pytest.raises(TransientError, match="a: another conditional write has not finished"):
         store_over(client).create("a", b"")
     assert (client.puts, len(waits)) == (8, 7)
 
