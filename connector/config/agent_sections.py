@@ -14,10 +14,10 @@ from connector.config.section import Patterns, Section, folder_url, matches
 from connector.schema import TableName
 
 MOST_ROWS_PER_SECOND = 10**12
-"""Limit of the setting: more than any source can send, and small enough to reckon with in floats."""
+"""Limit of the setting: more than any source can send, yet exact in a float."""
 
 MOST = 10.0**12
-"""Limit of a limit: beyond any load there is."""
+"""Limit of a limit: beyond any possible load."""
 
 
 def _source_url(url: SecretStr, info: ValidationInfo) -> SecretStr:
@@ -42,7 +42,7 @@ class SourceConfig(Section):
     """``[source]``: which database, and which of its tables. ``name`` is the folder in the landing zone.
 
     ``slot`` and ``publication`` apply to PostgreSQL. MySQL or MariaDB is detected automatically.
-    ``predicate_seconds``: time limit of one statement that runs a dump's condition.
+    ``predicate_seconds``: time limit of a statement that evaluates a dump's condition.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")
@@ -69,11 +69,11 @@ class SourceConfig(Section):
 
 
 class LandingConfig(Section):
-    """``[landing]``: where the agent writes, how often, and how long a lease lasts unrenewed.
+    """``[landing]``: where the agent writes, how often, and how long a lease lasts without renewal.
 
-    `flush_seconds`: a change is in a manifest at most this long after it was read. `flush_mib`: flush sooner
-    once this many MiB of log are held. `heartbeat_seconds`: heartbeat interval while idle. `retention_days`:
-    how long `deltatide maintain` keeps what every lake has merged.
+    `flush_seconds`: longest time from reading a change to the manifest that has it. `flush_mib`: flush sooner
+    once this many MiB of log are in memory. `heartbeat_seconds`: heartbeat interval while idle.
+    `retention_days`: how long `deltatide maintain` keeps what every lake has merged.
     """
 
     url: Annotated[str, AfterValidator(_landing_url)]
@@ -100,7 +100,7 @@ class LandingConfig(Section):
 
     @property
     def bucket(self) -> tuple[str, str] | None:
-        """Return bucket and key prefix (without slashes around it); None when the landing zone is local."""
+        """Return bucket and key prefix (without slashes at its ends); None if the landing zone is local."""
         if not self.url.startswith("s3://"):
             return None
         bucket, _, prefix = self.url.removeprefix("s3://").partition("/")
@@ -110,8 +110,8 @@ class LandingConfig(Section):
 class DumpConfig(Section):
     """``[dump]``: how existing rows are read; ``deltatide set`` overrides it while the agent runs.
 
-    `delay_seconds` is a worker's pause after each chunk. `rows_per_second`: of all dumps together; 0: no
-    limit.
+    `delay_seconds` is a worker's pause after each chunk. `rows_per_second`: limit for all dumps together; 0:
+    none.
     """
 
     chunk_rows: int = Field(default=50_000, ge=1, le=10_000_000)
@@ -121,12 +121,12 @@ class DumpConfig(Section):
 
 
 class LimitsConfig(Section):
-    """``[limits]``: no further chunk of a dump is read while the source's load is above one; 0: no limit.
+    """``[limits]``: no dump chunk is read while the source's load exceeds one of these; 0: no limit.
 
-    PostgreSQL: `active_sessions` (but the agent's own), `standby_lag_mib` (log that the furthest standby has
-    not replayed), `slot_lag_mib` (log that the agent has not confirmed). MySQL and MariaDB:
-    `threads_running`, `replica_lag_seconds` (of this server, if it is a replica). `store_seconds`:
-    what a small read takes.
+    PostgreSQL: `active_sessions` (excluding the agent's own), `standby_lag_mib` (log that the standby
+    furthest behind has not replayed), `slot_lag_mib` (log that the agent has not confirmed). MySQL and
+    MariaDB: `threads_running`, `replica_lag_seconds` (of this server, if it is a replica). `store_seconds`:
+    duration of a small read from the landing zone.
     """
 
     active_sessions: float = Field(default=100.0, ge=0, le=MOST, allow_inf_nan=False)
@@ -160,10 +160,10 @@ Token = Annotated[SecretStr, AfterValidator(_token)]
 class ControlConfig(Section):
     """``[control]``: the agent's status page, HTTP API and metrics. `listen` empty or false: none.
 
-    `read_token` lets one see, `control_token` also control. One of them is demanded on an address that other
-    machines reach. `certificate` and `key`: PEM files, for TLS. `hosts`: names, beside localhost, under which
-    browsers may reach it without a token. `stuck_seconds`: the agent counts as stuck if its loop has not
-    made a round for this long.
+    `read_token` permits viewing, `control_token` also control. At least one is required if other machines can
+    reach the address. `certificate` and `key`: PEM files, for TLS. `hosts`: host names, besides localhost,
+    under which browsers may connect without a token. `stuck_seconds`: the agent counts as stuck if its loop
+    has completed no round for this long.
     """
 
     listen: Annotated[str, AfterValidator(_address), BeforeValidator(_listen)] = "127.0.0.1:8642"
@@ -180,7 +180,7 @@ class ControlConfig(Section):
             raise ValueError("set both certificate and key, or neither")
         if self.listen and not self.on_loopback and not (self.read_token or self.control_token):
             raise ValueError(
-                f"listen = {self.listen!r} is reached by other machines: set read_token, control_token or"
+                f"listen = {self.listen!r} can be reached by other machines: set read_token, control_token or"
                 ' both, as in control_token = "${DELTATIDE_TOKEN}"; or listen on 127.0.0.1'
             )
         return self
@@ -193,7 +193,7 @@ class ControlConfig(Section):
 
     @property
     def on_loopback(self) -> bool:
-        """Return whether only this machine reaches it; a name other than localhost may be any address."""
+        """Return whether only this machine can connect; a name other than localhost may be any address."""
         host = self.address[0]
         try:
             return ipaddress.ip_address(host).is_loopback

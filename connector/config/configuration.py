@@ -39,7 +39,7 @@ else:
 
 
 SHORTEST_SALT = 16
-"""Characters; nobody guesses so many, if they are random."""
+"""In characters; random text of this length can't be guessed."""
 
 
 class Config(Section):
@@ -58,17 +58,17 @@ class Config(Section):
     views: Views = Field(default_factory=dict)
 
     def reloaded(self, new: Config) -> tuple[Config, list[str]]:
-        """Return this configuration with what a running agent takes over of a new one.
+        """Return this configuration with the changes that a running agent can apply.
 
-        That is names and settings of tables, ``[dump]`` and ``[limits]``. Also return the names of the other
-        settings of the agent that differ: they need a restart. `ConfigurationError` if values were to land
-        hashed, and this configuration has no salt: hashes without one hide little.
+        These are names and settings of tables, ``[dump]`` and ``[limits]``. Also return the names of the
+        agent's other settings that differ: they need a restart. `ConfigurationError` if values would land
+        hashed and this configuration has no salt: unsalted hashes hide little.
         """
         if self.salt is None and any(
             its.mask_before_landing and SHA256 in its.mask.values() for its in new.tables.values()
         ):
             raise ConfigurationError(
-                f"mask_before_landing with {SHA256} needs lake.salt, which a reload does not take over",
+                f"mask_before_landing with {SHA256} needs lake.salt, which a reload does not apply",
                 hint="restart the agent",
             )
         named = {"tables": new.source.tables, "exclude": new.source.exclude}
@@ -91,7 +91,7 @@ class Config(Section):
 
     @property
     def salt(self) -> bytes | None:
-        """Return the secret key of masks; None: there is none."""
+        """Return the secret key of masks; None if not set."""
         return self.lake.salt.encode() if self.lake is not None and self.lake.salt is not None else None
 
     def table(self, name: TableName) -> TableConfig:
@@ -102,9 +102,9 @@ class Config(Section):
 def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
     """Read a configuration file; `ConfigurationError` lists every problem in it, one per line.
 
-    ``${NAME}`` in a string is replaced by an environment variable and ``${file:/path}`` by a file's content
-    without the trailing newline; ``$${`` is a plain ``${``. In the user and password of ``source.url`` the
-    values are percent-encoded, so a password can be written as it is.
+    ``${NAME}`` in a string is replaced by an environment variable, and ``${file:/path}`` by a file's content
+    without the trailing newline; ``$${`` is a literal ``${``. In the user and password of ``source.url``,
+    such values are percent-encoded, so the variable or file holds the password as it is.
     """
     problems = Problems(str(path))
     values = substitute(_parse(Path(path)), os.environ if environ is None else environ, problems)
@@ -158,7 +158,7 @@ def _check_tables(values: dict[str, Any], problems: Problems) -> None:
 
 
 def _check_salt(config: Config, problems: Problems) -> None:
-    """Check the secret of ``sha256``: without a good one, whoever knows a value finds it by its hash."""
+    """Check the secret of ``sha256``: without a good one, a known value can be found by its hash."""
     salt = None if config.lake is None else config.lake.salt
     hashed = [
         table
@@ -172,7 +172,7 @@ def _check_salt(config: Config, problems: Problems) -> None:
 
 
 def _captured(source: Any, table: TableName) -> bool:
-    """Return whether a source section captures a table; True if the section is too broken to say."""
+    """Return whether a source section captures a table; True if the section is too broken to tell."""
     wanted, excluded = (_patterns(source, name) for name in ("tables", "exclude"))
     if not wanted or excluded is None:
         return True

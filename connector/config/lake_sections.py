@@ -18,7 +18,7 @@ def _lake_url(url: str) -> str:
 class LakeConfig(Section):
     """``[lake]``: where the Delta tables live: under a url, or in a schema of a catalog.
 
-    `single_driver`: nobody else ever writes to them, so any log store will do for a lake on S3.
+    `single_driver`: nobody else ever writes to them, so any log store works for a lake on S3.
     `retention_days`: how long ``deltatide maintain`` keeps cuts readable. `salt`: the secret key of masks.
     """
 
@@ -50,9 +50,9 @@ class MaintainConfig(Section):
 
 
 class VerifyConfig(Section):
-    """``[verify]``: what ``merge --every`` verifies between merges, in turn, and how often.
+    """``[verify]``: how much ``merge --every`` verifies between merges, in rotation, and how often.
 
-    `share`: of the rows of all tables; `every_hours` None: never.
+    `share`: fraction of the rows of all tables; `every_hours` None: never.
     """
 
     share: float = Field(default=0.05, ge=0.0001, le=1)
@@ -64,20 +64,19 @@ Shape = Literal["current", "history", "changes"]
 
 def _usable(shapes: list[Shape]) -> list[Shape]:
     if "current" not in shapes and set(shapes) != {"changes"}:
-        raise ValueError('must contain current, beside which the others lie, or be ["changes"] alone')
+        raise ValueError('must contain "current", or be ["changes"] alone')
     return list(dict.fromkeys(shapes))
 
 
 class TableConfig(TargetColumns):
-    """``[tables."namespace.name"]``: settings of one table; of its columns, see `TargetColumns`.
+    """``[tables."namespace.name"]``: settings of one table; for those of its columns, see `TargetColumns`.
 
-    `key`: columns that identify a row if the table has no primary key (a unique key).
-    `deletes`: ``hard`` removes a row from the Delta table, ``soft`` keeps and marks it.
-    `shapes`: the Delta tables to keep: of the current rows, and beside it others (`merge.shapes`); or of
-    changes alone, which needs no key, and no dump.
-    `before_images`: land the row as it was before each update and delete, too.
-    `partition_by`, `cluster_by`: how a new Delta table of the current rows is laid out, by columns of the
-    lake. `change_data_feed`: whether Delta records the changes of its rows.
+    `key`: columns of a unique key that identify a row if the table has no primary key. `deletes`: ``hard``
+    removes a row from the Delta table, ``soft`` keeps and marks it. `shapes`: the Delta tables to keep: one
+    of the current rows, plus others beside it (`merge.shapes`); or of changes alone, which needs no key, and
+    no dump. `before_images`: also land the row as it was before each update and delete. `partition_by`,
+    `cluster_by`: layout of a new Delta table of the current rows, by columns of the lake. `change_data_feed`:
+    whether Delta records the changes of its rows.
     """
 
     key: list[str] | None = Field(default=None, min_length=1)
@@ -90,20 +89,20 @@ class TableConfig(TargetColumns):
 
     @property
     def only_changes(self) -> bool:
-        """Return whether only what the log tells from here on is captured, without a key."""
+        """Return whether only changes from the log are captured, without a key or existing rows."""
         return "current" not in self.shapes
 
     @model_validator(mode="after")
     def _no_useless_key(self) -> TableConfig:
         if self.only_changes and self.key:
-            raise ValueError('key has no use with shapes = ["changes"]; add "current", or take out key')
+            raise ValueError('key has no use with shapes = ["changes"]; add "current", or remove key')
         return self
 
     @model_validator(mode="after")
     def _no_unmasked_rows(self) -> TableConfig:
         if self.before_images and self.narrows:
             raise ValueError(
-                "before_images has rows as they were, so it can't be combined with columns, exclude_columns,"
+                "before_images lands whole rows, so it can't be combined with columns, exclude_columns,"
                 " rename, mask or where"
             )
         return self

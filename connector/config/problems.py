@@ -57,7 +57,7 @@ class Problems:
 
     def hide(self, secret: str, name: str) -> None:
         """Show `name` instead of a secret in all problems added from now on."""
-        if len(secret) > 2:  # a shorter one is no secret, and would match in every other word
+        if len(secret) > 2:  # a shorter one is no secret, and would match in many words
             self._secrets[secret] = name
 
 

@@ -1,6 +1,6 @@
-"""Replace ``${NAME}`` and ``${file:/path}`` in a configuration by the values that they name.
+"""Replaces ``${NAME}`` and ``${file:/path}`` in a configuration by the values that they refer to.
 
-The values are secrets: `Problems` shows the reference in their stead.
+The values are secrets: `Problems` shows the reference instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from connector.config.problems import Problems
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
 
 UNRESOLVED = "missing"
-"""Stands for a value that can't be read, so that the rest of the file can be checked."""
+"""Placeholder for a value that can't be read, so that the rest of the file can be checked."""
 
 
 def substitute(values: dict[str, Any], environ: Mapping[str, str], problems: Problems) -> dict[str, Any]:

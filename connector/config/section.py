@@ -1,4 +1,4 @@
-"""What the sections of a configuration have in common: no unknown settings, folders, patterns of tables."""
+"""What the sections of a configuration share: strictness, folder urls, table patterns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Section(BaseModel):
 
 
 def folder_url(url: str, *schemes: str) -> str:
-    """Return a folder's url in normal form, of a local path or one of the schemes; `ValueError` otherwise."""
+    """Return a folder's normalized url, from a local path or one of the schemes; `ValueError` otherwise."""
     scheme, separator, rest = url.partition("://")
     if not separator and url.strip():
         return str(Path(url).expanduser().absolute())
@@ -32,7 +32,7 @@ def folder_url(url: str, *schemes: str) -> str:
 
 
 def one_or_more(value: object) -> object:
-    """Return a list even of one text."""
+    """Wrap a single text in a list."""
     return [value] if isinstance(value, str) else value
 
 

@@ -1,7 +1,7 @@
 """Settings of one table's target: which columns and rows the lake gets, and in which form.
 
-Checked here is what the file alone tells. Whether the table has such columns, and whether one is in its key,
-only its layout tells: a merge refuses it before it writes anything of that table.
+Checks here need nothing but the file. Whether the table has these columns, and which are in its key, depends
+on its layout: a merge checks that before it writes anything of the table.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _WORDS = (
 UNSTABLE = re.compile(
     rf"\b(?:({'|'.join(_CALLS)})`?\s*\(|({'|'.join(_WORDS)})\b|(unix_timestamp)`?\s*\(\s*\))", re.IGNORECASE
 )
-"""Spark's functions whose result depends on when, where or by whom a merge is run."""
+"""Spark functions whose result depends on when, where or by whom a merge is run."""
 
 _QUOTED = re.compile(
     r"""(?<!\w)[rR]'[^']*' | '(?:[^'\\]|\\.)*' | `(?:[^`])*` | "(?:[^"\\]|\\.)*" """, re.DOTALL | re.VERBOSE
 )
-"""Raw and other literals, and what may be a name."""
+"""Raw and other literals, and quoted identifiers."""
 
 _MOMENT = re.compile(r"""[rR]?['"]\s*(now|today|tomorrow|yesterday)(\s+\S+)?\s*['"]""", re.IGNORECASE)
-"""Texts that Spark reads as a moment near the present, wherever it makes an instant or a date of them."""
+"""Literals that Spark reads as a moment relative to now when it converts them to a timestamp or date."""
 
 _QUERY = re.compile(r"\bselect\b|\(\s*(from|table|values|with)[\s`(]", re.IGNORECASE)
 
 
 def kept_last(mask: str) -> int | None:
-    """Return how many characters a mask keeps of a value's end; None: it is another mask."""
+    """Return how many trailing characters a mask keeps; None for another mask."""
     found = _KEEP_LAST.fullmatch(mask)
     return int(found[1]) if found else None
 
@@ -65,18 +65,18 @@ _ONE_TEXT = (
 
 
 def has_one_text(type_: str) -> bool:
-    """Return whether equal values of a landed type have the same text in any session and precision."""
+    """Return whether equal values of a landed type always have the same text, in any session or precision."""
     decimal = decimal_of(type_)
     return type_ in _ONE_TEXT or (decimal is not None and decimal[1] == 0)
 
 
 def fingerprint(text: str, key: bytes) -> str:
-    """Return what identifies a text and a secret key, and shows neither: 16 hexadecimal digits."""
+    """Return an id of a text and a secret key that reveals neither: 16 hexadecimal digits."""
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:16]
 
 
 def mask_identity(mask: str, salt: bytes) -> str:
-    """Return what identifies a mask's results: for hashes, with a fingerprint of the salt."""
+    """Return an id of a mask's results: for hashes, with a fingerprint of the salt."""
     return f"{mask} {fingerprint('deltatide', salt)}" if mask == SHA256 else mask
 
 
@@ -86,7 +86,7 @@ def masked_type(mask: str, type_: str) -> str:
 
 
 def words_of(condition: str) -> set[str]:
-    """Return the words of an SQL condition outside its literals, folded: names of columns, and more."""
+    """Return the words of an SQL condition outside its literals, folded: column names and others."""
     return folded(re.findall(r"\w+", _without_literals(condition)))
 
 
@@ -96,7 +96,7 @@ def _without_literals(condition: str) -> str:
 
 def _mask(mask: str) -> str:
     if mask not in (SHA256, NULL) and kept_last(mask) is None:
-        raise ValueError(f'{mask!r} is no mask; use "sha256", "null" or "keep last 4"')
+        raise ValueError(f'{mask!r} is not a mask; use "sha256", "null" or "keep last 4"')
     return mask
 
 
@@ -129,11 +129,11 @@ def _condition(condition: str) -> str:
     if not condition.strip():
         raise ValueError("is empty")
     if CDC in words:
-        raise ValueError(f"may not use {CDC}: a row is in the lake or not, whatever brought it there")
+        raise ValueError(f"may not use {CDC}: which rows are in the lake must not depend on how they landed")
     if _QUERY.search(_without_literals(condition)):
-        raise ValueError("may not hold a query")
+        raise ValueError("must not contain a query")
     if re.search(r"--|/\*", _without_literals(condition)):
-        raise ValueError("may not hold a comment")
+        raise ValueError("must not contain a comment")
     if unstable := UNSTABLE.search(_without_literals(condition)):
         name = next(filter(None, unstable.groups()))
         raise ValueError(f"must hold of a row or not, whenever a merge asks: {name} is not allowed")
@@ -143,11 +143,11 @@ def _condition(condition: str) -> str:
 
 
 class TargetColumns(Section):
-    """What a target has of its table, by the source's names of the columns, in whatever case.
+    """What a target has of its table, by the source's column names, case-insensitively.
 
-    `columns` or `exclude_columns`: which ones. `rename`: their names in the lake. `mask`: what is there
-    instead of their values. `where`: which rows, in Spark's SQL, before masks and renames.
-    `mask_before_landing`: the agent lands no other columns than these, and them masked.
+    `columns` or `exclude_columns`: which columns. `rename`: their names in the lake. `mask`: what the lake
+    has instead of their values. `where`: which rows, in Spark SQL, evaluated before masks and renames.
+    `mask_before_landing`: the agent lands only these columns, already masked.
     """
 
     columns: Annotated[list[str], AfterValidator(_names)] | None = Field(default=None, min_length=1)
@@ -161,11 +161,11 @@ class TargetColumns(Section):
 
     @property
     def narrows(self) -> bool:
-        """Return whether the target is not the table with all its rows and columns as they are."""
+        """Return whether the target differs from the table with all its rows and columns."""
         return bool(self.columns or self.exclude_columns or self.rename or self.mask or self.where)
 
     def selects(self, name: str) -> bool:
-        """Return whether the target has a column of the source."""
+        """Return whether the target has this column of the source."""
         listed = self.columns is None or fold(name) in folded(self.columns)
         return listed and fold(name) not in folded(self.exclude_columns)
 
@@ -174,7 +174,7 @@ class TargetColumns(Section):
         return next((mask for known, mask in self.mask.items() if fold(known) == fold(name)), None)
 
     def name_of(self, name: str) -> str:
-        """Return the name that a column has in the lake."""
+        """Return a column's name in the lake."""
         return next((new for old, new in self.rename.items() if fold(old) == fold(name)), name)
 
     @model_validator(mode="after")
@@ -194,7 +194,7 @@ class TargetColumns(Section):
             return self
         if self.columns is None:
             raise ValueError(
-                "mask_before_landing needs columns: else a column added or renamed would land as it is"
+                "mask_before_landing needs columns: otherwise an added or renamed column would land unmasked"
             )
         words = words_of(self.where or "")
         if used := [name for name in self.mask if folded(re.findall(r"\w+", name)) <= words]:

@@ -21,7 +21,8 @@ def _beside_the_configuration(file: Path, info: ValidationInfo) -> Path:
 class ViewConfig(Section):
     """``[views.NAME]``: a query over the lake's tables and other views, kept as a Delta table.
 
-    `sql`: the query, one SELECT. `file`: or a file with it; relative to the configuration's folder.
+    `sql`: the query, one SELECT. `file`: a file that holds it instead; relative to the configuration's
+    folder.
     """
 
     sql: str | None = None
@@ -36,7 +37,7 @@ class ViewConfig(Section):
         return self
 
     def query(self) -> str:
-        """Return the query's text; the file is read now, as only a merge needs it to be there."""
+        """Return the query's text. The file is read only now, since only a merge needs it."""
         if self.file is None:
             return self.sql or ""
         try:
