@@ -1,20 +1,21 @@
-"""A database in memory, with what makes capture hard: a log, commits that are not yet visible, slots.
+"""An in-memory database with what makes capture hard: a log, commits that are not yet visible, slots.
 
 It behaves like PostgreSQL where it matters:
 
 - A transaction's lsn is that of its commit record; the position after it is greater, and the next commit may
   begin exactly there.
 - A commit is in the log before snapshots show it (`transaction(visible=False)`, then `make_visible`). Until
-  then its rows are locked: whoever writes to them gets `RowLockedError`. So for each row the order of
-  visibility is that of the log.
-- A snapshot's xmax is the xid after the latest transaction that has ended, so a hidden commit may be at or
+  then its rows are locked: writing to them raises `RowLockedError`. So commits of a row become visible in log
+  order.
+- A snapshot's xmax is one greater than the latest ended transaction's xid, so a hidden commit may be at or
   above it, and is then not among those that the snapshot lists as running (`snapshot_now`).
 - A table's changes are in the log from the moment it was published.
 - A slot begins at the end of the log, moves as it is confirmed, and can be lost.
 - While `asynchronous`, commits are visible before they are durable. Readers get only what was flushed, and
   `crash` undoes the rest: its positions and xids are assigned again.
 
-It has no indexes and no isolation except snapshots, and forgets nothing: `state_at` returns every past state.
+It has no indexes and no isolation except snapshots, and keeps all history: `state_at` returns every past
+state.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class RowLockedError(Exception):
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one row as the log shows it. `unchanged` columns are not in the log's `row`."""
+    """One change of one row, as the log shows it. `unchanged` columns are not in the log's `row`."""
 
     schema: TableSchema
     op: str
@@ -149,8 +150,9 @@ class MemoryDatabase:
     ) -> TableSchema:
         """Change a table's layout and rewrite its rows; the log shows it with the next change of a row.
 
-        `add` gives a column's type and default, `retype` a new type (values are carried over as text or int).
-        Like an ALTER, which waits for all who hold the table, it first settles hidden commits of the table.
+        `add` maps a column to its type and default, `retype` to a new type (values are converted by text or
+        int). Like an ALTER, which waits for locks on the table, it first makes the table's hidden commits
+        visible.
         """
         rename, retype, add = rename or {}, retype or {}, add or {}
         with self.changed:
@@ -179,9 +181,9 @@ class MemoryDatabase:
 
     @contextmanager
     def transaction(self, *, visible: bool = True) -> Iterator[Transaction]:
-        """Write; committed at the end of the block, undone by an exception. See `make_visible`.
+        """Open a transaction: committed at the end of the block, rolled back by an exception.
 
-        One block at a time: transactions do not overlap.
+        See `make_visible`. One block at a time: transactions do not overlap.
         """
         with self.changed:
             transaction = Transaction(self)
@@ -206,7 +208,7 @@ class MemoryDatabase:
             self.changed.notify_all()
 
     def crash(self) -> None:
-        """Lose all connections and unflushed commits; go on after the record that a recovery writes."""
+        """Lose all connections and unflushed commits; continue after the record that recovery writes."""
         with self.changed:
             self.crashes += 1
             self.log = [commit for commit in self.log if commit.position <= self.flushed]
@@ -237,7 +239,7 @@ class MemoryDatabase:
             return dict(self._tables[table].visible), self.snapshot_now(), self.end
 
     def snapshot_now(self) -> Snapshot:
-        """Return what a snapshot sees, as PostgreSQL does: only what runs below its xmax is listed."""
+        """Return a snapshot as PostgreSQL does: only running transactions below its xmax are listed."""
         with self.changed:
             xmax = self._latest_ended + 1
             running = frozenset(xid for xid in self._hidden if xid < xmax)
@@ -249,7 +251,7 @@ class MemoryDatabase:
             return next(state for at, state in reversed(self._states) if at <= position)
 
     def publish(self, tables: Sequence[TableName]) -> list[TableName]:
-        """Let the log carry tables from now on; return those that it did not carry before."""
+        """Make the log carry tables from now on; return those that it did not carry before."""
         with self.changed:
             new = [t for t in tables if self._tables[t].published_from is None]
             for table in new:
@@ -262,14 +264,14 @@ class MemoryDatabase:
         return found is not None and found.published_from is not None and found.published_from <= lsn
 
     def locked(self, name: str) -> set[Key]:
-        """Return the keys of a table that hidden commits hold."""
+        """Return the keys of a table that hidden commits lock."""
         with self.changed:
             changes = [c for h in self._hidden.values() for c in h.changes if str(c.schema.table) == name]
             keys = {c.key for c in changes if c.op != TRUNCATE} | {c.old_key for c in changes if c.old_key}
             return keys | (set(self._tables[TableName.parse(name)].rows) if self.truncating(name) else set())
 
     def truncating(self, name: str) -> bool:
-        """Return whether a hidden commit holds the whole table."""
+        """Return whether a hidden commit locks the whole table."""
         changes = [c for h in self._hidden.values() for c in h.changes if str(c.schema.table) == name]
         return any(c.op == TRUNCATE for c in changes)
 
@@ -299,7 +301,7 @@ class MemoryDatabase:
 
 
 class Transaction:
-    """Changes that are committed together. Keys are given as tuples; a row as a whole."""
+    """Changes that are committed together. Keys are tuples; rows are passed whole."""
 
     def __init__(self, database: MemoryDatabase) -> None:
         self.changes: list[Change] = []
@@ -315,7 +317,7 @@ class Transaction:
         self._write(Change(schema, INSERT, row), table, key)
 
     def update(self, table: str, key: Key, *, unchanged: Sequence[str] = (), **changed: Any) -> None:
-        """Update a row, perhaps its key; `unchanged` columns (large and untouched) are not in the log."""
+        """Update a row, possibly its key; `unchanged` columns (large and untouched) are not in the log."""
         schema, rows = self._writable(table)
         row = {**rows[key], **changed}
         new_key = tuple(row[c] for c in schema.key)

@@ -119,7 +119,7 @@ def events_of(logged: Logged) -> list[LogEvent]:
 
 
 class LoggedSource(Protocol):
-    """What a reader needs from its source."""
+    """What a log reader needs from its source."""
 
     database: MemoryDatabase
     change_bytes: int
@@ -187,7 +187,7 @@ class MemoryLogReader:
                     self._database.changed.wait(left)
 
     def _pull(self) -> bool:
-        """Take one flushed change or commit; False at the end, which then is the position."""
+        """Take one flushed change or commit; False at the end of the log, which is then the position."""
         database = self._database
         if self._next == len(database.log) or database.log[self._next].position > database.flushed:
             self._visibility.publish(database.flushed)
@@ -206,7 +206,7 @@ class MemoryLogReader:
         return True
 
     def _shown(self, change: Change) -> Change:
-        """Return a change as a source sees it: without a key, updates of the key are like others."""
+        """Return a change as a source sees it: without a key, a key update is an ordinary update."""
         if change.schema.table not in self._database.keyless:
             return change
         return replace(change, schema=self._database.shown(change.schema), old_key=None)

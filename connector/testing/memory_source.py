@@ -1,6 +1,6 @@
-"""A source in memory: `connector.source`'s contract over a `MemoryDatabase`, with faults at named moments.
+"""An in-memory source: `connector.source`'s contract over a `MemoryDatabase`, with faults at named moments.
 
-It decodes real batches and proves its low watermarks by the same rules as PostgreSQL's source, whose
+It decodes real batches and proves its low watermarks by the same rules as the PostgreSQL source, whose
 `Visibility` it uses. Several sources may read one database: each stands for an agent.
 """
 
@@ -40,10 +40,10 @@ class _Fault:
 
 
 class MemorySource:
-    """A database in memory as one agent sees it; implements `connector.source.Source`.
+    """An in-memory database as one agent sees it; implements `connector.source.Source`.
 
-    `fail` and `disconnect` break it; `undecodable`: tables whose log events can't be decoded, and why.
-    A change counts as `change_bytes` in a log reader's buffer, so a few rows make a large transaction.
+    `fail` and `disconnect` inject faults; `undecodable`: tables whose log events can't be decoded, and why. A
+    change counts as `change_bytes` in a log reader's buffer, so a few rows make a large transaction.
     """
 
     keeps_column_order = True
@@ -62,7 +62,7 @@ class MemorySource:
     def fail(
         self, moment: str, *, after: int = 0, times: int = 1, error: BaseException | None = None
     ) -> None:
-        """Make a named moment fail, once it has passed `after` times.
+        """Make a named moment fail, once it has been passed `after` times.
 
         Moments: ensure_logging, check, identity, tables, check_catalog, check_resumable, begin_log, open_log,
         read, take, confirm, not_yet_visible, open_tables, next_boundary, open_chunk, rows.
@@ -102,7 +102,7 @@ class MemorySource:
         raise fault.error
 
     def ensure_logging(self) -> None:
-        """Do nothing: it logs everything, unless set to fail."""
+        """Do nothing: everything is logged. Fails only if set to."""
         self.reach("ensure_logging")
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
@@ -141,12 +141,12 @@ class MemorySource:
         """Do nothing: any number of readers may read the log."""
 
     def prepare(self) -> PreparedSource:
-        """Publish the tables; commits that are hidden then may lack their changes in the log."""
+        """Publish the tables; commits that are hidden at that time may lack their changes in the log."""
         added = self.database.publish([s.table for s in self.tables().schemas])
         return PreparedSource(tuple(added), self._bar())
 
     def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
-        """Return the tables; only what a test counts in `MemoryDatabase.unlogged` changes unlogged."""
+        """Return the tables; a fingerprint is the count that a test keeps in `MemoryDatabase.unlogged`."""
         self.reach("check_catalog")
         listed = self.tables()
         seen = {s.table: str(self.database.unlogged.get(s.table, 0)) for s in listed.schemas}
@@ -154,19 +154,19 @@ class MemorySource:
         return CatalogSnapshot(seen, self.database.end, frozenset(listed.existing), unfit, busy=listed.busy)
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
-        """Report that something changed unlogged."""
+        """Report an unlogged change of unspecified kind."""
         return UnloggedChange("a test said so") if before != now else None
 
     def remember(self, before: str | None, now: str) -> str:
-        """Return the current fingerprint: nothing of an earlier one counts."""
+        """Return the current fingerprint: nothing of an earlier one still counts."""
         return now
 
     def doubted(self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
-        """Return none: no table is logged under another name than its own."""
+        """Return none: the log names every table correctly."""
         return {}
 
     def take_xid_barrier(self) -> None:
-        """Mark nothing: transactions do not overlap."""
+        """Take none: transactions do not overlap."""
         self.reach("take_xid_barrier")
 
     def position_past_barrier(self, barrier: int) -> int:

@@ -1,6 +1,6 @@
 """The landing zone in memory: a store that keeps the contract, and can be made to fail at a named moment.
 
-For tests, and for any process that wants its own landing zone.
+For tests, and for any process that needs a landing zone of its own.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class MemoryStore:
         times: int = 1,
         error: BaseException | None = None,
     ) -> None:
-        """Make the next calls of an operation under a path prefix fail, before or after it took effect.
+        """Make the next calls of an operation under a path prefix fail, before or after they take effect.
 
-        ``after`` is a lost response: the object is written, the caller sees an error.
+        ``after`` is a lost response: the object is written, but the caller sees an error.
         """
         error = error or TransientError(f"{self.url}: {operation} failed on purpose")
         self._faults.append(_Fault(operation, prefix, when, times, error))

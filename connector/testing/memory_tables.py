@@ -20,7 +20,7 @@ from connector.source import ChunkRows, KeyRange
 from connector.testing.memory_database import MemoryDatabase, Row
 
 BATCH_ROWS = 100
-"""Small, so that a chunk in a test has more than one batch."""
+"""Small, so a chunk in a test has more than one batch."""
 
 _PREDICATE = re.compile(r"(\w+) (?:is not null|= '([^']*)')")
 
@@ -50,7 +50,7 @@ class MemoryChunk:
 
 
 class DumpedSource(Protocol):
-    """What chunks are read from: the database, and what its log reader has proven."""
+    """What chunks are read from: the database, and what its log reader has proven visible."""
 
     database: MemoryDatabase
     visibility: Visibility | None
