@@ -80,7 +80,7 @@ def changes(
         events = _truncate(landing, plan, schemas, layout, events, target, soft=soft)
     if target is not None:
         for sweep in plan.sweeps:
-            events = events.unionByName(_stale_key_deletes(landing, sweep, schemas, layout, target))
+            events = events.unionByName(_ghost_deletes(landing, sweep, schemas, layout, target))
     return _reconciled(events, landing, plan, schemas, layout, soft=soft)
 
 
@@ -276,14 +276,17 @@ def truncated(frames: Sequence[DataFrame], layout: TargetLayout, positions: Iter
     return _deletes(states.where(found & cdc["truncate"].isNotNull()), layout, cdc["truncate"])
 
 
-def _stale_key_deletes(
+def _ghost_deletes(
     landing: Events,
     sweep: Sweep,
     schemas: Mapping[str, TableSchema],
     layout: TargetLayout,
     target: DataFrame,
 ) -> DataFrame:
-    """Return deletes of the keys that a full dump lacks (ghosts); events from before it are not read."""
+    """Return a delete for each ghost: each key of the target that a full dump lacks.
+
+    Events from before the dump are not read.
+    """
     keys = {name: layout.columns[name] for name in layout.key}
     dumped = landing.events(sweep.chunks, schemas, keys).select(*with_raw(layout.key, layout.raw_keys))
     ghosts = (

@@ -59,7 +59,7 @@ from merge.lake.target import (
     table_name,
 )
 from merge.landing_zone import DAMAGED_HINT, LandingZone
-from merge.missing_rows import has_pending_request, request_lost
+from merge.missing_columns import has_pending_request, request_lost
 from merge.plan import plan_past_holes
 from merge.report import STOPPED, MergeReport, Progress, TableProgress, TableReport, ViewReport
 from merge.shapes.merging import JOBS

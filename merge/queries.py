@@ -37,7 +37,7 @@ from merge.lake.target import (
     targets_of,
 )
 from merge.landing_zone import LandingZone
-from merge.missing_rows import INCOMPLETE
+from merge.missing_columns import INCOMPLETE
 from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
 from merge.plan import TablePlan, plan_past_holes
 from merge.reading.cut_choice import find_cut, moment_of

@@ -23,7 +23,7 @@ from merge.lake.retry import SPARK_ERRORS, OvertakenError, is_lost_file
 from merge.lake.schema import create_or_evolve_target
 from merge.lake.target import Target, TargetState
 from merge.landing_zone import LandingZone
-from merge.missing_rows import MissingRows, count_incomplete, request_missing, request_missing_again
+from merge.missing_columns import IncompleteRows, count_incomplete, request_missing, request_missing_again
 from merge.overlay import as_wide, overlay
 from merge.plan import TablePlan
 from merge.report import TableReport
@@ -197,7 +197,7 @@ class TableJob:
         A rebuild starts from the rows of `base`, or from none. `OvertakenError` if Delta skipped the commit.
         """
         rebuild, mark = mark is not None, mark or self.mark
-        written, missing = Written(), MissingRows()
+        written, missing = Written(), IncompleteRows()
         replaces_all = rebuild or (self.state.empty and frontier.version is None)
         if self.plan.all or self.plan.sweeps or rebuild:
             settings = settings_for(self.plan.rows, self.plan.bytes, self.state)
@@ -234,7 +234,7 @@ class TableJob:
         )
         return Merged(report, commits.why_broken, commits.last)
 
-    def _apply(self, mark: Mark, replaces_all: bool, base: Base | None) -> tuple[Written, MissingRows]:
+    def _apply(self, mark: Mark, replaces_all: bool, base: Base | None) -> tuple[Written, IncompleteRows]:
         """Write the changes; return what was written, and how many of the rows lack a column.
 
         `replaces_all`: together with the rows of `base`, the changes are the whole table and overwrite it.
@@ -247,7 +247,7 @@ class TableJob:
             frame = base.rows(self.spark, self.layout)
         soft = self.config.table(self.plan.table).deletes == "soft"
         source = self._changes(frame, soft=soft)
-        missing = MissingRows(self.plan.rows if self.plan.partial else 0)
+        missing = IncompleteRows(self.plan.rows if self.plan.partial else 0)
         if self.plan.partial and self.asks:
             missing = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
         touches_any_row = bool(self.plan.truncates or self.plan.sweeps)

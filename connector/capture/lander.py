@@ -1,6 +1,6 @@
 """Lands events and chunk rows as Parquet files, each after the schema object that it names.
 
-Readers don't see a file until a manifest names it.
+Readers don't see a file until a manifest names it. For a chunk, `DumpQueue.take_committable` decides when.
 """
 
 from __future__ import annotations

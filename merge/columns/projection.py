@@ -16,7 +16,7 @@ Invariants:
 - Keys pass unchanged, except for their names: rows are matched by them.
 - Where `where` is false or unknown, an event becomes a delete at its position. So an update that takes a row
   out of the condition removes it. One that brings a row in inserts it with the columns that it carries; the
-  others are missing, and requested as for any row (`merge.missing_rows`).
+  others are missing, and requested as for any row (`merge.missing_columns`).
 - `where` is evaluated per event, so an event that lacks one of its columns (an update, or the insert that an
   update of the key lands as) can't be decided. That stops the table: whether such a row belongs in the lake
   must not be guessed.

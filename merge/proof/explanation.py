@@ -39,7 +39,7 @@ from merge.lake.target import (
 )
 from merge.landing_zone import LandingZone
 from merge.overlay import as_wide
-from merge.proof.key_values import SoughtKey
+from merge.proof.sought_key import SoughtKey
 from merge.proof.verdicts import TableEvents
 from merge.spark.session_settings import (
     ANY_VERSION,

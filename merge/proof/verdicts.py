@@ -46,7 +46,7 @@ from merge.lake.schema import wanted_columns, wider
 from merge.landing_zone import LandingZone
 from merge.overlay import fresh_rows
 from merge.plan import TablePlan, plan_table
-from merge.proof.key_values import SoughtKey
+from merge.proof.sought_key import SoughtKey
 from merge.reconcile import SINCE_TYPE, carries, is_boundary, is_current, last_boundary, position_of
 from merge.sql_formatting import data_type, quoted
 

@@ -17,7 +17,7 @@ from connector.landing.event_batch import arrow_type
 from connector.landing.format import CDC
 from connector.schema import TableName
 from merge.keys import RAW_TYPE, TargetLayout, key_text
-from merge.proof.key_values import key_condition
+from merge.proof.sought_key import key_condition
 from merge.spark.session_settings import applied_settings
 
 UTC = timezone.utc

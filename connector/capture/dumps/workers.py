@@ -203,12 +203,16 @@ class DumpWorkers:
         self._stopping.wait(seconds)
 
     def _run_task(self, task: PlanTask | ReadTask, tables: TableReader) -> None:
-        if isinstance(task, ReadTask):
-            key = self._key_of(task.dump.table)
-            with self._lander.progress.chunks.timing():
-                chunk = read_chunk(task, tables, self._lander, key, self._stopping.is_set)
-            self._dumps.finished(chunk)
+        if isinstance(task, PlanTask):
+            self._plan_chunk(task, tables)
             return
+        key = self._key_of(task.dump.table)
+        with self._lander.progress.chunks.timing():
+            chunk = read_chunk(task, tables, self._lander, key, self._stopping.is_set)
+        self._dumps.finished(chunk)
+
+    def _plan_chunk(self, task: PlanTask, tables: TableReader) -> None:
+        """Find the end of a dump's next chunk, which has as many rows as its settings say."""
         table = task.dump.table
         key = self._key_of(table)
         if task.dump.where is None and task.after is None and task.dump.rows_estimate is None:

@@ -1,4 +1,4 @@
-r"""Reads the values of a key as people type them, and builds the condition for events or rows of that key.
+r"""A key that somebody asks about: parses its values as typed, and builds the condition for its events.
 
 The text of a value is what ``deltatide dump --keys`` takes (`connector.source.TableReader.open_keys`):
 numbers with or without an exponent, ``true`` and ``false``, bytes as ``\x`` and hexadecimal digits,

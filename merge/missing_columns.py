@@ -1,4 +1,4 @@
-"""Asks the agent for columns that no event has carried yet: a dump of just those rows' keys.
+"""Requests columns that no event has carried yet: a dump of the keys of just those rows.
 
 A request is an object in the landing zone, so a Spark job needs no connection to the agent. It is written
 before the merge that leaves the columns missing: a crash in between leaves one request too many, never too
@@ -41,8 +41,8 @@ MOST_KEYS = 50_000
 
 
 @dataclass(frozen=True)
-class MissingRows:
-    """Upper bounds: rows that a merge leaves without a column, and how many of them it requests."""
+class IncompleteRows:
+    """How many rows a merge leaves without a column, and how many of these it requests, at most."""
 
     left: int = 0
     requested: int = 0
@@ -59,7 +59,7 @@ def request_missing(
     source: DataFrame,
     layout: TargetLayout,
     target: DataFrame | None,
-) -> MissingRows:
+) -> IncompleteRows:
     """Request a dump of the keys that `source` will leave with missing columns.
 
     Skips rows that a running dump will bring or that were incomplete before, and all rows of a quarantined
@@ -69,7 +69,7 @@ def request_missing(
     found = left.limit(MOST_KEYS + 1).collect()
     asked = [row for row in found if row["asked"]] if plan.state.state == "captured" else []
     _request_keys(spark, landing, plan.table, asked, layout)
-    return MissingRows(len(found), len(asked))
+    return IncompleteRows(len(found), len(asked))
 
 
 def request_missing_again(

@@ -18,7 +18,7 @@ from connector.landing.key_span import key_span
 from connector.landing.manifest import LandedFile
 from connector.position import Position
 from connector.schema import Column, TableName, TableSchema
-from merge.proof.key_values import SoughtKey, _canonical, key_number
+from merge.proof.sought_key import SoughtKey, _canonical, key_number
 
 T = TableName("public", "t")
 VALUES: dict[str, st.SearchStrategy[Any]] = {
