@@ -1,9 +1,9 @@
-"""Consumers: which lakes merge from a landing zone, which streaming queries read it, and how far each is.
+"""Consumers: lakes that merge from a landing zone, streaming queries that read it, and their progress.
 
-A consumer registers before it reads anything, and then records now and then up to which manifest all of its
-tables are merged, or its table is read. What no consumer needs can be removed
-(`connector.maintenance.retention`); a consumer that sleeps holds what it has yet to read, until somebody has
-it forgotten.
+A consumer registers before it reads anything. From then on it occasionally records the manifest up to which
+all of its tables are merged, or its table is read. What no consumer needs can be removed
+(`connector.maintenance.retention`); an idle consumer keeps everything it has yet to read until somebody
+removes it with ``deltatide maintain --forget``.
 
 ::
 
@@ -13,7 +13,7 @@ it forgotten.
     consumers/<id>/stream.json   of a streaming query, how far it is
     consumers/<id>/verified-...  no consumer: what of the lake was verified (`connector.landing.verified`)
 
-The newest of them counts. A record is old rather than wrong: it only ever holds too much.
+The newest one counts. A stale record is safe: it only keeps too much.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 RECORD_SECONDS: float = 600
 RECORD_MANIFESTS = 100
-"""How often a consumer that merges records how far it is: whichever comes first."""
+"""A merging consumer records its progress after this time or this many manifests, whichever comes first."""
 
 MOST_FAILING = 20
-"""Tables named in a record."""
+"""Limit of failing tables named in a record."""
 
 
 class Consumer(BaseModel):
@@ -44,8 +44,9 @@ class Consumer(BaseModel):
 
     Lakes of several machines or workspaces may have the same url or schema. `at` is in UTC. `failing`: why
     tables did not merge, by name, without values of their rows; at most `MOST_FAILING`. `failing_unnamed`:
-    how many more did not.
-    Or a streaming query: `lake` is the name it was given, and `manifest` the last that it has read.
+    number of further tables that did not merge.
+
+    Or a streaming query: `lake` is the name it was given, and `manifest` the last one that it has read.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -61,7 +62,7 @@ class Consumer(BaseModel):
 
     @property
     def title(self) -> str:
-        """Return what people call it: a lake by its url or schema, a query as ``stream NAME``."""
+        """Return the display name: a lake's url or schema, or ``stream NAME``."""
         return self.lake if self.kind == "lake" else f"stream {self.lake}"
 
 
@@ -75,7 +76,7 @@ def slot_due(
 ) -> str | None:
     """Return which record is due now; None if none is.
 
-    `before`: time and manifest of the last cut. `news`: what failed then differs, so a record is due.
+    `before`: time and manifest of the last cut. `news`: its failures differ from these, so a record is due.
     """
     turn, last = _turn(*now), _turn(*before) if before else None
     return None if turn == last and not news else str(turn[0] % 2)
@@ -86,7 +87,7 @@ def _turn(at: datetime, manifest: int) -> tuple[int, int]:
 
 
 def read_consumers(store: Store) -> list[Consumer]:
-    """Return all consumers, by name; `FormatError` if a record is not one."""
+    """Return all consumers, sorted by name; `FormatError` if a record is malformed."""
     records: dict[str, list[str]] = {}
     for path in store.list(f"{CONSUMERS}/"):
         if not any(part.startswith(("_", ".")) for part in path.split("/")) and not is_verified(path):
@@ -96,7 +97,7 @@ def read_consumers(store: Store) -> list[Consumer]:
 
 
 def forget(store: Store, consumer: Consumer) -> None:
-    """Remove a consumer's records; what only it held can then be removed."""
+    """Remove a consumer's records; what only it needed can then be removed."""
     for path in list(store.list(f"{CONSUMERS}/{encode(consumer.id)}/")):
         store.delete(path)
 

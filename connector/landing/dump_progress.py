@@ -1,8 +1,8 @@
-"""Describes a dump's progress for people, from what a manifest records. Pure.
+"""Describes a dump's progress for people, from a manifest's state. Pure.
 
-Its state is in the words of operators: queued, running, paused, done, failed, cancelled. Its share is that of
-the source's own estimate of the table's rows, of the given keys, or unknown (a predicate). An estimate that
-is too low never shows as done.
+States are queued, running, paused, done, failed, cancelled. The share is relative to the source's estimate of
+the table's rows, or to the given keys; for a predicate it is unknown. If the estimate is too low, the share
+still does not reach 100 % before the dump is done.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ STATES: dict[str, State] = {
 }
 
 NEARLY = 0.99
-"""The share that an unfinished dump shows at most."""
+"""Greatest share shown of an unfinished dump."""
 
 
 @dataclass(frozen=True)
 class DumpProgress:
-    """A dump's state and why; `share` 0 to 1, rows per second, and seconds left, each None if unknown."""
+    """A dump's state and why; `share` (0 to 1), rows per second, and seconds left, each None if unknown."""
 
     state: State
     why: str | None = None
@@ -41,9 +41,9 @@ class DumpProgress:
 def progress_of(
     dump: DumpState, held_back: str | None = None, dumps: Sequence[DumpState] = ()
 ) -> DumpProgress:
-    """Return how far a dump is; `held_back`: why the agent reads no chunks for now, if it does not.
+    """Return a dump's progress; `held_back`: why the agent currently reads no chunks, if so.
 
-    `dumps`: all dumps, oldest first; a full dump waits for the one of its table before it.
+    `dumps`: all dumps, oldest first; a full dump waits for the previous full dump of its table.
     """
     if not dump.active:
         share = 1.0 if dump.state == "complete" else _share(dump)

@@ -1,7 +1,7 @@
 """Events in columns: batches of one table under one schema, in the layout of a landing file.
 
 A decoder (log) or a chunk reader (dump) supplies the table's columns as Arrow arrays; `assemble` adds `_cdc`.
-Invariant: rows of a batch are in position order, and all of them have its schema.
+Invariant: the rows of a batch are in position order, and all have its schema.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CDC_TYPE = pa.struct(
         pa.field("raw", pa.map_(pa.string(), pa.string())),
     ]
 )
-"""`connector.landing.format.CDC_FIELDS` as Arrow types; a test keeps the two in step."""
+"""`connector.landing.format.CDC_FIELDS` as Arrow types; a test keeps the two consistent."""
 
 
 BEFORE_CDC_TYPE = pa.struct(
@@ -58,7 +58,7 @@ BEFORE_CDC_TYPE = pa.struct(
         pa.field("raw", pa.map_(pa.string(), pa.string())),
     ]
 )
-"""`connector.landing.format.BEFORE_FIELDS` as Arrow types; a test keeps the two in step."""
+"""`connector.landing.format.BEFORE_FIELDS` as Arrow types; a test keeps the two consistent."""
 
 
 def arrow_type(type_name: str) -> pa.DataType:
@@ -74,14 +74,14 @@ def arrow_type(type_name: str) -> pa.DataType:
 
 
 def arrow_schema(schema: TableSchema) -> pa.Schema:
-    """Return the Arrow schema of a landing file of this table: its columns, `_cdc`, and maybe `_before`."""
+    """Return the Arrow schema of a table's landing file: its columns, `_cdc`, and optionally `_before`."""
     fields = [pa.field(c.name, arrow_type(c.type)) for c in schema.columns]
     before = [pa.field(BEFORE, before_type(schema))] if schema.before_images else []
     return pa.schema([*fields, pa.field(CDC, CDC_TYPE), *before])
 
 
 def before_type(schema: TableSchema) -> pa.StructType:
-    """Return the Arrow type of `_before`: the table's columns, and what is to be known of them."""
+    """Return the Arrow type of `_before`: the table's columns, and the struct of `BEFORE_FIELDS`."""
     fields = [pa.field(c.name, arrow_type(c.type)) for c in schema.columns]
     return pa.struct([*fields, pa.field(CDC, BEFORE_CDC_TYPE)])
 
@@ -90,8 +90,8 @@ def before_type(schema: TableSchema) -> pa.StructType:
 class EventBatch:
     """Events of one table under one schema, in position order; `table` has the landing layout.
 
-    `partial`: some event lists `unchanged` columns. `truncates`: some event is a truncate. `before_hint`: a
-    before-image, which was asked for, is not whole; what makes the log carry all of it.
+    `partial`: some event lists `unchanged` columns. `truncates`: some event is a truncate. `before_hint`: set
+    if a configured before-image is incomplete: how to make the log carry all of it.
     """
 
     schema: TableSchema
@@ -105,9 +105,9 @@ class EventBatch:
 
 @dataclass(frozen=True)
 class QuarantineNotice:
-    """What a decoder returns instead of events for a table that it can't continue.
+    """What a decoder returns for a table that it can't decode further, instead of events.
 
-    `lsn` is the transaction of the first event that is not landed.
+    `lsn` is the transaction of the first event that does not land.
     """
 
     table: TableName
@@ -172,7 +172,7 @@ def assemble(
 ) -> pa.Table:
     """Combine a table's columns and `_cdc` in the landing layout; lengths and types must agree.
 
-    `before`: the old rows, if the layout asks for them and there are any.
+    `before`: the old rows, if the layout has `_before` and there are any.
     """
     layout, rows = arrow_schema(schema), len(columns[0])
     arrays = [*columns, cdc.to_struct(rows)]
@@ -188,7 +188,7 @@ def before_struct(
     missing: pa.Array | None,
     raw: pa.Array | None,
 ) -> pa.StructArray:
-    """Build `_before`: null where an event replaces no row; elsewhere old values, and which are missing."""
+    """Build `_before`: null where an event replaces no row, else old values and which are missing."""
     rows = len(replaces)
     fields = [_fill(value, f.type, rows) for value, f in zip((missing, raw), BEFORE_CDC_TYPE, strict=True)]
     ours = pa.StructArray.from_arrays(fields, fields=list(BEFORE_CDC_TYPE))

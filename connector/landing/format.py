@@ -28,7 +28,7 @@ FORMAT = 1
 """Version of manifests and landing files; a reader refuses a newer one."""
 
 CDC = "_cdc"
-"""The struct column for everything that is not the table's own."""
+"""The struct column for everything that is not one of the table's own columns."""
 
 CDC_FIELDS: tuple[tuple[str, str], ...] = (
     ("op", "string"),
@@ -47,14 +47,14 @@ CDC_FIELDS: tuple[tuple[str, str], ...] = (
 """Fields of `_cdc` in order, with their Spark SQL types."""
 
 BEFORE = "_before"
-"""The struct column, only where it is asked for, with a row's columns as they were before an event.
+"""The optional struct column with a row's values before an event.
 
-Null in events that replace no row: inserts, truncates, dumps. In the others it is a struct that never passes
-off as null what was not captured: its own field `_cdc` names such columns (`BEFORE_FIELDS`).
+Null in events that replace no row: inserts, truncates, dumps. In the others, a value that was not captured is
+never mistaken for NULL: the struct's own field `_cdc` names such columns (`BEFORE_FIELDS`).
 """
 
 BEFORE_FIELDS: tuple[tuple[str, str], ...] = (("missing", "array<string>"), ("raw", "map<string,string>"))
-"""Fields of `_before._cdc`: columns that the log did not carry (null: it carried all); texts as in `_cdc`."""
+"""Fields of `_before._cdc`: columns missing from the log (null: none is); texts as in `_cdc.raw`."""
 
 INSERT, UPDATE, DELETE, TRUNCATE, DUMP = "insert", "update", "delete", "truncate", "dump"
 
@@ -64,7 +64,7 @@ CONSUMERS = "consumers"
 MANIFESTS = "manifest"
 MANIFESTS_PER_FOLDER = 1000
 MANIFESTS_PER_BLOCK = 100
-"""A block is compacted, and removed, as a whole; a folder holds whole blocks."""
+"""A block is compacted and removed as a unit; a folder holds whole blocks."""
 RETENTION = "retention.json"
 COMPACTION = "compaction.json"
 STATES = "state"
@@ -102,7 +102,7 @@ def manifest_path(number: int) -> str:
 
 
 def is_manifest(path: str) -> bool:
-    """Return whether a path is a manifest's; anything else among them is passed over."""
+    """Return whether a path is a manifest's; other objects in the folder are ignored."""
     return _MANIFEST.fullmatch(path) is not None
 
 
@@ -121,7 +121,7 @@ def block_of(number: int) -> tuple[int, int]:
 
 
 def compacted_path(last: int) -> str:
-    """Return the path of the record that a block was compacted; `last`: the block's last manifest."""
+    """Return the path of a compacted block's record; `last`: the block's last manifest."""
     return f"{manifest_folder(last)}/{last:015d}.compacted.json"
 
 
@@ -132,7 +132,7 @@ def compacted_block(path: str) -> int | None:
 
 
 def state_path(number: int, digest: str) -> str:
-    """Return the path of the state object first named by the manifest of this number; hash of its content."""
+    """Return the path of a state object: the first manifest that names it, and a hash of its content."""
     return f"{STATES}/{number:015d}-{digest}.json"
 
 
@@ -152,9 +152,9 @@ def request_path(request_id: str) -> str:
 
 
 def misnamed(columns: Iterable[str], *, before_images: bool = False) -> str | None:
-    """Return why columns of these names can't land in one table, or None.
+    """Return why columns with these names can't land in one table, or None.
 
-    Delta and Spark ignore case (`fold`), and `_cdc` is taken; with before-images, `_before` too.
+    Delta and Spark ignore case (`fold`), and `_cdc` is reserved; with before-images, so is `_before`.
     """
     seen: dict[str, str] = {}
     taken = (CDC, BEFORE) if before_images else (CDC,)

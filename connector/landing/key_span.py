@@ -1,4 +1,4 @@
-"""The key span of a landing file: least and greatest key, by which readers of one key pass over other files.
+"""The key span of a landing file: its least and greatest key, by which readers of one key skip other files.
 
 Values of the first key column count as numbers, if its type has an order that databases, Spark and Python
 agree on:
@@ -10,9 +10,9 @@ date                              days since 1970-01-01
 timestamp, timestamp_ntz          microseconds since 1970-01-01 00:00:00, in UTC or as written
 ================================  ==========================================================
 
-Invariant: a file has a span only if every one of its rows has a value between them. A null (a truncate, or a
-value in `_cdc.raw` that the type can't hold) leaves it without. So does any other type, such as text, whose
-order depends on a collation.
+Invariant: a file has a span only if every row has a value within it. A null (a truncate, or a value in
+`_cdc.raw` that the type can't hold) leaves the file without a span. So does any other type, such as text,
+whose order depends on a collation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KeySpan = tuple[int, int]
 
 
 def key_span(column: pa.ChunkedArray) -> KeySpan | None:
-    """Return the least and greatest value of a key column, as numbers; None if it has none for all rows."""
+    """Return the least and greatest value of a key column, as numbers; None if some row has no number."""
     type_ = column.type
     has_numbers = (
         pa.types.is_signed_integer(type_)
@@ -41,7 +41,7 @@ def key_span(column: pa.ChunkedArray) -> KeySpan | None:
 
 
 def joined(one: KeySpan | None, other: KeySpan | None) -> KeySpan | None:
-    """Return the span of two parts of a file together."""
+    """Return the combined span of two parts of a file."""
     return (min(one[0], other[0]), max(one[1], other[1])) if one and other else None
 
 

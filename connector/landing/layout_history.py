@@ -1,8 +1,8 @@
 """The layouts that a table has had, from the manifests: what `deltatide schema` shows.
 
-Each manifest records the number since which a table has had its layout; the manifest before that number names
-the previous layout. So reading the history costs one manifest and one schema object per layout, no matter how
-many manifests there are.
+Each manifest records the number of the manifest that adopted a table's layout; the one before it names the
+previous layout. So the history costs one manifest and one schema object per layout, however many manifests
+there are.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from connector.store.protocol import Store
 
 @dataclass(frozen=True)
 class LayoutVersion:
-    """One layout of a table: since which manifest, and what differs from the previous layout.
+    """One layout of a table: the manifest that adopted it, and the differences from the previous layout.
 
     `changed` pairs a column's old definition with its new one. In the first version all columns are `added`.
-    `images_changed`: since then before-images land, or no longer.
+    `images_changed`: from then on before-images land, or no longer land.
     """
 
     schema: TableSchema
@@ -69,7 +69,7 @@ def _layouts(store: Store, newest: Manifest, table: TableName) -> Iterator[tuple
 
 
 def _oldest(store: Store) -> Manifest | None:
-    """Return the first manifest that is kept: a layout from before it is at least that old."""
+    """Return the oldest kept manifest: a layout from before it is at least that old."""
     retained = read_retained(store)
     return read_manifest(store, retained.first) if retained else None
 

@@ -1,19 +1,20 @@
 """The lease: who is active on a source, so that a second agent does not waste its work.
 
-The manifest is the fence, not the lease: two agents that both believe they hold it still can't commit the
-same manifest. So nothing here needs to be exact, and no clocks are compared: a lease has expired once the
+The manifest is the fence, not the lease: two agents that both believe they hold the lease still can't commit
+the same manifest. So nothing here needs to be exact, and no clocks are compared: a lease has expired once the
 store has shown it unchanged for its own length by our monotonic clock. `until` is only for people.
 
-A crash leaves a lease that the same host's next agent takes at once, and another host's after its length. "At
-once" requires that the process is known to be gone: same boot, host name and process id namespace, and no
-process has that id, or the one that has it started at another time.
+After a crash, the next agent on the same host takes the lease at once, and one on another host after the
+lease's length. "At once" requires that the process is known to be gone: same boot, host name and process id
+namespace, and no process has that id, or the one that has it started at another time.
 
-A standby watches a lease for as long as it is renewed. What it takes over by time alone may belong to a
-process that is only paused: `expired`. Before such a tenure does anything else, it must close the fence, by a
-manifest of its own, so that the paused process can't commit when it wakes up (`ManifestHistory.load`).
+A standby watches a lease for as long as it is renewed. A lease taken over by time alone may belong to a
+process that is only paused: `expired`. Before such a tenure does anything else, it must close the fence by
+committing a manifest of its own, so that the paused process can't commit when it wakes up
+(`ManifestHistory.load`).
 
-A term is greater than those of all earlier holders and of all manifests there are, even if lease.json was
-removed: a manifest of a greater term than one's own is by somebody who has taken over since.
+A term is greater than those of all earlier holders and of all existing manifests, even if lease.json was
+removed. So a manifest with a greater term than one's own is by another agent that has taken over since.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.store.protocol import Store
 
 STANDBY_POLL_SECONDS = 0.5
-"""The longest a standby waits between looks at the lease: a handover takes about this long."""
+"""The longest a standby waits between checks of the lease; a handover takes about this long."""
 
 
 class Holder(BaseModel):
@@ -64,12 +65,12 @@ class Holder(BaseModel):
 
     @property
     def active(self) -> bool:
-        """Return whether nobody has released it; only watching shows whether its holder still renews it."""
+        """Return whether the lease is not released. Only watching it shows whether it is still renewed."""
         return not self.released
 
 
 def read_lease(store: Store) -> Holder | None:
-    """Return who holds or last held the lease, with the status they left; None if nobody ever did."""
+    """Return who holds or last held the lease, with the status they left; None if nobody ever held it."""
     found = _read(store)
     return found and found[0]
 
@@ -77,7 +78,7 @@ def read_lease(store: Store) -> Holder | None:
 class Lease:
     """An acquired lease. `term` is greater than that of any earlier holder or manifest.
 
-    One thread renews it. Another may release it meanwhile, after which no renewal takes it back.
+    One thread renews it. Another may release it meanwhile; no renewal takes it back after that.
     """
 
     def __init__(self, store: Store, state: Holder, version: str) -> None:
@@ -98,10 +99,10 @@ class Lease:
 
     @property
     def expired(self) -> bool:
-        """Return whether it was taken over by time, and no manifest of this term is known to be committed.
+        """Return whether it was taken over by time alone, with no manifest of this term known committed.
 
-        The former holder neither released it nor is known to be gone; or that was so of one before it, and
-        none has closed the fence since.
+        That is, the previous holder neither released it nor is known to be gone; or this was so for an
+        earlier holder, and none has closed the fence since.
         """
         return self._state.unfenced
 
@@ -124,10 +125,10 @@ class Lease:
     ) -> Lease:
         """Take the lease for `seconds` at a time; blocks at most for the length of another host's lease.
 
-        A free lease, a released one, and one whose process on this host is dead are taken at once. Another
-        host's lease is watched, and `on_wait` is called once. `FencedError` if the holder lives; a `standby`
-        keeps watching, also if another one was faster. After a `TransientError` it can be called again with
-        the same `holder`, a unique id.
+        A free or released lease, and one whose process on this host is dead, is taken at once. Another host's
+        lease is watched, and `on_wait` is called once. `FencedError` if the holder is alive; a `standby`
+        keeps watching instead, even if another standby was faster. After a `TransientError` it can be called
+        again with the same `holder`, a unique id.
         """
         holder = holder or uuid.uuid4().hex
         while True:
@@ -154,8 +155,8 @@ class Lease:
     def renew(self, status: dict[str, Any] | None = None, *, fenced: bool = False) -> None:
         """Hold the lease for another `seconds`, and leave a status for others to read.
 
-        `fenced`: a manifest of this term is committed. `FencedError` if it is lost. After a `TransientError`
-        it can be called again.
+        `fenced`: a manifest of this term is committed. `FencedError` if the lease is lost. Can be repeated
+        after a `TransientError`.
         """
         changes = {"until": _until(self._state.seconds), "renewals": self._state.renewals + 1}
         renewed = self._state.model_copy(update=changes | ({"unfenced": False} if fenced else {}))
@@ -164,7 +165,7 @@ class Lease:
         self._replace(renewed)
 
     def release(self, *, fenced: bool = False) -> None:
-        """Let the next agent take it at once. Never raises: an unreleased lease expires."""
+        """Release the lease for the next agent to take at once. Never raises: an unreleased lease expires."""
         self._ended = True
         unfenced = self._state.unfenced and not fenced
         with suppress(DeltatideError):
@@ -173,7 +174,7 @@ class Lease:
             )
 
     def wait_until_taken(self, seconds: float) -> None:
-        """Wait up to `seconds` until another holder has the released lease, or the store does not answer."""
+        """Wait up to `seconds` until another holder has taken the lease, or the store does not answer."""
         deadline = time.monotonic() + seconds
         with suppress(DeltatideError):
             while time.monotonic() < deadline and _own_version(self._store, self._state):
@@ -182,14 +183,14 @@ class Lease:
     def _replace(self, state: Holder) -> None:
         version = _write_lease(self._store, state, self._version)
         if version is None and self._ended and not state.released:
-            return  # a renewal that the release overtook
+            return  # released while this renewal was under way
         if version is None:  # the lease is lost, or the response to an earlier renewal was
             version = _write_lease(self._store, state, _own_version(self._store, state))
         self._state, self._version = state, version or _own_version(self._store, state)
 
 
 def _write_lease(store: Store, state: Holder, version: str | None) -> str | None:
-    """Write the lease over a version; None if the version is another now, even ours after a lost response."""
+    """Write the lease over a version; None if the version has changed, even by our own lost write."""
     try:
         return store.replace(LEASE, _to_json(state), version)
     except TransientError:
@@ -197,11 +198,11 @@ def _write_lease(store: Store, state: Holder, version: str | None) -> str | None
 
 
 def _own_version(store: Store, state: Holder) -> str:
-    """Return the version of the lease if this holder has it, else raise `FencedError`."""
+    """Return the version of the lease if this holder still has it; otherwise raise `FencedError`."""
     found = _read(store)
     if found is None:
         raise FencedError(
-            f"{store.url}/{LEASE}: somebody removed the lease while this agent held it",
+            f"{store.url}/{LEASE} was removed while this agent held the lease",
             hint="start the agent again; keep everything but deltatide from writing under the landing zone",
         )
     if found[0].holder != state.holder:
@@ -216,7 +217,7 @@ def _wait_until_expired(
     sleep: Callable[[float], None],
     clock: Callable[[], float],
 ) -> tuple[Holder, str] | None:
-    """Watch a lease for its length; `FencedError` if it is renewed, or its process lives on this host."""
+    """Watch a lease for its length; `FencedError` if it is renewed, or its process is alive on this host."""
     holder, version = found
     if _process_lives(holder):
         raise _fenced(holder)
@@ -242,7 +243,7 @@ def _wait_until_free(
     sleep: Callable[[float], None],
     clock: Callable[[], float],
 ) -> tuple[Holder, str] | None:
-    """Watch a lease until it is free, or was not renewed for its length."""
+    """Watch a lease until it is free, or has not been renewed for its length."""
     if on_wait is not None:
         on_wait(f"standing by: {_described(found[0])} holds the lease")
     seen = clock()
@@ -261,7 +262,7 @@ def _is_free(state: Holder) -> bool:
 
 
 def _is_dead(state: Holder) -> bool:
-    """Return whether its process is known to be gone: a process that can't be examined may be gone."""
+    """Return whether its process is known to be gone; one that can't be examined may be alive."""
     if not _is_here(state):
         return False
     if _process_fields(state.pid) is None:
@@ -282,7 +283,7 @@ def _fenced(state: Holder) -> FencedError:
     since = f"{state.since:%Y-%m-%d %H:%M:%S} UTC"
     return FencedError(
         f"another agent is active on this source: {_described(state)}, since {since}",
-        hint="run one agent per source: stop that one first, then this one continues where it stopped",
+        hint="run one agent per source: stop the other one; this one then continues where it stopped",
     )
 
 
@@ -324,7 +325,7 @@ def _to_json(state: Holder) -> bytes:
 
 
 def _machine() -> str | None:
-    """Return the namespace of process ids: a boot of a host, a container. None: unknown."""
+    """Return an id of the namespace of process ids (a boot of a host, a container); None if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -333,7 +334,7 @@ def _machine() -> str | None:
 
 
 def _process_start(pid: int) -> str | None:
-    """Return a process's start, in clock ticks since boot; None if it is gone, unreaped, or hidden."""
+    """Return a process's start time in clock ticks since boot; None if it is gone, a zombie, or hidden."""
     fields = _process_fields(pid)
     return None if fields is None or fields[0] in "ZX" else fields[19]
 
@@ -347,7 +348,7 @@ def _process_fields(pid: int) -> list[str] | None:
 
 
 def _exists(pid: int) -> bool:
-    """Return whether there is such a process, even one hidden in /proc (hidepid)."""
+    """Return whether the process exists, even if hidden in /proc (hidepid)."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -5,17 +5,17 @@ Invariants:
 - Manifest N+1 is created only if it does not exist: the history is linear, and its last element is the truth.
 - `position` is a transaction boundary: every event at or before it, of every captured table, is named by this
   or an earlier manifest, and none after it is (except chunk rows, whose high watermark is at or before it).
-- `gtids`, if the source has them, are the transactions executed up to `position`, in its own notation: with
-  them the history can continue in another server's log. `gtids_needed` leaves out the agent's own writes at
-  their end, which that server may lack; absent if there are none.
+- `gtids`, if the source has them, are the transactions executed up to `position`, in its own notation; they
+  let the history continue in another server's log. `gtids_needed` leaves out the agent's own writes at their
+  end, which that server may lack; absent if there are none.
 - `last_commit` is the last transaction of the epoch at or before `position`, in any table; None if there was
-  none yet. It distinguishes a log that was replaced under the same positions from the one that was read.
-- `pending_gap`: why the log after `position` is lost, if that was seen before a new epoch could begin. The
+  none yet. It distinguishes the log that was read from another one with the same positions.
+- `pending_gap`: why the log after `position` is lost, if that was found before a new epoch could begin. The
   next epoch begins with this gap, whatever the log looks like by then.
 - Each manifest carries the whole state (tables, dumps, commits not yet visible), so a start reads only the
   newest one. `connector.landing.manifest_object` says how it is stored without growing with them.
 
-This module holds the format only. It does no I/O; `connector.landing.manifest_store` creates the objects.
+This module defines the format only, and does no I/O; `connector.landing.manifest_store` creates the objects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from connector.position import CHUNK_SEQ, Position, format_position
 from connector.schema import TableName
 
 KEPT_CHARACTERS = 300
-"""How much is kept of the predicate and the error of a finished dump."""
+"""How much of a finished dump's predicate and error is kept."""
 
 
 class _Part(BaseModel):
@@ -60,8 +60,8 @@ class SourceIdentity(_Part):
 class LandedFile(_Part):
     """One landing file: one table, one schema, events between `first` and `last` inclusive.
 
-    A chunk's file (`kind` chunk) has the dump's id, the chunk's number and its watermarks. So has one read
-    to verify the lake (`kind` verify), which nobody merges. For `key_span` see `connector.landing.key_span`.
+    A chunk's file (`kind` chunk) has the dump's id, the chunk's number and its watermarks. So does one read
+    to verify the lake (`kind` verify), which is never merged. `key_span`: see `connector.landing.key_span`.
     """
 
     path: str
@@ -82,17 +82,17 @@ class LandedFile(_Part):
 
 
 class CompactedTable(_Part):
-    """One table's `files` that stand for the `replaced` ones (paths), each with all of their events."""
+    """One table's `files` that replace the `replaced` ones (paths), with all of their events."""
 
     files: list[LandedFile]
     replaced: list[str]
 
 
 class CompactedBlock(_Part):
-    """What the log files of the manifests from `first` to `last` were compacted to, since `at` (UTC).
+    """What the log files of the manifests from `first` to `last` were compacted to, at `at` (UTC).
 
-    Whoever reads events up to manifest `last`, or further, reads `files` as if `last` named them, and none of
-    the replaced ones. Whoever reads up to an earlier manifest reads those: `files` hold events from after it.
+    A reader up to manifest `last` or beyond reads `files` as if `last` named them, and none of the replaced
+    ones. A reader up to an earlier manifest reads those: `files` hold events from after it.
     """
 
     format: int = FORMAT
@@ -124,7 +124,7 @@ class OpenRange(_Part):
 
 
 class DumpSettings(_Part):
-    """How fast dumps are read, as set at run time; None: as configured, or of one dump: as set for all.
+    """How fast dumps are read, as set at run time; None: the configured value, or the one set for all dumps.
 
     `delay_seconds`: a worker's pause after each chunk. `rows_per_second`: over several chunks; 0: no limit.
     """
@@ -135,7 +135,7 @@ class DumpSettings(_Part):
     rows_per_second: int | None = Field(default=None, ge=0, le=MOST_ROWS_PER_SECOND)
 
     def changed(self, by: DumpSettings) -> DumpSettings:
-        """Return these settings with those that `by` gives."""
+        """Return these settings, overridden by those that are set in `by`."""
         return self.model_copy(update={k: v for k, v in by if v is not None})
 
 
@@ -147,10 +147,10 @@ class TakenRequest(_Part):
 
 
 class DumpControl(_Part):
-    """What was asked for all dumps at run time.
+    """What was requested for all dumps at run time.
 
-    `pause_new`: dumps that are queued from now on begin paused. `taken`: requests that have taken effect and
-    are not dumps, as long as their objects may still be there: an agent that finds one must not obey again.
+    `pause_new`: dumps queued from now on begin paused. `taken`: other requests that have taken effect, as
+    long as their objects may exist: an agent that finds one must not carry it out again.
     """
 
     settings: DumpSettings = DumpSettings()
@@ -164,17 +164,17 @@ DumpKind = Literal["full", "where", "keys", "verify", "verify_rows", "checksums"
 class DumpState(_Part):
     """One dump of one table: what is requested, and its progress.
 
-    ``kind``: full (sweeps ghosts), where (a predicate in the source's dialect), keys (given keys; the ones
-    not found land as deletes); to be compared with the lake, and not merged: verify (all rows), verify_rows
-    (those of a predicate, or of given keys). A chunk is planned, read, and committed; `open` holds the
-    planned ones, and `planned_upto` the key after which nothing is planned yet. `low` is the lowest low
-    watermark of the chunks committed so far: the ghost sweep of a full dump deletes only rows before it.
-    `floor`: log before it did not land for this table, so a chunk must see all commits before it.
-    `xid_barrier`: transactions with a lower id must end first; the floor will be their end.
-    `started_in` and `finished_in` are the numbers of the manifests between which all its chunks are.
-    `request` is the id of the request that asked for it, `digest` a hash of that request's content.
-    `paused`: no further chunk is read until it is resumed; `settings` are its own. `started_at` is when its
-    first chunk was handed out, `rows_per_second` its recent speed.
+    ``kind``: full (sweeps ghosts), where (a predicate in the source's dialect), keys (given keys; those not
+    found land as deletes); to be compared with the lake, not merged: verify (all rows), verify_rows (those of
+    a predicate or of given keys), checksums. A chunk is planned, read, and committed; `open` holds the
+    planned ones, and `planned_upto` the key after which nothing is planned yet. `low`: the lowest low
+    watermark of the committed chunks; a full dump's ghost sweep deletes only rows before it. `floor`: log
+    before it did not land for this table, so a chunk must see all commits before it. `xid_barrier`:
+    transactions with a lower id must end first; the floor will be their end. `started_in`, `finished_in`: the
+    numbers of the manifests between which all its chunks are. `request`: the id of the request that asked for
+    it; `digest`: a hash of its content. `paused`: no further chunk is read until it is resumed. `settings`:
+    its own. `started_at`: when its first chunk was handed out. `rows_per_second`: its recent speed.
+
     A finished dump keeps neither keys nor ranges, and only the beginning of its predicate.
     """
 
@@ -212,7 +212,7 @@ class DumpState(_Part):
 
     @property
     def active(self) -> bool:
-        """Return whether there is anything left to read."""
+        """Return whether anything is left to read."""
         return self.state in ("waiting", "running")
 
     @property
@@ -222,7 +222,7 @@ class DumpState(_Part):
 
     @property
     def within_epoch(self) -> bool:
-        """Return whether all of its chunks count only together, read in one epoch."""
+        """Return whether its chunks count only together, all read in one epoch."""
         return self.kind == "full" or self.verifies
 
     def count_chunk(self, low: int, rows: int) -> None:
@@ -231,7 +231,7 @@ class DumpState(_Part):
         self.rows, self.chunks = self.rows + rows, self.chunks + 1
 
     def start_over(self, number: int, manifest: int) -> None:
-        """Forget what was read: it is the dump of this number now, from the manifest of that number on."""
+        """Discard all progress: it is now dump `number`, started in manifest `manifest`."""
         self.number, self.started_in = number, manifest
         self.open, self.next_chunk, self.planned_upto, self.planned_all = [], 0, None, False
         self.low, self.rows, self.chunks = None, 0, 0
@@ -243,7 +243,7 @@ class DumpState(_Part):
 
 
 class FullDump(_Part):
-    """A completed full dump. Nothing that its table had before it counts: each row is in it, or a ghost.
+    """A completed full dump. It supersedes all earlier rows of its table: each is in it, or a ghost.
 
     `low`: the lowest low watermark of its chunks. `started_in`: the first manifest that may hold one of them.
     """
@@ -256,12 +256,12 @@ class FullDump(_Part):
 
     @property
     def position(self) -> Position:
-        """Return the position of its lowest chunk's rows; the sweep deletes only rows from before it."""
+        """Return the position of its lowest chunk's rows; the sweep deletes only rows before it."""
         return Position(self.epoch, self.low, CHUNK_SEQ + self.number)
 
     @classmethod
     def of(cls, dump: DumpState) -> FullDump:
-        """Take what counts of a dump whose last chunk is committed."""
+        """Return what is recorded of a dump whose last chunk is committed."""
         if dump.low is None:
             raise BugError(f"{dump.table}: dump {dump.id} is complete but has no low watermark")
         number, low, since = dump.number, dump.low, dump.started_in
@@ -273,7 +273,7 @@ def _shortened(text: str | None) -> str | None:
 
 
 class DumpNeed(_Part):
-    """A table needs a full dump of a number greater than `outdated`; the rest is as in `DumpState`."""
+    """A table needs a full dump with a number greater than `outdated`; the rest is as in `DumpState`."""
 
     outdated: int
     floor: int | None = None
@@ -283,17 +283,17 @@ class DumpNeed(_Part):
 class TableState(_Part):
     """What the agent knows of one table. A quarantined table lands nothing until a full dump of it.
 
-    `schema_id` is absent while the table has never had a layout that can be captured. `reason` and `hint`
-    say why it is quarantined, or while it is captured, that its before-images lack something. `fingerprint`
-    is what the catalog watcher last saw of all that the log does not show. `dumped` becomes true with the
-    manifest that commits the last chunk of its first full dump, and is false while there is a `need`.
-    `full_dump` is the last one completed, by position, however long ago: a chunk from before it may still be
-    committed. `dropped` are columns that it once had, in lower case; the lake still holds their old values.
-    `gaps` (epoch, floor): log from before that did not land, or did not show all changes, and no full dump
-    from after that had ended by the manifest before.
-    `schema_since` is the number of the manifest that adopted this layout: the manifest before it names the
+    `schema_id` is absent while the table has never had a layout that can be captured. `reason`, `hint`: why
+    it is quarantined or, if it is captured, why its before-images are incomplete. `fingerprint`: the catalog
+    watcher's last view of all that the log does not show. `dumped` becomes true with the manifest that
+    commits the last chunk of its first full dump, and is false while there is a `need`. `full_dump`: the last
+    one completed, by position, however long ago: a chunk from before it may still be committed. `dropped`:
+    columns that it once had, in lower case; the lake still holds their old values. `gaps` (epoch, floor): log
+    from before that did not land, or did not show all changes, and no full dump from after that had ended by
+    the manifest before. `schema_since`: the manifest that adopted this layout; the one before it names the
     previous layout (`connector.landing.layout_history`).
-    Replaced, never changed, so one that a manifest holds shows whether the table's state is still that.
+
+    Replaced, never modified, so comparing it with a manifest's shows whether the table's state has changed.
     """
 
     schema_id: str | None = None
@@ -313,12 +313,12 @@ class TableState(_Part):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     def changed(self, **fields: object) -> TableState:
-        """Return a copy with some fields changed; itself if they were so before."""
+        """Return a copy with some fields changed; the same object if nothing changes."""
         new = self.model_copy(update=fields)
         return self if new == self else new
 
     def dumped_by(self, dump: DumpState) -> TableState:
-        """Take note of a full dump whose last chunk is committed."""
+        """Return the state after a full dump whose last chunk is committed."""
         ended = FullDump.of(dump)
         if self.full_dump is not None and self.full_dump.position >= ended.position:
             return self.changed(dumped=True)
@@ -347,8 +347,8 @@ class Notice(_Part):
 class LastCommit(_Part):
     """The last transaction at or before the manifest's position: a log that continues here must contain it.
 
-    `position`: the boundary after it, or in a binary log its start. `txid`: its name at the source (xid,
-    GTID). In a binary log, the start of a file stands for the last transaction until one was read there.
+    `position`: the boundary after it, or in a binary log its start. `txid`: its id at the source (xid, GTID).
+    In a binary log, the start of a file stands for the last transaction until one has been read there.
     """
 
     position: int
@@ -394,7 +394,7 @@ class ManifestHeader(_Part):
 class Manifest(ManifestHeader):
     """One commit. The module's docstring lists its guarantees.
 
-    `compacted`: recorded since, of the block that this manifest ends.
+    `compacted`: the record, if one exists by now, of the compacted block that this manifest ends.
     """
 
     tables: Mapping[TableName, TableState] = Field(default_factory=dict)
@@ -418,7 +418,7 @@ class Manifest(ManifestHeader):
     def files_of(self, table: TableName) -> Sequence[LandedFile]:
         """Return one table's files of events, in order; quick, as a merge asks each manifest for each table.
 
-        Those that verify the lake are not among them. Only for a manifest that is no longer changed.
+        Files that verify the lake are not included. Only for a manifest that is no longer modified.
         """
         return self._files_by_table.get(table, ())
 
@@ -427,7 +427,7 @@ class Manifest(ManifestHeader):
         return self._dumps_by_table.get(table, ())
 
     def brings_all_rows(self, table: TableName) -> bool:
-        """Return whether a full dump will soon bring all rows: the first, which others await, is running."""
+        """Return whether a full dump is running, not paused, that all other dumps of the table wait for."""
         full = [dump for dump in self.dumps_of(table) if dump.kind == "full" and dump.active]
         return bool(full) and not full[0].paused
 

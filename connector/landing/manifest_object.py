@@ -1,7 +1,7 @@
-"""The objects that manifests are stored in: what changed since a state object, and that state object.
+"""How manifests are stored: each names a state object, and what has changed since that object.
 
-Most of a manifest's state (tables, dumps) is what it was in the manifest before. So it is written once, to a
-state object of its own, and each manifest names that object and what differs from it::
+Most of a manifest's state (tables, dumps) is the same as in the manifest before. So it is written once, to a
+state object of its own, and each manifest names that object and the differences from it::
 
     manifest/000000000000/000000000000123.json    position, files, ...; the tables and dumps that differ
     state/000000000000100-4f1c3a80b2d7e695.json   all tables and dumps as of manifest 100
@@ -10,9 +10,9 @@ Invariants:
 
 - A state object is durable before the first manifest that names it, and never changes: its name has the hash
   of its content. Any manifest is read whole from two objects.
-- Differences are from the state object, not from the manifest before: none builds on another.
+- Differences are relative to the state object, never to another manifest.
 - A new state object is written once the differences written since the last one add up to a quarter of its
-  size, so what is written for state follows what changes in it, not how much of it there is. After a burst
+  size. So the amount written for state follows what changes in it, not how much of it there is. After a burst
   of changes, such as the first dumps of all tables, manifests are soon small again.
 
 A small state needs no object: all of it differs from the empty state. This module does no I/O.
@@ -46,7 +46,7 @@ FEW_BYTES = 2048
 """Differences up to this size are not worth a state object."""
 
 RENEWED_AT = 4
-"""A state object is renewed when differences from it of this part of its size were written: a quarter."""
+"""A state object is renewed when the differences written reach 1/4 of its size."""
 
 
 class LandingState(_Part):
@@ -86,7 +86,7 @@ class StateReference(_Part):
 
 @dataclass(frozen=True)
 class Base:
-    """A state object, and how manifests name it."""
+    """A state object, and the reference by which manifests name it."""
 
     reference: StateReference
     state: LandingState
@@ -96,9 +96,9 @@ EMPTY = LandingState()
 
 
 class Retained(_Part):
-    """Recorded before manifests are removed: those from number `first` on are all there, `at` in UTC.
+    """Recorded before manifests are removed: all from number `first` on exist, `at` in UTC.
 
-    Manifests before it may be gone, or only stubs.
+    Those before it may be gone, or only stubs.
     """
 
     format: int = FORMAT
@@ -116,9 +116,9 @@ class Retained(_Part):
 
 
 class CompactionProgress(_Part):
-    """Recorded before files that were compacted are removed: those up to manifest `removing` may be gone.
+    """Recorded before compacted files are removed: those up to manifest `removing` may be gone.
 
-    Up to manifest `removed` there is nothing left to compact or to remove. `at`: in UTC.
+    Up to manifest `removed`, nothing is left to compact or to remove. `at`: in UTC.
     """
 
     format: int = FORMAT
@@ -142,12 +142,13 @@ def parse_compacted(data: bytes | str, name: str) -> CompactedBlock:
 
 
 class StoredManifest(ManifestHeader):
-    """A manifest as it is stored: `tables` and `dumps` that differ from those of the object `state` names.
+    """A manifest as stored: `tables` and `dumps` that differ from those of the object that `state` names.
 
-    Without `state` they are all there are. An unfinished dump of keys that lists none has those of its state
+    Without `state` they are complete. An unfinished dump of keys that lists no keys has those of its state
     object: they don't change, and there may be many.
-    `removed`: only the number is still taken (`stub`); readers count it as missing. `exact`: as `Manifest`
-    has it, for those who read no state object; absent before it was recorded.
+
+    `removed`: a `stub` that only keeps the number taken; readers treat it as missing. `exact`: as in
+    `Manifest`, for readers that read no state object; absent in manifests from before it was recorded.
     """
 
     tables: dict[TableName, TableState] = Field(default_factory=dict)
@@ -160,7 +161,7 @@ class StoredManifest(ManifestHeader):
 
     @classmethod
     def of(cls, manifest: Manifest, base: Base | None = None) -> StoredManifest:
-        """Take what differs from `base`, whose reference then counts it."""
+        """Return a manifest's differences from `base`, counted in its reference."""
         before = base.state if base else EMPTY
         dumps = {dump.id for dump in manifest.dumps}
         stored = cls.model_construct(
@@ -182,7 +183,7 @@ class StoredManifest(ManifestHeader):
         return stored
 
     def stub(self) -> StoredManifest:
-        """Return what stays of a removed manifest, so that no other is committed under its number."""
+        """Return what is left of a removed manifest, so that no other is committed under its number."""
         known = {name: getattr(self, name) for name in ("number", "term", "write_id", "source", "epoch")}
         return StoredManifest(**known, position=self.position, committed_at=self.committed_at, removed=True)
 
@@ -201,7 +202,7 @@ class StoredManifest(ManifestHeader):
         return written >= size / RENEWED_AT and self.differences > FEW_BYTES
 
     def whole(self, state: LandingState = EMPTY) -> Manifest:
-        """Add the rest of the state: the content of the object that `state` names."""
+        """Return the complete manifest; `state`: the content of the object that `state` names."""
         tables: Mapping[TableName, TableState] = state.tables
         if self.removed_tables:
             removed = set(self.removed_tables)
@@ -211,7 +212,7 @@ class StoredManifest(ManifestHeader):
         return Manifest.model_construct(**_header(self), tables=tables, dumps=self._all_dumps(state))
 
     def _all_dumps(self, state: LandingState) -> Sequence[DumpState]:
-        """Return the dumps in their order: those of the state object first, since they were queued before."""
+        """Return the dumps in order: those of the state object first, since they were queued earlier."""
         if not (self.dumps or self.removed_dumps):
             return state.dumps
         new = {dump.id: _with_known_keys(dump, state.dumps_by_id.get(dump.id)) for dump in self.dumps}
@@ -230,7 +231,7 @@ class StoredManifest(ManifestHeader):
 
 
 def new_base(manifest: Manifest) -> tuple[Base, bytes]:
-    """Make a manifest's whole state a state object; return it and its content, to be stored first."""
+    """Make a manifest's whole state a state object; return it with its content, to be stored first."""
     state = LandingState.model_construct(tables=dict(manifest.tables), dumps=list(manifest.dumps))
     data = state.to_json()
     path = state_path(manifest.number, _digest(data))
@@ -238,7 +239,7 @@ def new_base(manifest: Manifest) -> tuple[Base, bytes]:
 
 
 def first_missing(found: Mapping[int, object], first: int, known: int = 0) -> int | None:
-    """Return the first missing number from `first` on; `known`: one that must be there, 0 for none."""
+    """Return the first missing number from `first` on; `known`: a number that must exist, 0 for none."""
     return next((n for n in range(first, max([known, *found]) + 1) if n not in found), None)
 
 
@@ -260,7 +261,7 @@ def require_one_source(manifests: Sequence[ManifestHeader], root: str) -> None:
 
 
 def missing_state(name: str) -> FormatError:
-    """Build the error of a state object that is gone."""
+    """Build the error for a missing state object."""
     return FormatError(
         f"{name} is missing; manifests name it for the state of their tables",
         hint="restore it from a copy; never delete objects of the landing zone by hand",

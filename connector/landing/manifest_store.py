@@ -1,4 +1,4 @@
-"""Manifests in a store: the newest one, any other, and the create that commits one."""
+"""Manifests in a store: reads the newest one or any other, and commits new ones by conditional create."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from connector.store.protocol import Store
 
 
 class ManifestReader:
-    """Reads manifests of one store; keeps the last state object, which many manifests in a row name."""
+    """Reads manifests of one store; caches the last state object, which many consecutive manifests name."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -29,7 +29,8 @@ class ManifestReader:
     def newest(self) -> tuple[Manifest, Base | None] | None:
         """Return the manifest with the greatest number and its state object; None in a new landing zone.
 
-        Lists the folders of 1,000 manifests, then the last of them: four requests on S3 for a million.
+        Lists the folders of 1,000 manifests, then the last folder: four requests on S3 for a million
+        manifests.
         """
         for folder in reversed(self._store.folders(format.MANIFESTS)):
             paths = [p for p in self._store.list(f"{format.MANIFESTS}/{folder}/") if format.is_manifest(p)]
@@ -38,12 +39,12 @@ class ManifestReader:
         return None
 
     def read(self, number: int) -> Manifest | None:
-        """Return one manifest; None if it does not exist, `FormatError` if it is not readable."""
+        """Return one manifest; None if it does not exist, `FormatError` if it can't be read."""
         found = self._read(number)
         return found[0] if found else None
 
     def stored(self, number: int) -> StoredManifest | None:
-        """Return a manifest's own object, which may be a removed one's; None if it does not exist."""
+        """Return a manifest's own object, which may be a stub; None if it does not exist."""
         path = format.manifest_path(number)
         data = self._store.read(path)
         return None if data is None else StoredManifest.from_json(data, f"{self._store.url}/{path}")
@@ -80,9 +81,9 @@ class ManifestWriter:
         self._base = base
 
     def commit(self, manifest: Manifest) -> None:
-        """Commit: create the manifest of this number, once. Durable on return, as is what it names.
+        """Create the manifest of this number, once. Durable on return, as is everything it names.
 
-        A lost response is resolved by retrying and then comparing write ids. `FencedError` if somebody else
+        A lost response is resolved by retrying and then comparing write ids. `FencedError` if another agent
         committed this number; `TransientError` if the outcome is unknown: the newest manifest then shows it.
         """
         stored = StoredManifest.of(manifest, self._base)
@@ -122,25 +123,25 @@ def newest_manifest(store: Store) -> Manifest | None:
 
 
 def read_manifest(store: Store, number: int) -> Manifest | None:
-    """Return one manifest; None if it does not exist, `FormatError` if it is not readable."""
+    """Return one manifest; None if it does not exist, `FormatError` if it can't be read."""
     return ManifestReader(store).read(number)
 
 
 def read_retained(store: Store) -> Retained | None:
-    """Return from which manifest on all are there; None if none was ever removed."""
+    """Return the record of which manifests are kept; None if none was ever removed."""
     data = store.read(format.RETENTION)
     return None if data is None else Retained.from_json(data, f"{store.url}/{format.RETENTION}")
 
 
 def read_compaction_progress(store: Store) -> CompactionProgress | None:
-    """Return how far compacted files have been removed; None if none ever were."""
+    """Return how far compacted files have been removed; None if none have been."""
     data = store.read(format.COMPACTION)
     name = f"{store.url}/{format.COMPACTION}"
     return None if data is None else CompactionProgress.from_json(data, name)
 
 
 def read_compacted(store: Store, last: int) -> CompactedBlock | None:
-    """Return what the block that ends with a manifest was compacted to; None if it was not, or ends later."""
+    """Return the record of the compacted block that ends with a manifest; None if there is none."""
     path = format.compacted_path(last)
     if format.block_of(last)[1] != last:
         return None

@@ -1,7 +1,6 @@
-"""Landing files: Parquet as the landing zone specifies it, written and read row group by row group.
+"""Landing files: Parquet as the landing zone specifies it, written and read by row groups.
 
 Flow: batch -> `FileWriter` -> a file in the store's scratch folder -> the store -> a manifest names it.
-
 Invariants: a file in the store is complete and never changes; its schema's object was durable before; memory
 is bounded by a row group, whatever the size of the file. A crash leaves a scratch file, which the store
 removes later, or a landing file that no manifest names.
@@ -91,7 +90,7 @@ class FileWriter:
     def close(self) -> LandedFile | None:
         """Finish the file and move it into the store, durable on return; without rows, None and no file.
 
-        For a chunk's file the caller adds what it knows of the dump (``model_copy(update=...)``).
+        For a chunk's file the caller adds the dump's fields (``model_copy(update=...)``).
         """
         self._write_held()
         if self._writer is None or self._local is None:
@@ -116,7 +115,7 @@ class FileWriter:
         )
 
     def abandon(self) -> None:
-        """Discard what was not closed; harmless after `close`."""
+        """Discard an unclosed file; harmless after `close`."""
         self._held.clear()
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -137,7 +136,7 @@ class FileWriter:
                 self._writer = _parquet_writer(self._local, self._layout, self._schema.key)
             self._span = span
         self._span = joined(self._span, span)
-        groups = max(1, self._held_rows // ROW_GROUP_ROWS)  # of equal size, without a small remainder
+        groups = max(1, self._held_rows // ROW_GROUP_ROWS)  # equal sizes, without a small remainder
         with _disk_errors(self._local):
             self._writer.write_table(table, row_group_size=-(-self._held_rows // groups))
         self._held.clear()
@@ -147,7 +146,7 @@ class FileWriter:
 class SchemaWriter:
     """Writes a table's schema object when its layout changes; safe for threads.
 
-    One that was written before another is written again: it may have been removed as no longer needed.
+    A schema written earlier than the last one is written again: it may have been removed as unneeded.
     """
 
     def __init__(self, store: Store) -> None:
@@ -156,12 +155,12 @@ class SchemaWriter:
         self._lock = threading.Lock()
 
     def skip(self, ids: Mapping[TableName, str]) -> None:
-        """Take the schemas of these ids for written."""
+        """Treat the schemas with these ids as already written."""
         with self._lock:
             self._last.update(ids)
 
     def ensure(self, schema: TableSchema) -> None:
-        """Write a schema's object unless it is the last that this writer wrote; durable on return."""
+        """Write a schema's object unless it is the last one that this writer wrote; durable on return."""
         with self._lock:
             if self._last.get(schema.table) != schema.id:
                 self._store.put(schema_path(schema.table, schema.id), schema.to_json())
@@ -169,7 +168,7 @@ class SchemaWriter:
 
 
 class DamagedFileError(Exception):
-    """A file is missing, or not as its manifest says."""
+    """A file is missing, or differs from what its manifest says."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -177,9 +176,9 @@ class DamagedFileError(Exception):
 
 
 def batches_of(schema: TableSchema, file: LandedFile, data: bytes | None) -> Iterator[EventBatch]:
-    """Decode a landing file by row groups, with all that its manifest says about it.
+    """Decode a landing file by row groups, and check it against its manifest entry.
 
-    `DamagedFileError` if it is not as it was written, at the latest after the last batch.
+    `DamagedFileError` if it differs, at the latest after the last batch.
     """
     rows, layout = 0, arrow_schema(schema)
     if data is None or len(data) != file.bytes:
@@ -205,7 +204,7 @@ def _parquet_writer(local: Path, layout: pa.Schema, key: Iterable[str]) -> pq.Pa
     """Open a writer tuned for CPU: 0.4 s for a million rows of ten columns, versus 0.7 with the defaults.
 
     Dictionaries only where values repeat by nature, statistics only where a reader may skip by them (the key,
-    the log position). zstd at level 1 accounts for half of it, and saves two thirds of the bytes. Each page
+    the log position). zstd at level 1 takes half of that time, and saves two thirds of the bytes. Each page
     has a checksum, which the merge verifies.
     """
     return pq.ParquetWriter(

@@ -1,16 +1,16 @@
 """Requests: what people and jobs ask of the agent, as objects in the landing zone.
 
-A request is an object ``requests/<id>.json``, or a folder of that name, as Spark jobs write it: then its part
-files together are the request. It stays until the manifest that takes it over is committed; so a crash loses
-none, and the agent may see one again that it has carried out (recognized by id and content).
+A request is an object ``requests/<id>.json``, or a folder of that name as Spark jobs write it, whose part
+files together are the request. It stays until the manifest that takes it over is committed. So a crash loses
+no request, and the agent may see one again that it has carried out (recognized by id and content).
 
 Two kinds: `DumpRequest` asks for dumps; `ControlRequest` pauses, resumes or cancels them, or sets how fast
-they are read. Ids sort by time, and requests are served in that order: the last word counts. A control of a
-dump that is still a request waits for it.
+they are read. Ids sort by time, and requests are served in that order: the latest one wins. A control request
+for a dump that is itself still a request waits for it.
 
-Invariants: whatever is among the requests, reading it neither blocks nor fills the memory, and what can't be
-read is not an error of the store. What is not a request, or can't be carried out, is moved to ``rejected/``,
-with the reason beside it, and never looked at again.
+Invariants: whatever objects are there, reading requests neither blocks nor exhausts memory, and an unreadable
+object is not an error of the store. An object that is not a request, or can't be carried out, is moved to
+``rejected/`` with the reason beside it, and never read again.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from connector.store.protocol import Store
 REJECTED = "rejected"
 
 MOST_RANGES = 1000
-"""Limit of ranges per request: each is a chunk, and manifests list those that have yet to be read."""
+"""Limit of ranges per request: each is a chunk, and manifests list all that are still to be read."""
 
 MOST_BYTES = 8 << 20
-"""Limit of one request: some 400,000 keys. A merge asks for 2,000 at a time."""
+"""Limit of one request: some 400,000 keys. A merge requests 2,000 at a time."""
 
 MOST_PARTS = 1000
 """Limit of objects per request."""
 
 MOST_AT_ONCE = 100
-"""Requests read at a time, or about `MOST_BYTES` of them; the others wait where they are."""
+"""Limit of requests read at a time, as is about `MOST_BYTES` of them; the others wait in the landing zone."""
 
 
 def _sql_text(text: str) -> str:
@@ -55,7 +55,7 @@ def _sql_text(text: str) -> str:
 _Text = Annotated[str, AfterValidator(_sql_text)]
 
 KeyEnds: TypeAlias = tuple[int | None, int | None]
-"""After which value of a key's first column (exclusive), and up to which one (inclusive); None: the end."""
+"""Bounds on a key's first column: after (exclusive) and up to (inclusive); None: unbounded."""
 
 
 class _Request(BaseModel):
@@ -66,7 +66,7 @@ class _Request(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Return a hash of what is asked for; it distinguishes two requests of the same name."""
+        """Return a hash of what is requested; it distinguishes two requests with the same id."""
         said = self.model_dump_json(exclude_unset=True, exclude={"id"})
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
@@ -75,10 +75,10 @@ class DumpRequest(_Request):
     """A request to dump tables again: all (`tables` None), some, or rows of one.
 
     `where` is a predicate in the source's dialect; `keys` are key values as the source's text, in the order
-    of the key's columns; `ranges` are of values of its first column, each after the first (exclusive) up to
-    the second (inclusive), null for the end. All three are for one table, and exclude each other. `verify`:
-    the rows are compared with the lake instead of merged; only then there are `ranges`, or instead of rows
-    their `checksums`.
+    of the key's columns; `ranges` are bounds on the key's first column, after (exclusive) and up to
+    (inclusive), null if unbounded. These three need a single table, and exclude each other. `verify`: the
+    rows are compared with the lake instead of merged; only then are `ranges` allowed, or `checksums` instead
+    of rows.
     """
 
     kind: Literal["dump"] = "dump"
@@ -92,7 +92,7 @@ class DumpRequest(_Request):
 
     @property
     def dump_kind(self) -> DumpKind:
-        """Return the kind of the dumps that it asks for."""
+        """Return the kind of the requested dumps."""
         if self.checksums:
             return "checksums"
         if self.verify:
@@ -101,7 +101,7 @@ class DumpRequest(_Request):
 
     @property
     def _rows_named(self) -> int:
-        """Count the ways in which it names rows."""
+        """Count the ways in which it selects rows."""
         return sum(named is not None for named in (self.where, self.keys, self.ranges))
 
     @model_validator(mode="after")
@@ -131,10 +131,10 @@ ControlKind: TypeAlias = Literal["pause", "resume", "cancel", "set", "reload", "
 class ControlRequest(_Request):
     """A request about dumps (pause, resume, cancel, set), or about the active agent (reload, handover).
 
-    `dump`: the id of a dump, or of the request that asked for several; `all`: all dumps. A pause of all also
-    holds dumps queued later, until all are resumed. `set` without `dump` is for all dumps, these and later
-    ones; `defaults`: settings not given are again those of the configuration, or of all dumps. `reload`: the
-    agent reads its configuration file again. `handover`: it ends its work, for a standby to go on.
+    `dump`: the id of a dump, or of the request for several; `all`: all dumps. Pausing all also holds dumps
+    queued later, until all are resumed. `set` without `dump` applies to all dumps, current and future;
+    `defaults`: settings that are not given revert to the configuration's, or to those set for all dumps.
+    `reload`: the agent reads its configuration file again. `handover`: it stops, for a standby to take over.
     """
 
     kind: ControlKind
@@ -148,7 +148,7 @@ class ControlRequest(_Request):
         nothing = self.settings == WantedSettings()
         if self.kind == "set":
             if self.all:
-                raise ValueError("set without dump is for all dumps")
+                raise ValueError("set without dump applies to all dumps; leave out all")
             if nothing and not self.defaults:
                 raise ValueError("name a setting, or defaults")
         elif not nothing or self.defaults:
@@ -166,7 +166,7 @@ Request: TypeAlias = "DumpRequest | ControlRequest"
 
 @dataclass(frozen=True)
 class Malformed:
-    """An object among the requests that is not one, and why."""
+    """An object among the requests that is not a valid request, and why."""
 
     id: str
     problem: str
@@ -181,8 +181,8 @@ def new_request_id() -> str:
 def submit(store: Store, request: Request) -> str:
     """Submit a request, durable on return. Returns its id.
 
-    One whose id was chosen holds no time unless one was given, too: sent again, it is the same request.
-    `RequestError` for one that is too large to be read.
+    A request with a chosen id holds a time only if one was given, so that sending it again is the same
+    request. `RequestError` if it is too large to be read.
     """
     given = request.model_fields_set
     time_unsaid = {"requested_at"} if "id" in given and "requested_at" not in given else set()
@@ -194,9 +194,9 @@ def submit(store: Store, request: Request) -> str:
 
 
 def read_pending(store: Store, known: Container[str] = ()) -> list[Request | Malformed]:
-    """Read the first waiting requests, in the order of their ids, except those `known`.
+    """Read the first waiting requests in the order of their ids, except those `known`.
 
-    A Spark job's folder is read only when it is complete. Bounded, no matter how many wait.
+    A Spark job's folder is read only when it is complete. Bounded, no matter how many requests wait.
     """
     found: list[Request | Malformed] = []
     size = 0
@@ -220,13 +220,13 @@ def pending_ids(store: Store) -> set[str]:
 
 
 def discard(store: Store, request: Request | Malformed) -> None:
-    """Remove a request; does nothing if it is gone, or another has taken its name since."""
+    """Remove a request; does nothing if it is gone, or another request has the same id by now."""
     for path in _unchanged(store, request):
         store.delete(path)
 
 
 def reject(store: Store, request: Request | Malformed, reason: str) -> None:
-    """Move a request to ``rejected/``, as much of it as can be read, with the reason beside it."""
+    """Move a request to ``rejected/``, as far as it can be read, with the reason beside it."""
     paths = _unchanged(store, request)
     if paths:
         store.put(_reason_path(request.id), f"{reason}\n".encode(errors="replace"))
@@ -251,14 +251,14 @@ def _reason_path(request_id: str) -> str:
 
 
 def _unchanged(store: Store, request: Request | Malformed) -> list[str]:
-    """Return the paths of a request that is still what was read."""
+    """Return the paths of a request, if it is still the one that was read."""
     paths = _objects(store).get(request.id, [])
     now = _read(store, request.id, paths)
     return paths if now is not None and now.digest == request.digest else []
 
 
 def _objects(store: Store) -> dict[str, list[str]]:
-    """Return the paths of each request's objects by its id; a name that encodes no id is kept as a path."""
+    """Return the paths of each request's objects by its id; a name that encodes no id stands for itself."""
     objects: dict[str, list[str]] = {}
     for path in store.list(f"{REQUESTS}/"):
         objects.setdefault(_id_of(path.split("/")[1]), []).append(path)
@@ -266,7 +266,7 @@ def _objects(store: Store) -> dict[str, list[str]]:
 
 
 def _id_of(name: str) -> str:
-    """Return the id that an object's name encodes, or else the path; names may hold non-text bytes."""
+    """Return the id that an object's name encodes, or else its path; names may contain non-text bytes."""
     request_id = unquote(name.removesuffix(".json"))
     try:
         if request_path(request_id) == f"{REQUESTS}/{name}":
@@ -287,7 +287,7 @@ def _is_being_written(paths: list[str]) -> bool:
 
 
 def _read(store: Store, request_id: str, paths: list[str]) -> Request | Malformed | None:
-    """Read one request; None if it is gone, or nothing of it is there yet."""
+    """Read one request; None if it is gone, or has no content yet."""
     return _read_sized(store, request_id, paths)[0]
 
 
@@ -336,7 +336,10 @@ def _problem(error: Any) -> str:
 
 
 def why_not_dumped(name: TableName, state: TableState) -> str | None:
-    """Return why a table is never dumped: only its changes are captured. A quarantined one is released so."""
+    """Return why a table can't be dumped: only its changes are captured.
+
+    If quarantined, it can be released.
+    """
     if state.key or state.schema_id is None or state.state == "quarantined":
         return None
     return (

@@ -1,4 +1,6 @@
-"""Which rows of a lake were verified when: the record of continuous verification. Pure, but for reading it.
+"""Which rows of a lake were verified when: the record of continuous verification.
+
+Pure, except for reading it.
 
 ::
 
@@ -7,12 +9,14 @@
 
 Invariants:
 
-- A table's ranges are a partition of all integers: each begins where the one before ends, and the last has no
-  end. So a key has a range, whenever it was added. Of a table whose key can't be divided there is one.
-- `verified_at` is set only by a comparison that was conclusive, whether it found differences or not: it is
-  when the cut that was compared was merged, or later. What has changed since is verified in the next round.
-- What was tried last comes last, conclusive or not, so nothing keeps other ranges from their turn.
-- A record that is lost or outdated claims too little: its ranges are verified again.
+- A table's ranges are a partition of all integers: each begins where the previous one ends, and the last is
+  unbounded. So every key has a range, whenever it was added. A table whose key can't be divided has one
+  range.
+- `verified_at` is set only by a conclusive comparison, whether it found differences or not: the time when the
+  compared cut was merged, or later. What has changed since is verified in the next round.
+- Ranges are tried in order of their last attempt, conclusive or not, so none can keep the others from their
+  turn.
+- A lost or outdated record claims too little: its ranges are verified again.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ DAY = timedelta(days=1)
 NEVER = datetime.min.replace(tzinfo=timezone.utc)
 
 Ends = tuple[int | None, int | None]
-"""After which value of a key's first column (exclusive), and up to which one; None: without an end."""
+"""Bounds on a key's first column: after (exclusive) and up to (inclusive); None: unbounded."""
 
 
 class _Part(BaseModel):
@@ -46,10 +50,10 @@ class _Part(BaseModel):
 
 
 class VerifiedRange(_Part):
-    """Keys after those of the range before, up to `upto`; None: all that follow.
+    """Keys after those of the previous range, up to `upto`; None: all that follow.
 
-    `rows`: as last counted. `tried_at`, `verified_at` (UTC): when it was last compared, and when it last was
-    with a result; None: never. `differences`: keys that differed then, which `run` names.
+    `rows`: as last counted. `tried_at`, `verified_at` (UTC): when it was last compared, and last compared
+    conclusively; None: never. `differences`: keys that differed in that comparison, whose id is `run`.
     """
 
     upto: int | None = None
@@ -61,7 +65,7 @@ class VerifiedRange(_Part):
 
 
 class Piece(_Part):
-    """Keys of a table to be compared, after `after` up to `upto`, with so many rows in the lake."""
+    """Keys of a table to compare, after `after` up to `upto`, with the number of their rows in the lake."""
 
     after: int | None = None
     upto: int | None = None
@@ -69,7 +73,7 @@ class Piece(_Part):
 
 
 class Asked(_Part):
-    """A piece of a table that the agent was asked to read, in these ranges; without any: all of the table."""
+    """A piece of a table that the agent was asked to read, in these ranges; without any: the whole table."""
 
     request: str
     table: TableName
@@ -79,7 +83,7 @@ class Asked(_Part):
 
 
 class Verified(_Part):
-    """A lake's record: of each table its ranges, and what is being read. `began_at`: of the last run."""
+    """A lake's record: each table's ranges, and what is being read. `began_at`: start of the last run."""
 
     format: int = FORMAT
     lake: str
@@ -93,11 +97,11 @@ class Verified(_Part):
         return self.model_copy(update=fields)
 
     def naming(self, tables: Collection[TableName]) -> Verified:
-        """Return the record of just these tables, of which new ones have never been verified."""
+        """Return the record restricted to these tables; new ones have never been verified."""
         return self.changed(tables={name: self.tables.get(name) or [VerifiedRange()] for name in tables})
 
     def differing_pieces(self) -> list[tuple[TableName, Piece]]:
-        """List the ranges in which keys differed when they were last compared."""
+        """List the ranges whose keys differed when last compared."""
         return [
             (name, piece)
             for name in self.tables
@@ -106,7 +110,7 @@ class Verified(_Part):
         ]
 
     def by_age(self) -> list[tuple[TableName, Piece]]:
-        """List all ranges, those first that were tried longest ago, or never."""
+        """List all ranges, those tried longest ago or never first."""
         found = [
             (r.tried_at or NEVER, name, piece) for name in self.tables for r, piece in self._pieces(name)
         ]
@@ -119,7 +123,7 @@ class Verified(_Part):
             after = range_.upto
 
     def counted(self, table: TableName, piece: Piece, rows: int) -> Verified:
-        """Return the record with so many rows in one of its ranges."""
+        """Return the record with the row count of one of its ranges."""
         ranges = [
             range_.model_copy(update={"rows": rows}) if range_.upto == piece.upto else range_
             for range_ in self.tables[table]
@@ -129,11 +133,11 @@ class Verified(_Part):
     def tried(
         self, table: TableName, piece: Piece, at: datetime, found: int | None = None, run: str | None = None
     ) -> Verified:
-        """Return the record after a piece of a table was compared; `found` None: without a result.
+        """Return the record after a piece of a table was compared; `found` None: inconclusive.
 
-        What the piece leaves of a range keeps what is known of the range, but for its rows. Without a result,
-        what is known of the piece is what is known of the range in it that was not verified for the longest.
-        A table that was left out since stays so.
+        The rest of a range that the piece covers partly keeps what is known of the range, except its row
+        count. After an inconclusive comparison, the piece keeps what is known of the range within it that was
+        verified longest ago. A table that was removed from the record meanwhile stays removed.
         """
         if table not in self.tables:
             return self
@@ -159,7 +163,7 @@ class Verified(_Part):
 
     @property
     def rows(self) -> int:
-        """Count the rows of all ranges, as far as they were counted."""
+        """Return the number of rows of all ranges that have been counted."""
         return sum(range_.rows for ranges in self.tables.values() for range_ in ranges)
 
     def share_since(self, since: datetime) -> float | None:
@@ -173,11 +177,11 @@ class Verified(_Part):
         return [name for name, ranges in self.tables.items() if ranges == [VerifiedRange()]]
 
     def never(self) -> list[TableName]:
-        """List the tables with rows that were never verified."""
+        """List the tables with rows that have never been verified."""
         return [n for n, ranges in self.tables.items() if any(r.verified_at is None for r in ranges)]
 
     def oldest(self) -> datetime | None:
-        """Return when the longest-unverified range was verified; None: some never was, or no table is."""
+        """Return when the longest-unverified range was verified; None if one never was, or there is none."""
         found = [range_.verified_at or NEVER for ranges in self.tables.values() for range_ in ranges]
         oldest = min(found, default=NEVER)
         return None if oldest == NEVER else oldest
@@ -197,7 +201,7 @@ def _to(upto: int | None) -> float:
 
 
 def _joined(ranges: Iterable[VerifiedRange]) -> list[VerifiedRange]:
-    """Join neighbors that were last compared at the same time and were equal, or without a result before."""
+    """Join neighbors that differ only in keys and rows, if their last comparison found no difference."""
     joined: list[VerifiedRange] = []
     for range_ in ranges:
         same = {"upto": range_.upto, "rows": range_.rows}
@@ -216,14 +220,14 @@ def verified_path(lake: str, number: int) -> str:
 
 
 def is_verified(path: str) -> bool:
-    """Return whether an object among the consumers is such a record, or a part of one."""
+    """Return whether an object among the consumers is such a record, or part of one."""
     return "".join(path.split("/")[2:3]).startswith(PREFIX)
 
 
 def newest_verified(texts: Iterable[tuple[str, str | bytes]]) -> Verified | None:
-    """Parse records, each with its name, and return the newest; None without any.
+    """Parse records, each with its name, and return the newest; None if there are none.
 
-    `FormatError` if one is not a record. Half a record is not there: Spark shows whole objects only.
+    `FormatError` if one is not a record. A partial record is never seen: Spark shows only complete objects.
     """
     found = [_parsed(name, text) for name, text in texts if text]
     return max(found, key=lambda record: record.number, default=None)
