@@ -43,7 +43,7 @@ untagged = st.lists(st.builds(Gtid, st.sampled_from((U1, U2)), st.integers(1, 40
 
 @given(untagged, untagged)
 def test_an_untagged_mysql_set_is_the_one_of_pymysqlreplication(some: list[Gtid], others: list[Gtid]) -> None:
-    """It knows neither tags nor MariaDB, and refuses to add what a set has (see ARCHITECTURE.md)."""
+    """It knows neither tags nor MariaDB, and refuses to add what a set has (see docs/decisions.md)."""
     ours, theirs = set_of(some), GtidSet(str(set_of(some)))
     assert str(theirs) == str(ours)
     assert all((TheirGtid(str(gtid)) in theirs) == ours.holds(gtid) for gtid in others)
