@@ -107,7 +107,7 @@ def _explained() -> Iterator[None]:
 
 
 class DeltatideSource(DataSource):
-    """The data source; merge/README.md lists its options."""
+    """The data source; docs/streaming.md lists its options."""
 
     _changes: TableChanges
     _layout: TableSchema

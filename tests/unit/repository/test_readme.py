@@ -21,7 +21,7 @@ from connector.errors import ConfigurationError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 README = (REPOSITORY / "README.md").read_text()
-FOLDERS = (".", "connector", "docs", "merge")
+FOLDERS = (".", "connector", "docs", "merge", "notebooks", "tests")
 PAGES = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).glob("*.md"))
 EXAMPLES = sorted((REPOSITORY / "conf").glob("*.toml"))
 COMMANDS: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -141,6 +141,21 @@ def test_an_unknown_setting_would_be_refused(tmp_path: Path) -> None:
 def test_links_lead_to_files(path: Path) -> None:
     for link in re.findall(r"\]\((?!https?://)([^)#]+)", path.read_text()):
         assert (path.parent / link).exists(), link
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page: its headings as GitHub writes them, and those set by hand."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings} | set(
+        re.findall(r'<a id="([^"]+)">', text)
+    )
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_links_lead_to_sections(path: Path) -> None:
+    for link, anchor in re.findall(r"\]\(([^)#:]*\.md|)#([^)]+)\)", path.read_text()):
+        target = path.parent / link if link else path
+        assert anchor in anchors(target.read_text()), f"{link}#{anchor}"
 
 
 def test_pictures_are_there_for_light_and_dark() -> None:
