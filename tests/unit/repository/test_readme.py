@@ -21,6 +21,7 @@ from connector.errors import ConfigurationError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 README = (REPOSITORY / "README.md").read_text()
+CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text()
 FOLDERS = (".", "connector", "docs", "merge", "notebooks", "tests")
 PAGES = sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).glob("*.md"))
 EXAMPLES = sorted((REPOSITORY / "conf").glob("*.toml"))
@@ -99,7 +100,7 @@ def test_the_example_configurations_are_valid_with_and_without_their_comments(
 
 
 def settings_of(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Names of settings as the README writes them, with their defaults (None: none, or computed)."""
+    """Names of settings as the page writes them, with their defaults (None: none, or computed)."""
     for name, field in model.model_fields.items():
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         yield f"{prefix}{field.alias or name}", default or None
@@ -116,7 +117,7 @@ def sections() -> Iterator[tuple[str, Any]]:
 def test_every_setting_is_in_the_table_with_its_default() -> None:
     rows: dict[str, str] = {}
     for names, default in re.findall(
-        r"^\| (`[a-z]+\.[^|]*`|`tables[^|]*`) \| ([^|]*)\|", README, re.MULTILINE
+        r"^\| (`[a-z]+\.[^|]*`|`tables[^|]*`) \| ([^|]*)\|", CONFIGURATION, re.MULTILINE
     ):
         rows |= dict.fromkeys(re.findall(r"`([^`]+)`", names), default.strip().strip("`"))
     settings = dict(sections())
