@@ -18,6 +18,7 @@ import functools
 import logging
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -54,6 +55,13 @@ log = logging.getLogger(__name__)
 
 HANDOVER_SECONDS = 5.0
 """How long an agent that handed over leaves the lease to others before it may take it back."""
+
+RELOAD_SECONDS = 1.0
+"""How often a standby whose configuration file is invalid reads it again."""
+
+
+class InvalidFileError(ConfigurationError):
+    """the configuration file is invalid when a standby would take over."""
 
 
 def open_source(config: Config) -> Source:
@@ -193,6 +201,11 @@ class _Agent:
                 if not self.standby or self.stopped.is_set():
                     raise
                 log.warning("%s; standing by", error)
+            except InvalidFileError as error:
+                if not self.standby or self.load_config is None:
+                    raise
+                log.error("can't take over before the configuration file is valid: %s", error)
+                self._wait_until_valid(self.load_config)
             else:
                 if self.stopped.is_set() or not capture.handed_over:
                     return capture.progress
@@ -245,8 +258,8 @@ class _Agent:
         """Return the configuration that an agent running all along would have applied by now.
 
         If the file is invalid now, that is the one our last tenure ended with, provided no other tenure came
-        in between. Otherwise raises `ConfigurationError`: another agent may have stopped capturing tables
-        that our copy still names.
+        in between. Otherwise raises `InvalidFileError`: another agent may have stopped capturing tables
+        that our copy still names, or masked what it still shows.
         """
         config = self.live.config
         if self.load_config is None:
@@ -255,9 +268,21 @@ class _Agent:
             return config.reloaded(self.load_config())[0]
         except ConfigurationError as error:
             if term > self.term + 1:
-                raise
+                raise InvalidFileError(str(error), hint=error.hint) from error
             log.error("keeping the configuration as it was: %s", error)
             return config
+
+    def _wait_until_valid(self, load_config: Callable[[], Config]) -> None:
+        """Leave the lease to others until the configuration file can be taken over."""
+        self.live.stand_by()
+        while True:
+            try:
+                self.live.config.reloaded(load_config())
+            except ConfigurationError:
+                time.sleep(RELOAD_SECONDS)
+            else:
+                log.info("the configuration file is valid again")
+                return
 
 
 def _fenced(capture: Capture | None, lease: Lease) -> bool:

@@ -177,18 +177,47 @@ def test_each_tenure_begins_with_the_configuration_of_now(
     assert landed == [{ITEMS}, {PARTS}]
 
 
-def test_an_invalid_file_ends_one_that_would_take_over_from_another(
+def test_an_invalid_file_ends_one_that_is_no_standby(
     monkeypatch: pytest.MonkeyPatch, store: MemoryStore
 ) -> None:
     def invalid() -> Config:
         raise ConfigurationError("shop.toml: source.tables: it is empty")
 
-    Lease.acquire(store, 0.05)
-    with pytest.raises(ConfigurationError, match="it is empty"):
-        run(monkeypatch, store, load_config=invalid)
+    Lease.acquire(store, 0.05).release()
+    with pytest.raises(ConfigurationError, match="it is empty") as raised:
+        run(monkeypatch, store, load_config=invalid, standby=False)
+    assert raised.value.exit_code == ConfigurationError.exit_code
     lease = read_lease(store)
     assert lease is not None
     assert lease.released
+
+
+def test_a_standby_leaves_the_lease_to_others_until_its_file_is_valid(
+    monkeypatch: pytest.MonkeyPatch, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its service manager would not start it again: then nobody would take over once the file is mended."""
+    tries: list[bool] = []
+    other: list[Lease] = []
+
+    def load_config() -> Config:
+        tries.append(True)
+        if len(tries) == 2:  # the lease of term 2 is free for one that can take over
+            other.append(Lease.acquire(store, 0.05))
+        if len(tries) < 4:
+            raise ConfigurationError("shop.toml: source.tables: it is empty")
+        if len(tries) == 4:
+            other[0].release()
+        return config_of(tables=["public.parts"])
+
+    def capture(capture: Any) -> None:
+        assert not capture.config.source.captures(ITEMS)
+
+    monkeypatch.setattr(agent, "RELOAD_SECONDS", 0.01)
+    Lease.acquire(store, 0.05)
+    assert run(monkeypatch, store, capture, load_config=load_config) == [4]
+    assert other[0].term == 3
+    assert caplog.text.count("can't take over before the configuration file is valid") == 1
+    assert "source.tables: it is empty" in caplog.text
 
 
 def test_a_standby_that_takes_over_while_the_server_writes_no_log_records_the_gap(
