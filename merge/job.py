@@ -46,7 +46,15 @@ from merge.lake.control_table import (
     cuts_table,
     read_frontiers,
 )
-from merge.lake.retry import TABLE_ERRORS, UNEXPECTED, whole_reason, with_retries, without_values
+from merge.lake.retry import (
+    TABLE_ERRORS,
+    UNEXPECTED,
+    told,
+    where_it_was,
+    whole_reason,
+    with_retries,
+    without_values,
+)
 from merge.lake.rewrite import Rewrite
 from merge.lake.schema import check_layout
 from merge.lake.target import (
@@ -303,14 +311,14 @@ class MergeRun:
         hint = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
         if hint == DAMAGED_HINT and target.table in self.shapes:
             hint = self.shapes[target.table].damaged_hint
-        level = logging.ERROR if isinstance(error, UNEXPECTED) else logging.DEBUG
         whole = target.columns is None
-        log.log(level, "merge of %s failed", target.table, exc_info=error if whole else None)
+        if isinstance(error, UNEXPECTED):
+            log.error("merge of %s failed, a bug:\n%s", target.table, where_it_was(error))
         lost = isinstance(error, GapError)
         at = self.frontiers.of(target.table)
         quotes = not whole or isinstance(error, UNEXPECTED)  # the landing zone records it, too
         reason = without_values(error) if quotes else whole_reason(error)
-        return self._report(target, at, error=reason, hint=hint, lacks_history=lost)
+        return self._report(target, at, error=reason, told=told(error, reason), hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
         with self.showing:

@@ -29,7 +29,8 @@ class TableReport:
 
     `id` and `version`: the Delta table and its version with the state after `manifest`. `missing`: how many
     of its rows lack a column that no event has carried; `requested`: how many of these this merge requested.
-    `lacks_history`: the landing zone no longer has what it must read, so it needs a full dump.
+    `lacks_history`: the landing zone no longer has what it must read, so it needs a full dump. `error`: as
+    the lake records it, which may quote a row; `told`: as it is printed.
     """
 
     table: TableName
@@ -46,6 +47,7 @@ class TableReport:
     error: str | None = None
     hint: str | None = None
     lacks_history: bool = False
+    told: str | None = None
 
     @property
     def frontier(self) -> Frontier:
@@ -61,7 +63,7 @@ STOPPED = "the merge was stopped before it was refreshed"
 class ViewReport:
     """What a merge did to one view: its frontier afterward, and if `refreshed` how many `rows` were written.
 
-    With an `error` the view is unchanged: its rows don't belong to this merge's cut.
+    With an `error` the view is unchanged: its rows don't belong to this merge's cut. `told`: as of a table.
     """
 
     table: TableName
@@ -73,6 +75,7 @@ class ViewReport:
     seconds: float = 0.0
     error: str | None = None
     hint: str | None = None
+    told: str | None = None
 
     @property
     def frontier(self) -> Frontier:
@@ -110,7 +113,14 @@ class MergeReport:
         return 1 if self.failed or any(view.error is not None for view in self.views) else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values, for JSON."""
-        tables = [asdict(table) | {"table": str(table.table)} for table in self.tables]
-        views = [asdict(view) | {"table": str(view.table)} for view in self.views]
-        return asdict(self) | {"tables": tables, "views": views}
+        """Return the report as plain values, for JSON, with errors as they are printed."""
+        return asdict(self) | {
+            "tables": [_to_dict(table) for table in self.tables],
+            "views": [_to_dict(view) for view in self.views],
+        }
+
+
+def _to_dict(report: TableReport | ViewReport) -> dict[str, Any]:
+    values = asdict(report) | {"table": str(report.table), "error": report.told or report.error}
+    del values["told"]
+    return values

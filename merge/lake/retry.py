@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -118,9 +119,12 @@ def without_values(error: Exception) -> str:
     return f"{name[0] if name else type(error).__name__} {WITHHELD}"
 
 
-def whole_reason(error: Exception) -> str:
-    """Return an error's first line, to be recorded in the lake; unless it is ours, it begins with a name."""
-    line = first_line(error)
+def whole_reason(error: Exception, line: str | None = None) -> str:
+    """Return an error's first line, to be recorded in the lake; unless it is ours, it begins with a name.
+
+    `line`: what to take in place of the first one.
+    """
+    line = first_line(error) if line is None else line
     return line if isinstance(error, DeltatideError) or _NAMED.match(line) else f"{UNNAMED} {line}"
 
 
@@ -129,7 +133,22 @@ def reason_without_values(reason: str) -> str:
     name = _NAMED.match(reason)
     if name is None or name[1] == OUR_OWN or reason.endswith(WITHHELD):
         return reason
-    return f"[{name[1]}] (deltatide merge prints the rest)"
+    return f"[{name[1]}] (the lake's table of cuts has the rest)"
+
+
+def told(error: Exception, reason: str) -> str:
+    """Return what is printed of an error whose `reason` the lake records: no row's value.
+
+    Errors of a query's analysis are whole: no row has been read by then.
+    """
+    return without_values(error) if isinstance(error, AnalysisException) else reason_without_values(reason)
+
+
+def where_it_was(error: BaseException) -> str:
+    """Return the stacks of an error and its causes, each with the name of its class and no message."""
+    cause = error.__cause__ or error.__context__
+    before = where_it_was(cause) if cause is not None else ""
+    return f"{before}{''.join(traceback.format_tb(error.__traceback__))}{type(error).__name__}\n"
 
 
 def innermost(error: Exception) -> str:

@@ -47,7 +47,7 @@ from connector.landing.verified import (
 )
 from connector.schema import TableName
 from merge.lake.control_table import cuts_table
-from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, first_line
+from merge.lake.retry import SPARK_ERRORS, TABLE_ERRORS, without_values
 from merge.lake.target import lake_name
 from merge.landing_zone import LandingZone
 from merge.proof.checksums import RANGE_ROWS
@@ -106,7 +106,7 @@ class ContinuousVerification:
         except TransientError:
             raise
         except _ERRORS as error:
-            log.warning("nothing is verified for an hour: %s", first_line(error))
+            log.warning("nothing is verified for an hour: %s", without_values(error))
             self._resting_until, self._record = self._clock() + REST, None
             return []
 
@@ -214,7 +214,7 @@ def choose_turn(
         try:
             rows, piece, ranges = _divided(lake, table, whole, left - kept)
         except TABLE_ERRORS as error:
-            log.warning("%s can't be verified: %s", table, first_line(error))
+            log.warning("%s can't be verified: %s", table, without_values(error))
             record = record.tried(table, whole, now)
             begun.add((table, whole.upto))
             continue
@@ -256,7 +256,7 @@ def _counted(lake: OpenedLake, record: Verified, table: TableName, now: datetime
     try:
         return record.counted(table, Piece(), lake.rows(table).count())
     except TABLE_ERRORS as error:
-        log.warning("%s can't be verified: %s", table, first_line(error))
+        log.warning("%s can't be verified: %s", table, without_values(error))
         return record.tried(table, Piece(), now)
 
 

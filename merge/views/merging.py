@@ -23,7 +23,7 @@ from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.control_table import Frontier
-from merge.lake.retry import TABLE_ERRORS, UNEXPECTED, innermost
+from merge.lake.retry import TABLE_ERRORS, UNEXPECTED, innermost, told, where_it_was, whole_reason
 from merge.lake.target import Target
 from merge.landing_zone import LandingZone
 from merge.report import STOPPED, Progress, TableProgress, ViewReport
@@ -146,11 +146,13 @@ class ViewsOfMerge:
         return Input(target, frontier)
 
     def _failed(self, table: TableName, error: Exception) -> ViewReport:
-        level = logging.ERROR if isinstance(error, UNEXPECTED) else logging.DEBUG
-        log.log(level, "refresh of %s failed", table, exc_info=error)
-        reason = error.reason if isinstance(error, TableError) and error.table == table else innermost(error)
+        if isinstance(error, UNEXPECTED):
+            log.error("refresh of %s failed, a bug:\n%s", table, where_it_was(error))
+        reason = whole_reason(error, innermost(error))
+        if isinstance(error, TableError) and error.table == table:
+            reason = error.reason
         hint = error.hint if isinstance(error, DeltatideError) else None
-        return replace(self._left(table), error=reason, hint=hint)
+        return replace(self._left(table), error=reason, told=told(error, reason), hint=hint)
 
     def _left(self, table: TableName) -> ViewReport:
         at = self.before[table]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,11 +24,14 @@ from merge.lake.retry import (
     innermost,
     is_lost_file,
     reason_without_values,
+    told,
+    where_it_was,
     whole_reason,
     with_retries,
     without_values,
 )
 from merge.proof.differences import record_differences
+from merge.report import MergeReport, TableReport, ViewReport
 from tests.support.landing.landed import config_of
 
 CONFLICT = PySparkException("[DELTA_CONCURRENT_APPEND] another one came first")
@@ -142,17 +146,55 @@ def test_an_error_is_told_without_the_values_that_it_may_hold() -> None:
     raised = "[USER_RAISED_EXCEPTION] public.orders: an update lacks a column"
     ours = TableError(TableName("public", "orders"), "x")
     errors = (PySparkException(cast), PySparkException(raised), ours, ValueError("a@b"))
-    told = list(map(without_values, errors))
-    assert told[0] == "[CAST_INVALID_INPUT] (the rest is withheld, since it may hold a value)"
-    assert told[1:3] == [raised, "public.orders: x"]
-    assert told[3] == "ValueError (the rest is withheld, since it may hold a value)"
+    found = list(map(without_values, errors))
+    assert found[0] == "[CAST_INVALID_INPUT] (the rest is withheld, since it may hold a value)"
+    assert found[1:3] == [raised, "public.orders: x"]
+    assert found[3] == "ValueError (the rest is withheld, since it may hold a value)"
 
 
 def test_a_recorded_reason_leaves_the_lake_without_values() -> None:
     cast = "[CAST_INVALID_INPUT] The value 'a@example' of the type \"STRING\" cannot be cast."
-    assert reason_without_values(cast) == "[CAST_INVALID_INPUT] (deltatide merge prints the rest)"
+    assert reason_without_values(cast) == "[CAST_INVALID_INPUT] (the lake's table of cuts has the rest)"
     for reason in ("public.orders: x", "[USER_RAISED_EXCEPTION] public.orders: an update lacks a column"):
         assert reason_without_values(reason) == reason
+
+
+def test_what_a_merge_prints_of_an_error_quotes_no_row() -> None:
+    """The error of a query's analysis, when no row has been read, is whole."""
+    cast = PySparkException(
+        "[CAST_INVALID_INPUT] The value 'a@example' of the type \"STRING\" cannot be cast."
+    )
+    analysis = AnalysisException("[UNRESOLVED_COLUMN] A column `emial` cannot be resolved.")
+    hint = " (the lake's table of cuts has the rest)"
+    assert told(cast, whole_reason(cast)) == f"[CAST_INVALID_INPUT]{hint}"
+    assert told(analysis, whole_reason(analysis)) == str(analysis)
+    unnamed = PySparkException('stopped\nCaused by: java.lang.NumberFormatException: For input string: "a@b"')
+    reason = whole_reason(unnamed, innermost(unnamed))
+    assert reason == '[UNNAMED_ERROR] For input string: "a@b"'
+    assert told(unnamed, reason) == f"[UNNAMED_ERROR]{hint}"
+
+    failed: dict[str, Any] = {"error": whole_reason(cast), "told": told(cast, whole_reason(cast))}
+    report = MergeReport(
+        "shop", 7,
+        tables=[TableReport(TableName("public", "orders"), 7, 3, **failed)],
+        views=[ViewReport(TableName("views", n), 7, 3, **more) for n, more in {"v": failed, "w": {}}.items()],
+    )  # fmt: skip
+    assert "a@example" not in json.dumps(report.to_dict(), default=str)
+    errors = [each["error"] for each in report.to_dict()["tables"] + report.to_dict()["views"]]
+    assert errors == [f"[CAST_INVALID_INPUT]{hint}", f"[CAST_INVALID_INPUT]{hint}", None]
+
+
+def test_the_stack_of_a_bug_is_told_without_its_messages() -> None:
+    try:
+        try:
+            int("a@b")
+        except ValueError as error:
+            raise KeyError("a@b") from error
+    except KeyError as error:
+        found = where_it_was(error)
+    assert "a@b" not in found.replace('int("a@b")', "").replace('KeyError("a@b")', "")  # but in its source
+    assert [line for line in found.splitlines() if line.endswith("Error")] == ["ValueError", "KeyError"]
+    assert f'File "{__file__}"' in found
 
 
 def test_an_error_of_java_without_a_name_leaves_the_lake_without_values() -> None:
@@ -163,10 +205,10 @@ def test_an_error_of_java_without_a_name_leaves_the_lake_without_values() -> Non
     for text in (number, 'found "[USER_RAISED_EXCEPTION]" a@b'):
         reason = whole_reason(PySparkException(text))
         assert text in reason
-        assert reason_without_values(reason) == "[UNNAMED_ERROR] (deltatide merge prints the rest)"
+        assert reason_without_values(reason) == "[UNNAMED_ERROR] (the lake's table of cuts has the rest)"
     named = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing a@b"
     assert whole_reason(PySparkException(named)) == named
-    assert reason_without_values(named) == "[TASK_WRITE_FAILED] (deltatide merge prints the rest)"
+    assert reason_without_values(named) == "[TASK_WRITE_FAILED] (the lake's table of cuts has the rest)"
     withheld = without_values(PySparkException("[CAST_INVALID_INPUT] The value 'a@b'"))
     assert reason_without_values(withheld) == withheld
 
