@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import socket
@@ -209,6 +210,31 @@ def test_what_is_asked_of_a_standby_is_done_by_the_active_agent(store: MemorySto
         assert post(client, "dump", id="mine", tables=["public.items"]).status_code == 202
         agent.wait(lambda m: any((d.id, d.state) == ("mine", "complete") for d in m.dumps), "it is done")
         assert client.get("/api/agent").json()["state"] == "standby"
+
+
+def test_each_verb_leaves_the_request_that_its_command_leaves(store: MemoryStore) -> None:
+    landed = Agent(shop(rows=3), store)
+    with landed:
+        landed.wait_dumped()
+    asked: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "dump": ({"tables": ["public.items"], "keys": [["1"], ["2"]]}, {"keys": [["1"], ["2"]]}),
+        "pause": ({"all": True}, {"all": True}),
+        "resume": ({"all": True}, {"all": True}),
+        "set": ({"settings": {"workers": 3}}, {"settings": {"workers": 3}}),
+        "reload": ({}, {}),
+        "handover": ({}, {}),
+    }
+    with client_of(live_agent(store)) as client:
+        schema = client.get("/openapi.json").json()
+        pytest.importorskip("openapi_spec_validator").validate(schema)
+        assert {path for path, does in schema["paths"].items() if "post" in does} == {
+            "/api/cancel", *(f"/api/{verb}" for verb in asked),
+        }  # fmt: skip
+        for verb, (body, expected) in asked.items():
+            answer = post(client, verb, **body)
+            assert answer.status_code == 202, answer.text
+            left = json.loads(store.objects[f"requests/{answer.json()['id']}.json"])
+            assert {"kind": "dump", **left}.items() >= {"kind": verb, **expected}.items()
 
 
 def test_an_agent_with_nothing_landed_or_no_store_says_so(store: MemoryStore) -> None:

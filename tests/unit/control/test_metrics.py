@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from connector.schema import TableName
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agents import insert, shop
 from tests.support.agent.status_page import client_of, live_agent, page_of
+from tests.support.linters import lint
 
 ITEMS, PARTS = TableName("public", "items"), TableName("public", "parts")
 CONF = Path(__file__).parents[3] / "conf"
@@ -138,16 +137,8 @@ def test_rules_are_complete() -> None:
     )
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here (Prometheus)")
-def test_promtool_takes_rules_and_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def promtool(*arguments: str | Path, text: str = "") -> str:
-        command = ["promtool", *map(str, arguments)]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    rules = CONF / "prometheus" / "deltatide.rules.yml"
-    assert "12 rules found" in promtool("check", "rules", rules)
+def test_promtool_takes_rules_and_metrics(tmp_path: Path) -> None:
+    assert "12 rules found" in lint("promtool", "check", "rules", CONF / "prometheus" / "deltatide.rules.yml")
     board = json.loads((CONF / "grafana" / "deltatide.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     variables = {"$__rate_interval": "5m", "$source": "shop", "$table": "t", "$lake": "l"}
@@ -158,10 +149,10 @@ def test_promtool_takes_rules_and_metrics(tmp_path: Path, monkeypatch: pytest.Mo
         as_rules.append({"record": f"dashboard:{number}", "expr": expression})
     file = tmp_path / "dashboard.yml"
     file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": as_rules}]}))
-    promtool("check", "rules", file)
+    lint("promtool", "check", "rules", file)
     with page_of(shop(rows=10), MemoryStore()) as (client, agent):
         agent.wait_dumped()
-        promtool("check", "metrics", text=client.get("/metrics").text)
+        lint("promtool", "check", "metrics", text=client.get("/metrics").text)
 
 
 def test_a_scrape_asks_the_store_for_nothing_and_a_standby_has_its_state() -> None:

@@ -1,7 +1,10 @@
-"""What `make audit` makes of pip-audit's findings: what was not looked up is not sound."""
+"""What `make audit` makes of pip-audit's findings: what was not looked up is not sound; and `make sbom`."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -9,7 +12,8 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[3] / ".ci" / "audit"
+REPOSITORY = Path(__file__).resolve().parents[3]
+SCRIPT, CACHE = REPOSITORY / ".ci" / "audit", REPOSITORY / ".cache"
 SOUND = {"name": "sound", "version": "1.0", "vulns": []}
 SKIPPED = {"name": "skipped", "skip_reason": "Dependency not found"}
 KNOWN = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["1.2"], "description": "long"}
@@ -54,3 +58,25 @@ def test_each_vulnerability_is_named_with_the_release_that_fixes_it() -> None:
         "broken 1.1: PYSEC-1, CVE-1; fixed in 1.2",
         "broken 1.1: PYSEC-2, CVE-1; fixed in no release yet",
     ]
+
+
+def test_the_bill_of_materials_has_each_package_of_an_environment(tmp_path: Path) -> None:
+    """A small one: that of the project takes a minute."""
+    environment, tools = CACHE / "linters", CACHE / "audit" / "installed"
+    if not tools.exists() or not (environment / "ready").exists():
+        pytest.skip("CycloneDX or another environment is not here, nor could .ci/fetch-servers get it")
+    file = tmp_path / "sbom.json"
+    command = [sys.executable, str(SCRIPT), "sbom", str(environment), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    bill = json.loads(file.read_text())
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "deltatide")
+    command = [str(environment / "bin" / "pip"), "list", "--disable-pip-version-check", "--format", "json"]
+    listed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    found = {each["name"]: each for each in bill["components"]}
+    assert {(each["name"], each["version"]) for each in listed} == {
+        (n, c["version"]) for n, c in found.items()
+    }
+    assert found["jsonschema"]["purl"] == f"pkg:pypi/jsonschema@{found['jsonschema']['version']}"
+    assert found["jsonschema"]["licenses"][0]["license"]["id"] == "MIT"
+    assert done.stdout == f"sbom: {len(listed)} packages in {file}\n"

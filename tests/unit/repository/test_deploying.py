@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
@@ -23,6 +22,7 @@ from connector.errors import ConfigurationError
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.status_page import client_of, live_agent
 from tests.support.command_lines import assert_parsed
+from tests.support.linters import lint, linter
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CONF = REPOSITORY / "conf"
@@ -31,15 +31,6 @@ COMPOSE = yaml.safe_load((CONF / "compose.yaml").read_text())
 UNITS = sorted((CONF / "systemd").iterdir())
 PORT = ControlConfig().address[1]
 PROGRAM = "/opt/deltatide/bin/deltatide"
-ON_THE_PATH = {"kubectl": "Kubernetes' command", "systemd-analyze": "systemd"}
-
-
-def tool(name: str) -> str:
-    """The path of a program; skips the test where it is missing."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not here ({ON_THE_PATH[name]})")
-    return found
 
 
 def manifest(name: str) -> dict[str, Any]:
@@ -83,7 +74,7 @@ def test_every_service_of_systemd_runs_the_command() -> None:
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for unit in UNITS:  # whose programs must exist
         (tmp_path / unit.name).write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
-    command = [tool("systemd-analyze"), "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))]
+    command = [linter("systemd-analyze"), "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     ours = [line for line in done.stderr.splitlines() if "deltatide" in line]
     assert (done.returncode, ours) == (0, []), done.stderr
@@ -103,6 +94,14 @@ def test_the_image_is_pinned_built_in_two_stages_and_not_run_by_root() -> None:
     assert f"--uid {uid} " in " ".join(dockerfile("RUN"))
     assert dockerfile("EXPOSE") == [str(PORT)]
     assert dockerfile("ENTRYPOINT") == ['["deltatide"]']
+
+
+def test_hadolint_takes_the_dockerfile(tmp_path: Path) -> None:
+    lint("hadolint", CONF / "docker" / "Dockerfile")
+    worse = tmp_path / "Dockerfile"
+    worse.write_text(re.sub(r"python:[\w.-]+", "python", DOCKERFILE))
+    with pytest.raises(AssertionError, match="DL3006"):
+        lint("hadolint", worse)
 
 
 def test_the_image_is_built_from_files_that_are_there_and_not_left_out() -> None:
@@ -160,6 +159,28 @@ def test_compose_mounts_files_that_are_there_and_refers_to_its_own_services() ->
     assert "$" not in (CONF / "compose.yaml").read_text(), "Compose would replace it"
 
 
+def test_the_reference_reader_of_compose_files_takes_ours(tmp_path: Path) -> None:
+    read = json.loads(lint("compose-spec", "--format", "json", CONF / "compose.yaml"))
+    assert read["services"].keys() == COMPOSE["services"].keys()
+    assert read["services"]["agent"]["environment"].keys() >= read["services"]["bucket"]["environment"].keys()
+    worse = tmp_path / "compose.yaml"
+    worse.write_text((CONF / "compose.yaml").read_text().replace("cap_drop:", "caps_drop:"))
+    with pytest.raises(AssertionError, match="caps_drop"):
+        lint("compose-spec", worse)
+
+
+@pytest.mark.parametrize("release", ["1.28", "1.37"])
+def test_kubernetes_schemas_take_the_manifests(release: str, tmp_path: Path) -> None:
+    arguments = ("--strict", "-k", release)
+    names = ("deployment", "service", "secret")
+    found = lint("kubernetes-validate", *arguments, *(CONF / "kubernetes" / f"{n}.yaml" for n in names))
+    assert found.count(f"against version {release}") == len(names)
+    worse = tmp_path / "deployment.yaml"
+    worse.write_text((CONF / "kubernetes" / "deployment.yaml").read_text().replace("runAsUser", "runAsUsr"))
+    with pytest.raises(AssertionError, match="runAsUsr"):
+        lint("kubernetes-validate", *arguments, worse)
+
+
 def test_kubernetes_probes_and_ports_are_those_of_the_agent() -> None:
     (agent,) = pod()["containers"]
     assert agent["ports"] == [{"name": "http", "containerPort": PORT}]
@@ -177,7 +198,7 @@ def test_kubernetes_probes_and_ports_are_those_of_the_agent() -> None:
 
 
 def test_kubectl_assembles_the_manifests() -> None:
-    command = [tool("kubectl"), "kustomize", str(CONF / "kubernetes")]
+    command = [linter("kubectl"), "kustomize", str(CONF / "kubernetes")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
@@ -200,7 +221,7 @@ def test_kubectl_knows_every_field(name: str, change: tuple[str, str]) -> None:
     """Changed without a server, an object goes through kubectl's own types, which drop unknown fields."""
     file = CONF / "kubernetes" / f"{name}.yaml"
     verb, value = change
-    command = [tool("kubectl"), "set", verb, "--local", "-f", str(file), value, "-o", "json"]
+    command = [linter("kubectl"), "set", verb, "--local", "-f", str(file), value, "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert paths(manifest(name)) - paths(json.loads(done.stdout)) <= {".spec.selector.app.kubernetes.io/name"}
