@@ -20,6 +20,7 @@ from tests.bench.capture.dump import dump
 from tests.bench.capture.latency import latency
 from tests.bench.capture.log import WaitingLog, waiting_log
 from tests.bench.capture.memory import memory
+from tests.bench.capture.standby import standby
 from tests.bench.capture.streaming import capture
 from tests.bench.capture.tables import tables
 from tests.bench.databases.database import Bench, Server
@@ -40,12 +41,13 @@ OF_THE_LOG: dict[str, Callable[[WaitingLog], Iterator[Measurement]]] = {
 OTHERS: dict[str, Callable[[Bench], Iterator[Measurement]]] = {
     "dump": dump,
     "latency": latency,
+    "standby": standby,
     "memory": memory,
     "tables": tables,
     "merge": merge,
 }
-OF_POSTGRES_ALONE = ("backlog", "merge")
-"""Other databases have no bulk catch-up, and merges do not depend on the source."""
+OF_POSTGRES_ALONE = ("backlog", "standby", "merge")
+"""Other databases have no bulk catch-up; neither standbys nor merges depend on the source."""
 SHARED_WITH_MARIADB = ("latency", "memory", "tables")
 """Measured on MySQL only by `--source mysql`: these run through the same code as MariaDB's."""
 

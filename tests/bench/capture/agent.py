@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from connector.demo.servers.starting import free_port
 from connector.demo.servers.watchdog import Watchdog
 from connector.errors import OperatorError
 from connector.landing.format import manifest_path
@@ -40,6 +41,8 @@ tables = ["{tables}"]
 [landing]
 url = "{folder}/landing"
 {landing}
+[control]
+listen = "{address}"
 [dump]
 workers = 2
 [lake]
@@ -60,15 +63,24 @@ class Agent:
     """One agent process; a context manager that stops it gracefully.
 
     `url`: replaces the database's TCP URL.
-    `streaming`: never read in bulk, however far behind. `landing`: more settings for that section.
+    `streaming`: never read in bulk, however far behind. `landing`: more settings for that section. `standby`:
+    it stands by while another one of the same folder is active.
     """
 
     def __init__(
-        self, folder: Path, database: Database, url: str = "", *, streaming: bool = False, landing: str = ""
+        self,
+        folder: Path,
+        database: Database,
+        url: str = "",
+        *,
+        streaming: bool = False,
+        landing: str = "",
+        standby: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.zone = folder / "landing" / SOURCE
         self.configuration = folder / "bench.toml"
+        self.address = f"127.0.0.1:{free_port()}"
         self.configuration.write_text(
             CONFIGURATION.format(
                 source=SOURCE,
@@ -77,21 +89,23 @@ class Agent:
                 tables=database.tables,
                 folder=folder,
                 landing=landing,
+                address=self.address,
             )
         )
         self._log = folder / "agent.log"
         self._module = "tests.bench.capture.streaming_agent" if streaming else "connector.cli"
+        self._options = ["--standby"] if standby else []
+        self._killed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: Watchdog | None = None
         self._number = 0
         self._manifests = ManifestReader(LocalStore(self.zone))
 
     def __enter__(self) -> Agent:
-        while self._file(self._number + 1).exists():
-            self._number += 1
+        self.skip()
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module, "run", "-c", str(self.configuration)],
+                [sys.executable, "-m", self._module, "run", *self._options, "-c", str(self.configuration)],
                 cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
@@ -113,8 +127,13 @@ class Agent:
         watchdog, self._watchdog = self._watchdog, None
         assert watchdog is not None
         watchdog.dismiss()
-        if kind is None and process.returncode != 0:
+        if kind is None and process.returncode != 0 and not self._killed:
             raise self._ended(process.returncode)
+
+    def skip(self) -> None:
+        """Pass over the manifests that there are."""
+        while self._file(self._number + 1).exists():
+            self._number += 1
 
     def next(self, seconds: float = LIMIT_SECONDS) -> Moment:
         """Wait for the next manifest after the last one returned."""
@@ -138,6 +157,20 @@ class Agent:
             moment = self.next()
             if holds(moment.manifest):
                 return moment
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the process, which may end by SIGKILL."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._killed = number == signal.SIGKILL
+
+    def wait_says(self, text: str, times: int = 1) -> None:
+        """Wait until the agents of this folder have said a text so often."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while self._log.read_text(errors="replace").count(text) < times:
+            if time.monotonic() > deadline:
+                raise OperatorError(f"no agent says {text!r}", hint=f"see {self._log}")
+            time.sleep(POLL_SECONDS)
 
     def cpu_seconds(self) -> float:
         """Return the process's user and system time so far; the resolution is a kernel clock tick, 10 ms."""
