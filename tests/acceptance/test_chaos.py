@@ -20,7 +20,8 @@ def test_amid_faults_of_every_kind_each_exact_cut_is_the_source_at_one_position(
     if versitygw_path() is None:
         pytest.skip("versitygw is not there: .ci/fetch-servers builds it")
     said: list[str] = []
-    with Run(tmp_path, database, s3, Options(SECONDS, seed=14, quick=True), said.append) as run:
+    options = Options(SECONDS, seed=14, quick=True, lake_on_s3=False, shaped=())
+    with Run(tmp_path, database, s3, options, said.append) as run:
         figures = run.carry_out()
     show(figures, said.append)
     assert figures.ok, "\n".join(said)

@@ -30,12 +30,15 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # also where a shell has started us in the background
         signal.signal(number, signal.default_int_handler)
     seed = random.SystemRandom().randrange(1_000_000) if arguments.seed is None else arguments.seed
-    _say(f"chaos: {arguments.source}, {arguments.minutes:g} minutes, seed {seed}")
+    _say(f"chaos: {arguments.source}, {arguments.minutes:g} minutes, lake: {arguments.lake}, seed {seed}")
     folder = Path(tempfile.mkdtemp(prefix="deltatide-chaos-"))
     folder.chmod(0o755)  # the server's user must reach its data
     place = folder / "place"
     place.mkdir()
-    options = Options(arguments.minutes * 60, seed, commits_per_second=arguments.commits_per_second)
+    options = Options(
+        arguments.minutes * 60, seed, lake_on_s3=arguments.lake == "s3",
+        commits_per_second=arguments.commits_per_second,
+    )  # fmt: skip
     with _started(arguments.source, folder) as database, S3Server(folder) as server:
         with Run(place, database, server.s3.with_bucket("chaos"), options, _say) as run:
             figures = run.carry_out()
@@ -43,7 +46,8 @@ def main() -> int:
     if figures.ok and not arguments.keep:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        _say(f"everything is kept in {folder}; again: --source {arguments.source} --seed {seed}")
+        again = f"--source {arguments.source} --lake {arguments.lake} --seed {seed}"
+        _say(f"everything is kept in {folder}; again: {again}")
     return 0 if figures.ok else 1
 
 
@@ -75,6 +79,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=3, help="how long faults happen (default: 3)")
     parser.add_argument("--seed", type=int, help="of what happens, and when; printed, random by default")
     parser.add_argument("--source", choices=KINDS, default="postgres", help="the database")
+    parser.add_argument("--lake", choices=("s3", "folder"), default="s3", help="where it lies (default: s3)")
     parser.add_argument("--commits-per-second", type=float, default=20, help="of all writers (default: 20)")
     parser.add_argument("--keep", action="store_true", help="keep all files, even if nothing was wrong")
     return parser.parse_args()

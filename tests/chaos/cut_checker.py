@@ -7,28 +7,32 @@ holds; from these follows every row of every table (`bank.ExpectedState`).
 For each exact cut: the balances sum to zero over both tables, no counter is lower than at the cut before, and
 every row is what the writers' transactions up to there make it. Nor does it lack a transaction that was known
 to be committed before the last one that it says it has. Whatever is not so, and whatever can't be read, is a
-difference.
+difference. The other shapes of some tables are compared with these rows (`shape_checker`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from tests.chaos.bank import COLUMNS, KEYS, Journal, Row
+from tests.chaos.lake_reader import LakeReader, rows_of
+from tests.chaos.shape_checker import Change, ShapeChecker, Version
 
 CONTROL_TABLE = "_deltatide/cuts"
 SHOWN = 20
+
+CHANGE = ("_cdc['epoch']", "_cdc['lsn']", "_cdc['seq']", "_cdc['op']", "_cdc['unchanged']")
+VERSION = (
+    "_valid_from['epoch']", "_valid_from['lsn']", "_valid_from['seq']", "_valid_from['seen']",
+    "_valid_to['epoch']", "_valid_to['lsn']", "_valid_to['seq']",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,17 @@ class Cut:
 
 
 class CutChecker:
-    """Checks the cuts of the local lake in a folder as they come, in a thread of its own.
+    """Checks the cuts of a lake as they come, in a thread of its own.
 
-    `recorded`, `exact` and `checked` count cuts; `rows` those compared; `differences` all that was wrong, of
-    which `first` describes a few.
+    `shaped`: the tables that have all shapes. `recorded`, `exact` and `checked` count cuts; `rows` those
+    compared, `events` the changes and versions; `differences` all that was wrong, of which `first` describes
+    a few.
     """
 
-    def __init__(self, lake: Path, namespace: str, journal: Journal) -> None:
-        self.recorded = self.exact = self.checked = self.rows = self.differences = 0
+    def __init__(
+        self, lake: LakeReader, namespace: str, journal: Journal, shaped: Iterable[str] = ()
+    ) -> None:
+        self.recorded = self.exact = self.checked = self.rows = self.events = self.differences = 0
         self.first: list[str] = []
         self.newest_exact = 0
         self._lake, self._namespace = lake, namespace
@@ -60,6 +67,7 @@ class CutChecker:
         self._read: set[str] = set()
         self._seen: set[tuple[Any, ...]] = set()
         self._known: dict[str, tuple[tuple[Any, Any], list[Row]]] = {}
+        self._shapes = [ShapeChecker(table) for table in shaped]
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cut checker", daemon=True)
 
@@ -95,17 +103,14 @@ class CutChecker:
 
     def _new_cuts(self) -> list[Cut]:
         """Read the files that were appended to the control table since the last time."""
-        folder = self._lake / CONTROL_TABLE
         try:
-            uris = DeltaTable(str(folder)).file_uris()
+            uris = self._lake.table(CONTROL_TABLE).file_uris()
         except TableNotFoundError:
             return []
         new = [uri for uri in uris if uri not in self._read]
         self._read.update(new)
         cuts = []
-        for row in (
-            row for uri in new for row in pq.ParquetFile(uri.removeprefix("file://")).read().to_pylist()
-        ):
+        for row in (row for uri in new for row in self._lake.file(uri)):
             tables = dict(row["tables"])
             cut = Cut(row["manifest"], row["exact"], row["merged_at"], tables, row["source_committed_at"])
             identity = (cut.manifest, cut.merged_at)
@@ -117,27 +122,42 @@ class CutChecker:
     def _check(self, cut: Cut) -> None:
         before = self.differences
         try:
-            rows = {table: self._rows_at(cut, table) for table in COLUMNS}
+            rows = {table: self._rows_at(cut, table, columns) for table, columns in COLUMNS.items()}
             self._check_rows(cut, rows)
+            for shapes in self._shapes:
+                self._check_shapes(cut, shapes)
         except Exception as error:
             self._differs(f"cut {cut.manifest}: {type(error).__name__}: {error}")
         self.checked += 1
         if self.differences == before:
             self.newest_exact = max(self.newest_exact, cut.manifest)
 
-    def _rows_at(self, cut: Cut, table: str) -> list[Row]:
+    def _rows_at(self, cut: Cut, table: str, columns: tuple[str, ...]) -> list[Row]:
         place = cut.tables[f"{self._namespace}.{table}"]
         version = place["id"], place["version"]
         known = self._known.get(table)
         if known is None or known[0] != version:
-            known = self._known[table] = version, self._read_rows(table, *version)
+            known = self._known[table] = version, self._read_rows(table, columns, *version)
         return known[1]
 
-    def _read_rows(self, table: str, id_: str, version: int) -> list[Row]:
-        delta = DeltaTable(str(self._lake / self._namespace / table), version=version)
+    def _read_rows(self, table: str, columns: tuple[str, ...], id_: str, version: int) -> list[Row]:
+        delta = self._lake.table(f"{self._namespace}/{table}", version)
         if str(delta.metadata().id) != id_:
             raise AssertionError(f"{table} at version {version} is another table than {id_}")
-        return rows_of(delta, COLUMNS[table])
+        return rows_of(delta, *columns)
+
+    def _check_shapes(self, cut: Cut, shapes: ShapeChecker) -> None:
+        """Compare a table's changes and versions with its rows, of which `_expected` has those of the cut."""
+        columns = COLUMNS[shapes.table]
+        found = self._rows_at(cut, f"{shapes.table}_changes", (*CHANGE, *columns))
+        changes = [Change(row[:3], row[3], tuple(row[4] or ()), row[5:]) for row in found]
+        found = self._rows_at(cut, f"{shapes.table}_history", (*VERSION, *columns))
+        versions = [
+            Version(row[:3], row[3], row[4:7] if row[4] is not None else None, row[7:]) for row in found
+        ]
+        self.events += len(changes) + len(versions)
+        for text in shapes.wrong(changes, versions, self._expected.tables[shapes.table]):
+            self._differs(f"cut {cut.manifest}: {shapes.table}: {text}")
 
     def _check_rows(self, cut: Cut, rows: Mapping[str, list[Row]]) -> None:
         name = f"cut {cut.manifest}"
@@ -171,14 +191,6 @@ class CutChecker:
         self.differences += 1
         if len(self.first) < SHOWN:
             self.first.append(text)
-
-
-def rows_of(table: DeltaTable, columns: tuple[str, ...]) -> list[Row]:
-    """Return a Delta table's rows, with these columns."""
-    builder = QueryBuilder().register("target", table)
-    batches = builder.execute(f"SELECT {', '.join(columns)} FROM target").read_all()
-    values = [column.to_pylist() for column in pa.table(batches).columns]
-    return list(zip(*values, strict=True))
 
 
 def wait_checked(checker: CutChecker, manifest: int) -> Callable[[], bool]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import ClassVar
 
 from connector.demo.servers.starting import free_port
@@ -26,14 +27,17 @@ from tests.support.source.tested_database import TestedDatabase
 AGENT_KILLED, AGENT_PAUSED, AGENT_STOPPED = "agent killed", "agent paused beyond its lease", "agent stopped"
 MERGE_KILLED, MERGE_PAUSED = "merge killed", "merge paused"
 MAINTAINED, MAINTAIN_KILLED = "maintain run", "maintain killed"
+MERGED_BESIDE = "merge beside the merge"
 CUT, UNREACHABLE, ENDED = "database connections cut", "database unreachable", "database sessions ended"
 CRASHED = "database server crashed"
 
-OF_THE_MERGE = (MERGE_KILLED, MERGE_PAUSED, MAINTAINED, MAINTAIN_KILLED)
+OF_THE_MERGE = (MERGE_KILLED, MERGE_PAUSED, MAINTAINED, MAINTAIN_KILLED, MERGED_BESIDE)
 MERGED = "cut at manifest"
 PLANNED_SECONDS = 120.0
 MOST_SECONDS = 8.0
 """Between two faults, on average: with more of them, dumps and merges would hardly ever end."""
+
+BESIDE_SECONDS = 600.0
 
 QUICK = (
     AGENT_KILLED, AGENT_PAUSED, MERGE_KILLED, CUT, UNREACHABLE, ENDED,
@@ -49,16 +53,24 @@ WEIGHTS = {
 }  # fmt: skip
 """What is drawn after that. Spark takes long to start, so that it rarely starts anew."""
 
+SHARED = {MERGED_BESIDE: 1.5}
+"""What is drawn too where several processes may write to the lake."""
+
 
 class Faults:
-    """Makes faults happen in the background until it is ended. `lease_seconds`: what a pause must exceed."""
+    """Makes faults happen in the background until it is ended. `lease_seconds`: what a pause must exceed.
+
+    `beside`: makes a process of a command that runs once; the merge makes room for it unless the lake is
+    shared.
+    """
 
     def __init__(
         self,
         *,
         agents: Crew,
         merge: Crew,
-        maintain: Callable[[], Member],
+        beside: Callable[[str], Member],
+        shared_lake: bool,
         people: Operators,
         database: TestedDatabase,
         connections: LossyProxy,
@@ -68,7 +80,8 @@ class Faults:
         active: Callable[[], int | None],
         seed: int,
     ) -> None:
-        self._agents, self._merge, self._maintain = agents, merge, maintain
+        self._agents, self._merge, self._beside, self._shared_lake = agents, merge, beside, shared_lake
+        self.weights = {**WEIGHTS, **SHARED} if shared_lake else WEIGHTS
         self._people, self._database, self._connections = people, database, connections
         self._store, self._tally, self._lease_seconds, self._active = store, tally, lease_seconds, active
         self._random = random.Random(seed)
@@ -85,7 +98,7 @@ class Faults:
 
         On a slow machine, up to twice as long, until nothing that was promised is `missing`.
         """
-        kinds = list(QUICK if quick else WEIGHTS)
+        kinds = list(QUICK if quick else self.weights)
         self._random.shuffle(kinds)
         self._patience = min(PLANNED_SECONDS, seconds / 2)
         hanging = list(faulty_s3.HANGING)
@@ -93,7 +106,7 @@ class Faults:
         begun, pause = time.monotonic(), min(MOST_SECONDS, seconds * 0.6 / len(kinds))
         while (passed := time.monotonic() - begun) < seconds or (passed < 2 * seconds and missing()):
             planned = bool(kinds)
-            again = [] if planned else [kind for kind in missing() if kind in WEIGHTS]
+            again = [] if planned else [kind for kind in missing() if kind in self.weights]
             drawn = self._random.choice(again) if again else self._draw(quick)
             self._begin(kinds.pop() if planned else drawn, planned)
             self._ending.wait(self._random.uniform(0.6, 1.4) * pause)
@@ -103,8 +116,8 @@ class Faults:
             thread.join()
 
     def _draw(self, quick: bool) -> str:
-        kinds = [k for k in WEIGHTS if not quick or (k in QUICK and k != MERGE_KILLED)]
-        return self._random.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
+        kinds = [k for k in self.weights if not quick or (k in QUICK and k != MERGE_KILLED)]
+        return self._random.choices(kinds, [self.weights[kind] for kind in kinds])[0]
 
     def _begin(self, kind: str, planned: bool) -> None:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
@@ -180,22 +193,28 @@ class Faults:
             return member.kill()
 
     def _run_maintain(self) -> bool:
-        """Run `deltatide maintain`; in a local lake, only while no merge writes."""
-        merge = self._merge.members[0]
-        with merge.lock:
-            merge.kill()
-            maintain = self._maintain()
-            maintain.begin()
-            return maintain.finish(300)
+        with self._room_for("maintain") as maintain:
+            return maintain.finish(BESIDE_SECONDS)
 
     def _kill_maintain(self) -> bool:
-        merge = self._merge.members[0]
-        with merge.lock:
-            merge.kill()
-            maintain = self._maintain()
-            maintain.begin()
+        with self._room_for("maintain") as maintain:
             self._ending.wait(self._random.uniform(5, 25))
             return maintain.kill()
+
+    def _merge_beside(self) -> bool:
+        with self._room_for("merge") as merge:
+            return merge.finish(BESIDE_SECONDS)
+
+    @contextmanager
+    def _room_for(self, command: str) -> Iterator[Member]:
+        """Start a process that writes to the lake; the merge is killed, and not started, if only one may."""
+        merge = self._merge.members[0]
+        with merge.lock if not self._shared_lake else nullcontext():
+            if not self._shared_lake:
+                merge.kill()
+            member = self._beside(command)
+            member.begin()
+            yield member
 
     def _cut_connections(self) -> int:
         before = self._connections.cuts
@@ -228,6 +247,7 @@ class Faults:
         MERGE_PAUSED: _pause_merge,
         MAINTAINED: _run_maintain,
         MAINTAIN_KILLED: _kill_maintain,
+        MERGED_BESIDE: _merge_beside,
         CUT: _cut_connections,
         UNREACHABLE: _lose_database,
         ENDED: _end_sessions,

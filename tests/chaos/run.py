@@ -17,10 +17,12 @@ from tests.chaos import hurried
 from tests.chaos.bank import COLUMNS, Journal, Writer, create_bank
 from tests.chaos.crew import KILLED_AT, Crew, Member
 from tests.chaos.cut_checker import CutChecker, wait_checked
-from tests.chaos.faults import QUICK, WEIGHTS, Faults
+from tests.chaos.faults import QUICK, Faults
+from tests.chaos.lake_reader import LakeReader
 from tests.chaos.landed_checker import LandedChecker
 from tests.chaos.manifest_line import ManifestLine
 from tests.chaos.operators import Operators
+from tests.chaos.shape_checker import SHAPED
 from tests.chaos.tally import Tally
 from tests.support.agent.installed import Installation, Meddler
 from tests.support.servers import faulty_s3
@@ -46,11 +48,17 @@ REST_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Options:
-    """How long faults happen, from which seed, amid how much. `quick`: the form in `make test`."""
+    """How long faults happen, from which seed, amid how much. `quick`: the form in `make test`.
+
+    `lake_on_s3`: several processes may write to the lake at a time. `shaped`: tables that it keeps in all
+    shapes.
+    """
 
     seconds: float
     seed: int
     quick: bool = False
+    lake_on_s3: bool = True
+    shaped: tuple[str, ...] = SHAPED
     agents: int = 3
     writers: int = 3
     commits_per_second: float = 20
@@ -87,7 +95,7 @@ class Run:
         self._folder, self._s3 = folder, s3
         self._stack = ExitStack()
         self.journal = Journal(options.writers)
-        self.maintain: Member | None = None
+        self._beside: list[Member] = []
 
     def __enter__(self) -> Run:
         with ExitStack() as stack:
@@ -104,7 +112,10 @@ class Run:
         self._stack.close()
 
     def _installation(self) -> Installation:
-        place = Installation(self._folder, self._database)
+        options, place = self._options, Installation(self._folder, self._database)
+        if options.lake_on_s3:
+            place.lake_url, place.lake_options = f"s3://{self._s3.bucket}/lake", self._s3.delta_options
+        shapes = {"shapes": ["current", "history", "changes"]}
         place.configure(
             source={"url": place.through(self.connections.port)},
             landing={
@@ -114,7 +125,9 @@ class Run:
             },
             dump={"chunk_rows": 250, "workers": 2, "delay_seconds": 0.05},
             control={"listen": ""},
+            lake={"url": place.lake_url},
             maintain={"every_hours": 0.01},
+            tables={place.table(table): shapes for table in options.shaped},
         )  # fmt: skip
         return place
 
@@ -138,11 +151,12 @@ class Run:
         )
         self.landed = LandedChecker(self.direct, self._database.namespace, self.journal)
         self.line = ManifestLine(self.direct, self.landed.add)
-        self.checker = CutChecker(place.lake, self._database.namespace, self.journal)
+        lake = LakeReader(place.lake_url, self._s3 if options.lake_on_s3 else None)
+        self.checker = CutChecker(lake, self._database.namespace, self.journal, options.shaped)
         self.people = Operators(place, options.seed + 2, self.tally)
         self.faults = Faults(
             agents=self.agents, merge=self.merge, people=self.people, database=self._database,
-            maintain=self._maintain,
+            beside=self._started_beside, shared_lake=options.lake_on_s3,
             connections=self.connections, store=self.store, tally=self.tally, active=self._active,
             lease_seconds=LEASE_SECONDS, seed=options.seed + 3,
         )  # fmt: skip
@@ -150,16 +164,18 @@ class Run:
     def _started(self, *arguments: str) -> Callable[[str], Any]:
         return lambda moment: self.place.start(*arguments, kill_at=moment, module=hurried.MODULE)
 
-    def _maintain(self) -> Member:
-        self.maintain = Member("maintain", self._started("maintain"), self.tally)
-        return self.maintain
+    def _started_beside(self, command: str) -> Member:
+        """Make a process that runs once, beside the merge or in its place."""
+        member = Member(command, self._started(command), self.tally)
+        self._beside.append(member)
+        return member
 
     def _end(self) -> None:
         self.store.end_faults()
         for crew in (self.agents, self.merge):
             crew.kill()
-        if self.maintain is not None:
-            self.maintain.kill()
+        for member in self._beside:
+            member.kill()
 
     def _active(self) -> int | None:
         data = self.direct.read(LEASE)
@@ -246,7 +262,7 @@ class Run:
     def _missing(self) -> list[str]:
         """Return the kinds of faults that are promised and have not happened yet."""
         promised = [STORE.format(kind) for kind in faulty_s3.KINDS]
-        promised += QUICK if self._options.quick else [*WEIGHTS, KILLED_AT.format("agent")]
+        promised += QUICK if self._options.quick else [*self.faults.weights, KILLED_AT.format("agent")]
         happened = self._happened()
         return [kind for kind in promised if not happened.get(kind)]
 
@@ -268,6 +284,7 @@ class Run:
             "cuts": f"{checker.recorded:,} recorded, {checker.exact:,} exact, {checker.checked:,} checked",
             "exact manifests checked": f"{self.landed.checked:,}{gave_up}",
             "rows compared": f"{checker.rows:,} in cuts, {self.landed.rows:,} in manifests",
+            "changes and versions compared": f"{checker.events:,}",
             "differences": f"{differences:,}",
         }
         wrong = self.tally.problems + differences

@@ -13,6 +13,7 @@ import pytest
 from connector.store.factory import open_store
 from tests.chaos.bank import COLUMNS, Effects, Journal, State, initial_state
 from tests.chaos.cut_checker import CONTROL_TABLE, CutChecker
+from tests.chaos.lake_reader import LakeReader
 from tests.chaos.landed_checker import LandedChecker
 from tests.chaos.manifest_line import ManifestLine
 from tests.support.landing.landed import Event, Landed, config_of, schema_of
@@ -26,7 +27,7 @@ class Lake:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.journal = Journal(writers=1)
-        self.checker = CutChecker(folder, "public", self.journal)
+        self.checker = CutChecker(LakeReader(str(folder)), "public", self.journal)
         self._cuts = 0
 
     def transfer(self, state: State, number: int, amount: int = 7) -> None:

@@ -164,6 +164,7 @@ class Installation:
         self.own_spark = spark_url is None
         self._spark_url = spark_url
         self.landing, self.lake = folder / "landing", folder / "lake"
+        self.lake_url, self.lake_options = str(self.lake), dict[str, str]()  # for delta-rs
         self.file = folder / "shop.toml"
         self._sections = sections
         self._started = 0
@@ -220,10 +221,13 @@ class Installation:
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
 
-    def start(self, *arguments: str, kill_at: str = "", module: str = COMMAND) -> Running:
-        """Start a command; `kill_at` names the `connector.failpoint` at which it kills itself."""
+    def start(self, *arguments: str, kill_at: str = "", module: str = COMMAND, **variables: str) -> Running:
+        """Start a command; `kill_at` names the `connector.failpoint` at which it kills itself.
+
+        `variables`: more of its environment.
+        """
         self._started += 1
-        environment = {**self._environment(arguments[0]), "DELTATIDE_KILL_AT": kill_at}
+        environment = {**self._environment(arguments[0]), "DELTATIDE_KILL_AT": kill_at, **variables}
         log = self.folder / f"{arguments[0]}-{self._started}.log"
         return Running(log, (arguments[0], "-c", str(self.file), *arguments[1:]), environment, module)
 

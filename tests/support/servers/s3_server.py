@@ -15,6 +15,7 @@ from typing import Any
 import boto3
 import botocore.config
 import botocore.exceptions
+import pyarrow.fs
 
 from connector.demo.servers.starting import free_port
 from tests.support.waiting import wait_until
@@ -40,6 +41,27 @@ class S3:
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_DEFAULT_REGION": self.region,
         }
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """Return delta-rs's options for reading tables here."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": self.region,
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+        }
+
+    def file_system(self) -> pyarrow.fs.S3FileSystem:
+        """Return pyarrow's view of the server."""
+        return pyarrow.fs.S3FileSystem(
+            endpoint_override=self.endpoint.partition("://")[2],
+            scheme="http",
+            region=self.region,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+        )
 
     def client(self) -> Any:
         """Return a boto3 client with path-style addresses."""

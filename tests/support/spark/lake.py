@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,19 +34,23 @@ def source_rows(database: TestedDatabase, table: str, columns: dict[str, str]) -
     return Counter(database.rows(f"SELECT {', '.join(columns.values())} FROM {table}"))
 
 
-def _delta(place: Installation, table: str) -> Path:
-    return place.lake / place.table(table).replace(".", "/")
+def _delta(place: Installation, table: str) -> DeltaTable:
+    return DeltaTable(_url(place, table), storage_options=place.lake_options)
+
+
+def _url(place: Installation, table: str) -> str:
+    return f"{place.lake_url}/{place.table(table).replace('.', '/')}"
 
 
 def lake_columns(place: Installation, table: str) -> list[str]:
     """Return the Delta table's columns except `_cdc`."""
-    fields = DeltaTable(str(_delta(place, table))).schema().fields
+    fields = _delta(place, table).schema().fields
     return [field.name for field in fields if field.name != CDC]
 
 
 def lake_rows(place: Installation, table: str, columns: list[str]) -> Rows:
     """Return the Delta table's rows, each with its count."""
-    builder = QueryBuilder().register("target", DeltaTable(str(_delta(place, table))))
+    builder = QueryBuilder().register("target", _delta(place, table))
     wanted = ", ".join(f'"{column}"' for column in columns)
     batches = builder.execute(f"SELECT {wanted} FROM target").read_all()
     return Counter(tuple(row[c] for c in columns) for row in pa.table(batches).to_pylist())
@@ -78,7 +81,7 @@ def assert_landed(place: Installation, *tables: str, unchanged: Collection[str] 
 
 def spark_rows(spark: Any, place: Installation, table: str, columns: list[str]) -> Rows:
     """Return the same, read with Spark: delta-rs does not support columns whose type was widened."""
-    frame = spark.read.format("delta").load(str(_delta(place, table)))
+    frame = spark.read.format("delta").load(_url(place, table))
     return Counter(tuple(row[c] for c in columns) for row in frame.select(*columns).toArrow().to_pylist())
 
 
