@@ -46,15 +46,7 @@ from merge.lake.control_table import (
     cuts_table,
     read_frontiers,
 )
-from merge.lake.retry import (
-    TABLE_ERRORS,
-    UNEXPECTED,
-    told,
-    where_it_was,
-    whole_reason,
-    with_retries,
-    without_values,
-)
+from merge.lake.retry import TABLE_ERRORS, described, with_retries
 from merge.lake.rewrite import Rewrite
 from merge.lake.schema import check_layout
 from merge.lake.target import (
@@ -311,14 +303,9 @@ class MergeRun:
         hint = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
         if hint == DAMAGED_HINT and target.table in self.shapes:
             hint = self.shapes[target.table].damaged_hint
-        whole = target.columns is None
-        if isinstance(error, UNEXPECTED):
-            log.error("merge of %s failed, a bug:\n%s", target.table, where_it_was(error))
-        lost = isinstance(error, GapError)
-        at = self.frontiers.of(target.table)
-        quotes = not whole or isinstance(error, UNEXPECTED)  # the landing zone records it, too
-        reason = without_values(error) if quotes else whole_reason(error)
-        return self._report(target, at, error=reason, told=told(error, reason), hint=hint, lacks_history=lost)
+        reason, told = described(error, f"merge of {target.table}", whole=target.columns is None)
+        lost, at = isinstance(error, GapError), self.frontiers.of(target.table)
+        return self._report(target, at, error=reason, told=told, hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
         with self.showing:

@@ -144,6 +144,17 @@ def told(error: Exception, reason: str) -> str:
     return without_values(error) if isinstance(error, AnalysisException) else reason_without_values(reason)
 
 
+def described(error: Exception, what: str, *, whole: bool) -> tuple[str, str]:
+    """Return an error as the lake records it, and as it is printed. Log where a bug was.
+
+    `whole`: the table is neither masked nor filtered, so the lake may record what quotes a row.
+    """
+    if bug := isinstance(error, UNEXPECTED):
+        log.error("%s failed, a bug:\n%s", what, where_it_was(error))
+    reason = whole_reason(error) if whole and not bug else without_values(error)
+    return reason, told(error, reason)
+
+
 def where_it_was(error: BaseException) -> str:
     """Return the stacks of an error and its causes, each with the name of its class and no message."""
     cause = error.__cause__ or error.__context__
