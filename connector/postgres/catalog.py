@@ -1,11 +1,11 @@
-"""A table's definition in the catalog, as the layout its rows land under.
+"""A table's definition in the catalog, as the layout under which its rows land.
 
 Invariant: the log's Relation message and a dump's query of pg_attribute yield the same `TableSchema` for the
 same layout, because both go through `Catalog.layout`.
 
 The catalog is current; a Relation message may be older, or newer if its commit is not visible yet. So column
-names and types come from the message, and only what it lacks (a domain's base type, a type's name, the order
-of the key) from the catalog.
+names and types come from the message, and the catalog supplies only what the message lacks: a domain's base
+type, a type's name, the order of the key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIRST_USER_OID = 16384
 
 
 UNKNOWN = "???"
-"""The name of a type that the catalog does not have: dropped since, or not visible yet."""
+"""The name of a type that is missing from the catalog: dropped since, or not visible yet."""
 
 
 class LayoutColumn(Protocol):
@@ -72,7 +72,7 @@ _COLUMNS = """
 
 
 def row_security_hint(role: str, table: TableName, owner: bool) -> str:
-    """Return the SQL that lets a role read all rows; a policy for the role would not prove that."""
+    """Return the SQL that lets a role read all rows; a policy for the role would be no proof of that."""
     bypass = f"ALTER ROLE {quote(role)} BYPASSRLS;"
     return f"ALTER TABLE {qualified(table)} NO FORCE ROW LEVEL SECURITY; or {bypass}" if owner else bypass
 
@@ -84,14 +84,14 @@ def layouts_of(catalog: Catalog, found: Sequence[TableFacts]) -> list[tuple[Tabl
 
 
 Types = dict[tuple[int, int], tuple[str, str]]
-"""Name and landing type by type oid and modifier."""
+"""Type name and landing type by type oid and modifier."""
 
 
 class Catalog:
-    """Builds layouts over a connection of its own.
+    """Builds layouts over its own connection.
 
-    `types` caches what types are called, for as long as the log is unbroken and chunks may wait for it. Log
-    and dumps share it: after a RENAME of a type, rows of both still land under one layout.
+    `types` caches type names for as long as the log is unbroken and chunks may wait for it. Log and dumps
+    share it, so after a type is renamed, rows of both still land under one layout.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Catalog:
         return self.layout(table, self.columns([facts])[facts.oid], facts)
 
     def columns(self, found: Sequence[TableFacts]) -> dict[int, list[CatalogColumn]]:
-        """Return each table's columns by its oid, as pgoutput would: no dropped or generated ones."""
+        """Return each table's columns by its oid, as pgoutput does: without dropped or generated ones."""
         columns: dict[int, list[CatalogColumn]] = {facts.oid: [] for facts in found}
         identities = {
             t.oid: {"d": t.primary_key, "i": t.identity_key, "f": None, "n": ()}[t.identity] for t in found
@@ -161,7 +161,7 @@ class Catalog:
         return _keyless(table, facts)
 
     def shows(self, xid: int) -> bool:
-        """Return whether what a transaction has done is visible here."""
+        """Return whether the effects of a transaction are visible on this connection."""
         row = one_row(self._connection, "SELECT pg_current_snapshot()::text")
         return row is not None and Snapshot.parse(row[0]).shows(xid)
 
@@ -284,23 +284,23 @@ def _keyless(table: TableName, facts: TableFacts | None) -> TableLayout:
         return _not_logged(table, facts.primary_key)
     whole_rows = whole_rows_sql(table, partitioned=bool(facts and facts.partitioned))
     hint = (
-        f'add a primary key, or set key in {table.section}; or set shapes = ["changes"] there, to capture'
-        f" what happens to it from then on, and: {whole_rows}"
+        f"add a primary key, or set key in {table.section}; or, to capture only its changes from now on, set"
+        f' shapes = ["changes"] there, and run: {whole_rows}'
     )
     return TableLayout(None, "it has no primary key", hint)
 
 
 def whole_rows_sql(table: TableName, *, partitioned: bool) -> str:
-    """Build what makes the log carry whole old rows.
+    """Build the SQL that makes the log carry whole old rows.
 
-    A partition has its own replica identity. While it is not the root's, the table can't be captured.
+    A partition has its own replica identity. While it differs from the root's, the table can't be captured.
     """
     sql = f"ALTER TABLE {qualified(table)} REPLICA IDENTITY FULL;"
-    return f"{sql} likewise of each of its partitions, in the same transaction" if partitioned else sql
+    return f"{sql} likewise for each of its partitions, in the same transaction" if partitioned else sql
 
 
 def _unidentifying(table: TableName, *, partitioned: bool) -> TableLayout:
-    """Refuse to publish a table without any identity: the server would refuse its updates and deletes."""
+    """Refuse to publish a table without a replica identity: its updates and deletes would fail."""
     return TableLayout(
         None,
         "it has no replica identity, without which a published table can't be updated",

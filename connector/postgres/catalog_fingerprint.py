@@ -62,11 +62,12 @@ LABELS = 64
 """An enum with more labels is kept as one hash, so even a new label triggers a dump."""
 
 LOCK_SECONDS = 1
-"""How long to wait for any lock: on a new partition, to read its size, or on a catalog that is rewritten. A
-check that hangs sees nothing while the log is read on."""
+"""Longest wait for any lock: on a new partition, to read its size, or on a catalog that is being rewritten. A
+check that hangs detects nothing while the log is read on.
+"""
 
 NAMED = re.compile("[0-9a-f]+(?==)")
-"""A column's name in a fingerprint as the server gives it, in hex."""
+"""A column's name in a fingerprint as the server returns it, in hex."""
 
 _FINGERPRINTS = f"""
     WITH RECURSIVE {PARTS.format(roots="c.oid = ANY (%(tables)s::oid[])")},
@@ -149,11 +150,12 @@ def take_snapshot(
 ) -> CatalogSnapshot:
     """Take the fingerprints of all configured tables; every change they show is before the position.
 
-    `connection` waits for locks for `LOCK_SECONDS`; `LockNotAvailable` if a catalog stays locked.
-    All is as of one moment: between two queries a table may be replaced, or lose a column and regain it.
-    `locked`: tables that can't be published now; those that should be are unfit.
-    Sizes are read only for partitions not in the fingerprints `known`, since that waits for locks; if another
-    session holds one, none of them counts as empty.
+    `connection` waits up to `LOCK_SECONDS` for a lock; `LockNotAvailable` if a catalog stays locked.
+    Everything is read in one snapshot: between two queries a table may be replaced, or lose a column and
+    regain it. `locked`: tables that can't be published now; those that should be are unfit.
+
+    Reading sizes waits for locks, so it is limited to partitions that are not in the fingerprints `known`; if
+    another session holds one of the locks, none of them counts as empty.
     """
     leaves = {int(leaf) for fingerprint in (known or {}).values() for leaf in _parse(fingerprint).leaves}
     try:
@@ -199,7 +201,7 @@ def _columns(layout: TableLayout) -> frozenset[str]:
 
 
 def _identity(facts: TableFacts, layout: TableLayout) -> str:
-    """Return the word of what identifies rows; the layout has a schema."""
+    """Return the word for what identifies rows; the layout must have a schema."""
     assert layout.schema is not None
     indexes = facts.identifying(layout.schema.key)
     return "u" + ",".join(sorted(trace for index in indexes for trace in index.traces))
@@ -237,7 +239,7 @@ def _unfit(
             unfit[table] = UnfitTable(found.lacks(table), hint)
         for table in (t.table for t in capturable if t.table in locked and not found.carries(t.table)):
             reason = (
-                f"it is not in publication {found.name}, and can't be added while another session locks it"
+                f"it is not in publication {found.name}, and can't be added: another session has locked it"
             )
             hint = (
                 f"wait until the lock is released (see pg_locks), then dump it again: deltatide dump {table}"
@@ -247,7 +249,7 @@ def _unfit(
 
 
 def _unprepared(found: Publication | None, capturable: Sequence[TableFacts]) -> set[TableName]:
-    """Return the tables that the log does not carry whole, for `prepare` to fix."""
+    """Return the tables that the log does not carry completely, for `prepare` to fix."""
     partitioned = any(t.partitioned for t in capturable)
     if found is None or any(found.shortcomings(partitioned=partitioned)):
         return {t.table for t in capturable}
@@ -272,7 +274,9 @@ def unlogged(before: str, now: str) -> UnloggedChange | None:
         "it was rewritten, or a partition truncated, attached or detached": _files_changed(
             old, new, altered="x" in changed
         ),
-        "no unique index on its key lasted, so rows may have had the same key": _unidentified(old, new),
+        "its key was without a unique index for a time, so rows may have shared a key": _unidentified(
+            old, new
+        ),
     }
     return next((UnloggedChange(reason) for reason, holds in reasons.items() if holds), None)
 
@@ -293,11 +297,11 @@ def remember(before: str | None, now: str) -> str:
 
 
 def doubted(known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
-    """Return the fingerprints of tables that the log shows otherwise, so that they differ from all others.
+    """Return new fingerprints for tables that the log describes differently; they match no later check.
 
-    Only the log shows what is undone between two checks. A table that it has under another name: changes did
-    not land. (A schema that is renamed leaves no trace in its tables.) A partition that no check has seen:
-    its rows landed, and it may be gone with them, or emptied.
+    Only the log shows what was done and undone between two checks. A table that appears there under another
+    name: changes did not land. (A renamed schema leaves no trace in its tables.) A partition that no check
+    has seen: its rows landed, and it may have been dropped or emptied since.
     """
     found: dict[TableName, str] = {}
     owners = {_parse(fingerprint).words.get("r"): table for table, fingerprint in known.items()}
@@ -332,7 +336,7 @@ class _Parsed(NamedTuple):
     leaves: dict[str, tuple[str, str]]
 
     def listed(self, word: str) -> set[str]:
-        """Return the list in a word."""
+        """Return the items of a word that is a list."""
         return set(filter(None, self.words.get(word, "").split(",")))
 
     @property
@@ -369,7 +373,7 @@ def _same_owner(old: _Parsed, new: _Parsed) -> bool:
 
 
 def _gone(old: _Parsed, new: _Parsed) -> set[str]:
-    """Return the names of all earlier columns, and ``?`` if one came and went unseen."""
+    """Return the names of all former columns, and ``?`` if one was added and dropped unseen."""
     seen = old.numbers | old.listed("-")
     same = old.words.get("r") == new.words.get("r")
     unseen = new.listed("-") - (seen if same else set())
@@ -397,7 +401,7 @@ def _collation_changed(old: _Parsed, new: _Parsed) -> bool:
 
 
 def _unidentified(old: _Parsed, new: _Parsed) -> bool:
-    """Return whether there may have been no unique index on the key; an old fingerprint may lack the word."""
+    """Return whether the key may have been without a unique index; an old fingerprint may lack the word."""
     before = old.listed("u")
     return bool(before) and before.isdisjoint(new.listed("u"))
 

@@ -1,9 +1,9 @@
-"""Connections to PostgreSQL, and its errors turned into ours. Passwords never appear in a message.
+"""Connections to PostgreSQL, and the translation of its errors into ours.
 
-Invariants:
+Passwords never appear in a message. Invariants:
 
-- Every session, the log's and the dump's, writes values as the same text, since both land through one codec.
-  No setting of the role, the database or the environment changes that.
+- Every session, for the log and for dumps, formats values as the same text, since both land through one
+  codec. No setting of the role, the database or the environment changes that.
 - Only the url decides where a session connects.
 """
 
@@ -51,11 +51,12 @@ SESSION = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
-"""What a value's text, a name's meaning or a session's life depends on. Set in every session, after the
-settings of the role, the database and the url's `options`."""
+"""Settings that determine a value's text, a name's meaning or a session's life. Set in every session, after
+the settings of the role, the database and the url's `options`.
+"""
 
 _LATER_SETTINGS = {"transaction_timeout": (170000, "0")}
-"""Settings that servers have since a version."""
+"""Settings that only newer servers have, with the first version."""
 
 # The number of decimals is part of the value, which counts the smallest unit; the rest is formatting.
 _LC_MONETARY = """CASE WHEN pg_catalog.scale(0::pg_catalog.money::pg_catalog.numeric) OPERATOR(pg_catalog.=) 2
@@ -67,10 +68,11 @@ IGNORED_VARIABLES = (
     *("PGOPTIONS", "PGCLIENTENCODING", "PGDATESTYLE", "PGTZ", "PGGEQO"),
 )
 """libpq's variables for where to connect and how a session behaves, which only the configuration decides.
-Those for secrets, TLS and Kerberos (PGPASSWORD, PGPASSFILE, PGSSL..., PGGSS..., PGCHANNELBINDING) apply."""
+Those for secrets, TLS and Kerberos (PGPASSWORD, PGPASSFILE, PGSSL..., PGGSS..., PGCHANNELBINDING) apply.
+"""
 
 CONNECT_SECONDS = 10
-"""An unreachable host must be noticed well before an operator loses patience."""
+"""An unreachable host must be reported well before an operator loses patience."""
 
 # Connection errors carry no SQLSTATE; text that comes from libpq does not depend on the server's language.
 _REFUSALS: tuple[tuple[str, str], ...] = (
@@ -84,10 +86,10 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
         "ALTER ROLE {user} REPLICATION",
     ),
     (r"permission denied for database", "GRANT CONNECT ON DATABASE {database} TO {user}"),
-    (r"does not match host name", "write the host in source.url as the server's certificate names it"),
+    (r"does not match host name", "use the host name of the server's certificate in source.url"),
     (
         r"certificate verify failed|root certificate file|sslrootcert",
-        "set sslrootcert in source.url to the certificate of the authority that signed the server's",
+        "set sslrootcert in source.url to the certificate of the CA that signed the server's",
     ),
     (r"server does not support SSL|certificate|sslmode", "check sslmode in source.url"),
     (r"^invalid (port|integer|connection|\w+ value)", "fix source.url"),
@@ -102,7 +104,7 @@ _ADVICE = (
     "This probably means the server terminated",
     "before or while processing",
 )
-"""What libpq writes after the line with the reason."""
+"""What libpq appends after the line with the reason."""
 
 _TRANSIENT_STATES = ("08", "40", "53", "57", "55006", "55P03", "25P03", "58030")
 """Connection, rollback, resources, operator intervention (shutdown, recovery, a statement that somebody
@@ -156,13 +158,13 @@ def connect(url: str, name: str, *, replication: bool = False) -> Connection:
 
 
 def _startup_options() -> str:
-    """Build the settings for the start of a session, which the role's own might cut short."""
+    """Build the settings that must apply from the start of a session, since the role's could end it early."""
     formatted = ((name, value.replace(" ", "\\ ")) for name, value in SESSION.items())
     return " ".join(f"-c {name}={value}" for name, value in formatted)
 
 
 def _session_query(version: int) -> str:
-    """Build one statement that sets everything, which replication connections of every version accept."""
+    """Build one statement that sets everything and that replication connections of every version accept."""
     later = {name: value for name, (since, value) in _LATER_SETTINGS.items() if version >= since}
     values = {name: literal(value) for name, value in {**SESSION, **later}.items()}
     values |= {"lc_monetary": _LC_MONETARY}
@@ -171,7 +173,7 @@ def _session_query(version: int) -> str:
 
 
 def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
-    """Turn a failure to connect into one of our errors."""
+    """Convert a failure to connect into one of our errors."""
     user, database = parameters.get("user", ""), parameters.get("dbname", "")
     host, port = parameters.get("host", "localhost"), parameters.get("port", "5432")
     where = f"{host}:{port}/{database} as {user or 'default user'}"
@@ -189,7 +191,7 @@ def refused(error: Exception, parameters: dict[str, str]) -> DeltatideError:
 
 
 def one_line(error: Exception, password: str | None = None) -> str:
-    """Return the line with the reason, of the several that libpq writes."""
+    """Return the line that states the reason, out of libpq's several."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     reason = next((line for line in lines if re.search("(FATAL|ERROR):", line)), None)
     if reason is None:
@@ -203,9 +205,9 @@ def one_line(error: Exception, password: str | None = None) -> str:
 
 @contextmanager
 def driver_errors(doing: str, transient: tuple[str, ...] = ()) -> Iterator[None]:
-    """Turn the driver's errors on an open connection into ours, saying what was being done.
+    """Convert the driver's errors on an open connection into ours, prefixed with what was being done.
 
-    Lost connections, busy servers and SQLSTATEs that begin with one of `transient` are `TransientError`,
+    Lost connections, busy servers and SQLSTATEs that begin with one of `transient` become `TransientError`,
     everything else `PreconditionError`.
     """
     try:
@@ -248,7 +250,7 @@ def one_row(connection: Connection, query: str, parameters: Any = None) -> tuple
 
 @contextmanager
 def one_snapshot(connection: Connection) -> Iterator[None]:
-    """Run all queries within as of one moment, except functions that read the catalog on their own."""
+    """Run all queries of the block in one snapshot, except functions that read the catalog on their own."""
     with connection.cursor() as cursor:
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:

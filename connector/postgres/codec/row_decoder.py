@@ -1,13 +1,13 @@
-"""Decode change messages of one table into a batch of its events. Pure.
+"""Decodes change messages of one table into a batch of events. Pure.
 
-Rules: an update that changes the key becomes a delete of the old key and an insert of the new one
-(``seq + 1``). A delete carries only its key, or without one what the replica identity has. A value that an
-update does not send (unchanged TOAST) is taken from the old tuple if that has it; else its column is listed
-in `unchanged` and null. Events keep the order of the messages.
+Rules: an update that changes the key becomes a delete of the old key and an insert of the new one (``seq +
+1``). A delete carries only its key or, for a table without a key, the columns of the replica identity. A
+value that an update does not send (unchanged TOAST) is taken from the old tuple if it is there; otherwise its
+column is null and listed in `unchanged`. Events keep the order of the messages.
 
-A before-image is the old tuple of an update or delete, if the layout asks for it. Where the log has none, or
-one with only the replica identity's columns (REPLICA IDENTITY is not FULL), the others are listed as missing.
-Of an update that changes the key, the delete has it.
+A before-image is the old tuple of an update or delete, if the layout asks for it. If the log has no old
+tuple, or only the replica identity's columns (REPLICA IDENTITY is not FULL), the other columns are listed as
+missing. For an update that changes the key, the delete carries it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OPS = (format.INSERT, format.UPDATE, format.DELETE, format.TRUNCATE)
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = range(4)
 
 NONE: tuple[None, None] = None, None
-"""No before-images, and nothing to do about it."""
+"""No before-images, and no hint about them."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def decode_changes(
 ) -> EventBatch:
     """Decode messages of one relation under one schema, whose columns are exactly the relation's, in order.
 
-    `TableError` or `ValueError` if a message or value can't be decoded, or if a row's key is not known.
+    `TableError` or `ValueError` if a message or value can't be decoded, or a row's key is unknown.
     """
     names = [column.name for column in schema.columns]
     if names != [column.name for column in relation.columns]:
@@ -105,7 +105,7 @@ def decode_changes(
 def _before_images(
     schema: TableSchema, messages: Messages, tuples: MessageTuples, rows: _Rows, is_identity: Mask
 ) -> tuple[pa.StructArray | None, str | None]:
-    """Decode the old row of each update and delete; also return what is to be done if some is not whole."""
+    """Decode the old row of each update and delete; also return a hint if some are incomplete."""
     replaces = (rows.op == _UPDATE) | (rows.op == _DELETE)
     if not replaces.any():
         return NONE
@@ -132,14 +132,14 @@ def _before_images(
 def _whole_rows_hint(table: TableName) -> str:
     name = ".".join('"' + part.replace('"', '""') + '"' for part in table)
     what = f"ALTER TABLE {name} REPLICA IDENTITY FULL"
-    return f"{what}; if it is partitioned, likewise of its partitions, in the same transaction"
+    return f"{what}; if it is partitioned, likewise for its partitions, in the same transaction"
 
 
 def _fill_unchanged(tuples: MessageTuples, is_identity: Mask) -> None:
     """Take values that the new tuple lacks from the old one; a key tuple has only those of the identity.
 
-    A value that did not change and was not sent is large, so a null in the old tuple does not count: a
-    partition that logs only the key, under a root that logs whole rows, sends such a tuple.
+    A value that was unchanged and not sent is large, so a null in the old tuple does not count: a partition
+    that logs only the key, under a root that logs whole rows, sends such a tuple.
     """
     old, new = tuples.old, tuples.new
     if old is None:
@@ -198,7 +198,7 @@ def _ranges(tuples: MessageTuples, rows: _Rows, column: int, is_key: bool) -> tu
 def _check_key(
     schema: TableSchema, name: str, values: pa.Array, kind: Any, rows: _Rows, raw: pa.Array | None
 ) -> None:
-    """Refuse a row without its key: its row in the target could not be identified."""
+    """Refuse a row without its key: the matching target row could not be found."""
     if values.null_count == 0:
         return
     lacking = values.is_null().to_numpy(zero_copy_only=False) & (rows.op != _TRUNCATE)

@@ -46,7 +46,7 @@ WINDOW_BYTES = 32 << 20
 """Messages and bytes decoded at a time: they bound a decode's memory, whatever the segment's size."""
 
 BATCH_VALUES = 2_500_000
-"""Maximum values (rows times columns) in a batch, so wide tables need no more memory than others."""
+"""Maximum values (rows times columns) in a batch, so that wide tables need no more memory than others."""
 
 
 @dataclass
@@ -81,8 +81,8 @@ class PostgresSegment:
     """Change messages of consecutive transactions; implements `connector.source.Segment`.
 
     `payloads` holds every change message (I, U, D, T) in log order, each with `base` bytes before its kind.
-    `transactions` covers each message; one that began in an earlier segment starts at 0 here, and
-    `first_ordinal` is the number of its change messages that came before. `layouts` are in log order; each
+    `transactions` covers each message. One that began in an earlier segment starts at 0 here, and
+    `first_ordinal` is the number of its change messages in earlier segments. `layouts` are in log order; each
     relid that occurs has one at or before its first message (known ones at 0). `decode` may be called again.
     """
 

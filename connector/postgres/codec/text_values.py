@@ -1,8 +1,8 @@
-"""Decode cells, the text values of one column for many rows, to their landing types. Pure.
+"""Decodes cells, the text values of one column for many rows, to their landing types. Pure.
 
-`pgoutput` and `copytext` both collect values into cells (an Arrow binary array, null for NULL), so the log
-and the dump share one codec. Invariant: a decoded value depends only on the value and its type, never on the
-other rows of the batch: the same row lands the same from the dump and from the log.
+`pgoutput` and `copytext` both collect values into cells (an Arrow binary array, null for NULL), so log and
+dump share one codec. Invariant: a decoded value depends only on the value and its type, never on other rows
+of the batch: a row lands the same from dump and log.
 
 Texts are those of a session with DateStyle ISO, TimeZone UTC, bytea_output hex, client_encoding UTF8 and the
 default extra_float_digits. Only text arrays with quotes are parsed one by one.
@@ -32,10 +32,10 @@ _NUMERIC = r"^-?\d+(\.\d+)?$"
 def decode_column(cells: pa.Array, type_name: str) -> tuple[pa.Array, pa.Array | None]:
     """Decode the cells of one column to ``arrow_type(type_name)``.
 
-    The second array is None if every value fits; else it holds, as strings, the source's text of the values
-    that the type cannot hold (NaN or out-of-range numeric, infinity, years before 1 and after 9999, arrays of
-    more dimensions or other bounds), whose rows are null in the first. `ValueError` for a text that is
-    none of the type at all; it tells its length, since no value may be in a log.
+    The second array is None if every value fits. Otherwise it holds, as strings, the source's text of values
+    that the type can't hold (NaN or out-of-range numeric, infinity, years before 1 and after 9999, arrays
+    with more dimensions or other bounds), whose rows are null in the first. `ValueError` for a text that is
+    not a value of the type at all; the message has only its length, since no value may appear in a log.
     """
     if cells.type != pa.binary():
         cells = cells.cast(pa.binary())

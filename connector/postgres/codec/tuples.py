@@ -1,4 +1,4 @@
-"""Walk the tuples of pgoutput's change messages, for all messages of one table at once. Pure.
+"""Walks the tuples of pgoutput's change messages, for all messages of one table at once. Pure.
 
 A tuple is a 16-bit column count and, for each column, a kind: ``n`` (null), ``u`` (unchanged TOAST, not
 sent), or ``t``, a 32-bit length and a text. The walk goes column by column over all rows, so numpy does the
@@ -23,7 +23,7 @@ HEADER = 5
 """Bytes of a change before the tag of its first tuple: its kind and its relation's id."""
 
 PADDING = bytes(8)
-"""Bytes after the last message, so the walk may read past a short one before it is refused."""
+"""Bytes after the last message, so the walk may read past a truncated one before it is refused."""
 
 Offsets = npt.NDArray[np.int64]
 

@@ -1,4 +1,4 @@
-"""Implements `Driver` with libpq's own calls; unless encrypted, connections are read by their sockets."""
+"""Implements `Driver` with direct calls of libpq; unencrypted connections are read from their sockets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _POSTGRES_EPOCH = 946_684_800.0
 
 
 def prepare_alone(connection: Connection, statement: str) -> None:
-    """Have the server parse one statement, by the extended query protocol, which refuses a second one."""
+    """Have the server parse one statement by the extended query protocol, which allows only one."""
     prepare(CopyStream(connection), statement)
 
 
 def run_alone(connection: Connection, statement: str) -> list[list[str]]:
-    """Run one query, by the extended query protocol, which refuses a second one."""
+    """Run one query by the extended query protocol, which allows only one."""
     return execute(CopyStream(connection), statement)
 
 
@@ -44,7 +44,7 @@ def open_rows(connection: Connection) -> Rows:
 
 
 class _SlotReports(ABC):
-    """The part of `LogStream` that sends: reports on the slot itself."""
+    """The sending half of `LogStream`: reports on the slot itself."""
 
     confirms_slot = True
 

@@ -1,14 +1,14 @@
-"""Implements `Driver` with psycopg2 alone, where libpq can't be called behind it: slower, and as right.
+"""Implements `Driver` with psycopg2 alone, where libpq can't be called directly: slower, equally correct.
 
 - The log: psycopg2's `read_message` answers keepalives on its own, and may then report as flushed a position
-  that it was not given: as long as the last message has none (at first, after a relation), the position that
-  the server has read its log to. So it reads a temporary copy of the slot, where that does no harm, and the
-  slot itself moves only by `advance_slot`. This takes a second free slot.
-- COPY: `copy_expert` pushes rows into a file until the end. So a thread runs it, and waits while two batches
-  lie unread, by which the server waits too.
+  that it was not given: as long as the last message has none (at first, after a relation), the position up to
+  which the server has read its log. So it reads a temporary copy of the slot, where that does no harm, and
+  the slot itself moves only by `advance_slot`. This takes a second free slot.
+- COPY: `copy_expert` pushes rows into a file until the end. So it runs in a thread, which waits while two
+  batches are unread; the server then waits, too.
 - One statement: psycopg2 speaks the simple query protocol, which runs any number of statements. So the
-  statement travels as a literal, for which PL/pgSQL opens a cursor: the server refuses one for two statements
-  (``cannot open multi-query plan as cursor``), before it runs either. This needs PL/pgSQL, which every
+  statement is passed as a literal, for which PL/pgSQL opens a cursor: given two statements, the server
+  refuses (``cannot open multi-query plan as cursor``) before it runs either. This needs PL/pgSQL, which every
   database has unless it was dropped.
 """
 
@@ -37,23 +37,23 @@ slots_needed = 2
 languages_needed = ("plpgsql",)
 
 _BATCH_BYTES = 256 << 10
-"""Handed from thread to thread at once: a handover costs as much as many small rows."""
+"""Size of a handover between threads, which costs as much as many small rows."""
 
 _LOG_BYTES = 64 << 10
-"""How much log is read at once: libpq's buffer is read by the message, so more would save nothing."""
+"""How much log is read at once: libpq's buffer is read message by message, so more would save nothing."""
 
 _LOG_HEADER = b"w" + bytes(24)
 _PORTAL = "deltatide_alone"
 
 
 def prepare_alone(connection: Connection, statement: str) -> None:
-    """Have the server parse and plan one statement without running it."""
+    """Have the server parse and plan exactly one statement without running it."""
     with _opened(connection, statement):
         pass
 
 
 def run_alone(connection: Connection, statement: str) -> list[list[str]]:
-    """Run one query, and no second one."""
+    """Run exactly one query."""
     with _opened(connection, statement) as cursor:
         cursor.execute(f"FETCH ALL FROM {_PORTAL}")
         return [[value or "" for value in row] for row in cursor.fetchall()]
@@ -85,7 +85,7 @@ def _copy_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(connection: Connection, statement: str) -> Iterator[Cursor]:
-    """Open a cursor for the statement on the server, which ends with the transaction at the latest."""
+    """Open a cursor for the statement on the server; it is closed with the transaction at the latest."""
     c_text(statement)
     block = f"DECLARE p refcursor := '{_PORTAL}'; BEGIN OPEN p FOR EXECUTE {literal(statement)}; END"
     with _copy_errors(), connection.cursor() as cursor:
@@ -95,7 +95,7 @@ def _opened(connection: Connection, statement: str) -> Iterator[Cursor]:
 
 
 class ThreadedCopy:
-    """Implements `Copy`: one thread of its own runs the COPY, with the connection to itself until the end."""
+    """Implements `Copy`: a thread runs the COPY and has the connection to itself until the end."""
 
     def __init__(self, connection: Connection) -> None:
         self.done = False
@@ -121,7 +121,7 @@ class ThreadedCopy:
         return rows
 
     def pull(self) -> None:
-        """Leave it to the thread."""
+        """Do nothing: the thread reads."""
 
     def wait(self, seconds: float) -> bool:
         """Wait for rows or the end; return False on timeout. `CopyError` if the COPY failed."""
@@ -138,12 +138,15 @@ class ThreadedCopy:
         return True
 
     def close(self) -> None:
-        """Close the connection; never raises. While it is in use, psycopg2 could only wait for its end."""
+        """Close the connection; never raises.
+
+        While it is in use, psycopg2 could only wait for the COPY's end.
+        """
         self._closed = True
         if self._thread is not None and self._thread.is_alive():
             with contextlib.suppress(psycopg2.Error, OSError):
                 with socket.socket(fileno=os.dup(self._connection.fileno())) as shared:
-                    # Then the close resets the connection; else the server may wait for room in it for long.
+                    # Then the close resets the connection; otherwise the server may wait long for room in it.
                     shared.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     shared.shutdown(socket.SHUT_RDWR)
             while self._thread.is_alive():
@@ -211,8 +214,8 @@ class CopiedSlotStream:
     def fetch(self) -> list[bytes]:
         """Return the messages that have arrived, up to a limit.
 
-        psycopg2 keeps keepalives to itself, but where the last of them says that the server had read its log;
-        once all before it has been read, one is made of that.
+        psycopg2 exposes no keepalives, only the last one's position, up to which the server has read its log.
+        Once everything before it has been read, a keepalive is made from it.
         """
         messages: list[bytes] = []
         size = 0
@@ -228,7 +231,7 @@ class CopiedSlotStream:
         return messages
 
     def pull(self) -> None:
-        """Leave it to `fetch`."""
+        """Do nothing: `fetch` reads."""
 
     def wait(self, seconds: float) -> bool:
         """Wait until there may be something to fetch; return False on timeout."""

@@ -1,4 +1,4 @@
-"""Choose how connections copy and stream, once per process."""
+"""Chooses how connections copy and stream, once per process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ log = logging.getLogger(__name__)
 
 @functools.cache
 def driver() -> Driver:
-    """Return libpq's calls if they can be reached, else psycopg2 alone, with a warning."""
+    """Return direct calls of libpq if it can be reached, otherwise psycopg2 alone, with a warning."""
     try:
         return reach_libpq()
     except (ImportError, AttributeError, OSError) as error:
         log.warning(
-            "can't call libpq behind psycopg2 (%s): psycopg2 reads log and dumps, more slowly and "
-            "with a second replication slot; with psycopg2-binary it would not",
+            "can't call psycopg2's libpq directly (%s): reading log and dumps is slower and takes a second "
+            "replication slot; to avoid this, install psycopg2-binary",
             error,
         )
         from connector.postgres.driver import by_psycopg2

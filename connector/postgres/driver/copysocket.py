@@ -1,18 +1,18 @@
-"""Read the rows of COPY ... TO STDOUT a socketful at a time, beside libpq.
+"""Reads the rows of COPY ... TO STDOUT from the connection's socket, many at a time, bypassing libpq.
 
-libpq hands over one row per call, which costs more than everything else done with the row. So libpq only
-sends the query and reads its end; in between, messages are read from its socket, and their rows found without
-a loop (PostgreSQL's manual, "Message Formats": the byte ``d``, a 32-bit length, the row).
+libpq returns one row per call, which costs more than everything else done with the row. So libpq only sends
+the query and reads its end; in between, messages are read from its socket, and their rows are found without a
+loop (PostgreSQL's manual, "Message Formats": the byte ``d``, a 32-bit length, the row).
 
 Invariants:
 
-- libpq finds in the socket, whole, everything it must see: all from CopyDone or an error on. So bytes are
-  peeked first (MSG_PEEK), and only those before such a message are taken. Meanwhile libpq waits for the
-  query's answer, and skips CopyDone when it comes.
-- The buffer never grows. A row that it can't hold is read alone, into memory of exactly its size: its length
-  is known from its first bytes, so it needs no peeking, and each byte is touched once.
+- libpq finds in the socket, complete, everything that it must see: all from CopyDone or an error on. So bytes
+  are peeked first (MSG_PEEK), and only those before such a message are consumed. Meanwhile libpq waits for
+  the query's response, and skips CopyDone when it comes.
+- The buffer never grows. A row that does not fit is read by itself, into memory of exactly its size: its
+  length is known from its first bytes, so it needs no peeking, and each byte is touched once.
 
-An encrypted connection can't be read beside libpq: there libpq hands over row by row.
+An encrypted connection can't be read this way: there libpq returns row by row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _HEADER = 5
 _SHORTEST = 6
 _NEWLINE, _ROW = b"\nd"
 PASSED_OVER = frozenset(b"HNSA")
-"""The answer that rows will come; notices, changed settings and notifications, which may come at any time."""
+"""The response that rows will follow; notices, changed settings and notifications, which may come at any
+time.
+"""
 
 
 class SocketCopy:
@@ -68,7 +70,7 @@ class SocketCopy:
             except OSError as error:
                 raise CopyError(f"the connection was lost: {error.strerror or error}", None) from error
             finally:
-                sock.detach()  # it remains libpq's
+                sock.detach()  # libpq still owns it
         if self.done:
             self._stream.end()
         return self._rows(walks)
@@ -84,7 +86,7 @@ class SocketCopy:
         self._walked, self._filled = 0, len(rest)
 
     def _oversized(self) -> int:
-        """Return the size of the incomplete message if the buffer can't hold it, else 0."""
+        """Return the size of the incomplete message if the buffer can't hold it; otherwise 0."""
         head = self._buffer[self._walked : min(self._filled, self._walked + _HEADER)]
         if len(head) < _HEADER or head[0] != _ROW:
             return 0
@@ -92,7 +94,7 @@ class SocketCopy:
         return size if size > len(self._buffer) else 0
 
     def _read_alone(self, sock: socket.socket, size: int) -> CopiedRows:
-        """Read the rest of an oversized row, which begins at the buffer's front."""
+        """Read the rest of an oversized row, whose beginning is at the buffer's front."""
         row = bytearray(size - _HEADER)
         held = self._filled - _HEADER
         row[:held] = self._buffer[_HEADER : self._filled]
@@ -113,7 +115,7 @@ class SocketCopy:
             pass
 
     def _take(self, sock: socket.socket) -> Walk:
-        """Take what has arrived out of the socket, except what libpq must see."""
+        """Consume what has arrived on the socket, except what libpq must see."""
         with memoryview(self._buffer) as view:
             filled = self._filled
             end = filled + sock.recv_into(view[filled:], 0, socket.MSG_PEEK)
@@ -139,7 +141,7 @@ class SocketCopy:
 
 
 class Walk(NamedTuple):
-    """Whole messages found in a buffer: the offsets of rows, the messages to skip, and the end.
+    """Complete messages found in a buffer: the offsets of rows, the messages to skip, and the end.
 
     `foreign`: the message at `upto` is for libpq.
     """
@@ -156,10 +158,10 @@ def walk_messages(data: Bytes, begin: int) -> Walk:
 
 
 def _stride(data: Bytes, begin: int) -> Walk | None:
-    """Find rows all at once: each begins after the newline of the one before. None if not all are rows.
+    """Find all rows at once: each begins after the previous one's newline. None if not all are rows.
 
     A length that ends in a newline byte, before a row that begins with ``d``, looks the same, a few bytes
-    after a true beginning. The messages found must chain: each ends where the next begins.
+    after a true beginning. So the messages found must chain: each ends where the next begins.
     """
     area = data[begin:]
     newlines = np.flatnonzero(area[:-_HEADER] == _NEWLINE)

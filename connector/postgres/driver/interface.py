@@ -1,6 +1,6 @@
-"""What reading needs of the driver beyond ordinary queries, by contract.
+"""What reading requires of the driver beyond ordinary queries, by contract.
 
-`by_libpq` and `by_psycopg2` implement `Driver`, `choice` returns the one in use, nothing else knows which.
+`by_libpq` and `by_psycopg2` implement `Driver`, `choice` returns the one in use; nothing else knows which.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from connector.postgres.codec.copytext import CopiedRows
 
 
 class CopyError(Exception):
-    """The server or the connection ended a COPY with an error; `sqlstate` is None when the connection did."""
+    """The server or the connection ended a COPY with an error; `sqlstate` is None for a lost connection."""
 
     def __init__(self, message: str, sqlstate: str | None) -> None:
         super().__init__(message)
@@ -21,18 +21,18 @@ class CopyError(Exception):
 
 
 def c_text(statement: str) -> bytes:
-    """Encode for libpq, which stops at a zero byte: `CopyError` if there is one."""
+    """Encode a statement for libpq, which stops at a zero byte: `CopyError` if there is one."""
     if "\0" in statement:
         raise CopyError("a statement can't contain a zero byte", "22021")
     return statement.encode()
 
 
 class Messages(Protocol):
-    """The messages of one COPY, taken by one thread."""
+    """The messages of one COPY, read by one thread."""
 
     @property
     def done(self) -> bool:
-        """Return whether all messages have been taken."""
+        """Return whether all messages have been returned."""
 
     def fetch(self) -> list[bytes]:
         """Return the whole messages that have arrived, in order, without waiting; sets `done` at the end.
@@ -60,7 +60,7 @@ class Copy(Messages, Protocol):
 class LogStream(Messages, Protocol):
     """Replication messages: log data (kind ``w``, 24 bytes of header, payload) and keepalives (kind ``k``).
 
-    `confirms_slot`: the slot moves by what is reported. Otherwise a copy of the slot is read, and only
+    `confirms_slot`: reports move the slot. Otherwise a copy of the slot is read, and only
     `connector.postgres.slot.advance_slot` moves the slot itself.
     """
 
@@ -95,7 +95,7 @@ class Rows(Protocol):
 class Driver(Protocol):
     """Functions on a psycopg2 connection, which must be idle and outlive what they return.
 
-    `slots_needed`: how many replication slots streaming the log takes. `languages_needed`: the procedural
+    `slots_needed`: number of replication slots that streaming the log takes. `languages_needed`: procedural
     languages that `prepare_alone` and `run_alone` use.
     """
 
@@ -107,13 +107,14 @@ class Driver(Protocol):
     def prepare_alone(self, connection: Connection, statement: str) -> None:
         """Have the server parse one statement without running it; `CopyError` if it refuses.
 
-        The server itself refuses a second statement. Call within a transaction.
+        The server itself rejects a second statement. Call within a transaction.
         """
 
     def run_alone(self, connection: Connection, statement: str) -> list[list[str]]:
-        """Run one query, and no second one; return all rows, whose columns must be text (null as empty).
+        """Run exactly one query; return all rows, whose columns must be text (null as empty).
 
-        `CopyError` if the server refuses. Lets other threads run while it waits. Call within a transaction.
+        `CopyError` if the server refuses. Releases the interpreter lock while it waits. Call within a
+        transaction.
         """
 
     def open_copy(self, connection: Connection) -> Copy:

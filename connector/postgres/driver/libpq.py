@@ -1,4 +1,4 @@
-"""Read COPY rows and replication messages straight from libpq, at about a microsecond each.
+"""Reads COPY rows and replication messages directly from libpq, at about a microsecond each.
 
 psycopg2 wraps each replication message in a Python object and releases the interpreter lock for it, which
 starves the reader as soon as another thread computes; and it answers keepalives on its own, with a flushed
@@ -7,8 +7,7 @@ protocol are made directly (https://www.postgresql.org/docs/current/libpq-copy.h
 server (`_wait_for_result`, `wait`) let other threads run; those that only read libpq's buffer don't.
 
 Importing this module raises ImportError, AttributeError or OSError if psycopg2's libpq can't be reached.
-
-Invariant: only what `start`, `send_query` and `send` of `CopyStream` are given is sent to the server.
+Invariant: only what is passed to `start`, `send_query` and `send` of `CopyStream` is sent to the server.
 """
 
 from __future__ import annotations
@@ -67,9 +66,9 @@ _bytes = _function(ctypes.pythonapi, "PyBytes_FromStringAndSize", ctypes.py_obje
 
 
 if not hasattr(Connection, "pgconn_ptr"):
-    raise ImportError("psycopg2 keeps the address of libpq's connection to itself")
+    raise ImportError("psycopg2 does not expose the address of libpq's connection")
 if _version() != libpq_version():
-    raise ImportError(f"found libpq {_version()}, and psycopg2 uses {libpq_version()}")
+    raise ImportError(f"found libpq {_version()}, but psycopg2 uses {libpq_version()}")
 
 
 class CopyStream:

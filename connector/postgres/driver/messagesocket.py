@@ -1,19 +1,19 @@
-"""Read the messages of a COPY or of replication from the connection's socket, beside libpq.
+"""Reads the messages of a COPY or of replication from the connection's socket, bypassing libpq.
 
-libpq doubles its buffer until it holds a message whole, then copies it: up to four times a large value before
-anything is done with it, and several calls for each small message. Here the rest of an incomplete message is
-read into memory of exactly its size. libpq only sends the command and reads the end (PostgreSQL's manual,
-"Message Formats": a byte for the kind, a 32-bit length, the content).
+libpq doubles its buffer until it holds a complete message, then copies it: up to four times a large value
+before anything is done with it, and several calls for each small message. Here the rest of an incomplete
+message is read into memory of exactly its size. libpq only sends the command and reads the end (PostgreSQL's
+manual, "Message Formats": a byte for the kind, a 32-bit length, the content).
 
 Invariants:
 
-- libpq finds in the socket, whole, everything it must see: all from the first message on that is neither data
-  nor passed over. So bytes are peeked first (MSG_PEEK), and only those before such a message are taken. The
-  rest of an incomplete message is taken without peeking, since its length is known.
-- Messages sent beside libpq arrive whole and in order: what the socket doesn't accept at once precedes the
+- libpq finds in the socket, complete, everything that it must see: all from the first message on that is
+  neither data nor skipped. So bytes are peeked first (MSG_PEEK), and only those before such a message are
+  consumed. The rest of an incomplete message is consumed without peeking, since its length is known.
+- Messages sent this way arrive complete and in order: what the socket doesn't accept at once precedes the
   next one.
 
-An encrypted connection can't be read beside libpq.
+An encrypted connection can't be read this way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PEEK_BYTES = 256 << 10
 
 _DATA = ord("d")
 _ANSWERS = frozenset(b"HW")
-"""Rows or log will follow: what ends `start`. COPY OUT and COPY BOTH."""
+"""Responses that rows or log will follow, which end `start`: COPY OUT and COPY BOTH."""
 
 _OURS = PASSED_OVER | _ANSWERS | {_DATA}
 
@@ -83,7 +83,7 @@ class MessageSocket:
         if self._ended:
             return
         with _lost_connections():
-            self._push()  # what it can't send must not keep us from reading: the server may read only then
+            self._push()  # read even if it can't send everything: the server may wait for us to read first
         with _lost_connections():
             self._take_missing()
             self._take_whole()
@@ -108,13 +108,13 @@ class MessageSocket:
             self._unsent = self._unsent[self._socket.send(self._unsent, socket.MSG_DONTWAIT) :]
 
     def _take_missing(self) -> None:
-        """Take the rest of the incomplete message, if there is one."""
+        """Read the rest of the incomplete message, if there is one."""
         if self._incomplete is not None:
             self._add(self._incomplete.kind, self._incomplete.take(self._socket))
             self._incomplete = None
 
     def _take_whole(self) -> None:
-        """Take what has arrived, except what libpq must see."""
+        """Consume what has arrived, except what libpq must see."""
         peeked = self._socket.recv(PEEK_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         data = self._rest + peeked
         found = split_messages(data)
@@ -152,7 +152,7 @@ def _lost_connections() -> Iterator[None]:
 
 
 class _Incomplete:
-    """The content of a message of which at least the header has arrived."""
+    """The content of a message whose header, at least, has arrived."""
 
     def __init__(self, begun: bytes) -> None:
         self.kind, size = _HEADER.unpack_from(begun)
@@ -172,9 +172,9 @@ class _Incomplete:
 
 
 class Split(NamedTuple):
-    """Whole messages found in a buffer: the contents of those with data, and the end of the last one.
+    """Complete messages found in a buffer: the contents of those with data, and the end of the last one.
 
-    `answered`: among them is the answer that data will come. `foreign`: the message at `upto` is for libpq.
+    `answered`: one of them says that data will follow. `foreign`: the message at `upto` is for libpq.
     """
 
     messages: list[bytes]
@@ -184,7 +184,7 @@ class Split(NamedTuple):
 
 
 def split_messages(data: bytes) -> Split:
-    """Find the messages of a buffer that begins with one. Pure."""
+    """Find the messages in a buffer that begins with one. Pure."""
     messages: list[bytes] = []
     add, header = messages.append, _HEADER.unpack_from
     at, end, answered, foreign = 0, len(data), False, False

@@ -1,4 +1,4 @@
-"""Gather the rows of a COPY, handed over one by one, into bufferfuls."""
+"""Gathers the rows of a COPY, which arrive one by one, into bufferfuls."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from connector.postgres.codec.copytext import CopiedRows
 from connector.postgres.driver.interface import Copy
 
 BUFFER_BYTES = 2 << 20
-"""How much is read at a time: enough for Arrow to be fast, little enough for memory."""
+"""Bytes read at a time: enough for Arrow to be fast, few enough for memory."""
 
 WAIT_SECONDS = 60.0
-"""A wait for rows wakes this often; the server may be silent for long while a predicate matches nothing."""
+"""A wait for rows wakes this often; the server may be silent for a long time while a predicate matches
+nothing.
+"""
 
 
 class RowCopy:

@@ -171,7 +171,7 @@ MARIADB_RIGHTS = {"REPLICA MONITOR": "rights", "PROCESS": "process"}
     ("change", "problem", "hint"),
     [
         ({"ssl_ca": "other.crt"}, "certificate is refused", "set ssl_ca"),
-        ({"host": "127.0.0.1"}, "mismatch", "write the host"),
+        ({"host": "127.0.0.1"}, "mismatch", "host name of the server"),
     ],
 )
 def test_a_server_that_is_not_the_one_meant_is_refused(

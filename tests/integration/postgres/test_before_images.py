@@ -91,7 +91,7 @@ def test_what_check_says_of_partitions_leads_out_though_the_agent_reads(database
     )
     source = asking(database)
     (found,) = [f for f in source.check() if f.detail.startswith("before_images")]
-    assert "likewise of each of its partitions, in the same transaction" in found.fix
+    assert "likewise for each of its partitions, in the same transaction" in found.fix
     with following(source) as log:
         database.execute("DELETE FROM t WHERE id = 1")
         database.execute(f"BEGIN; {FULL}; ALTER TABLE t1 REPLICA IDENTITY FULL; COMMIT")

@@ -417,7 +417,7 @@ def test_tables_are_found_by_patterns_and_unfit_without_a_key(database: Database
     (unfit,) = source.tables().unfit
     assert str(unfit) == "public.t: it has no primary key"
     assert unfit.hint == (
-        'add a primary key, or set key in [tables."public.t"]; or set shapes = ["changes"] there, to capture'
-        ' what happens to it from then on, and: ALTER TABLE "public"."t" REPLICA IDENTITY FULL;'
+        'add a primary key, or set key in [tables."public.t"]; or, to capture only its changes from now on,'
+        ' set shapes = ["changes"] there, and run: ALTER TABLE "public"."t" REPLICA IDENTITY FULL;'
     )
     source.close()

@@ -193,7 +193,7 @@ def test_log_and_dump_are_read_over_verified_tls(shop: Database, secured: Secure
     [
         ({"sslrootcert": "other.crt"}, "certificate verify failed", "sslrootcert"),
         ({"sslrootcert": "nowhere.crt"}, "nowhere.crt", "sslrootcert"),
-        ({"host": "127.0.0.1"}, 'does not match host name "127.0.0.1"', "write the host"),
+        ({"host": "127.0.0.1"}, 'does not match host name "127.0.0.1"', "host name of the server"),
     ],
 )
 def test_a_server_that_is_not_the_one_meant_is_refused(

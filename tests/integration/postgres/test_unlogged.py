@@ -430,7 +430,7 @@ def test_a_table_that_cannot_be_published_while_somebody_locks_it_stops_no_other
         quarantined = agent.wait(
             lambda m: busy in m.tables and m.tables[busy].state == "quarantined", "it is quarantined"
         )
-        assert "another session locks it" in (quarantined.tables[busy].reason or "")
+        assert "another session has locked it" in (quarantined.tables[busy].reason or "")
         database.execute("INSERT INTO good VALUES (2, 'b')")
         wait_until(lambda: agent.differs("good") is None, "the other table goes on", seconds=10)
         before = len(opened)

@@ -7,6 +7,6 @@ ALTER TABLE t DROP CONSTRAINT t_pkey;
 ALTER TABLE t ADD CONSTRAINT another PRIMARY KEY (id);
 COMMIT;
 UPDATE t SET v = 'b';
--- notice t: no unique index on its key lasted
+-- notice t: its key was without a unique index
 -- rows t: id | v
 -- 1 | b

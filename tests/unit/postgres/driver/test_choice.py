@@ -41,4 +41,4 @@ def test_psycopg2_alone_is_used_where_it_cannot_with_one_warning(hidden: str) ->
     name, said = choose(HIDE[hidden])
     assert name == "by_psycopg2"
     (line,) = said
-    assert line.startswith("WARNING can't call libpq behind psycopg2 (")
+    assert line.startswith("WARNING can't call psycopg2's libpq directly (")
