@@ -1,4 +1,4 @@
-"""Read tables in chunks beside the log: one snapshot, one COPY, and the proof of what the snapshot sees.
+"""Reads tables in chunks alongside the log: one snapshot, one COPY, and the proof of what the snapshot sees.
 
 The order of steps in `open_chunk` makes a chunk exact:
 
@@ -7,7 +7,8 @@ The order of steps in `open_chunk` makes a chunk exact:
 2. Take the log reader's position, then open the snapshot.
 3. `low`: that position, lowered below every commit that the reader has seen and the snapshot has not
    (`connector.postgres.visibility`).
-4. `high`: the end of the log after the snapshot was opened. Every commit that the snapshot shows is before.
+4. `high`: the end of the log after the snapshot was opened. Every commit that the snapshot shows is before
+   it.
 
 Keys are the source's text, compared by the server as the column's type, so any btree-ordered type works.
 """
@@ -49,16 +50,16 @@ SNAPSHOT_SECONDS = 1.0
 
 
 LOCK_SECONDS = 1
-"""How long to wait for an ALTER, which may take hours: other tables' dumps then go first."""
+"""Longest wait for an ALTER, which may take hours: dumps of other tables go first."""
 
 _INTEGERS = ("smallint", "integer", "bigint")
 _LOCKED = "55P03"
 _CANCELED = "57014"
 _MISSING = ("42P01", "3F000", "42883", "42704")
-"""A table, schema, operator or type that is dropped or moved since it was looked up."""
+"""A table, schema, operator or type that was dropped or moved after it was looked up."""
 
 _BY_CONDITION = ("08P01", "53000", "53100", "53200", "53400", "54")
-"""A bad parameter, too much memory or space: no retry would help a condition or keys."""
+"""A bad parameter, too much memory or space: for a condition or keys, a retry would not help."""
 
 
 class _NoLowWatermarkError(NotYetError):
@@ -68,7 +69,7 @@ class _NoLowWatermarkError(NotYetError):
 class PostgresChunk:
     """An open chunk; implements `connector.source.Chunk`. Its rows can be read once.
 
-    `reading`: rows are still arriving, and only this chunk can take them off the connection.
+    `reading`: rows are still arriving, and only this chunk can read them off the connection.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class PostgresChunk:
         self.reading = False
 
     def rows(self) -> Iterator[ChunkRows]:
-        """Read the rows; the server is ahead only by what the sockets hold."""
+        """Read the rows; the server is ahead only by what the socket buffers hold."""
         self._copy.start(f"COPY ({self._query}) TO STDOUT")
         self.reading = True
         while not self._copy.done:
@@ -115,9 +116,9 @@ class PostgresChunk:
 class PostgresTables:
     """Reads chunks over one connection; implements `connector.source.TableReader`. Used by one thread.
 
-    `tables` returns the settings of tables, which a reload replaces, `types` the log's cache of types
-    (`connector.postgres.catalog`), `timeline` the log's timeline: when that changes, the connection is opened
-    again, as it may lead to a server that was replaced.
+    `tables` returns the settings of tables, which a reload replaces; `types` the log's cache of types
+    (`connector.postgres.catalog`); `timeline` the log's timeline: when it changes, the connection is
+    reopened, since it may lead to a server that was replaced.
     """
 
     def __init__(
@@ -240,7 +241,7 @@ class PostgresTables:
                     raise TableError(table, layout.reason, hint=layout.hint)
                 yield layout.schema, low, high
             finally:
-                self._end()  # a failed transaction would refuse the next table too
+                self._end()  # a failed transaction would refuse the next table, too
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -253,7 +254,7 @@ class PostgresTables:
 
     @contextmanager
     def _condition(self, relation: str, where: str) -> Iterator[None]:
-        """Check a condition, and run what contains it; nothing else belongs here. Call in a transaction."""
+        """Check a condition, then run the block that uses it, and nothing else. Call in a transaction."""
         with bounded(self._connection, self._predicate_seconds):
             check_predicate(self._connection, relation, where)
             with without_values():
@@ -272,7 +273,7 @@ class PostgresTables:
         return waiting(self._try_snapshot, table, visibility)
 
     def _try_snapshot(self, table: TableName, visibility: Visibility) -> tuple[int, int]:
-        """Open a snapshot that has a low watermark; if it has none, raise with none open."""
+        """Open a snapshot that has a low watermark; if it has none, close it and raise."""
         self._begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self._run(f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
         with visibility.opening() as position:
@@ -320,7 +321,7 @@ class PostgresTables:
         self._run(f"BEGIN {mode}; SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
 
     def _end(self) -> None:
-        """End the transaction, or else the connection, which the next use reopens."""
+        """End the transaction, or if that fails, the connection, which the next use reopens."""
         try:
             self._run("ROLLBACK")
         except psycopg2.Error:

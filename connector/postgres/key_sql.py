@@ -1,13 +1,13 @@
-"""SQL for keys: how they are compared, and rows found by them.
+"""SQL for keys: how they are compared, and how rows are found by them.
 
-Invariant: all comparisons of a key are in the order of ORDER BY, which takes the default btree operator class
-of its type, whatever a session's search path. So the operators of that class are named with their schema. If
-they were looked up by path, a session without the schema of an extension (citext) would compare the text that
-its values cast to, and chunks of two orders would leave rows out between them; and an operator that somebody
-planted in a schema of the path could run with the agent's rights.
+Invariant: all comparisons of a key follow the order of ORDER BY, which uses the default btree operator class
+of its type, whatever the session's search path. So the operators of that class are qualified with their
+schema. If they were looked up by path, a session whose path lacks an extension's schema (citext) would
+compare the text that the values cast to, and chunks in two different orders would miss rows; and an operator
+that someone planted in a schema of the path could run with the agent's rights.
 
-An operator or a type that is moved to another schema after it was looked up is an error of the statement, and
-the next attempt finds it.
+If an operator or type moves to another schema after it was looked up, the statement fails, and the next
+attempt finds it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from connector.postgres.table_facts import qualified
 from connector.schema import TableName, TableSchema
 
 _STRATEGIES = {"<": "1", "<=": "2", "=": "3", ">=": "4", ">": "5"}
-"""Numbers of operators in a btree operator class."""
+"""Strategy numbers of operators in a btree operator class."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ class KeyColumn:
     operators: Mapping[str, tuple[str, str]]
 
     def operator(self, sign: str) -> str:
-        """Return what to write for a sign."""
+        """Return the SQL of a comparison operator."""
         schema, name = self.operators.get(_STRATEGIES[sign], ("pg_catalog", sign))
         return f"OPERATOR({quote(schema)}.{name})"
 
     def value(self, text: str) -> str:
-        """Return a value, in the type that is compared."""
+        """Return the SQL of a value, in the type that is compared."""
         return self.compared(f"{literal(text)}::{self.type}")
 
     def compared(self, expression: str) -> str:
-        """Return an expression in the type that is compared: then no other operator fits better."""
+        """Cast an expression to the type that is compared, so that no other operator fits better."""
         return f"{expression}::{self.compared_as}" if self.compared_as else expression
 
 
@@ -84,7 +84,7 @@ _KEY_COLUMNS = """
 
 
 def key_columns(connection: Connection, table: TableName, key: Sequence[str]) -> list[KeyColumn]:
-    """Look up the columns of a key; `TableError` if there is none of that name, or it has no order."""
+    """Look up the columns of a key; `TableError` if a column does not exist or has no order."""
     found = {}
     for name, type_, exact, compared_as, operators, unordered in all_rows(
         connection, _KEY_COLUMNS, (qualified(table), list(key))
@@ -110,7 +110,7 @@ def compare_key(columns: Sequence[KeyColumn], sign: str, values: Sequence[str]) 
 
 
 def _column_by_column(pairs: Sequence[tuple[KeyColumn, str]], sign: str) -> str:
-    """Build the comparison of columns with operators of several schemas: a row takes only one."""
+    """Build the comparison of columns with operators in several schemas: a row comparison takes one."""
     (column, text), *rest = pairs
     name, value = column.compared(quote(column.name)), column.value(text)
     if not rest:
@@ -125,8 +125,8 @@ def keys_query(
 ) -> str:
     """Join keys to rows, in the key's types without length limits, which would truncate too long a key. Pure.
 
-    The first column selected tells whether there is no row. An absent key comes back as the column would
-    format it (``1.50``, padded), unless the column could not hold it at all.
+    The first selected column is true if there is no row. An absent key is returned as the column would format
+    it (``1.50``, padded), unless the column could not hold it at all.
     """
     values = ", ".join(
         "(" + ", ".join(f"{literal(v)}::{c.type}" for v, c in zip(key, columns, strict=True)) + ")"

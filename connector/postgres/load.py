@@ -1,6 +1,6 @@
-"""A PostgreSQL server's load, by system views, over a session of its own (`connector.figures.source_load`).
+"""Measures a PostgreSQL server's load by system views, in its own session (`connector.figures.source_load`).
 
-To see the sessions and standbys of others, the role needs `pg_read_all_stats`.
+To see other roles' sessions and standbys, the role needs `pg_read_all_stats`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ SELECT (SELECT count(*) FROM pg_stat_activity
          WHERE slot_name = %(slot)s),
        pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
 """
-"""Active sessions but the agent's own; in bytes: how far the furthest standby and our slot are behind, and
-the log that the server keeps for the slot."""
+"""Active sessions except the agent's own; in bytes: the lag of the furthest standby and of our slot, and the
+log that the server keeps for the slot.
+"""
 
 MIB = 1 << 20
 
@@ -38,9 +39,8 @@ class PostgresGauge:
     def measure(self) -> Mapping[str, float]:
         """Return active sessions, and in MiB the lag of standbys and our slot, and the log kept for it.
 
-        Absent: there is none.
-
-        A role that can't see other sessions and standbys knows only the slot's (`check` warns of it).
+        A figure that does not apply is absent. A role that can't see other sessions and standbys gets only
+        the slot's figures (`check` warns of it).
         """
         with driver_errors("measuring the server's load"):
             row = one_row(self._connection, _LOAD, {"ours": self._ours, "slot": self._slot})

@@ -1,7 +1,7 @@
-"""Prove that a slot's log is the log that was read before.
+"""Proves that a slot's log is the log that was read before.
 
-A server restored from a copy of its disk, or a promoted standby, reuses positions for other transactions, and
-the slot's name and position may look as if nothing had happened.
+A server restored from a disk copy, or a promoted standby, reuses positions for other transactions, and the
+slot's name and position may look unchanged.
 
 At each connect, the proof uses the slot's confirmed position C, the manifest's position M and the last commit
 L recorded in it:
@@ -10,13 +10,13 @@ L recorded in it:
 - *M is at or before the end of the log*, and the timeline is the one that was read, or one that left it at or
   after M, by the server's own timeline history.
 - *C is at or before M.* A slot's state is never ahead of the log on the same disk. So everything up to C is
-  the log that was read: a disk that lost some of it lost the slot's state too.
+  the log that was read: a disk that lost some of it lost the slot's state, too.
 - *What the slot resends, from C to M, ends with L* if L is after C, and is empty otherwise. A commit has the
   same end, xid and time only if it is the same commit. With C = M nothing is resent, and nothing needs to be.
 
 The last rule reads only commits, no rows; the same decoding as before skips the same ones.
 
-Not detected: a slot made by hand, on a restored server, at a position between L and M.
+Not detected: a slot created by hand on a restored server, at a position between L and M.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def timeline(connection: Connection) -> str:
 
 
 def end_of_timeline(replication: Connection, ours: str, theirs: str) -> int | None:
-    """Return the position where timeline `theirs` left timeline `ours`; None if it does not descend from it.
+    """Return where timeline `theirs` left timeline `ours`; None if it does not descend from it.
 
     `replication`: a replication connection; only those may read the timeline's history.
     """

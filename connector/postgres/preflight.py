@@ -32,8 +32,9 @@ from connector.schema import TableName
 from connector.source import Finding
 
 LEAST_MINORS = {14: 18, 15: 13, 16: 9, 17: 5}
-"""By major version. Earlier servers decode by an outdated publication what follows a transaction that was
-running when a table was published (fixed by commit 4909b38af0, "Fix data loss in logical replication")."""
+"""By major version. Older servers decode what follows a transaction that was running when a table was
+published by an outdated publication (fixed by commit 4909b38af0, "Fix data loss in logical replication").
+"""
 
 CLOCK_SECONDS = 5.0
 """A greater difference makes lag figures useless; events themselves carry the server's clock."""
@@ -61,7 +62,8 @@ def check(
 ) -> list[Finding]:
     """Check everything and report all findings, good and bad.
 
-    `TransientError` if no second connection can be opened now and nothing else keeps the agent from starting.
+    `TransientError` if a second connection can't be opened now and nothing else keeps the agent from
+    starting.
     """
     row = one_row(connection, "SELECT current_user::text")
     assert row is not None
@@ -122,7 +124,7 @@ def _check_version(version: int) -> Finding:
 
 
 def _check_pooler(connection: Connection) -> Finding:
-    """Compare the process that answers with the one announced at login, where a pooler announces its own."""
+    """Compare the backend's process id with the one announced at login: a pooler announces its own."""
     if _row(connection, "SELECT pg_backend_pid()") == (connection.get_backend_pid(),):
         return Finding("session", "ok", "source.url connects directly to the server")
     return Finding(
@@ -159,10 +161,10 @@ def _check_role(
 
 
 def _check_load(context: _CheckContext) -> Iterator[Finding]:
-    """Warn if dumps can't hold back for what the role does not see (`connector.postgres.load`)."""
+    """Warn if dumps can't be held back for load that the role can't see (`connector.postgres.load`)."""
     (sees,) = _row(context.connection, "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')")
     if not sees:
-        detail = "the role sees neither other sessions nor standbys: dumps don't hold back for their sake"
+        detail = "the role sees neither other sessions nor standbys, so dumps are not held back for them"
         yield Finding("load", "warning", detail, f"GRANT pg_read_all_stats TO {quote(context.role)};")
 
 
@@ -212,7 +214,7 @@ def _check_languages(context: _CheckContext) -> Iterator[Finding]:
 
 
 def _check_search_path(context: _CheckContext) -> Iterator[Finding]:
-    """Report schemas whose operators and functions conditions use, and in which anybody may create some."""
+    """Report schemas whose operators and functions conditions may use, and where anyone may create some."""
     query = f"""
         SELECT nspname::text FROM pg_namespace
         WHERE (nspname = 'public' OR nspname IN ({TYPE_SCHEMAS}))
@@ -222,7 +224,7 @@ def _check_search_path(context: _CheckContext) -> Iterator[Finding]:
         yield Finding(
             f"schema {name}",
             "warning",
-            "anybody may create operators there, and one that fits a request's condition better than"
+            "anyone may create operators there, and one that fits a request's condition better than"
             " PostgreSQL's would run as the agent",
             f"REVOKE CREATE ON SCHEMA {quote(name)} FROM PUBLIC;",
         )
@@ -268,11 +270,13 @@ def _check_tables(context: _CheckContext) -> Iterator[Finding]:
         if not problems:
             yield Finding(name, "ok", CAPTURED if layout.schema and layout.schema.key else ONLY_CHANGES)
         if layout.schema is not None and layout.schema.before_images and table.identity != "f":
-            detail = "before_images: the log does not carry the old rows; their columns land as missing"
+            detail = (
+                "before_images: the log does not carry complete old rows; columns it lacks land as missing"
+            )
             fix = whole_rows_sql(table.table, partitioned=table.partitioned)
             yield Finding(name, "warning", detail, fix, table=table.table)
         if layout.schema is not None and table.oid in naming:
-            detail = f"{naming[table.oid]}: its text changes unlogged when what it names is renamed"
+            detail = f"{naming[table.oid]}: its text changes unlogged when the object it refers to is renamed"
             yield Finding(name, "warning", detail, "dump the table after such a change", table=table.table)
 
 
@@ -301,7 +305,7 @@ _NAMING = """
 
 
 def _naming(context: _CheckContext) -> dict[int, str]:
-    """List, by table oid, the columns that hold another object's id, and land its name: domains, too."""
+    """List, by table oid, the columns that store another object's oid and land its name, domains included."""
     listed: dict[int, list[str]] = {}
     oids = [table.oid for table in context.found]
     for oid, column, formatted in all_rows(context.connection, _NAMING, (oids, _NAMING_TYPES)):
@@ -331,7 +335,7 @@ def _check_kinds(context: _CheckContext) -> Iterator[Finding]:
 
 
 def _unreadable(context: _CheckContext) -> dict[TableName, list[Finding]]:
-    """Return what prevents our role from reading each table whole: missing grants, row security."""
+    """Return what keeps our role from reading each table completely: missing grants, row security."""
     may = {
         oid: rights
         for oid, *rights in all_rows(
@@ -405,7 +409,7 @@ def _check_lacking(context: _CheckContext, found: publication.Publication) -> It
 
 
 def _check_republished(context: _CheckContext, found: publication.Publication) -> Iterator[Finding]:
-    """Report partitions whose rows the log carries as those of an uncaptured table."""
+    """Report partitions whose rows the log carries as rows of a table that is not captured."""
     for table in (t.table for t in context.found if t.table in found.under):
         detail, fix = found.lacks(table), found.fixing(table)
         yield Finding(f"table {table}", "failed", detail, fix, table=table)

@@ -1,12 +1,12 @@
-"""A session for small queries on a primary; an address may lead to several servers.
+"""A session for small queries on a primary, whose address may lead to several servers.
 
 Invariant: a session is never a standby's, and the timeline found when it was opened holds while it lives: a
-primary becomes a standby, or leaves its timeline, only by a restart, which ends its processes. One that
+primary becomes a standby, or leaves its timeline, only by a restart, which ends its processes. A session that
 survives on a former primary is recognized by the timeline of those opened later.
 
-A session lives as long as the server's process behind it, not as its socket: a pooler keeps that open over a
-crash, and may let another process answer. So each process gets a token, a setting in its memory only. When it
-began would do as well, but is hidden from a role that acts as another.
+A session lives as long as the server process behind it, not as its socket: a pooler keeps the socket open
+over a crash, and may let another process answer. So each process gets a token, a setting that exists only in
+its memory. Its start time would serve as well, but is hidden from a role that acts as another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from connector.postgres.connection import close, driver_errors, one_row
 log = logging.getLogger(__name__)
 
 Process = tuple[int, str]
-"""A process of the server: its id, which may be given again after a crash, and a token that dies with it."""
+"""A server process: its id, which may be reused after a crash, and a token that dies with it."""
 
 
 def connect_to_primary(connect: Callable[[], Connection]) -> tuple[Connection, str]:
@@ -34,7 +34,7 @@ def connect_to_primary(connect: Callable[[], Connection]) -> tuple[Connection, s
     """
     connection = connect()
     try:
-        with driver_errors("looking at the log"):
+        with driver_errors("reading the timeline"):
             return connection, log_identity.timeline(connection)
     except BaseException:
         close(connection)
@@ -42,10 +42,10 @@ def connect_to_primary(connect: Callable[[], Connection]) -> tuple[Connection, s
 
 
 class PrimarySession:
-    """A session that is opened on first use, and again when it is lost. Used by one thread at a time.
+    """A session that is opened on first use, and reopened when it is lost. Used by one thread at a time.
 
     `connect` returns the connection and its server's timeline, as `connect_to_primary` does. `timeline`: that
-    of the session opened last; `process`: the server's, behind it.
+    of the session opened last; `process`: the server process behind it.
     """
 
     def __init__(self, connect: Callable[[], tuple[Connection, str]]) -> None:
@@ -74,7 +74,7 @@ class PrimarySession:
         return process is not None and process == self.process
 
     def expire(self) -> None:
-        """Let the next use reopen it: the address points to another server now. Called from any thread."""
+        """Make the next use reopen it: the address points to another server now. Called from any thread."""
         self._expired = True
 
     def close(self) -> None:
@@ -85,13 +85,13 @@ class PrimarySession:
 
 _TOKEN = "deltatide.process"
 
-CHANGED = "another process of the server answers on a session than before"
+CHANGED = "another server process answers on the session than before"
 
 
 def process_of(connection: Connection) -> Process | None:
-    """Return the server's process behind a session, with a token from now on; None if it does not answer."""
+    """Return the server process behind a session, given a token from now on; None without a response."""
     try:
-        with driver_errors("asking the session"):
+        with driver_errors("identifying the session's process"):
             row = one_row(
                 connection,
                 f"SELECT pg_backend_pid(), coalesce(nullif(current_setting('{_TOKEN}', true), ''),"

@@ -1,11 +1,11 @@
 """The publication: decides which tables the log carries, and ensures that it carries all of each.
 
-Invariant: it publishes every kind of change, partitions under their root, whole rows and all of them. Edits
-by others are fixed here, as far as our role may; `connector.postgres.catalog_fingerprint` detects that
+Invariant: it publishes every kind of change, partitions under their root, and complete rows, all of them.
+Edits by others are fixed here, as far as our role may; `connector.postgres.catalog_fingerprint` detects that
 changes were missing meanwhile.
 
-pgoutput reads the catalog as of each change, so fixing a publication brings back no earlier change. Children
-by inheritance are tables of their own, hence ONLY.
+pgoutput reads the catalog as of each change, so fixing a publication restores no earlier change. Tables that
+inherit are tables of their own, hence ONLY.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from connector.schema import TableName
 log = logging.getLogger(__name__)
 
 LOCK_SECONDS = 2
-"""An autovacuum is canceled after one (deadlock_timeout); any other session may hold a lock for hours."""
+"""An autovacuum is canceled after one second (deadlock_timeout); other sessions may hold a lock for hours."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Publication:
     """A publication as the catalog shows it.
 
     `tables`: all that it publishes. `narrowed`: those with a row filter or a column list. `split`:
-    partitioned ones that it has, but publishes as their partitions. `under`: partitions whose rows it
-    publishes as those of another table. `owned`: our role may alter it. `ours`: of all tables, those that our
-    role owns and so may add.
+    partitioned ones that it contains, but publishes as their partitions. `under`: partitions whose rows it
+    publishes as those of another table. `owned`: our role may alter it. `ours`: all tables that our role owns
+    and so may add.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Publication:
     ours: frozenset[TableName]
 
     def carries(self, table: TableName) -> bool:
-        """Return whether it publishes a table's rows whole, and all of them."""
+        """Return whether it publishes complete rows of a table, and all of them."""
         return table in self.tables and table not in self.narrowed
 
     def may_fix(self, table: TableName) -> bool:
@@ -58,32 +58,32 @@ class Publication:
         return self.owned and table in self.ours and table not in self.under
 
     def lacks(self, table: TableName) -> str:
-        """Return the reason why it does not carry a table that our role can't make it carry."""
+        """Return why it does not carry a table, for one that our role can't add."""
         if table in self.under:
             return f"publication {self.name} publishes its rows as those of {self.under[table]}"
         if table in self.split:
-            return f"publication {self.name} publishes its partitions by themselves"
+            return f"publication {self.name} publishes its partitions as separate tables"
         how = "only in part" if table in self.tables else "not"
         return f"it is {how} in publication {self.name}, and the agent's role may not change that"
 
     def shortcomings(self, *, partitioned: bool) -> Iterator[tuple[str, str]]:
         """Return what it omits from every table, each with the SQL that fixes it.
 
-        If partitions are published by themselves and our role can't change that, it is reported for each
-        partitioned table alone (`split`).
+        If partitions are published as themselves and our role can't change that, it is reported per
+        partitioned table instead (`split`).
         """
         alter = f"ALTER PUBLICATION {quote(self.name)}"
         if not self.operations:
             operations = "insert, update, delete, truncate"
             yield "does not publish every kind of change", f"{alter} SET (publish = '{operations}');"
         if not self.via_root and partitioned and self.owned:
-            yield "publishes partitions by themselves", self._by_root()
+            yield "publishes partitions as separate tables", self._by_root()
 
     def _by_root(self) -> str:
         return f"ALTER PUBLICATION {quote(self.name)} SET (publish_via_partition_root = true);"
 
     def fixing(self, table: TableName) -> str:
-        """Return the SQL that makes it carry a table whole; for a partition, what to do instead."""
+        """Return the SQL that makes it carry a table completely; for a partition, what to do instead."""
         if root := self.under.get(table):
             take_out = f"ALTER PUBLICATION {quote(self.name)} DROP TABLE {qualified(root)};"
             return f"capture {root} instead, or set source.publication to another name, or: {take_out}"
@@ -143,8 +143,9 @@ _PUBLISHED = """
     FROM published p JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_class root ON root.oid = p.root JOIN pg_namespace root_n ON root_n.oid = root.relnamespace
     WHERE n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'"""
-"""Each table in it, and the table it publishes its rows as. Not by the view pg_publication_tables, which
-omits partitions and does not see the catalog as of the snapshot."""
+"""Each table in it, and the table it publishes its rows as. The view pg_publication_tables would not do: it
+omits partitions and does not see the catalog as of the snapshot.
+"""
 
 _SCHEMAS = """OR EXISTS (
             SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
@@ -187,11 +188,11 @@ def _listed(tables: Sequence[TableName]) -> str:
 
 
 class LockedError(TransientError):
-    """somebody holds a lock on a table, beside which it can't be published."""
+    """another session holds a lock on a table, which blocks publishing it."""
 
 
 class Fixed(NamedTuple):
-    """The tables added to an existing publication, and those that another session's lock kept out."""
+    """The tables added to an existing publication, and those kept out by another session's lock."""
 
     added: list[TableName]
     locked: list[TableName]
@@ -247,7 +248,7 @@ def _add(connection: Connection, publication: Publication, tables: Sequence[Tabl
 
 
 def locked_by_others(connection: Connection, tables: Collection[TableName]) -> set[TableName]:
-    """Return the tables for which others hold, or wait for, a lock beside which they can't be published."""
+    """Return the tables on which other sessions hold, or wait for, a lock that blocks publishing them."""
     if not tables:
         return set()
     named = [f"{table.namespace}\n{table.name}" for table in tables]
@@ -265,7 +266,7 @@ _LOCKED = """
 
 
 def uncarried(publication: Publication, tables: Collection[TableName]) -> dict[TableName, str]:
-    """Return the tables that it does not carry whole and our role can't fix, each with what to do."""
+    """Return the tables that it does not carry completely and our role can't fix, each with what to do."""
     return {
         t: publication.fixing(t) for t in tables if not publication.carries(t) and not publication.may_fix(t)
     }
@@ -284,7 +285,9 @@ def _alter(connection: Connection, problem: str, statements: str) -> None:
     except psycopg2.errors.LockNotAvailable as error:
         raise LockedError(f"{problem}: {error.diag.message_primary}") from error
     except _OUTDATED as error:
-        raise TransientError(f"{problem}, and the catalog changes: {error.diag.message_primary}") from error
+        raise TransientError(
+            f"{problem}, and the catalog has changed: {error.diag.message_primary}"
+        ) from error
     except psycopg2.errors.InsufficientPrivilege as error:
         reason = error.diag.message_primary
         raise PreconditionError(

@@ -1,4 +1,4 @@
-"""Create the replication slot, check that it still holds our log, and advance it.
+"""Creates the replication slot, checks that it still holds our log, and advances it.
 
 Invariant: a slot's confirmed position is never ahead of the newest manifest's, unless somebody else consumes
 or re-creates it. So a slot that is ahead is a gap.
@@ -22,14 +22,17 @@ PLUGIN = "pgoutput"
 
 RELEASE_POLL_SECONDS = 0.2
 RELEASE_SECONDS = 10.0
-"""How long a killed agent's walsender may hold the slot before we assume that somebody is using it."""
+"""How long a killed agent's walsender may hold the slot before it counts as in use."""
 
 STREAM, BULK = "stream", "bulk"
-"""How a copy of the slot is read, in its name. One that is streamed, as the slot would be, holds the slot."""
+"""How a copy of the slot is read, as part of its name. A streamed copy stands for the slot itself and holds
+it.
+"""
 
 REFUSED = ("55000",)
-"""The SQLSTATE with which the server refuses to read, copy or move a slot that it has invalidated. The next
-opening of the log finds the slot lost: a gap."""
+"""The SQLSTATE with which the server refuses to read, copy or move a slot that it has invalidated. When the
+log is next opened, the slot is found lost: a gap.
+"""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def _find_released(connection: Connection, name: str) -> Slot | None:
     pid = slot.active_pid or _copy_reader(connection, name) if slot else None
     if pid is not None:
         raise FencedError(
-            f"slot {name} is in use by process {pid} of the server",
+            f"slot {name} is in use by server process {pid}",
             hint=f"stop the other agent, or SELECT pg_terminate_backend({pid})",
         )
     return slot
@@ -129,12 +132,12 @@ def copy_slot(connection: Connection, name: str, use: str) -> str:
 
 
 def copies(name: str, use: str = f"({STREAM}|{BULK})") -> str:
-    """Return the regular expression of the names of a slot's copies."""
+    """Return the regular expression for the names of a slot's copies."""
     return f"^{_copy_prefix(name)}_{use}_[0-9]+_[0-9]+$"
 
 
 def _copy_prefix(name: str) -> str:
-    """Return what no other slot's copies begin with; all of a slot's name would be too long."""
+    """Return a prefix that no other slot's copies have; the slot's whole name would be too long."""
     return f"{name[:31]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
@@ -158,7 +161,7 @@ def start_replication(name: str, publication: str, position: int) -> str:
 
 
 def advance_slot(connection: Connection, name: str, position: int) -> None:
-    """Move the slot, which must not be in use, forward to a position that is durable on our side."""
+    """Move the slot, which must not be in use, forward to a position that is durable in the landing zone."""
     one_row(
         connection,
         "SELECT pg_replication_slot_advance(slot_name, %s) FROM pg_replication_slots"

@@ -1,12 +1,12 @@
-"""A PostgreSQL database as a source; implements `connector.source.Source`. Ties the other files together.
+"""A PostgreSQL database as a source; implements `connector.source.Source`. Ties the other modules together.
 
-Connects on first use. One session runs the small queries, another one checks the catalog; the log reader
-and each table reader have connections of their own.
+Connects on first use. One session runs the small queries, another one checks the catalog; the log reader and
+each table reader have connections of their own.
 
-Invariant: an address may lead to several servers, but all that is read beside the log comes from its server.
-`prepare` and `tables` use whatever primary it leads to; `begin_log` and `check_resumable` choose one,
-and everything after them uses only its timeline. The log is opened only while the server's process that
-proved it lives, and after a gap begun only over the session on which `identity` was asked.
+Invariant: an address may lead to several servers, but everything read alongside the log comes from its
+server. `prepare` and `tables` use whatever primary it leads to; `begin_log` and `check_resumable` choose one,
+and everything after them uses only its timeline. The log is opened only while the server process that proved
+it lives, and after a gap begun only over the session that answered `identity`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LOCKED_SECONDS = 60.0
 """A locked table is unfit for at least this long before the log is reopened to publish it."""
 
 DECODE_ATTEMPTS, DECODE_SECONDS = 3, 10.0
-"""How often, and for how long, decoding must fail after one manifest: then it is a gap."""
+"""How often, and for how long, decoding must fail after one manifest before it is a gap."""
 
 WAITING_SECONDS = 5.0
 """How long a transaction may keep dumps from starting before that is logged."""
@@ -62,7 +62,7 @@ WAITING_SECONDS = 5.0
 
 @dataclass
 class _Failures:
-    """How often the log after a manifest's position was not decoded, `since` when (monotonic seconds)."""
+    """How often decoding of the log after a manifest's position failed, `since` when (monotonic seconds)."""
 
     position: int
     since: float
@@ -70,7 +70,10 @@ class _Failures:
 
 
 class PostgresSource:
-    """One database, its publication, its slot. One thread's, except `open_tables` and `check_catalog`."""
+    """One database, its publication, its slot.
+
+    Used by one thread, except `open_tables` and `check_catalog`.
+    """
 
     keeps_column_order = True
 
@@ -93,7 +96,7 @@ class PostgresSource:
         self._failures = _Failures(0, 0.0)
 
     def ensure_logging(self) -> None:
-        """Do nothing: the server always writes its log, and refuses to start if slots need more of it."""
+        """Do nothing: the server always logs, and does not start with too little logging for its slots."""
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
         """Change which tables are captured."""
@@ -102,14 +105,14 @@ class PostgresSource:
     def check(self) -> list[Finding]:
         """Check and report every precondition; raises only if the database can't be reached.
 
-        Before a log was opened, a standby is a finding.
+        Before a log has been opened, a standby is a finding.
         """
         connection = self._connect() if self._timeline is None else self._connect_to_log(replication=False)
         with closing(connection), driver_errors("checking the database"):
             return check(connection, lambda: self._connect(replication=True), self._config, self._tables)
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
-        """Return the database's identity, by the system identifier that a physical copy shares."""
+        """Return the database's identity, by the system identifier, which physical copies share."""
         self._identified = connection = self._session.get()
         with driver_errors("reading the system identifier"):
             row = one_row(
@@ -142,7 +145,7 @@ class PostgresSource:
         """Create or extend the publication; return what was added, and the xid barrier right after."""
         connection = self._session.get()
         with driver_errors(f"preparing publication {self._config.publication}"):
-            slot.wait_until_released(connection, self._config.slot)  # create nothing beside another agent
+            slot.wait_until_released(connection, self._config.slot)  # create nothing while another agent runs
             added = self._publish(connection)
             return PreparedSource(tuple(added), _barrier(connection))
 
@@ -173,7 +176,7 @@ class PostgresSource:
             return take_snapshot(connection, self._config, self._tables, known, locked)
 
     def _still_locked(self, connection: Connection) -> set[TableName]:
-        """Return the tables that can't be published yet: the log is not reopened for them at each check."""
+        """Return tables that can't be published yet; the log is not reopened for them at each check."""
         now = time.monotonic()
         recent = {table for table, until in self._locked.items() if until > now}
         return recent | publication.locked_by_others(connection, self._locked.keys() - recent)
@@ -235,7 +238,7 @@ class PostgresSource:
             return ResumePoint(position, _barrier(connection), server=self._timeline)
 
     def check_resumable(self, resume_point: ResumePoint) -> str | Failover | None:
-        """Return why the log after `resume_point` isn't whole or isn't the log that was read, else None.
+        """Return why the log after `resume_point` is incomplete or another log, or a failover; else None.
 
         A promoted standby continues the log that was read, if it has all of it.
         """
@@ -266,7 +269,7 @@ class PostgresSource:
     def _undecodable(self, position: int) -> str | None:
         """Return why the server can't decode the log after a manifest, if it failed there repeatedly.
 
-        Call it once for each reader: what one met is counted once.
+        Call it once per reader: each reader's failure is counted once.
         """
         if self._reader is None or self._reader.unreadable is None:
             return None
@@ -297,8 +300,8 @@ class PostgresSource:
     def open_log(self, epoch: int, resume_point: ResumePoint) -> PostgresLogReader:
         """Open the log after a resume point, once the slot's previous user has released it.
 
-        It is unbroken if one process of the server, which a crash would have ended, proved this log and the
-        one before.
+        It is unbroken if one server process, which a crash would have ended, proved this log and the one
+        before.
         """
         with driver_errors(f"opening slot {self._config.slot}"):
             slot.wait_until_released(self._beside_log(), self._config.slot)
@@ -361,8 +364,7 @@ class PostgresSource:
     def _layout(self, catalog: Catalog, relation: Relation, xid: int | None) -> TableLayout | None:
         """Return the layout of a relation as transaction `xid` logged it.
 
-        `NotYetError` if the catalog lacks a type because that transaction, which has made it, is not visible
-        yet: a commit is in the log before others see it.
+        `NotYetError` if the catalog lacks a type because the transaction that created it is not visible yet.
         """
         table = TableName(relation.namespace, relation.name)
         if not self._config.captures(table):
@@ -380,7 +382,7 @@ class PostgresSource:
             return catalog.layout(table, relation.columns)  # it may have become visible just now
 
     def _primary(self) -> Connection:
-        """Return the session; from now on its server is the one to read from."""
+        """Return the session; from now on, its server is the one to read from."""
         connection = self._session.get()
         self._timeline = self._session.timeline
         return connection
@@ -405,7 +407,7 @@ class PostgresSource:
         return connection, timeline
 
     def _connect_to_catalog(self) -> tuple[Connection, str]:
-        """Open a connection for catalog checks, which wait for no lock for long."""
+        """Open a connection for catalog checks, with a short lock timeout."""
         connection, timeline = self._connect_beside_log()
         try:
             with driver_errors("limiting waits for locks"):
@@ -416,7 +418,7 @@ class PostgresSource:
         return connection, timeline
 
     def _require_timeline(self, now: str | None) -> None:
-        """Raise `TransientError` on another timeline than the log's; the session may be on either of them."""
+        """Raise `TransientError` unless the log's timeline is `now`; the session may be on either of them."""
         if self._timeline not in (None, now):
             self._session.expire()
             raise TransientError(f"the log is on timeline {now} now; a moment ago it was on {self._timeline}")
@@ -429,7 +431,7 @@ class PostgresSource:
 def _attainable(
     invisible: Collection[InvisibleCommit], connection: Connection
 ) -> tuple[InvisibleCommit, ...]:
-    """Lower the barrier if a crash or a failover took it back: what was running below it has ended then."""
+    """Lower a barrier that a crash or failover took back: everything running below it has ended by then."""
     commits = tuple(c for c in invisible if c.lsn)
     barrier = max((c.xid for c in invisible if not c.lsn), default=None)
     if barrier is None:

@@ -1,4 +1,4 @@
-"""Query what the catalog says of tables: indexes, replica identity, partitions, row security.
+"""Queries what the catalog says of tables: indexes, replica identity, partitions, row security.
 
 No query here waits for a lock or takes one per partition, so activity on one table never blocks a check of
 the others. Hence pg_inherits, not pg_partition_tree(), which locks all partitions.
@@ -21,10 +21,10 @@ from connector.schema import TableName
 class Index:
     """A unique index on plain columns and all rows; `immediate`: not of a deferrable key.
 
-    `generated`: those of its columns that are computed, and so not in the log. `traces`: its oid, that of its
-    constraint (``c``), and the number of its file (``f``). When another index takes over without a gap, one
-    of these survives: on REINDEX, on ADD PRIMARY KEY USING INDEX, on an ALTER of a column's type that keeps
-    the file, and on REINDEX CONCURRENTLY, but only if there is a constraint.
+    `generated`: its computed columns, which are not in the log. `traces`: its oid, that of its constraint
+    (``c``), and the number of its file (``f``). When another index takes over without a gap, one of these
+    survives: on REINDEX, on ADD PRIMARY KEY USING INDEX, on an ALTER of a column's type that keeps the file,
+    and on REINDEX CONCURRENTLY, but only if there is a constraint.
     """
 
     traces: frozenset[str]
@@ -44,8 +44,8 @@ class TableFacts:
     `unlogged`: the parts that leave no row events (itself, or partitions that are unlogged or foreign).
     `misidentified`: partitions whose replica identity differs from the root's; the log carries their rows as
     the root's, with less of the old row than declared. `deferring`: partitions whose own primary key is
-    deferrable; once they are published, the server refuses their updates. `policed`: row security would hide
-    rows from our role.
+    deferrable; once published, their updates would fail. `policed`: row security would hide rows from our
+    role.
     """
 
     oid: int
@@ -60,12 +60,12 @@ class TableFacts:
     policed: bool = False
 
     def identifying(self, key: Collection[str]) -> list[Index]:
-        """Return the indexes by which these columns identify rows, each by itself."""
+        """Return the indexes that each identify rows by these columns."""
         return [i for i in self.indexes if {*i.columns} == {*key} and i.immediate and not i.nullable]
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """The primary key if it can identify rows in the log: a deferrable one can't."""
+        """The primary key, if it can identify rows in the log: a deferrable one can't."""
         return next((i.columns for i in self.indexes if i.primary and i.immediate), ())
 
     @property
@@ -75,7 +75,7 @@ class TableFacts:
 
     @property
     def generated(self) -> tuple[str, ...]:
-        """The computed columns of the index that identifies rows: the log carries only the others."""
+        """The computed columns of the index that identifies rows, which the log lacks."""
         identifies = (i for i in self.indexes if (i.identity if self.identity == "i" else i.primary))
         return next((i.generated for i in identifies), ())
 
@@ -113,8 +113,9 @@ PARTS = """
         SELECT p.root, i.inhrelid, concat(p.attached, '.', i.xmin)
         FROM parts p JOIN pg_inherits i ON i.inhparent = p.relid
         WHERE NOT i.inhdetachpending)"""
-"""Partitioned tables, each with itself and all its partitions, for a WITH RECURSIVE. `attached`: the
-transactions that attached the partition and its ancestors."""
+"""Partitioned tables, each paired with itself and all its partitions, for a WITH RECURSIVE. `attached`: the
+transactions that attached the partition and its ancestors.
+"""
 
 _IDENTITY = """
     (SELECT array_agg(a.attname ORDER BY a.attname)

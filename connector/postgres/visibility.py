@@ -1,7 +1,7 @@
-"""Track commits that the log reader has seen and a snapshot may not show yet: the low watermark's proof.
+"""Tracks commits that the log reader has seen and a snapshot may not show yet: proves the low watermark.
 
-PostgreSQL writes a commit to the log before other sessions can see it; in between, the transaction ends,
-waiting for synchronous standbys, forever if need be. The reader may hand over such a commit while every new
+PostgreSQL writes a commit to the log before other sessions can see it. In between, the transaction ends,
+waiting for synchronous standbys, possibly forever. The reader may deliver such a commit while every new
 snapshot still shows its xid as running: listed in it, or at or after its xmax, which follows the latest
 transaction that has *ended*, not the latest that has begun.
 
@@ -9,22 +9,21 @@ The proof has two halves.
 
 *Commits after the history's first position* are in the log, so a chunk may miss one only if its low watermark
 is below it. They are recorded here when they are read, by top-level xid, which is also how a snapshot
-identifies them: subtransactions are in neither, and a prepared transaction keeps its xid until COMMIT
-PREPARED has ended.
+identifies them: neither has subtransactions, and a prepared transaction keeps its xid until COMMIT PREPARED
+has ended.
 
 *Commits before it* (or from before a table joined the publication) are not in the log, so every chunk must
 see them. Their transactions already had xids when the slot was ready. So the source then takes an xid of its
-own, the *xid barrier*: xids are assigned in order, hence each such transaction has a lower one. A snapshot
-whose xmin is at or after the barrier sees them all, whether or not it would have listed them; every other
-snapshot is refused. Transactions from the barrier on began after the slot was ready, and commit after it in
-the log.
+own, the *xid barrier*: xids are assigned in order, so each such transaction has a lower one. A snapshot whose
+xmin is at or after the barrier sees them all, whether or not it would have listed them; every other snapshot
+is refused. Transactions from the barrier on began after the slot was ready, and commit after it in the log.
 
 Invariants:
 
 - A commit is recorded here *before* `position` reaches it (`publish` does both).
 - A chunk takes `position` before it opens its snapshot. So every commit before that position is either
-  recorded here, or was dropped by `forget_visible_commits`, because a snapshot older than the chunk's
-  showed it.
+  recorded here, or was dropped by `forget_visible_commits`, because a snapshot older than the chunk's showed
+  it.
 - The highest barrier holds. A transaction below it may have written what the log does not carry, so chunks
   wait for it to end even if its commit has been read since.
 - `forget_visible_commits` drops nothing while a chunk is between `opening` and `low_watermark`, since its
@@ -76,9 +75,9 @@ class Snapshot:
 
 
 class Visibility:
-    """The commits read but not yet known to be visible, and the position read up to. Thread-safe.
+    """The commits read but not known to be visible, and the position read up to. Safe for threads.
 
-    `not_yet_visible` comes from the manifest that the reader starts after, or from the beginning of the
+    `not_yet_visible` comes from the manifest after which the reader starts, or from the beginning of the
     history.
     """
 
@@ -134,7 +133,7 @@ class Visibility:
     def forget_visible_commits(self, snapshot: Snapshot) -> bool:
         """Forget the commits that a fresh snapshot shows; False, with no effect, while a chunk is opening.
 
-        A snapshot opened before the commits were published just forgets fewer.
+        A snapshot opened before the commits were published only forgets fewer.
         """
         with self._lock:
             if self._opening:

@@ -1,4 +1,4 @@
-"""The log reader's buffer: raw changes of whole transactions and of the open one. Does no I/O of its own.
+"""The log reader's buffer: raw changes of complete transactions and of the open one. Does no I/O of its own.
 
 Invariants:
 
@@ -38,15 +38,15 @@ log = logging.getLogger(__name__)
 
 _BEGIN, _COMMIT, _RELATION, _TRUNCATE = b"BCRT"
 _IGNORED = b"YOM"
-"""Type, Origin, Message: nothing that a table's state depends on."""
+"""Type, Origin, Message: none of them affects a table's state."""
 
 MESSAGE_OVERHEAD = 41
-"""Memory of a bytes object and its list slot, beside the message itself."""
+"""Memory of a bytes object and its list slot, in addition to the message itself."""
 
 Resolve = Callable[[Relation, int | None], "TableLayout | None"]
-"""Returns a relation's layout, or None if it is not configured; also given the xid of the transaction.
+"""Returns a relation's layout, or None if it is not configured; also takes the xid of the transaction.
 
-`NotYetError` if the layout can't be known yet; the messages from there on wait.
+`NotYetError` if the layout is not known yet; the messages from there on wait.
 """
 
 
@@ -59,18 +59,18 @@ class _Open(NamedTuple):
 
 
 class _Described(NamedTuple):
-    """The table, if its rows land, that a Relation message described before the change number `before`."""
+    """The table that a Relation message before change `before` described; None if its rows don't land."""
 
     table: TableName | None
     before: int
 
     def shifted(self, rows: int) -> _Described:
-        """Return it after so many changes were taken."""
+        """Return it as it is after this many changes were taken."""
         return self._replace(before=self.before - rows)
 
 
 class LogBuffer:
-    """Change messages read and not taken yet. One thread at a time."""
+    """Change messages that were read and not taken yet. Used by one thread at a time."""
 
     def __init__(self, epoch: int, visibility: Visibility, resolve: Resolve) -> None:
         self.bytes = 0
@@ -99,12 +99,12 @@ class LogBuffer:
 
     @property
     def empty(self) -> bool:
-        """Return whether nothing is held, not even part of a transaction."""
+        """Return whether nothing is buffered, not even part of a transaction."""
         return not self._payloads and self._open is None and not self._waiting
 
     @property
     def waiting(self) -> bool:
-        """Return whether messages wait for a layout: nothing more should be fed before `resume`."""
+        """Return whether messages wait for a layout; nothing more should be fed before `resume`."""
         return bool(self._waiting)
 
     @property
@@ -149,7 +149,7 @@ class LogBuffer:
         self._visibility.publish(self._position, commits)
 
     def resume(self) -> bool:
-        """Try messages that wait for their layout again; return whether none waits now."""
+        """Retry messages that wait for their layout; return whether none waits any longer."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             self.feed(waiting, self._base)
@@ -168,7 +168,7 @@ class LogBuffer:
             self._visibility.publish(position)
 
     def take(self) -> LogSegment | PostgresSegment:
-        """Take all whole transactions. What was found in the open one goes with it, in part or whole."""
+        """Take all complete transactions, and all that was found out about tables in the open one."""
         rows, carried = self.whole_rows, self._first_carried
         transactions, self._transactions = self._transactions, Transactions()
         self.whole_rows = self._first_carried = 0
@@ -181,7 +181,7 @@ class LogBuffer:
         return self._slice_segment(rows, transactions, carried, quarantined)
 
     def take_open(self) -> LogSegment | PostgresSegment | None:
-        """Take what is held of the open transaction; only right after `take`."""
+        """Take what is buffered of the open transaction; only right after `take`."""
         if self._open is None or not self._payloads:
             return None
         begin, _, carried = self._open
@@ -216,7 +216,7 @@ class LogBuffer:
         return LogSegment(segment, quarantined) if quarantined else segment
 
     def _note(self, relation: Relation, schema: TableSchema | None) -> None:
-        """Record under which name the log has a table, and which partition the next change may be of.
+        """Record the name under which the log has a table, and which partition the next change may be of.
 
         A partition is described right after its root, before the first change of its rows. A TRUNCATE, too,
         is preceded by several descriptions.
@@ -228,7 +228,7 @@ class LogBuffer:
         self._described = _Described(None if schema is None else table, index)
 
     def _take_logged(self, rows: int) -> list[LoggedTable]:
-        """Take what the log named, and the partitions that the first changes are of."""
+        """Take the names found in the log, with the partitions that the first changes belong to."""
         logged, self._logged = self._logged, []
         for (root, index), relation in self._parts:
             if index < rows and self._payloads[index][self._base] != _TRUNCATE:
@@ -240,7 +240,7 @@ class LogBuffer:
 
     def _change_base(self, base: int) -> None:
         if not self.empty:
-            raise BugError("the way of reading the log changed while the buffer held some of it")
+            raise BugError("the log reader was switched while its buffer was not empty")
         self._base = base
 
     def _commit(self, message: bytes, base: int, commits: list[tuple[int, int]]) -> None:

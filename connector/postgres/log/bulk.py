@@ -1,4 +1,4 @@
-"""Read the log in bulk: COPY of a slot's changes, several times faster than streaming message by message.
+"""Reads the log in bulk: COPY of a slot's changes, several times faster than streaming message by message.
 
 A temporary copy of the slot is consumed in batches, each decoded by the server in one call and sent as rows
 of a binary COPY; our own slot stays put until `PostgresLogReader.confirm`. So no batch waits for a commit of
@@ -6,7 +6,7 @@ ours, and a lost connection loses only the copy.
 
 Invariants:
 
-- A batch ends at a transaction boundary, the only point where the server stops.
+- A batch ends at a transaction boundary, the only place where the server stops.
 - A batch that reaches the end of log it was given (`upto`) moves the position there, since nothing before it
   is left.
 """
@@ -32,14 +32,14 @@ from connector.postgres.visibility import Visibility
 log = logging.getLogger(__name__)
 
 BATCH_CHANGES = 200_000
-"""Bounds what the server collects (in work_mem, then in a temporary file) before it sends the first row."""
+"""Limits what the server collects (in work_mem, then in a temporary file) before it sends the first row."""
 
 _HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 _TRAILER = b"\xff\xff"
 
 
 class BacklogReader:
-    """Feeds a buffer in batches until little is left, then is `done`."""
+    """Feeds a buffer in batches until little is left; then it is `done`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class BacklogReader:
     ) -> BacklogReader | None:
         """Copy the slot and move the copy to the visibility's position; None if no slot is free for it.
 
-        Our own slot may lie before it: what was read last may still be on its way into the landing zone.
+        Our own slot may be before that position: what was read last may not have landed yet.
         """
         try:
             with driver_errors("reading the log in bulk", REFUSED):

@@ -1,10 +1,10 @@
-"""The log reader: in bulk while far behind, as a stream otherwise, both into one buffer.
+"""The log reader: in bulk while far behind, otherwise as a stream, both into one buffer.
 
 Invariants:
 
 - The buffer is empty whenever the reader switches between the two, so its messages are all of one kind.
-- The log counts as read over one connection while the server's process behind the side connection lives,
-  which a crash of the server ends.
+- The log counts as read over one connection while the server process behind the side connection lives, which
+  a crash of the server would end.
 - Only `confirm` lets the server discard log. The slot moves by a status message while it is streamed, and by
   `pg_replication_slot_advance` while a copy of it is read: in bulk, or as a stream by psycopg2 alone.
 """
@@ -33,33 +33,35 @@ from connector.postgres.visibility import Snapshot, Visibility
 log = logging.getLogger(__name__)
 
 BULK_BYTES = 64 << 20
-"""Read in bulk if the end of the log is farther ahead than this: setup costs about 0.1 s."""
+"""Read in bulk if the end of the log is further ahead than this: setup costs about 0.1 s."""
 
 CAUGHT_UP_BYTES = 8 << 20
 """Switch to the stream when less than this is left."""
 
 POLL_SECONDS = 2.0
-"""How often to query the end of the log, and a snapshot that shows which commits are visible."""
+"""Interval between queries for the end of the log and a snapshot that shows which commits are visible."""
 
 WAIT_SECONDS = 0.05
-"""How often to try again what can't be resolved yet."""
+"""Interval between attempts to resolve a layout that is not known yet."""
 
 MOST_COMMITS = 20_000
-"""Settle earlier if this many commits are recorded: about 3 MB."""
+"""Query a snapshot earlier if this many commits are recorded: about 3 MB."""
 
 UNDECODABLE = ("42704", "22", "54", "XX")
 """SQLSTATEs, or their classes, of log that the server can't decode: changes older than the publication
-(pgoutput looks it up as of each change), values whose text would exceed 1 GB, failing output functions."""
+(pgoutput looks it up as of each change), values whose text would exceed 1 GB, failing output functions.
+"""
 
 ADVANCE_SHARE = 0.05
-"""How much of the time may go into advancing the slot: each time the server rereads the log up to there, from
-the beginning of the longest transaction."""
+"""Limit of the share of time spent advancing the slot: each time the server rereads the log up to there, from
+the beginning of the longest transaction.
+"""
 
 
 class PostgresLogReader:
     """Reads the log after a position; implements `connector.source.LogReader`.
 
-    `side`: a connection of its own for the catalog, snapshots and the end of the log. `connect` opens one for
+    `side`: a separate connection for the catalog, snapshots and the end of the log. `connect` opens one for
     bulk reading, or (true) one for the stream. `unbroken`: see `connector.source.LogReader`.
     """
 
@@ -101,8 +103,8 @@ class PostgresLogReader:
     def read(self, seconds: float, upto_bytes: int) -> None:
         """Read for `seconds`, or until the buffer holds `upto_bytes`.
 
-        Returns early once the backlog is read, if the buffer must be taken before the stream can go on. Sets
-        `unreadable` and raises `TransientError` if the server can't decode what comes next.
+        Returns early at the end of a bulk read if the buffer must be taken before the stream can continue.
+        Sets `unreadable` and raises `TransientError` if the server can't decode what comes next.
         """
         try:
             self._read(seconds, upto_bytes)
@@ -187,7 +189,7 @@ class PostgresLogReader:
         return True
 
     def _advance_if_due(self) -> None:
-        """Advance the slot to what was confirmed, unless status messages do, or it has just taken long."""
+        """Advance the slot to the confirmed position, unless the stream does so, or it just took long."""
         streamed = isinstance(self._log_source, StreamReader) and self._log_source.confirms_slot
         if self._confirmed > self._advanced and not streamed and time.monotonic() > self._advance_after:
             self._advance_slot()

@@ -1,10 +1,10 @@
-"""Stream the log: START_REPLICATION with pgoutput, message by message, over one replication connection.
+"""Streams the log: START_REPLICATION with pgoutput, message by message, over one replication connection.
 
 Invariants:
 
-- The position moves to the end of each commit received, and on a keepalive to where the server had read its
-  log, since messages come in order.
-- As flushed, only the position given to `confirm` is reported for the slot, however far the stream has come.
+- The position moves to the end of each commit received, and on a keepalive to the position up to which the
+  server had read its log, since messages come in order.
+- Only the position passed to `confirm` is reported as flushed for the slot, however far the stream has come.
 
 While nobody calls `read`, a heartbeat thread keeps the server from dropping the connection
 (wal_sender_timeout).
@@ -29,21 +29,22 @@ STREAM_BASE = 25
 """Kind 'w', start and end of the log data, send time: the header before each payload in the stream."""
 
 _KEEPALIVE_BYTES = 18
-"""Shorter than any log data message; the shortest is a commit: 25 + 26 bytes."""
+"""Less than any log data message; the shortest is a commit: 25 + 26 bytes."""
 
 STATUS_SECONDS = 5.0
-"""Well within any sensible wal_sender_timeout (60 s by default)."""
+"""Well below any sensible wal_sender_timeout (60 s by default)."""
 
 NAP_SECONDS = 0.0005
 """The server sends each message by itself. Letting some accumulate adds half a millisecond of delay and saves
-two thirds of the reader's CPU, which would otherwise wake up for each."""
+two thirds of the reader's CPU time, since it otherwise wakes up for each message.
+"""
 
 FEW = 30
-"""Fewer messages in one read mean that the socket was nearly empty."""
+"""A read with fewer messages means that the socket was nearly empty."""
 
 
 class StreamReader:
-    """Feeds a buffer from the stream. `read` from one thread; `close` ends the heartbeat too.
+    """Feeds a buffer from the stream. `read` from one thread; `close` ends the heartbeat, too.
 
     The stream begins after `position`; what was read before it counts as flushed only up to `confirmed`.
     """

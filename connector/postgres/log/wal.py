@@ -12,6 +12,6 @@ WAL_PAGE_HEADER = 40
 def round_to_record_end(position: int) -> int:
     """Round an insert position within a page header down to the end of the record before it.
 
-    An idle log reader's position would never reach the header's end.
+    An idle log reader's position would never reach the end of the header.
     """
     return position - position % WAL_PAGE if position % WAL_PAGE <= WAL_PAGE_HEADER else position
