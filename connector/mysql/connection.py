@@ -251,9 +251,9 @@ def _untrusted(where: str, error: ssl.SSLCertVerificationError) -> DeltatideErro
     named = "mismatch" in reason  # of the host's name or address
     return PreconditionError(
         f"the server at {where}: its certificate is refused: {reason[:1].lower()}{reason[1:]}",
-        hint="write the host in source.url as the server's certificate names it"
+        hint="use the host name of the server's certificate in source.url"
         if named
-        else "set ssl_ca in source.url to the certificate of the authority that signed the server's",
+        else "set ssl_ca in source.url to the certificate of the CA that signed the server's",
     )
 
 
