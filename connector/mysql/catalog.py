@@ -1,7 +1,7 @@
-"""Tables' definitions in information_schema, as the layouts their rows land under.
+"""Tables' definitions in information_schema, as the layouts under which their rows land.
 
-Invariant: the log's table map and a dump's catalog query yield the same `TableSchema` for the same
-layout: both go through `TableMap.schema`, here with the catalog's columns. The catalog is current.
+Invariant: the log's table map and a dump's catalog query yield the same `TableSchema` for the same layout:
+both go through `TableMap.schema`, here with the catalog's columns. The catalog is current.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def find_tables(
 ) -> list[TableFacts]:
     """List the configured base tables in name order.
 
-    A table that others keep locked is added to `busy`; without `busy`, it raises a transient driver error.
+    A table that other sessions keep locked is added to `busy`; without `busy`, it raises a transient driver
+    error.
     """
     found = rows(
         connection,
@@ -52,10 +53,10 @@ def find_tables(
 
 
 LOCKED = (1205, 1213)
-"""Others kept it locked longer than a session waits."""
+"""Other sessions kept it locked longer than a session waits."""
 
 _SKIPPED = 1684
-"""The warning instead of a wait, within a transaction."""
+"""MariaDB's warning, within a transaction, instead of a wait."""
 
 
 def _of_unlocked(connection: Connection[Any], facts: TableFacts, busy: set[TableName] | None) -> TableFacts:
@@ -80,7 +81,7 @@ def _of_unlocked(connection: Connection[Any], facts: TableFacts, busy: set[Table
 def _opened(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
     """Query one table's catalog; raise the driver's error if the table can't be opened now.
 
-    MariaDB omits what it can't open, and warns. Statements that create or empty a table, for one, lock it.
+    MariaDB omits what it can't open, and warns. Statements that create or empty a table lock it, for example.
     """
     with connection.cursor() as cursor:
         cursor.execute(statement)
@@ -107,7 +108,7 @@ def qualified(table: TableName) -> str:
 
 
 def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, NotedColumn]:
-    """Return, by column name, what the log lacks."""
+    """Return, by column name, what the log lacks about a column."""
     found = _opened(
         connection,
         f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {_IS_ROW_END},"
@@ -149,12 +150,12 @@ def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | No
 def _columns_and_key(
     connection: Connection[Any], table: TableName
 ) -> tuple[list[tuple[Any, ...]], tuple[str, ...]]:
-    """Return a table's columns and its primary key, both of one definition.
+    """Return a table's columns and its primary key, both of the same definition.
 
-    Two queries read them, and others may drop the table, make it again or change its key in between. So they
-    are read again until the columns that the first shows as key columns are those of the second. Without a
-    primary key the server shows those of a unique one instead: then until the columns read before and after
-    the key are the same.
+    Two queries read them, and others may re-create the table or change its key in between. So they are read
+    again until the columns that the first shows as key columns are those of the second. Without a primary
+    key, the server shows those of a unique one instead: then until the columns read before and after the key
+    are the same.
     """
     found: list[tuple[Any, ...]] = []
     key: tuple[str, ...] = ()
@@ -174,13 +175,13 @@ def _columns_and_key(
 
 
 _READINGS = 3
-"""At most, of a table that changes all the time."""
+"""Limit of attempts, for a table that keeps changing."""
 
 
 def _with_members(
     connection: Connection[Any], table: TableName, column: str, type_: ColumnType
 ) -> ColumnType:
-    """Return an enum or set with its members in full: the catalog's utf8mb3 has ``?`` for some characters.
+    """Return an enum or set with complete members: the catalog's utf8mb3 has ``?`` for some characters.
 
     The server converts their values to text, without reading a row. Without the right to read the table, they
     stay as they are. `ValueError` for a member that it does not return.
@@ -234,7 +235,7 @@ def _by_variables(
 
 
 def _revealed(shown: str, member: str | None, *, is_set: bool) -> str:
-    """Return a member in full, of which the catalog shows some characters as ``?``."""
+    """Return the complete text of a member, some of whose characters the catalog shows as ``?``."""
     hidden = "[^,]+" if is_set else ".+"
     pattern = hidden.join(map(re.escape, re.split(r"\?+", shown)))
     if member is None or not re.fullmatch(pattern, member, re.DOTALL):
@@ -271,7 +272,7 @@ def layout_of(
 
 
 def is_there(connection: Connection[Any], table: TableName) -> bool:
-    """Return whether a table exists; others may drop it during a check."""
+    """Return whether a table exists; it may be dropped during a check."""
     return bool(rows(connection, f"SELECT 1 FROM information_schema.tables WHERE {_table_condition(table)}"))
 
 
@@ -323,10 +324,11 @@ def _misfit(connection: Connection[Any], facts: TableFacts, *, silent: bool) -> 
 
 
 def unidentified(connection: Connection[Any], layout: ResolvedLayout) -> TableError | None:
-    """Return why a table's configured key does not identify its rows; None if it does, or is the primary key.
+    """Return why a table's configured key does not identify its rows; None if it does.
 
-    It needs a unique index of its own: the log names rows by their key alone, so the delete of one of two
-    rows with the same key is the delete of both. MariaDB adds the end of a row's version to such an index.
+    Unless it is the primary key, it needs a unique index of its own: the log names rows by their key alone,
+    so the delete of one of two rows with the same key is the delete of both. MariaDB adds the end of a row's
+    version to such an index.
     """
     if layout.schema is None or layout.table_map is None:
         return None
@@ -377,7 +379,7 @@ def cascades_silently(connection: Connection[Any], server: Server) -> bool:
 
 
 def cascades_of(connection: Connection[Any], table: TableName) -> list[str]:
-    """Return a table's foreign keys that change its rows by themselves; none if we may not see them."""
+    """Return a table's foreign keys that change its rows without logging; none if we may not see them."""
     try:
         definition = rows(connection, f"SHOW CREATE TABLE {qualified(table)}")
     except (pymysql.OperationalError, pymysql.ProgrammingError) as error:

@@ -1,17 +1,17 @@
-"""A table's fingerprint in the manifest, for finding changes without row events. Pure.
+"""A table's fingerprint in the manifest, which detects changes without row events. Pure.
 
 Two fields record such changes, and trigger a dump if they differ: `noted`, what the log reader recorded
-(`connector.mysql.state_tables`), and `unlogged`, the table's InnoDB ids that were last seen to differ without
-a statement that did it, with the log position.
+(`connector.mysql.state_tables`), and `unlogged`, the table's InnoDB ids when they were last seen to differ
+without a statement that did it, with the log position.
 
-InnoDB gives a table a new id whenever it is emptied or rebuilt. MariaDB does that before it logs the
+InnoDB assigns a table a new id whenever it is emptied or rebuilt. MariaDB does that before it logs the
 statement, so a crash in between leaves an empty table and a log without the statement. A logged statement
 changes the id as well, and must not trigger a dump. So an `IdReading` lies between two positions, and is
 judged once the log has been read past the second: a new id is unlogged if no statement that may have rebuilt
 the table came since `at`, the position before the reading that saw the former id.
 
-A reading that leaves doubt decides nothing, and the next one decides: if a statement is between its own
-two positions, or the statements kept by then no longer show whether there was one.
+An inconclusive reading decides nothing, and the next one decides: if a statement is between its own two
+positions, or the statements kept by then no longer show whether there was one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from connector.schema import TableName
 
 STATEMENTS_KEPT = 64
-"""Keep the positions of this many statements that rebuild a table: more than come between two readings."""
+"""How many positions of statements that rebuild a table are kept: more than there are between two readings.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,18 @@ class Statements:
         self._of: dict[TableName, tuple[int, ...]] = {}
 
     def begin(self, epoch: int) -> None:
-        """Forget what belongs to another epoch."""
+        """Discard what belongs to another epoch."""
         if epoch != self._epoch:
             self._epoch, self._of = epoch, {}
 
     def add(self, table: TableName, lsn: int) -> None:
-        """Record one; ignore those that are read again after a lost connection."""
+        """Record a statement; ignore those that are read again after a lost connection."""
         known = self._of.get(table, ())
         if not known or lsn > known[-1]:
             self._of[table] = (*known, lsn)[-STATEMENTS_KEPT:]
 
     def between(self, table: TableName, after: int, upto: int) -> bool | None:
-        """Return whether one begins at or after `after` and before `upto`; None if that is forgotten."""
+        """Return whether one begins at or after `after` and before `upto`; None if no longer known."""
         known = self._of.get(table, ())
         if any(after <= lsn < upto for lsn in known):
             return True
@@ -88,7 +89,7 @@ class IdReading:
     ids: Mapping[TableName, str] = field(default_factory=dict)
 
     def judge(self, table: TableName, known: Fingerprint, statements: Statements) -> Fingerprint:
-        """Return the fingerprint to remember; the log has been read up to `after`."""
+        """Return the fingerprint to remember; the log must have been read up to `after`."""
         ids = self.ids.get(table, "")
         if not ids or statements.between(table, self.before, self.after) is not False:
             return known

@@ -1,9 +1,9 @@
-"""Connections to MySQL and MariaDB, and their errors turned into ours. Passwords never appear in a message.
+"""Connections to MySQL and MariaDB, and the translation of their errors into ours.
 
-Invariants:
+No message shows a password. Invariants:
 
-- Every session reads in UTC and with the same `sql_mode`, since log and dump land through one codec.
-  It writes every string literal as hexadecimal digits (`literal`), so no sql_mode or character set matters.
+- Every session reads in UTC and with the same `sql_mode`, since log and dump land through one codec. It
+  writes every string literal as hexadecimal digits (`literal`), so no sql_mode or character set matters.
 - A session is encrypted and the server's certificate checked as the url asks (`ssl_mode`, with the meaning it
   has for MySQL's own programs), or there is no session: nothing falls back to less.
 """
@@ -23,13 +23,13 @@ from pymysql.connections import Connection
 from connector.errors import ConfigurationError, DeltatideError, PreconditionError, TransientError
 
 CONNECT_SECONDS = 10
-"""An unreachable host must be noticed well before an operator loses patience."""
+"""An unreachable host must be reported well before an operator loses patience."""
 
 LOCK_SECONDS = 10
 """A SELECT waits this long for an ALTER of its table, then is retried."""
 
 IDLE_SECONDS = 28_800
-"""A session may idle, or be read slowly, this long before the server considers it dead."""
+"""How long a session may idle, or be read slowly, before the server considers it dead."""
 
 _SESSION = (
     "time_zone = '+00:00'",
@@ -46,8 +46,9 @@ _SESSION = (
     "completion_type = NO_CHAIN",
     "sql_quote_show_create = ON",
 )
-"""Settings whose defaults may differ by server, some so far that a dump would miss rows, or the check of the
-catalog a foreign key. Any user may set them."""
+"""Settings whose defaults differ by server, some so much that a dump would miss rows, or a check of the
+catalog a foreign key. Any user may set them.
+"""
 
 _SESSION_WHERE_KNOWN = {
     "max_execution_time": "0",
@@ -68,7 +69,8 @@ _MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
 _LOST = frozenset((0, 2000, 2002, 2003, 2006, 2013, 2014, 2055))
 _TRANSIENT = _LOST | {1040, 1053, 1077, 1078, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317}
 READ_ONLY = frozenset((1290, 1836))
-"""A write on a server that was made read-only, as in a switchover. A new connection finds out."""
+"""A write on a server that was made read-only, as in a switchover. A new connection shows the current state.
+"""
 
 _TRANSIENT |= READ_ONLY | {1412, 1615, 1927, 1928, 1969, 3024, 3032, 3100, 3169}
 """Too many connections, shutdown, network, locks, killed, a changed definition, read-only for now, time."""
@@ -81,7 +83,7 @@ _REFUSALS = {
     1142: "run `deltatide check`, which names the missing rights",
     1227: "run `deltatide check`, which names the missing rights",
     1698: "give the user a password: ALTER USER ... IDENTIFIED BY ...",
-    2026: "configure ssl_cert and ssl_key at the server, or ask for less by ssl_mode in source.url",
+    2026: "configure ssl_cert and ssl_key at the server, or set a weaker ssl_mode in source.url",
     3118: "ALTER USER ... ACCOUNT UNLOCK",
 }
 
@@ -108,7 +110,7 @@ def parse_url(url: str) -> dict[str, Any]:
             known = ", ".join(sorted(_PARAMETERS))
             raise ConfigurationError(f"source.url has an unknown parameter {name}", hint=f"known are {known}")
         if not value:
-            hint = "give it a value, or leave it out; a variable in the url may be empty"
+            hint = "set it, or leave it out; a variable in the url may be empty"
             raise ConfigurationError(f"source.url: parameter {name} is empty", hint=hint)
     return {**found, **{n: v for n, v in given.items() if n not in _TLS}, **_encryption(given)}
 
@@ -119,7 +121,7 @@ _URL_HINT = "write mysql://user:password@host:3306/database"
 def _encryption(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the driver's parameters for the strictest mode that a url asks for.
 
-    `ssl_ca` asks for `verify_ca`, `ssl_cert` for `required`; the other ways to ask are the driver's names.
+    `ssl_ca` asks for `verify_ca`, `ssl_cert` for `required`; the driver's own names are accepted, too.
     `ConfigurationError` for an unknown mode, or a file that can't be used.
     """
     asked = {given.get("ssl_mode", "preferred").lower()}
@@ -141,11 +143,9 @@ def _tls_context(given: Mapping[str, str], mode: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=given.get("ssl_ca"))
         if "ssl_cert" in given:
-            context.load_cert_chain(given["ssl_cert"], given.get("ssl_key"), password="")  # asks no terminal
+            context.load_cert_chain(given["ssl_cert"], given.get("ssl_key"), password="")  # no prompt
     except OSError as error:
-        reason = (
-            "not what it should be" if isinstance(error, ssl.SSLError) else (error.strerror or "").lower()
-        )
+        reason = "not a valid PEM file" if isinstance(error, ssl.SSLError) else (error.strerror or "").lower()
         raise ConfigurationError(
             f"source.url: {', '.join(files)}: {reason}",
             hint="name files in PEM format that the agent may read",
@@ -225,7 +225,7 @@ def is_transient(code: int) -> bool:
 
 
 def refused(error: Exception, parameters: dict[str, Any]) -> DeltatideError:
-    """Turn a failure to connect into one of our errors."""
+    """Convert a failure to connect into one of our errors."""
     code, text, password = code_of(error), text_of(error), parameters.get("password") or ""
     if len(password) > 2:
         text = text.replace(password, "***")
@@ -246,7 +246,7 @@ def refused(error: Exception, parameters: dict[str, Any]) -> DeltatideError:
 
 
 def _untrusted(where: str, error: ssl.SSLCertVerificationError) -> DeltatideError:
-    """Return the error for a server whose certificate does not pass: no retry makes it pass."""
+    """Return the error for a server whose certificate fails verification: a retry would not help."""
     reason = error.verify_message.rstrip(".")
     named = "mismatch" in reason  # of the host's name or address
     return PreconditionError(
@@ -259,9 +259,9 @@ def _untrusted(where: str, error: ssl.SSLCertVerificationError) -> DeltatideErro
 
 @contextmanager
 def driver_errors(doing: str) -> Iterator[None]:
-    """Turn the driver's errors on an open connection into ours, saying what was being done.
+    """Convert the driver's errors on an open connection into ours, prefixed with what was being done.
 
-    Lost connections and busy servers are `TransientError`, everything else `PreconditionError`.
+    Lost connections and busy servers become `TransientError`, everything else `PreconditionError`.
     """
     try:
         yield
@@ -316,6 +316,6 @@ def alive(connection: Connection[Any]) -> bool:
 
 
 def close(connection: Connection[Any] | None) -> None:
-    """Close a connection in any state: nothing is sent, as rows may still be arriving."""
+    """Close a connection in any state. Nothing is sent, since rows may still be arriving."""
     if connection is not None:
         connection._force_close()

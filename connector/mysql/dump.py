@@ -1,9 +1,9 @@
-"""Read tables in chunks beside the log: one snapshot, one SELECT, and the proof of what the snapshot sees.
+"""Reads tables in chunks alongside the log: one snapshot, one SELECT, the proof of what the snapshot sees.
 
 The order of steps in `open_chunk` makes a chunk exact:
 
 1. Lock the table's definition as a SELECT does, before there is a snapshot: after an ALTER that rewrote the
-   table, or a swap of tables, an older snapshot would show something else than the log.
+   table, or a swap of tables, an older snapshot would not match the log.
 2. Open the snapshot. MariaDB reports its exact log position. In MySQL, take the log reader's position, wait
    until `gtid_executed` has all transactions up to it (it gets them after the engine has), and then open the
    snapshot. Without GTIDs, commit a write instead (the barrier): while commits keep the order of the log
@@ -54,7 +54,7 @@ from connector.schema import TableName, TableSchema
 from connector.source import ChunkRows, KeyRange
 
 BATCH_BYTES = 4 << 20
-"""Bytes decoded at a time: enough for Arrow to be fast, little enough for memory."""
+"""Bytes decoded at a time: enough for Arrow to be fast, few enough for memory."""
 
 RECEIVE_BYTES = 1 << 18
 
@@ -65,7 +65,7 @@ VISIBLE_SECONDS = 5.0
 """A commit is visible milliseconds after it is in the log, unless it waits for a replica to confirm it."""
 
 KEYS_AT_ONCE = 100
-"""Keys looked up by one SELECT: few round trips, yet a short statement even with the longest keys."""
+"""Keys looked up by one SELECT: few round trips, but a short statement even with the longest keys."""
 
 _TOO_LONG = (1969, 3024)
 """A statement timed out, in MariaDB and in MySQL."""
@@ -84,15 +84,15 @@ class MysqlChunk:
         self._read = read
 
     def rows(self) -> Iterator[ChunkRows]:
-        """Read the rows; the server is ahead only by what the sockets hold."""
+        """Read the rows; the server is ahead only by what the socket buffers hold."""
         return self._read()
 
 
 class MysqlTables:
     """Reads chunks over two connections; implements `connector.source.TableReader`. Used by one thread.
 
-    `tables` returns the settings of tables, which a reload replaces, `progress` the log reader's position and
-    server; None while no log is being read.
+    `tables` returns the settings of tables, which a reload replaces; `progress` the log reader's position and
+    server, or None while no log is being read.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class MysqlTables:
         return found is not None and bool(found[0])
 
     def _raise_barrier(self, table: TableName, progress: ReaderProgress) -> None:
-        """Commit a write, which shows all before it; `NotYetError` while it can't, or proves nothing."""
+        """Commit a write, after which all before it is visible; `NotYetError` if that proves nothing."""
         if not self._commits_in_order():
             raise NotYetError(
                 f"{table}: without GTIDs, no snapshot can be proven while binlog_order_commits is OFF:"
@@ -304,7 +304,7 @@ class MysqlTables:
             pymysql.err.raise_mysql_exception(stream.error)
 
     def _gather(self, stream: RowStream) -> None:
-        """Wait for bytes, and take what else arrives promptly; cutting the rows detects their end."""
+        """Wait for bytes, then take what else arrives promptly; splitting the rows detects their end."""
         while len(stream.rest) < max(BATCH_BYTES, stream.wanted):
             data = self._connection._rfile.read1(RECEIVE_BYTES)
             if not data:
@@ -333,8 +333,8 @@ class MysqlTables:
     ) -> Iterator[ChunkRows]:
         """Look up keys in the one snapshot, by the server's own comparison.
 
-        Two keys may be equal to it ('a' and 'A'), so keys that no row was reported for are looked up again,
-        until none of them has one.
+        The server may consider two keys equal ('a' and 'A'), so keys without a reported row are looked up
+        again, until none of them has one.
         """
         missing: list[Sequence[str]] = []
         with self._errors(layout.table, "given keys"):
@@ -355,7 +355,7 @@ class MysqlTables:
     def _rows_with_numbers(
         self, layout: TableMap, columns: Sequence[KeyColumn], wanted: Sequence[Sequence[str]]
     ) -> Iterator[tuple[ChunkRows, list[int]]]:
-        """Run one SELECT for some keys; yield rows, and the number of the first key that found each."""
+        """Run one SELECT for some keys; yield rows, each with the number of the first key that matches it."""
         conditions = [f"({_equal(columns, key)})" for key in wanted]
         number = " ".join(f"WHEN {condition} THEN {index}" for index, condition in enumerate(conditions))
         statement = self._select(layout, f" WHERE {' OR '.join(conditions)}", f"CASE {number} END")
@@ -427,7 +427,7 @@ def _absent_rows(
 def _failure(table: TableName, where: str | None, error: Exception, of_rows: bool) -> DeltatideError:
     """Distinguish a lost connection from a refused predicate, and both from a table that can't be read.
 
-    `of_rows`: a condition was evaluated, so the server's message may hold a row's values.
+    `of_rows`: a condition was evaluated, so the server's message may contain a row's values.
     """
     code, message = code_of(error), text_of(error)
     if where is not None and code in _TOO_LONG:

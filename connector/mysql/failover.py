@@ -1,18 +1,20 @@
-"""Decide whether a server's log continues another's, and find where in it what we lack begins.
+"""Decides whether a server's log continues another's, and finds where in it what we lack begins.
 
-This distinguishes a failover from a gap: another server's log continues ours if the server has executed all
-that has landed, and still has the log of everything else, which it executed later. Nothing here keeps state.
+This distinguishes a failover from a gap: another server's log continues ours if the server has executed
+everything that has landed, and still has the log of everything else, which it executed later. Nothing here
+keeps state.
 
 Our own writes at the end of what has landed (`connector.mysql.gtid`) are not required: a replica usually
-lacks some when its primary dies during a dump, and they change nothing that is captured. Those it has are
-skipped with the rest; so a set never names what its server has not executed.
+lacks some if its primary dies during a dump, and they change nothing that is captured. Those it has are
+skipped with the rest, so a set never contains what its server has not executed.
 
-Only another server's ids prove anything. The same server gives the same ids to other transactions after a
-reset, or restored from a copy: there, a purged file is a gap even if nothing of it was missing. If that
-server's replica takes over, its ids are the same ones again. So the last commit that was read must not have
-a later timestamp there (`why_unproven`): a replica logs the time of the original commit, or one before it.
-MariaDB logs whole seconds, so a server that was restored and got as far again within one looks the same.
-And it must be in that server's log: a replica that wrote no log for a while has the ids, but not the changes.
+Only another server's ids prove anything. The same server assigns the same ids to other transactions after a
+reset, or when restored from a copy: there, a purged file is a gap even if nothing in it was missing. If that
+server's replica takes over, its ids are the same ones again. So the last commit that was read must not have a
+later timestamp there (`why_unproven`): a replica logs the time of the original commit, or an earlier one.
+MariaDB logs whole seconds, so a server that was restored and caught up within one second looks the same. And
+the commit must be in that server's log: a replica that wrote no log for a while has the ids, but not the
+changes.
 """
 
 from __future__ import annotations
@@ -54,9 +56,9 @@ def continuation(
 ) -> tuple[LogFile, ResumePoint] | str:
     """Return where this server's log continues another's after `known`, or why it does not.
 
-    The file to begin with, preceded only by transactions that have landed, and the point at its start.
-    `missing_gtids` returns what the server has not executed of a set, empty if nothing; `open_file` opens its
-    log from a file on; `captured` returns whether a table is to land.
+    That is the file to begin with, preceded only by transactions that have landed, and the point at its
+    start. `missing_gtids` returns the part of a set that the server has not executed, empty if none;
+    `open_file` opens its log from a file on; `captured` returns whether a table is to land.
     """
     gtids, needed = known.gtids, known.gtids_needed
     if gtids is None or not has_gtids(connection, server):
@@ -88,15 +90,15 @@ def why_diverged(
 ) -> str | None:
     """Return why landing what a server executed besides `landed` would not give its rows; None if it would.
 
-    Somebody wrote on a replica, or a former primary kept what no replica got. Of rows that such a transaction
-    and a later one changed, the server has the later one's values; but if that one has landed, it will not
-    land again. So what has not landed must follow all that has, unless it can't matter to captured tables, or
-    the server merely reordered what is independent. In MariaDB, one by a writer of whom nothing landed may
-    be from before its domain was deleted, so it is not taken for reordered.
+    Somebody may have written on a replica, or a former primary kept what no replica got. Of rows that such a
+    transaction and a later one changed, the server has the later one's values; but if the later one has
+    landed, it will not land again. So what has not landed must follow all that has, unless it can't matter to
+    captured tables, or the server merely reordered independent transactions. In MariaDB, a transaction by a
+    writer of whom nothing landed may be from before its domain was deleted, so it is not taken for reordered.
 
-    `before`: all that precedes the log to be opened, at most what has landed; changed here. `needed`: the
-    part of `landed` that may be anybody's but ours. Reads the log up to the last of that, or to its end if
-    numbers after that may show that a domain had been deleted.
+    `before`: all that precedes the log to be opened, at most what has landed; modified here. `needed`: the
+    part of `landed` that may be anybody's but ours. Reads the log up to the last transaction of `needed`, or
+    to its end if later numbers may show that a domain had been deleted.
     """
     unread: dict[tuple[str, int | None] | None, Begin] = {}
     seen = before.parse(str(before))
@@ -114,7 +116,7 @@ def why_diverged(
             elif needed.includes(gtid):
                 for other in unread.values():
                     if not _is_independent(other.gtid, gtid, landed):
-                        return f"it executed {other.txid or 'a change'}, which was never read, before {gtid}"
+                        return f"before {gtid}, it executed {other.txid or 'a change'}, which was never read"
                 before.add(gtid)
                 may_show_more = landed.retired or (unread and gtid.server is not None)
                 if before.contains(needed) and not may_show_more:
@@ -123,7 +125,7 @@ def why_diverged(
 
 
 def _is_independent(unread: Gtid | None, landed_later: Gtid, landed: Gtids) -> bool:
-    """Return whether a server merely reordered a transaction that never landed and one that has."""
+    """Return whether a server merely reordered a transaction that has not landed and one that has."""
     return unread is not None and landed.knows(unread) and unread.may_be_reordered_with(landed_later)
 
 
@@ -140,9 +142,9 @@ def executed_at(
 ) -> str | None:
     """Return the transactions in the log up to an offset; None if some have no GTID.
 
-    `stream`: a connection of its own, which is closed. No function of the server returns this, and neither
-    its `gtid_executed` nor its `gtid_binlog_state` is read atomically with the end of the log, so the file
-    is read up to the offset.
+    `stream`: a separate connection, which is closed. No function of the server returns this, and neither its
+    `gtid_executed` nor its `gtid_binlog_state` is read atomically with the end of the log, so the file is
+    read up to the offset.
     """
     gtids: Gtids = _kind_of(server).parse(_gtids_before(connection, file))
     for begin in begins(BinlogStream(stream, server, file, FILE_START, 0), offset):
@@ -166,8 +168,8 @@ def why_unproven(
 ) -> str | None:
     """Return why another server's transaction with the id of `last` proves nothing; None if it is the same.
 
-    It is another one, or the server has not logged it. None also if the server never executed it (a write of
-    ours), has purged it, or if `last` has no id. Reads the log from the start of one file up to it.
+    It is a different one, or the server has not logged it. None also if the server never executed it (a write
+    of ours), has purged it, or if `last` has no id. Reads the log from the start of one file up to it.
     """
     if last is None or not log_identity.is_named(last) or missing(connection, server, last.txid):
         return None
@@ -176,7 +178,7 @@ def why_unproven(
             continue
         found = next((b for b in begins(open_file(files[number])) if b.txid == last.txid), None)
         if found is None:
-            return f"its log lacks {last.txid}: it logged nothing for a while, or ignored that"
+            return f"its log lacks {last.txid}: it logged nothing for a while, or skipped that transaction"
         if to_datetime(found.original or found.micros) <= last.committed_at:
             return None
         at = to_datetime(found.original or found.micros)
@@ -196,8 +198,8 @@ def _is_before_file(server: Server, txid: str, before: str) -> bool:
 def missing(connection: Connection[Any], server: Server, gtids: str) -> str:
     """Return the part of a set that the server has not executed; if empty, all of it is visible.
 
-    In MariaDB only the last transaction of each writer. A server that was set up from a copy, without the
-    binlog state of the one that was copied, lacks those that no longer write.
+    In MariaDB, only the last transaction of each writer counts. A server that was set up from a copy, without
+    the binlog state of the original, lacks writers that no longer write.
     """
     if not server.mariadb:
         found = row(connection, f"SELECT GTID_SUBTRACT({literal(gtids)}, @@global.gtid_executed)")
@@ -218,7 +220,7 @@ def executed_of(connection: Connection[Any], server: Server, gtids: str) -> str:
 
 
 def _state(connection: Connection[Any]) -> MariadbGtids:
-    """Return all that a MariaDB server has executed."""
+    """Return everything that a MariaDB server has executed."""
     found = row(connection, "SELECT @@global.gtid_binlog_state")
     return MariadbGtids.parse(str(found[0]) if found else "")
 
@@ -260,7 +262,7 @@ def _executed_before(connection: Connection[Any], server: Server, file: LogFile)
 
 
 def _purged(connection: Connection[Any], server: Server) -> str:
-    """Return what a MySQL server executed and has no log of: it purged that, or did not log it."""
+    """Return what a MySQL server executed but has no log of: purged, or never logged."""
     found = None if server.mariadb else row(connection, "SELECT @@global.gtid_purged")
     return str(found[0]) if found else ""
 
@@ -312,8 +314,8 @@ def gtids_at(
 ) -> Gtids | None:
     """Return a resume point's set, if it has one, for the log reader that begins there.
 
-    `may_be_ahead`: the position may be before some of the set. In MariaDB, where a number
-    may be given twice, the log up to there decides: `executed`, which reads the file, returns what it has.
+    `may_be_ahead`: the position may be before some of the set. In MariaDB, where a number may be used twice,
+    the log up to there decides: `executed`, which reads the file, returns what it has.
     """
     gtids, needed = resume_point.gtids, resume_point.gtids_needed
     if gtids is None:

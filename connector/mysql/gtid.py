@@ -6,19 +6,18 @@ its own id, so a set shows exactly which are in it.
 MariaDB: ``domain-server-sequence``. A GTID position is ``0-1-100,7-3-20``, the last transaction of each
 domain, and proves nothing: a server may have executed more before it, or less. So a set is what the server
 calls its binlog state, ``0-2-90,0-1-100,7-3-20``: the last transaction of each server in each domain. Only
-the numbers that one server gives in one domain are compared: those grow.
+the numbers that one server assigns in one domain are compared: those grow.
 
-A domain that is deleted (DELETE_DOMAIN_ID) restarts its count, and replicas do not learn of it: their logs
-still have what it had. So what landed of it is kept apart, as retired, behind a semicolon:
-``0-1-100;7-3-20``. It counts only where another server's log is compared. There, a number of a retired writer
-may be that of the transaction that landed or of a later one. That no later one has been passed is certain
-only after a file that lists exactly the retired number, and before something that has landed.
+A deleted domain (DELETE_DOMAIN_ID) restarts its count, and replicas do not learn of it: their logs still have
+what it had. So what landed of it is kept separately, as retired, behind a semicolon: ``0-1-100;7-3-20``. It
+counts only when another server's log is compared. There, a number of a retired writer may be that of the
+transaction that landed or of a later one. It is certain that no later one has been passed only after a file
+that lists exactly the retired number, and before something that has landed.
 
 Our own writes (`connector.mysql.state_tables`) are transactions too, and a server that takes over may lack
 them. So both classes remember, for each uuid, or server in a domain, that ends in such writes, the state
-before them: that is what a server is `needed` to have, since whether it has executed the rest makes no
-difference to any captured table. The next transaction of anybody else there ends this: the tail is short, and
-never a hole.
+before them. That is what a server is `needed` to have, since executing the rest or not makes no difference to
+any captured table. The next transaction of anybody else there ends this: the tail is short, and never a hole.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Gtid(NamedTuple):
         return f"{self.origin}-{self.server}-{self.number}"
 
     def may_be_reordered_with(self, other: Gtid) -> bool:
-        """Return whether another order in another log proves that they are independent.
+        """Return whether a different order in another log proves that they are independent.
 
         Both were executed first on one server, in MariaDB in different domains: then a replica that commits
         in parallel has reordered them.
@@ -58,7 +57,7 @@ class Gtid(NamedTuple):
 
 
 class MysqlGtids:
-    """The executed transactions, as intervals; an added one usually follows the last."""
+    """The executed transactions, as intervals; an added one usually extends the last."""
 
     def __init__(self, intervals: Mapping[str, list[list[int]]] | None = None) -> None:
         self._intervals = dict(intervals or {})
@@ -106,15 +105,15 @@ class MysqlGtids:
     retired = False  # each transaction has its own id
 
     def knows(self, gtid: Gtid) -> bool:
-        """Return whether what the set lacks of a transaction's origin has not landed: always."""
+        """Return True: what the set lacks of a transaction's origin has never landed."""
         return True
 
     def why_ambiguous(self, gtid: Gtid, seen: MysqlGtids) -> str | None:
-        """Return why a transaction in another server's log may not be the one with this id: it always is."""
+        """Return None: a transaction with this id in another server's log is always the same one."""
         return None
 
     def why_not_after(self, listed: MysqlGtids, needed: MysqlGtids) -> str | None:
-        """Return why not all that another server's file lists as before it has landed; None if it has."""
+        """Return why some of what another server's file lists before it has not landed; None if all has."""
         return None if self.contains(listed) else _purged(str(listed))
 
     def holds(self, gtid: Gtid) -> bool:
@@ -122,7 +121,7 @@ class MysqlGtids:
         return self.includes(gtid)
 
     def add(self, gtid: Gtid, *, ours: bool = False) -> None:
-        """Add a transaction to the set; `ours`: nobody needs it."""
+        """Add a transaction to the set; `ours`: no server needs it."""
         if self.holds(gtid):
             return
         intervals = self._intervals.get(gtid.origin)
@@ -163,15 +162,15 @@ class MysqlGtids:
 
 
 Writer = tuple[str, int]
-"""In MariaDB: a domain, and a server that gives numbers in it."""
+"""In MariaDB: a domain, and a server that assigns numbers in it."""
 
 
 class MariadbGtids:
-    """The last number that each server gave in each domain: the numbers of one `Writer` grow.
+    """The last number that each server assigned in each domain: the numbers of one `Writer` grow.
 
-    `here`: the same at the position the log is read from, if that may be earlier: what a writer gave after
-    that, up to its last number in this set, is already held when it is read. `retired`: of writers whose
-    numbers restarted, or are no longer listed, the last one before.
+    `here`: the same at the position the log is read from, if that may be earlier: what a writer assigned
+    after that, up to its last number in this set, is already held when it is read. `retired`: for writers
+    whose numbers restarted, or are no longer listed, the last one before.
     """
 
     def __init__(
@@ -206,7 +205,7 @@ class MariadbGtids:
 
     @property
     def retired(self) -> bool:
-        """Return whether the numbers of some writers may have been given twice."""
+        """Return whether some writers may have used a number twice."""
         return bool(self._retired)
 
     @property
@@ -226,36 +225,34 @@ class MariadbGtids:
         return gtid.number <= self._last.get(_writer_of(gtid), 0)
 
     def knows(self, gtid: Gtid) -> bool:
-        """Return whether the set has anything of a transaction's writer: if not, that may be retired."""
+        """Return whether the set has anything of a transaction's writer; otherwise, that may be retired."""
         return _writer_of(gtid) in self._last
 
     def why_ambiguous(self, gtid: Gtid, seen: MariadbGtids) -> str | None:
         """Return why the next transaction in another server's log may not be the one with this id here.
 
-        `seen`: what precedes it there; the transaction is added.
+        `seen`: what precedes it there; the transaction is added to it.
         """
         writer = _writer_of(gtid)
         before = seen._last.get(writer, 0)
         if writer in self._retired:
-            return f"its log has {gtid}, of a domain that was deleted: it may be a later one than landed"
+            return f"its log has {gtid}, of a deleted domain: it may be a later one than has landed"
         if gtid.number <= before:
             return f"its log has {gtid} after {_of(writer, before)}: the domain had been deleted"
         seen.add(gtid)
         return None
 
     def why_not_after(self, listed: MariadbGtids, needed: MariadbGtids) -> str | None:
-        """Return why not all that another server's file lists as before it has landed; None if it has.
+        """Return why some of what another server's file lists before it has not landed; None if all has.
 
-        `needed`: of this set, what the server must have executed.
+        `needed`: the part of this set that the server must have executed.
         """
         if unread := listed.without(self):
             return _purged(",".join(map(str, unread)))
         retired = {w: n for w, n in listed._last.items() if w in self._retired}
         if retired and (listed.contains(needed) or retired.keys() & self._last.keys()):
             listed_there = _format_list(retired)
-            return (
-                f"its log begins after {listed_there}, of a deleted domain: it may be a later one than landed"
-            )
+            return f"its log begins after {listed_there}, of a deleted domain: it may be later than landed"
         return None
 
     def contains(self, other: MariadbGtids) -> bool:
@@ -280,10 +277,10 @@ class MariadbGtids:
         return gtid.number <= self._ahead.get(_writer_of(gtid), 0)
 
     def add(self, gtid: Gtid, *, ours: bool = False) -> None:
-        """Advance past the next transaction in the log; `ours`: nobody needs it.
+        """Advance past the next transaction in the log; `ours`: no server needs it.
 
-        `BugError` if one that has landed should have come before it. Only ours may lack: some replicas ignore
-        them.
+        `BugError` if one that has landed should have come before it. Only ours may be missing: some replicas
+        ignore them.
         """
         writer = _writer_of(gtid)
         ahead = self._ahead.get(writer, 0)
@@ -305,10 +302,10 @@ class MariadbGtids:
         self._last[writer] = number
 
     def begin_file(self, listed: MariadbGtids) -> None:
-        """Take over the list at the start of a log file, except for what the log is still to reach.
+        """Adopt the list at the start of a log file, except for what the log is still to reach.
 
-        A domain that the server has deleted is no longer listed: its numbers restart. A server that took
-        over may still list it.
+        A domain that the server has deleted is no longer listed: its numbers restart. A server that took over
+        may still list it.
         """
         for writer in self._last.keys() - listed._last.keys() - self._ahead.keys():
             self._retire(writer)
@@ -318,7 +315,7 @@ class MariadbGtids:
         self._last = listed._last | {writer: self._last[writer] for writer in self._ahead}
 
     def _retire(self, writer: Writer) -> None:
-        """Keep apart what a writer gave, as its numbers restart."""
+        """Keep a writer's last number separately, as its numbers restart."""
         self._retired[writer] = max(self._last.pop(writer), self._retired.get(writer, 0))
         self._before_ours.pop(writer, None)
 

@@ -2,6 +2,7 @@
 
 A key's text is the server's own (binaries: ``0x`` and hexadecimal digits; enums and sets: their members), or
 what a merge makes of the landed value: see `connector.source.TableReader.open_keys`.
+
 Order and comparison are the server's, by the column's own type and collation; enums, sets and bits are
 ordered and compared by number. A comparison with a composite key is written column by column, since MySQL
 uses no index for ``(a, b) > (1, 2)``.
@@ -58,7 +59,7 @@ class KeyColumn:
         return f"CAST({column} AS CHAR)"
 
     def compare(self, sign: str, text: str) -> str:
-        """Build the comparison of the column with a key's text; `ValueError` if the text is not a value."""
+        """Build the comparison of the column with a key's text; `ValueError` if it is not a value."""
         column = f"t.{quote(self.name)}"
         if self.type.code in (types.ENUM, types.SET):
             return f"{column} + 0 {sign} {self._number_of(text)}"
@@ -130,7 +131,7 @@ def _bytes(text: str) -> bytes:
 
 
 def conditions(columns: Sequence[KeyColumn], key_range: KeyRange, where: str | None) -> str:
-    """Build the WHERE clause of a chunk; `RequestError` if the range's ends are no values of the key."""
+    """Build the WHERE clause of a chunk; `RequestError` if the range's bounds are not values of the key."""
     if not key_range.fits(len(columns)):
         raise RequestError(f"the chunk's range is not of a key of {len(columns)} columns")
     ends = [

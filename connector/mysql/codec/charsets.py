@@ -1,10 +1,11 @@
-"""MySQL's character sets: look one up by collation, and decode its bytes to UTF-8, many cells at once. Pure.
+"""MySQL's character sets: finds one by collation, and decodes its bytes to UTF-8, many cells at once. Pure.
 
 Invariant: a text decodes to what the server returns for it after ``SET NAMES utf8mb4``, and bytes that
 Python's codec does not define are refused (`ValueError`), never replaced. Verified against MariaDB 10.11: all
 bytes of the single-byte sets, all two-byte characters of the others (seven of big5 are undefined there and
 known here); against MySQL 8.0 and 9.7: all characters of gb18030. Not verified: the three-byte characters of
 ujis.
+
 `decoder_known` is false for sets without an exact Python codec.
 """
 

@@ -1,4 +1,4 @@
-"""Uncompress what MariaDB compresses: rows events (``log_bin_compress``) and values (COMPRESSED). Pure.
+"""Decompresses what MariaDB compresses: rows events (``log_bin_compress``) and values (COMPRESSED). Pure.
 
 The log reader handles MySQL's compressed transactions (TRANSACTION_PAYLOAD), which hold whole events.
 """

@@ -1,9 +1,8 @@
-"""Apply a partial update's JSON difference to the document before. Pure.
+"""Applies the JSON difference of a partial update to the old document. Pure.
 
 Format and rules: MySQL's ``sql-common/json_diff.cc`` (`read_binary`, `apply_json_diffs`). A difference is a
-list of operations, each with a path to one element; each acts on the result of those before it.
-
-Invariant: an operation that does not fit the document is a `ValueError`, never skipped.
+list of operations, each with a path to one element; each acts on the result of the previous ones. Invariant:
+an operation that does not fit the document is a `ValueError`, never skipped.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class _Operation(NamedTuple):
 
 
 def changed_text(before: bytes, difference: bytes) -> str:
-    """Apply a difference to the document before and return the new document's text."""
+    """Apply a difference to the old document and return the new document's text."""
     document = json_tree(before)
     for operation in _operations(difference):
         _carry_out(document, operation)
@@ -128,7 +127,7 @@ def _step(parent: Tree, leg: _Leg) -> Tree:
         index = leg.index_in(len(parent))
         if 0 <= index < len(parent):
             return parent[index]
-    raise ValueError("a JSON difference names what the document before does not have")
+    raise ValueError("a JSON difference has a path that the old document lacks")
 
 
 def _insert(parent: Tree, leg: _Leg, value: Tree) -> None:
@@ -140,7 +139,7 @@ def _insert(parent: Tree, leg: _Leg, value: Tree) -> None:
     elif isinstance(parent, list) and isinstance(leg.key, int):
         parent.insert(max(0, leg.index_in(len(parent))), value)
     else:
-        raise ValueError("a JSON difference adds to what the document before does not have")
+        raise ValueError("a JSON difference adds to a path that the old document lacks")
 
 
 def _order(member: tuple[str, Tree]) -> tuple[int, bytes]:

@@ -1,21 +1,23 @@
-"""Decode rows events of one table under one layout into batches of its events. Pure.
+"""Decodes rows events of one table under one layout into batches of events. Pure.
 
-Rules: an update that changes the key becomes a delete of the old key and an insert of the new one
-(``seq + 1``). A delete carries only its key, or without one its whole image. A column that an after image
-lacks (MINIMAL, NOBLOB) is taken from the before image, which has the same value; if that lacks it too, it is
-listed in `unchanged` and null.
+Rules: an update that changes the key becomes a delete of the old key and an insert of the new one (``seq +
+1``). A delete carries only its key or, for a table without a key, its whole image. A column that an after
+image lacks (MINIMAL, NOBLOB) is taken from the before image, which has the same value; if that lacks it too,
+it is null and listed in `unchanged`.
+
 This applies to inserts as well: columns that they omit have their default, which the log does not carry. A
-JSON difference is applied to the value before. Events keep the log's order.
+JSON difference is applied to the old value. Events keep the log's order.
 
 A table with system versioning (`TableMap.row_end`) lands its current rows: a version that ends is a delete,
-and changes to ended versions do not land. Neither do hidden columns.
+and changes to ended versions do not land. Nor do hidden columns.
 
 MariaDB logs a REPLACE of a row as an update, without the columns that it reset to their defaults (MINIMAL) or
 without such texts (NOBLOB). It carries the key, which an UPDATE under MINIMAL does only if it sets it. So an
 update that carries the key and lacks columns lands as a delete and an insert: what it lacks is requested.
 
 The image before an update or delete also lands as its before-image, if the layout asks for it. Columns that
-it lacks (MINIMAL, NOBLOB) are listed there as missing. Of an update that changes the key, the delete has it.
+it lacks (MINIMAL, NOBLOB) are listed there as missing. For an update that changes the key, the delete carries
+it.
 """
 
 from __future__ import annotations
@@ -56,10 +58,10 @@ from connector.schema import TableSchema
 _OPS = (format.INSERT, format.UPDATE, format.DELETE, format.TRUNCATE)
 
 BATCH_VALUES = 2_500_000
-"""Maximum values (rows times columns) in a batch, so wide tables need no more memory than others."""
+"""Maximum values (rows times columns) in a batch, so that wide tables need no more memory than others."""
 
 _LAST_MOMENTS = tuple(seconds << 24 | 999_999 for seconds in (0x7FFFFFFF, 0xFFFFFFFF))
-"""MariaDB's greatest timestamp(6) as stored; the second one since 11.5."""
+"""MariaDB's greatest timestamp(6) as stored; since 11.5 it is the second one."""
 
 EVENT_SEQ = 1 << 32
 """A row's ``seq``: its event's ordinal in the transaction times this, plus twice its ordinal in the event."""
@@ -87,7 +89,7 @@ def decode_changes(
 ) -> Iterator[EventBatch]:
     """Decode events of one table under one schema, whose columns are the table map's landed columns.
 
-    `TableError` or `ValueError` if an event or value can't be decoded, or if a row's key is not known.
+    `TableError` or `ValueError` if an event or value can't be decoded, or a row's key is unknown.
     """
     names = [column.name for column in schema.columns]
     if names != [column.name for column in table_map.landed]:
@@ -168,7 +170,7 @@ class _Decoder:
         )
 
     def _before_images(self, images: _Images, landed: _Landed) -> tuple[pa.StructArray | None, str | None]:
-        """Decode the old row of each update and delete; also return what to do if some is not whole."""
+        """Decode the old row of each update and delete; also return a hint if some are incomplete."""
         replaces, old = (landed.op == UPDATE) | (landed.op == DELETE), images.before
         if old is None or not replaces.any():
             return None, None
@@ -223,7 +225,7 @@ class _Decoder:
         return kind, pc.replace_with_mask(values, pa.array(differs), changed), raw
 
     def _changed(self, images: _Images, rows: Offsets, index: int) -> list[str]:
-        """Apply JSON differences to the values before; `TableError` if those are missing."""
+        """Apply JSON differences to the old values; `TableError` if those are missing."""
         name, before, after = self._columns[index].name, images.before, images.after
         if before is None or (before.kinds[index][rows] != VALUE).any():
             raise self._no_difference(f"the log has only a difference to the JSON in column {name}")
@@ -258,7 +260,7 @@ class _Decoder:
         return changed | (updates & self._may_replace(rows))
 
     def _may_replace(self, rows: Rows) -> Mask:
-        """Mark the updates that MariaDB may have made of a REPLACE; `TableError` if that is unclear."""
+        """Mark the updates that may be a REPLACE in MariaDB; `TableError` if that is unclear."""
         marked = np.zeros(len(self._shapes), np.bool_)
         for number, shape in enumerate(self._shapes):
             if not shape.is_mariadbs_update or shape.before is None or shape.after is None:
@@ -320,7 +322,7 @@ class _Decoder:
         return _Landed(row, op, seq[row] + (split & ~first))
 
     def _check_key(self, name: str, values: pa.Array, kind: Any, op: Any, raw: pa.Array | None) -> None:
-        """Refuse a row without its key: its row in the target could not be identified."""
+        """Refuse a row without its key: the matching target row could not be found."""
         if values.null_count == 0:
             return
         lacking = values.is_null().to_numpy(zero_copy_only=False) & (op != TRUNCATE)

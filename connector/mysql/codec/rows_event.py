@@ -1,6 +1,6 @@
-"""Find the shapes of a table's rows events, and where each of their rows begins. Pure.
+"""Groups a table's rows events by shape, and finds where each of their rows begins. Pure.
 
-A rows event holds rows without lengths, so a row's start is known only once the one before it was walked. So
+A rows event holds rows without lengths, so a row's start is known only once the previous one was walked. So
 row k of every event is walked at once (numpy), and when only a few long events are left, those one by one.
 
 Formats: ``mysql/binlog/event/rows_event.h``; version 1 events (MariaDB) and version 2 (MySQL). Each event
@@ -32,11 +32,11 @@ _MARIADB_UPDATE = 24
 _UPDATES = (24, 31, PARTIAL_UPDATE)
 
 _FEW_EVENTS = 32
-"""This few events are walked faster one by one than all at once."""
+"""Up to this many events are walked faster one by one than all at once."""
 
 
 def make_truncate_event(table_id: int) -> bytes:
-    """Make the event for a TRUNCATE TABLE, which the log has only as a statement."""
+    """Build the event for a TRUNCATE TABLE, which the log has only as a statement."""
     header = bytes(TYPE_IN_EVENT) + bytes([TRUNCATE_KIND]) + bytes(HEADER - TYPE_IN_EVENT - 1)
     return header + table_id.to_bytes(TABLE_ID_BYTES, "little") + bytes(2)
 

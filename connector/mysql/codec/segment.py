@@ -99,7 +99,7 @@ class TableLayout(NamedTuple):
     """The layout of `table_id` from event `start` on; `schema` None: the table is not captured.
 
     `schema.columns` are exactly the table map's columns, in its order. `problem`: the layout could not be
-    read (`parse_table_map`), or the reader found another reason why the table can't go on: its first event
+    read (`parse_table_map`), or the reader found another reason to stop the table: its first event
     quarantines it, so `schema` still names it, by an older layout if need be.
     """
 
@@ -196,7 +196,7 @@ def _joined_events(payloads: Sequence[bytes | bytearray], lengths: Offsets, base
 
 
 def _view_of_huge_event(payload: bytearray, lengths: Offsets, base: int, tail: int) -> Events:
-    """View a huge event, as assembled by `stream`, in place: add padding without a copy.
+    """View a huge event, as assembled by `stream`, in place: adds padding without a copy.
 
     The bytes before its values serve as the padding in front.
     """

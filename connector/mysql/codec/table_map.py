@@ -1,4 +1,4 @@
-"""Parse TABLE_MAP events with full metadata: the layout of the rows that follow, as of writing. Pure.
+"""Parses TABLE_MAP events with full metadata: the layout of the rows that follow, as of writing. Pure.
 
 MySQL 8.0+ (``mysql/binlog/event/rows_event.h``, Table_map_event) and MariaDB 10.5+ (``log_event.h``) write
 the same optional metadata. Without column names (``binlog_row_metadata`` is not FULL) nothing is guessed:
@@ -47,7 +47,7 @@ class MappedColumn:
     """One column as the log describes it.
 
     Only MariaDB's catalog shows that it is `virtual` or `hidden`, or has a `default` other than null.
-    `hidden`: internal to the server, so no dump has it and nothing of it lands.
+    `hidden`: internal to the server, so no dump has it and it never lands.
     """
 
     name: str
@@ -91,7 +91,7 @@ class TableMap:
         return replace(self, columns=tuple(named))
 
     def with_virtual(self, names: Collection[str]) -> TableMap:
-        """Mark the columns that are generated on read."""
+        """Mark the columns whose values are generated on read."""
         return replace(self, columns=tuple(replace(c, virtual=c.name in names) for c in self.columns))
 
     def with_defaults(self, names: Collection[str]) -> TableMap:
@@ -119,7 +119,7 @@ class TableMap:
             row_end = None
         elif not self.key:
             raise TableError(
-                self.table, f"without a key the log does not show whether {row_end} ends versions"
+                self.table, f"it has no key, so the log does not show whether {row_end} ends versions"
             )
         elif row_end not in self.key:
             row_end, is_period = None, False
@@ -277,7 +277,7 @@ def _with_attributes(
     for index, unsigned in zip(numbers, _bits(fields.get(_SIGNEDNESS, b""), len(numbers)), strict=True):
         if found[index].code == types.YEAR:
             if not unsigned:  # they always are: these bits are for other columns
-                raise ValueError("it takes years for signed numbers")
+                raise ValueError("it declares years as signed")
             continue
         found[index] = replace(found[index], unsigned=unsigned)
     enumerated = frozenset((types.ENUM, types.SET))
@@ -319,9 +319,7 @@ def _collations(
 def _known_charset(table: TableName, column: str, collation: int) -> str:
     charset = charset_of(collation)
     if charset is None or not (charset == BINARY or decoder_known(charset)):
-        reason = (
-            f"column {column} has character set {charset or f'of collation {collation}'}, which is not known"
-        )
+        reason = f"column {column} has unknown character set {charset or f'of collation {collation}'}"
         raise TableError(table, reason, hint=f"convert {column} to utf8mb4, or exclude the table")
     return charset
 

@@ -1,10 +1,10 @@
-"""Decode dates and times of row events to Arrow, a column at a time. Pure.
+"""Decodes dates and times of row events to Arrow, a column at a time. Pure.
 
 Formats: MySQL's ``my_time_packed_to_binary`` and friends (big-endian, followed by fractions of 0 to 3 bytes),
 and the older ones without fractions, from tables created by MySQL 5.5.
 
-Invariant: a value that Spark's types cannot hold (a zero or impossible date, the year 0) is null, and the
-server's text of it is returned beside it. A ``time`` lands as text, since it may be negative or longer than a
+Invariant: a value that Spark's types can't hold (a zero or impossible date, the year 0) is null, and the
+server's text of it is returned as well. A ``time`` lands as text, since it may be negative or longer than a
 day.
 """
 

@@ -52,11 +52,11 @@ class TextRows:
 
 
 class RowStream:
-    """Cuts the bytes of a result set into rows.
+    """Splits the bytes of a result set into rows.
 
-    A row that spans packets (16 MiB and more) is assembled as it arrives, once and in one buffer, which
-    `take` returns: its memory is its own size, and the time is linear. `wanted`: the bytes that must be in
-    `rest` before `take` can do anything. `pending`: `take` can do more with what is there.
+    A row that spans packets (16 MiB and more) is assembled as it arrives, in one buffer, which `take`
+    returns: it takes memory of its own size, and linear time. `wanted`: the bytes that must be in `rest`
+    before `take` can do anything. `pending`: `take` can do more with what is there.
 
     `ended`: the server has sent all rows. `error`: the payload of the ERR packet that it sent instead (with
     its first byte, 0xFF). Bytes after the end stay untouched in `rest`.
@@ -74,11 +74,11 @@ class RowStream:
         self._goes_on = False
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Add bytes as received; keep below a few MB between two calls of `take`."""
+        """Add bytes as received; at most a few MB between two calls of `take`."""
         self.rest += data
 
     def take(self) -> TextRows:
-        """Take whole rows fed since the last call; an incomplete row stays for the next.
+        """Take complete rows fed since the last call; an incomplete row stays for the next.
 
         Rows before and after one that spans packets come with further calls, while `pending`.
         """
@@ -221,7 +221,7 @@ def decode_rows(
 def decode_text(
     cells: pa.Array, type_: ColumnType, charset: str | None = None
 ) -> tuple[pa.Array, pa.Array | None]:
-    """Decode the server's texts of one column (not a BIT's bytes); `ValueError` for other texts."""
+    """Decode the server's texts of one column (not a BIT's bytes); `ValueError` for invalid texts."""
     target = arrow_type(type_.landing)
     if len(cells) == cells.null_count:
         return pa.nulls(len(cells), target), None

@@ -217,7 +217,7 @@ def type_of_catalog(column_type: str, charset: str | None) -> ColumnType:
         raise ValueError(f"{column_type!r} is not a known type")
     code = _BY_NAME[name]
     if code == YEAR and numbers == [2]:
-        raise ValueError("the log has all four digits of a year(2), a dump has two: make it a year")
+        raise ValueError("it is a year(2): the log has four digits, a dump has two; change it to year")
     scale = numbers[0] if numbers and code in (TIMESTAMP2, DATETIME2, TIME2) else 0
     size = 4 if code in (JSON, GEOMETRY, VECTOR) else 0
     return ColumnType(code, size=size, scale=scale, unsigned=unsigned and code in NUMERIC)
@@ -225,7 +225,7 @@ def type_of_catalog(column_type: str, charset: str | None) -> ColumnType:
 
 _QUOTED_OR_COMMENT = re.compile(r"('(?:[^']|'')*')|\s*/\*.*?\*/")
 _ESCAPED = {"''": "'", r"\0": "\0", r"\n": "\n", r"\r": "\r", r"\\": "\\"}
-"""As the servers write members (``append_unescaped``), whatever the sql_mode is."""
+"""As the servers write members (``append_unescaped``), whatever the sql_mode."""
 
 
 def _enumerated(code: int, arguments: str, charset: str | None) -> ColumnType:

@@ -53,9 +53,9 @@ def decode_values(
     """Decode the values ``data[start:end]`` to ``arrow_type(type_.landing)``.
 
     Offsets ascend as `cells.gather` requires; a row that is not `valid` (None: all are) has an empty range,
-    and is null. `data` has `PADDING` at both ends. The second array is None if every value fits; else it
-    holds the server's text of those that the landing type cannot hold (zero dates), whose rows are null in
-    the first. `ValueError` for bytes that are not a value of the type.
+    and is null. `data` has `PADDING` at both ends. The second array is None if every value fits; otherwise it
+    holds the server's text of those that the landing type can't hold (zero dates), whose rows are null in the
+    first. `ValueError` for bytes that are not a value of the type.
     """
     if not len(starts) or (valid is not None and not valid.any()):
         return pa.nulls(len(starts), arrow_type(type_.landing)), None
@@ -111,8 +111,8 @@ def _uuid_text(value: bytes) -> str:
 def _inet6_text(value: bytes) -> str:
     """Format an address as MariaDB does; C libraries don't shorten a single group of zeros.
 
-    The longest run of zero groups, the first of equal ones, is left out. The last four bytes of an address
-    that stands for one of IPv4 are formatted as that.
+    The longest run of zero groups, the first of equal ones, is omitted. The last four bytes of an address
+    that stands for an IPv4 address are formatted as one.
     """
     groups = [int.from_bytes(value[i : i + 2], "big") for i in range(0, 16, 2)]
     runs = [(len(list(run)), zero) for zero, run in itertools.groupby(groups, key=lambda group: group == 0)]

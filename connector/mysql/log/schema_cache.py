@@ -166,8 +166,8 @@ def landing_schema_of(table_map: TableMap, settings: Mapping[TableName, TableCon
     names = [column.name for column in table_map.columns]
     if not key and not only_changes:
         hint = (
-            f'add a primary key, or set key in {table.section}; or set shapes = ["changes"] there, to capture'
-            " what happens to it from then on"
+            f"add a primary key, or set key in {table.section}; or, to capture only its changes from now on,"
+            ' set shapes = ["changes"] there'
         )
         raise TableError(table, "it has no primary key", hint=hint)
     if unknown := [column for column in key if column not in names]:

@@ -70,7 +70,7 @@ def test_a_key_with_a_passphrase_is_refused_and_no_terminal_asked(
     key = load_pem_private_key(key_file.read_bytes(), None)
     secret = BestAvailableEncryption(b"secret")
     (tmp_path / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
-    with pytest.raises(ConfigurationError, match="not what it should be"):
+    with pytest.raises(ConfigurationError, match="not a valid PEM file"):
         parse_url(f"mysql://u@db?ssl_cert={certificate}&ssl_key={tmp_path / 'key'}")
 
 
@@ -82,8 +82,8 @@ def test_a_key_with_a_passphrase_is_refused_and_no_terminal_asked(
         ("ssl_ca=", "parameter ssl_ca is empty"),
         ("sslmode=", "unknown parameter sslmode"),
         ("ssl_ca=/nowhere/ca.pem", "ssl_ca /nowhere/ca.pem: no such file or directory"),
-        ("ssl_ca={text}", "ssl_ca {text}: not what it should be"),
-        ("ssl_cert={ca}", "ssl_cert {ca}: not what it should be"),
+        ("ssl_ca={text}", "ssl_ca {text}: not a valid PEM file"),
+        ("ssl_cert={ca}", "ssl_cert {ca}: not a valid PEM file"),
         ("sslmode=required", "unknown parameter sslmode"),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_domain_that_was_deleted_at_the_primary_does_not_land_again(
     mariadb_servers.fail_over()
     replica.execute("FLUSH LOCAL BINARY LOGS")
     if case != "listed":
-        assert "domain that was deleted" in repaired_gap(replica, tmp_path)
+        assert "of a deleted domain" in repaired_gap(replica, tmp_path)
         return
     with agent(replica, tmp_path, url=replica.url) as store:
         wait_for_epoch(store, 2)

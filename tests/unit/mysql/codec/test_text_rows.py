@@ -122,7 +122,7 @@ def test_dates_that_do_not_exist_are_null_with_their_text_beside(column_type, go
 
 def test_a_year_of_two_digits_is_refused_as_its_log_has_four():
     assert type_of_catalog("year(4)", None).code == type_of_catalog("year", None).code
-    with pytest.raises(ValueError, match="make it a year"):
+    with pytest.raises(ValueError, match="change it to year"):
         type_of_catalog("year(2)", None)
 
 
