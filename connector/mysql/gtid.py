@@ -252,7 +252,7 @@ class MariadbGtids:
         retired = {w: n for w, n in listed._last.items() if w in self._retired}
         if retired and (listed.contains(needed) or retired.keys() & self._last.keys()):
             listed_there = _format_list(retired)
-            return f"its log begins after {listed_there}, of a deleted domain: it may be later than landed"
+            return f"its log begins after {listed_there}, of a deleted domain: maybe a later one than landed"
         return None
 
     def contains(self, other: MariadbGtids) -> bool:

@@ -1,12 +1,13 @@
-"""Check that the current log is the log that was read before, by what a manifest recorded of it.
+"""Checks that the current log is the log that was read before, by what a manifest recorded of it.
 
-A server restored from a copy of its disk, or of its memory, reuses log files, offsets and GTIDs for other
+A server restored from a copy of its disk or memory reuses log files, offsets and GTIDs for other
 transactions.
 
-A manifest's `last_commit` is the last transaction read, by the position where it begins; or the file of the
-manifest's position, if no transaction of that file was read yet. So it is always in that file, and exists as
-long as the log can be read on. Its begin is read again: GTID and commit time, or the file's creation time,
-match only if it is the same one, since only the process that created a file ever writes to it, in order.
+A manifest's `last_commit` is the last transaction read, by the position where it begins; or, if no
+transaction of the file at the manifest's position was read yet, that file. So it is always in that file, and
+exists as long as the log can be read on. Its begin is read again: GTID and commit time, or the file's
+creation time, match only if it is the same one, since only the process that created a file ever writes to it,
+in order.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from connector.mysql.server import LogFile, format_binlog_position
 from connector.mysql.state_tables import RecordedFile
 
 _GARBAGE = (BugError, IndexError, ValueError, OverflowError)
-"""Errors from reading a begin where no event begins."""
+"""Errors from parsing a begin where no event begins."""
 
 _ANONYMOUS, _FILE = "anonymous", "begin of the file"
 
@@ -39,7 +40,7 @@ def why_position_gone(
 ) -> str | None:
     """Return why the same server's log does not continue at a position, or None.
 
-    `recorded_file` is the file that was read when it began; `created` returns when a file was, by its name.
+    `recorded_file`: the file that was being read; `created`: returns a file's creation time by its name.
     """
     number, offset = unpack_position(position)
     if number not in files:
@@ -57,17 +58,17 @@ def why_position_gone(
 
 
 def to_datetime(micros: int) -> datetime:
-    """Turn microseconds since 1970 into a UTC datetime."""
+    """Convert microseconds since 1970 to a UTC datetime."""
     return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=micros)
 
 
 def of_transaction(lsn: int, begin: Begin) -> LastCommit:
-    """Return what to record of a transaction that begins at `lsn`."""
+    """Return the `LastCommit` of a transaction that begins at `lsn`."""
     return LastCommit(position=lsn, txid=begin.txid or _ANONYMOUS, committed_at=to_datetime(begin.micros))
 
 
 def of_file(number: int, created: int) -> LastCommit:
-    """Return what to record of a file without transactions; `created` is in seconds since 1970."""
+    """Return the `LastCommit` of a file without transactions; `created` is in seconds since 1970."""
     begun = to_datetime(created * 1_000_000)
     return LastCommit(position=pack_position(number, FILE_START), txid=_FILE, committed_at=begun)
 

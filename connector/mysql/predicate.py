@@ -62,7 +62,7 @@ def limit_time(connection: Connection[Any], mariadb: bool, seconds: float) -> No
 
 
 def check_predicate(connection: Connection[Any], relation: str, where: str) -> None:
-    """Make sure that a condition on ``relation t`` is one expression without side effects.
+    """Verify that a condition on ``relation t`` is one expression without side effects.
 
     Raises the server's error or `RequestError`. Call in a read-only transaction.
     """
@@ -77,7 +77,10 @@ def check_predicate(connection: Connection[Any], relation: str, where: str) -> N
 
 
 def refuse_effects(where: str) -> None:
-    """Raise `RequestError` if a condition's text waits, locks, reads other tables, or may hide it. Pure."""
+    """Raise `RequestError` if a condition's text waits, locks, reads other tables, or may hide that it does.
+
+    Pure.
+    """
     if re.search(r"/\*M?!", where, re.IGNORECASE):
         raise RequestError("a condition may not contain /*!, a comment that the server executes")
     if match := _CALL.search(where):

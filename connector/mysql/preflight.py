@@ -1,7 +1,7 @@
-"""Check all preconditions of capture; each failure comes with the exact statement that fixes it.
+"""Checks all preconditions of capture; each failure comes with the exact statement that fixes it.
 
 Read-only: nothing here creates or changes anything at the source. Rights are tested by use, not read from
-SHOW GRANTS, which roles and wildcards make unreadable.
+SHOW GRANTS, which roles and wildcards make unreliable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OLDEST = {True: (10, 6), False: (8, 0)}
 
 CLOCK_SECONDS = 5.0
 RETENTION_SECONDS = 86_400
-"""A stopped agent should survive a day."""
+"""An agent should survive being stopped for a day."""
 
 
 def check(
@@ -104,7 +104,7 @@ def _other_replica(context: CheckContext, ours: int) -> str | None:
 
 
 def _check_log(context: CheckContext) -> Iterator[Finding]:
-    """Check how the server logs; that it does is asked before everything else (`Source.ensure_logging`)."""
+    """Check how the server logs; whether it does was checked first (`Source.ensure_logging`)."""
     if context.variable("log_bin") != "ON":
         return
     yield from _check_stays_on(context)
@@ -121,7 +121,7 @@ def _check_log(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_stays_on(context: CheckContext) -> Iterator[Finding]:
-    """Report a server that would stop logging if it could not write its log."""
+    """Report a server that would stop logging if it failed to write its log."""
     name = "binlog_error_action"
     action = context.variable(name)
     if action == "ABORT_SERVER":
@@ -203,13 +203,13 @@ def _check_crashes(context: CheckContext) -> Iterator[Finding]:
         yield Finding("durability", "ok", settings)
     else:
         yield Finding(
-            "durability", "warning", f"{settings}: a crash of the server means dumping all tables again",
+            "durability", "warning", f"{settings}: after a server crash, all tables are dumped again",
             "SET GLOBAL sync_binlog = 1, GLOBAL innodb_flush_log_at_trx_commit = 1;",
         )  # fmt: skip
     if context.server.mariadb and table_ids(context.connection) is None:
         yield Finding(
             "process", "warning",
-            "the user can't see InnoDB's table ids: a crash of the server means dumping all tables again",
+            "the user can't see InnoDB's table ids, so after a server crash, all tables are dumped again",
             f"GRANT PROCESS ON *.* TO {context.user};",
         )  # fmt: skip
 
@@ -233,7 +233,7 @@ def _check_retention(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_features(context: CheckContext) -> Iterator[Finding]:
-    """Report settings that people ask about, most of which need no action."""
+    """Report settings that users ask about, most of which need no action."""
     if _has_gtids(context):
         yield Finding("gtid", "ok", "is on: after a failover capture continues on the other server")
     else:
@@ -296,7 +296,7 @@ def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
     )
     if unwritten:
         missing = "the server is read-only or a replica"
-        fix = "none is needed; or capture its primary; if it was promoted: RESET REPLICA ALL;"
+        fix = "nothing to do; or capture its primary; or if it was promoted: RESET REPLICA ALL;"
     if _has_gtids(context):
         how = "" if context.server.mariadb else "low watermarks are taken by gtid_executed, and "
         yield Finding(
@@ -309,7 +309,7 @@ def _check_own_tables(context: CheckContext) -> Iterator[Finding]:
 
 
 def _may_create(context: CheckContext) -> bool:
-    """Return whether the user may create the tables, and then use them."""
+    """Return whether the user may create the tables and use them."""
     grants = [str(found[0]) for found in rows(context.connection, "SHOW GRANTS")]
     scopes = ("*.*", f"`{OWN_DATABASE}`.*")
     held: set[str] = set()

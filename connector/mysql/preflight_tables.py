@@ -1,6 +1,6 @@
-"""Check for what prevents exact capture of single tables, each with the statement that fixes it. Read-only.
+"""Checks for what prevents exact capture of single tables; each finding has the statement that fixes it.
 
-Rights are tested by use (`refusals`), not read from SHOW GRANTS.
+Read-only. Rights are tested by use (`refusals`), not read from SHOW GRANTS.
 """
 
 from __future__ import annotations
@@ -148,26 +148,26 @@ def _check_virtual(context: CheckContext, facts: TableFacts) -> Finding | None:
         return None
     return Finding(
         f"table {facts.table}", "failed",
-        f"has virtual columns ({names}), which a log with binlog_row_image = {image} leaves out",
+        f"has virtual columns ({names}), which the log omits with binlog_row_image = {image}",
         "SET GLOBAL binlog_row_image = FULL;",
     )  # fmt: skip
 
 
 def _check_before_images(context: CheckContext, facts: TableFacts) -> Finding | None:
-    """Check whether the log carries whole old rows, where they are asked for."""
+    """Check whether the log carries complete old rows, if before-images are configured."""
     settings, image = context.tables.get(facts.table), context.variable("binlog_row_image")
     if settings is None or not settings.before_images or image in (None, "FULL", "FULL_NODUP"):
         return None
     return Finding(
         f"table {facts.table}", "warning",
-        f"before_images: with binlog_row_image = {image} the log lacks columns of the old rows; they land as"
+        f"before_images: with binlog_row_image = {image} the log lacks columns of old rows, which land as"
         " missing",
         "SET GLOBAL binlog_row_image = FULL; and set it in the server's configuration file",
     )  # fmt: skip
 
 
 def _check_cascades(context: CheckContext, facts: TableFacts) -> Finding | None:
-    """Check for foreign keys that change rows by themselves: InnoDB does so without logging.
+    """Check for foreign keys that change rows by themselves, which InnoDB does without logging.
 
     MySQL logs such changes since 9.6, unless configured otherwise.
     """
@@ -185,7 +185,7 @@ def _check_cascades(context: CheckContext, facts: TableFacts) -> Finding | None:
 
 
 class refusals:  # noqa: N801
-    """Try something: collects the server's refusals instead of raising them; raises for locks.
+    """A context manager that collects the server's refusals instead of raising them; raises for locks.
 
     That the server writes no log (`LogOffError`) is not a refusal.
     """

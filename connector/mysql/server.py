@@ -1,10 +1,9 @@
-"""The server: its kind (detected, never configured), its binary log's files, its load, sessions on it.
+"""The server: its kind (detected, never configured), binary log files, load, and sessions on it.
 
 Invariant: what is known of a session's server holds while that session lives. Reopened, it may lead to
-another one, maybe of another database: nothing is written there, and no log begun, before that is checked.
-
-Invariant: a position (`pack_position`) is only made from offsets below 4 GiB. A file exceeds that only within
-one transaction, after which the server moves on to the next file.
+another server, possibly of another database: nothing is written there, and no log begun, before that is
+checked. Invariant: a position (`pack_position`) is only made from offsets below 4 GiB. A file exceeds that
+only within one transaction, after which the server moves on to the next file.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _REFUSED = (1044, 1045, SYNTAX_ERROR, 1142, 1227)
 """Missing rights, or a release so old that its syntax differs."""
 
 _SHOW_CHANNELS = ("SHOW ALL REPLICAS STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
-"""MariaDB's, whose other forms leave out named connections; MySQL's; MySQL's before 8.0.22."""
+"""MariaDB's, whose other forms omit named connections; MySQL's; MySQL's before 8.0.22."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def find_server(connection: Connection[Any]) -> Server:
 def ensure_logging(connection: Connection[Any], server: Server) -> None:
     """Raise `LogOffError` if the server writes no log: started without one, or having failed to write it.
 
-    The first needs no rights to see; the second counts as logging if we lack the right to ask.
+    The first can be seen without any rights; the second counts as logging if we lack the right to query it.
     """
     found = row(connection, "SELECT @@global.log_bin")
     if found is not None and not found[0]:
@@ -104,7 +103,7 @@ def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
 
 
 def is_replica(connection: Connection[Any]) -> bool | None:
-    """Return whether the server has a replication channel, running or stopped; None if we may not ask.
+    """Return whether the server has a replication channel, running or stopped; None if we lack the right.
 
     A stopped one may continue later; only RESET REPLICA ALL ends it. Members of a group replicate what any of
     them writes, so its channels do not count.
@@ -117,7 +116,7 @@ def is_replica(connection: Connection[Any]) -> bool | None:
 
 
 def _channels(connection: Connection[Any]) -> list[dict[str, Any]] | None:
-    """Return the state of each replication channel; None if we may not ask."""
+    """Return the state of each replication channel; None if we lack the right."""
     for statement in _SHOW_CHANNELS:
         with connection.cursor(DictCursor) as cursor:
             try:
@@ -133,15 +132,15 @@ def _channels(connection: Connection[Any]) -> list[dict[str, Any]] | None:
 
 
 class MysqlGauge:
-    """Measures a server's load, over a session of its own; a `connector.figures.source_load.LoadGauge`."""
+    """Measures a server's load over its own session; a `connector.figures.source_load.LoadGauge`."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._connection = connect(config.url.get_secret_value(), f"deltatide {config.name}")
 
     def measure(self) -> Mapping[str, float]:
-        """Return the threads that run, ours included, and on a replica how far it is behind, in seconds.
+        """Return the running threads, ours included, and on a replica its lag in seconds.
 
-        A primary does not know how far its replicas are behind.
+        A primary does not know the lag of its replicas.
         """
         with driver_errors("measuring the server's load"):
             running = row(self._connection, "SHOW GLOBAL STATUS LIKE 'Threads_running'")
@@ -157,7 +156,7 @@ class MysqlGauge:
 
 
 def is_primary(connection: Connection[Any]) -> bool:
-    """Return whether the server may be written: it is not read-only, and certainly no replica."""
+    """Return whether the server may be written to: it is not read-only, and certainly not a replica."""
     found = row(connection, "SELECT @@global.read_only")
     return found is not None and str(found[0]) in ("0", "OFF") and is_replica(connection) is False
 
@@ -179,12 +178,12 @@ def log_files(connection: Connection[Any]) -> dict[int, LogFile]:
 
 
 def number_of(name: str) -> int:
-    """Return a log file's number, which follows the last dot of its name."""
+    """Return a log file's number, which follows the last dot in its name."""
     return int(name.rpartition(".")[2])
 
 
 def position_of(name: str, offset: int) -> int:
-    """Return the position for an offset in a file; an offset beyond 4 GiB counts as the last below."""
+    """Return the position for an offset in a file; an offset beyond 4 GiB counts as the last one below."""
     return pack_position(number_of(name), min(offset, MAX_OFFSET))
 
 
@@ -194,7 +193,7 @@ def format_binlog_position(position: int) -> str:
 
 
 class ServerSession:
-    """A session that is opened on first use, and again when it is lost. Used by one thread at a time."""
+    """A session that is opened on first use, and reopened when it is lost. Used by one thread at a time."""
 
     def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
         self._connect = connect
@@ -203,7 +202,7 @@ class ServerSession:
         self._checked = False
 
     def get(self) -> Connection[Any]:
-        """Return the session, reopened if it was lost; then the server may be another one."""
+        """Return the session, reopened if it was lost; its server may then be a different one."""
         if self._connection is not None and not alive(self._connection):
             self.close()
         if self._connection is None:
@@ -221,7 +220,7 @@ class ServerSession:
         return self._server
 
     def note_checked(self) -> None:
-        """Take note that the server has been checked: it is the landing zone's database."""
+        """Record that the server was checked: it is the landing zone's database."""
         self._checked = True
 
     def get_checked(self) -> Connection[Any]:

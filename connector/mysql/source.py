@@ -1,14 +1,14 @@
-"""A MySQL or MariaDB server as a source; implements `connector.source.Source`. Ties the other files together.
+"""A MySQL or MariaDB server as a source; implements `connector.source.Source`.
 
-Connects on first use. One session runs all the small queries; the log reader and each table reader have
-connections of their own. MySQL or MariaDB is detected automatically.
+Ties the other modules together. Connects on first use. One session runs all the small queries; the log reader
+and each table reader have connections of their own. MySQL or MariaDB is detected automatically.
 
 Identity: the id in ``deltatide.watermark``, which replicas share; without that table, MySQL's server_uuid, or
 MariaDB's server id and GTID domain. MySQL's GTIDs prove a shared history without it.
 
 A position is a file and offset in one server's log. Opening the log checks that the server is still the same,
 and so does each connection that must lead to it. The landing zone's id is written only over the session on
-which the server was found to be its database.
+which the server was identified as its database.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class MysqlSource:
     def ensure_logging(self) -> None:
         """Raise `LogOffError` if the server writes no log."""
         connection = self._session.get()
-        with driver_errors("asking whether the server writes a log"):
+        with driver_errors("checking whether the server writes a log"):
             ensure_logging(connection, self._session.server)
 
     def reconfigure(self, config: SourceConfig, tables: Mapping[TableName, TableConfig]) -> None:
@@ -108,7 +108,7 @@ class MysqlSource:
             return preflight.check(connection, connect, server, self._config, self._tables, state_tables)
 
     def identity(self, landed: Manifest | None = None) -> SourceIdentity:
-        """Return the database's identity: that of `landed` if it provably was read from here."""
+        """Return the database's identity: that of `landed` if it was provably read from here."""
         connection = self._session.get()
         server = self._session.server
         with driver_errors("reading the identity"):
@@ -158,10 +158,10 @@ class MysqlSource:
             server = find_server(connection)
             if self._trusted not in (None, server.uuid):
                 self._watching.close()
-                raise TransientError("the catalog is another server's than the log")
+                raise TransientError("the catalog session is on another server than the log")
             self._was_durable = self._was_durable and preflight.is_durable(connection)
             noted = self._state_tables.unlogged(connection)
-            busy: set[TableName] = set()  # locked by others for long: left to a later check
+            busy: set[TableName] = set()  # locked by others for long; a later check examines them
             found = catalog.find_tables(connection, self._config, busy)
             layouts = catalog.layouts_of(connection, server, found, self._tables, busy)
             before = {
@@ -186,11 +186,11 @@ class MysqlSource:
         return UnloggedChange("it changed without row events in the log") if changed else None
 
     def remember(self, before: str | None, now: str) -> str:
-        """Return the current fingerprint: nothing of an earlier one counts."""
+        """Return the current fingerprint: nothing of an earlier one still counts."""
         return now
 
     def doubted(self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
-        """Return none: no table is logged under another name than its own."""
+        """Return none: the log names every table correctly."""
         return {}
 
     def take_xid_barrier(self) -> None:
@@ -296,7 +296,7 @@ class MysqlSource:
     def _missing_gtids(
         self, connection: Connection[Any], here: Server, gtids: str, *, wait: bool = True
     ) -> str:
-        """Return what the server has not executed; gives a replica time to apply what it has received."""
+        """Return what the server has not executed, allowing a replica time to apply what it has received."""
         lacking = failover.missing(connection, here, gtids)
         if not lacking or not wait:
             self._lacking_since = None
@@ -421,7 +421,7 @@ class MysqlSource:
         return created
 
     def _checked(self) -> Connection[Any]:
-        """Return the session, whose server was checked if there is a landing zone already."""
+        """Return the session; if there is a landing zone already, its server has been checked."""
         return self._session.get() if self._state_tables.landed_id is None else self._session.get_checked()
 
     def _connect_to(self, server: Server, *, replication: bool = False) -> Connection[Any]:

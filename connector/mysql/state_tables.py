@@ -12,14 +12,13 @@ Invariants:
 - Nobody needs the watermark's last writes: a failover that lost them is not a gap. One that lost a write of
   ``unlogged_change`` is, since an agent that was stopped meanwhile would never learn of that change.
 
-One rule says when they are written: on a server that is certainly a primary (`is_primary`) and lets us. On a
-replica, our writes would be transactions of its own, which the other servers lack, and which may end its
-replication. What we may not ask counts as a replica; one whose threads are stopped still is one. The rights
-are tried, by writes that change nothing, when a log is opened and when a server becomes a primary. Locks of
-others (FLUSH TABLES WITH READ LOCK) never change the answer: a write of no hurry is put off, others wait.
-
-If they are missing or not writable, everything still works, except that an unlogged change quarantines its
-table, and MySQL's low watermarks need GTIDs instead of the barrier.
+One rule says when they are written: on a server that is certainly a primary (`is_primary`) and permits it. On
+a replica, our writes would be transactions of its own, which the other servers lack, and which may break its
+replication. A server whose role we may not query counts as a replica, and so does one whose replication is
+stopped. The rights are tested by no-op writes when a log is opened and when a server becomes a primary. Other
+sessions' locks (FLUSH TABLES WITH READ LOCK) never change the answer: a write that is not urgent is
+postponed, others wait. If the tables are missing or not writable, everything still works, except that an
+unlogged change quarantines its table, and MySQL's low watermarks need GTIDs instead of the barrier.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class RecordedFile:
 class StateTables:
     """The two tables for one source name; every method takes the connection to use.
 
-    `landed_id`: the id that the landing zone has from before there were tables, if it is this database's.
+    `landed_id`: the id that the landing zone has from before the tables existed, if it is this database's.
     """
 
     def __init__(self, source: str) -> None:
@@ -108,8 +107,8 @@ class StateTables:
     def is_writable(self, connection: Connection[Any], was: bool | None = None) -> bool:
         """Return whether our row exists and may be written.
 
-        `was`: the answer before, if there was one. If so, the rights are not tried again, and while locks
-        keep us from trying them, it stays the answer.
+        `was`: the previous answer, if any. If it was True, the rights are not tested again, and if locks keep
+        us from testing them, the previous answer stands.
         """
         try:
             if not is_primary(connection) or self.identity(connection) is None:
@@ -147,7 +146,7 @@ class StateTables:
         return str(found[0]) if found else None
 
     def raise_barrier(self, connection: Connection[Any]) -> bool:
-        """Commit a write: on return, everything before it in the log is visible. False without a row."""
+        """Commit a write: on return, everything before it in the log is visible. False if there is no row."""
         with connection.cursor() as cursor:
             cursor.execute(f"UPDATE {_WATERMARK} SET barrier = barrier + 1 WHERE {self._is_ours}")
             return bool(cursor.rowcount == 1)
@@ -164,7 +163,7 @@ class StateTables:
         return RecordedFile(str(found[0]), int(found[1]), int(found[2])) if found else None
 
     def record_file(self, connection: Connection[Any], file: RecordedFile) -> bool:
-        """Record a log file; return False if others' locks prevent it now, which is no loss for a while."""
+        """Record a log file; return False if locks prevent it now, which is harmless for a while."""
         try:
             with _brief_wait(connection):
                 query(
@@ -195,14 +194,14 @@ class StateTables:
     def note_all_unlogged(
         self, connection: Connection[Any], epoch: int, changes: Sequence[UnloggedSpan]
     ) -> None:
-        """Record such changes in one transaction, so with one flush of the log."""
+        """Record such changes in one transaction, and so with one flush of the log."""
         query(connection, "START TRANSACTION")
         for table, _, reason, lsn in changes:
             self.note_unlogged(connection, table, epoch, lsn, reason)
         query(connection, "COMMIT")
 
     def note_again(self, connection: Connection[Any]) -> None:
-        """Record again earlier changes that are missing: a failover may have lost them."""
+        """Record missing earlier changes again: a failover may have lost them."""
         known = self.unlogged(connection)
         for table, (epoch, lsn, reason) in list(self._noted.items()):
             if known.get(table) != _fingerprint(epoch, lsn):
@@ -220,7 +219,7 @@ class StateTables:
 
 @contextmanager
 def _brief_wait(connection: Connection[Any]) -> Iterator[None]:
-    """Wait for the locks of others for no more than a second: the log is not read meanwhile."""
+    """Wait at most a second for locks of others: the log is not read meanwhile."""
     query(connection, "SET SESSION lock_wait_timeout = 1")
     try:
         yield

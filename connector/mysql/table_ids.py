@@ -1,6 +1,6 @@
 """InnoDB's table ids, and when a reading of them is judged (`catalog_fingerprint`). MariaDB only.
 
-MySQL's statements are atomic with its log, so there is nothing to find.
+MySQL's statements are atomic with its log, so nothing can be missing from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROCESS_DENIED = 1227
 _LOCK_WAIT = 1205
 
 _FEW_IDS = 4
-"""Up to this many are listed; a table with more partitions has a digest."""
+"""Up to this many ids are listed; a table with more partitions gets a digest."""
 
 
 def _decoded(part: str) -> str:
@@ -49,9 +49,9 @@ class Log(Protocol):
 
 
 class TableIds:
-    """Takes readings of the ids, and judges each once the log has been read past it. One thread at a time.
+    """Takes readings of the ids, and judges each once the log has been read past it.
 
-    Log readers fill `statements`.
+    Used by one thread at a time. Log readers fill `statements`.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class TableIds:
 def _take(
     connection: Connection[Any], server: Server, known: Mapping[TableName, Fingerprint], epoch: int
 ) -> IdReading:
-    """Read the ids, and wait for statements that may have changed one and are not logged yet."""
+    """Read the ids, after waiting for statements that may have changed one and are not logged yet."""
     before = position_of(*end_of_log(connection, server))
     ids = table_ids(connection) or {}
     differing = [t for t, print_ in known.items() if print_.ids and ids.get(t, print_.ids) != print_.ids]

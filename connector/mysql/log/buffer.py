@@ -1,6 +1,6 @@
 """The log reader's buffer: from packets to segments of whole transactions, and of the open one. Does no I/O.
 
-The grammar of the log, each part in a module of its own; here is what dispatches to them::
+The grammar of the log, and the modules that parse it; this one dispatches to them::
 
     log   := { file }                                         file_sequence
     file  := FORMAT { group } [ ROTATE | STOP ]               file_sequence
@@ -8,8 +8,8 @@ The grammar of the log, each part in a module of its own; here is what dispatche
            | GTID TRANSACTION_PAYLOAD                         transaction_payload, then as above
 
 A packet is one event (`connector.mysql.log.packet` names its bytes), but a TRANSACTION_PAYLOAD may span
-several. `feed` is the hot loop: it handles rows events itself. All else happens once per group, table map or
-statement. `connector.mysql.log.pending_events` holds the rows events.
+several. `feed` is the hot loop: it handles rows events itself. Everything else happens once per group, table
+map or statement. `connector.mysql.log.pending_events` holds the rows events.
 
 Follows "Binlog Event" and "Binlog Management" in MySQL's source documentation (for compressed transactions,
 Transaction_payload_event), and "Replication Protocol" in MariaDB's. The modules above name the pages.
@@ -57,13 +57,13 @@ from connector.schema import TableName
 
 
 class LogBuffer:
-    """The log read and not taken yet. One thread at a time, except for `position`.
+    """The log that was read and not taken yet. Used by one thread at a time, except for `position`.
 
-    `gtids`: the transactions executed up to `position`, kept current here; None if unknown. `statements`
-    records those that rebuild tables. A file that ends with neither a ROTATE nor a STOP means that the server
-    crashed: unless it `survives_crashes` with the same rows in log and tables, all tables are read again. So
-    they are if a ROTATE, which moves the position only when the next file is there, leads to one that a new
-    process began: the former process could not, and ran without its log.
+    `gtids`: the transactions executed up to `position`, updated here; None if unknown. `statements` records
+    those that rebuild tables. A file that ends with neither a ROTATE nor a STOP means that the server
+    crashed: unless log and tables agree after crashes (`survives_crashes`), all tables are dumped again. So
+    they are if a ROTATE, which moves the position only when the next file is there, leads to a file that a
+    new process began: the former process could not begin it, and ran without its log.
 
     `cut_off`: see `connector.mysql.log.event_groups`; `prepared`: see `connector.mysql.log.ddl_effects`.
     """
@@ -96,12 +96,12 @@ class LogBuffer:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the rows events held."""
+        """Bytes of the buffered rows events."""
         return self._pending.bytes
 
     @property
     def whole_rows(self) -> int:
-        """Rows events held of whole transactions."""
+        """Buffered rows events of whole transactions."""
         return self._groups.whole_rows
 
     @property
@@ -191,7 +191,7 @@ class LogBuffer:
     def unpack_more(self, upto_bytes: int) -> bool:
         """Unpack `upto_bytes` more of a compressed transaction; False: there is none, or more must arrive.
 
-        Meanwhile, what `feed` adds waits behind it.
+        Meanwhile, what is passed to `feed` waits behind it.
         """
         payload = self._payload
         if payload is None:
@@ -242,7 +242,7 @@ class LogBuffer:
     # Files.
 
     def _handle_frame(self, kind: int, packet: bytes) -> None:
-        """Handle events that frame files, or are in none: ROTATE, FORMAT, heartbeats, artificial events."""
+        """Handle events that frame files or are in none: ROTATE, FORMAT, heartbeats, artificial events."""
         seconds, _, _, _, end, flags = header_of(packet)
         artificial = bool(flags & ARTIFICIAL)
         if kind == events.ROTATE:
@@ -267,7 +267,7 @@ class LogBuffer:
             self._groups.last = files.position, seconds
 
     def _end_file(self, packet: bytes, *, artificial: bool) -> None:
-        """Move to the next file; an artificial ROTATE may only name the file that follows in the stream."""
+        """Move to the next file; an artificial ROTATE may only name the next file in the stream."""
         files, groups = self._files, self._groups
         if not artificial:
             files.advance(packet)
@@ -288,13 +288,13 @@ class LogBuffer:
     # Segments.
 
     def take(self) -> LogSegment | MysqlSegment:
-        """Take all whole transactions. What was found in the open one goes with it, in part or whole."""
+        """Take all whole transactions, and all that was found out about tables in the open one."""
         rows, transactions = self._groups.take_whole()
         open_ = self._groups.open
         return self._slice_segment(rows, transactions, open_.lsn if open_ else None)
 
     def take_open(self) -> LogSegment | MysqlSegment | None:
-        """Take what is held of the open transaction; only right after `take`."""
+        """Take what is buffered of the open transaction; only right after `take`."""
         if self._groups.open is None or not self._pending.payloads:
             return None
         return self._slice_segment(len(self._pending.payloads), self._groups.take_part(), None)
@@ -321,7 +321,7 @@ class LogBuffer:
         return log_identity.of_file(unpack_position(lsn)[0], begun)
 
     def take_unlogged(self) -> list[UnloggedSpan]:
-        """Take what must be recorded at the source, or else passed to `report_unlogged_quarantine`."""
+        """Take unlogged changes to record at the source, or else to pass to `report_unlogged_quarantine`."""
         return self._effects.take_unlogged()
 
     def report_unlogged_quarantine(self, unlogged: UnloggedSpan) -> None:

@@ -1,4 +1,4 @@
-"""Handle what transactions do to tables without rows events: empty, reread or quarantine them.
+"""Handles what transactions do to tables without rows events: empties, rereads or quarantines the tables.
 
 Invariant: whatever may have changed a captured table and is not in its rows events is reported: as an event
 that empties it, as `UnloggedSpan`, or by quarantining it. Nothing is ignored.
@@ -20,16 +20,16 @@ from connector.schema import TableName, TableSchema
 
 log = logging.getLogger(__name__)
 
-_ROW_FORMAT = "SET GLOBAL binlog_format = ROW, see that no session sets another, then dump the table again"
+_ROW_FORMAT = "SET GLOBAL binlog_format = ROW, let no session set another, then dump the table again"
 
 PREPARED_KEPT = 10_000
-"""Keep the tables of this many XA transactions, more than are ever prepared at once."""
+"""Limit of XA transactions whose tables are kept: more than are ever prepared at once."""
 
 
 class UnloggedSpan(NamedTuple):
-    """A table whose rows may have changed without row events: first at `lsn`, and why; last at `last`.
+    """A table whose rows may have changed without row events: first at `lsn` and why, last at `last`.
 
-    The last one is recorded: an earlier reading may have recorded the first, which may already be handled.
+    The last one is recorded: an earlier reader may have recorded the first, which may already be handled.
     """
 
     table: TableName
@@ -39,10 +39,10 @@ class UnloggedSpan(NamedTuple):
 
 
 class DdlEffects:
-    """Effects found and not taken yet; `lsn` is always that of the transaction.
+    """Effects that were found and not taken yet; `lsn` is always that of the transaction.
 
-    `prepared`: the tables of prepared XA transactions, by xid. Reopening the log passes it on, since the log
-    may be opened after an XA PREPARE; transactions read again are already in it.
+    `prepared`: the tables of prepared XA transactions, by xid. It is kept when the log is reopened, since
+    that may be after an XA PREPARE; transactions that are read again are already in it.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class DdlEffects:
         self._prepared = {} if prepared is None else prepared
 
     def take_unlogged(self) -> list[UnloggedSpan]:
-        """Take what must be recorded, or else passed to `report_unlogged_quarantine`."""
+        """Take unlogged changes to record, or else to pass to `report_unlogged_quarantine`."""
         unlogged, self._unlogged = self._unlogged, {}
         return list(unlogged.values())
 
@@ -80,7 +80,7 @@ class DdlEffects:
         )
 
     def apply_statement(self, query: Query, lsn: int, ordinal: int) -> int:
-        """Apply a statement's effects; return how many events it became."""
+        """Apply a statement's effects; return the number of events they became."""
         if query.statement is not None and not self._schema_cache.mariadb:
             query = query._replace(statement=as_mysql_reads(query.statement))
         self._note(query, lsn)
@@ -109,13 +109,13 @@ class DdlEffects:
             self._statements.add(table, lsn)
 
     def reread_all(self, lsn: int, reason: str) -> None:
-        """Reread all tables: the log before `lsn` may lack what they have, or have what they lack."""
+        """Dump all tables again: the log before `lsn` may differ from what is in them."""
         log.warning("%s, before %s: rereading the rows of all tables", reason, lsn)
         for table in sorted(self._schema_cache.among(None)):
             self._add_unlogged(table, lsn, reason)
 
     def _add_unlogged(self, table: TableName, lsn: int, reason: str) -> bool:
-        """Add a change, kept as one per table; return whether it is the table's first."""
+        """Record a change, merged into one per table; return whether it is the table's first."""
         known = self._unlogged.get(table)
         self._unlogged[table] = (known or UnloggedSpan(table, lsn, reason, lsn))._replace(last=lsn)
         return known is None
@@ -130,10 +130,9 @@ class DdlEffects:
                 log.warning("%s: %s; rereading its rows", table, reason)
 
     def _apply_effect(self, effect: Effect, lsn: int, ordinal: int) -> int:
-        """Apply one effect: a truncate becomes an event, the rest is read again, quarantined or announced.
+        """Apply one effect: a truncate becomes an event, others reread, quarantine or announce the table.
 
-        A lost index counts only where a key is configured: of a primary key, the log itself shows that it is
-        gone.
+        A lost index counts only where a key is configured: if a primary key is gone, the log itself shows it.
         """
         truncated = 0
         for table in self._tables_of(effect):
@@ -153,9 +152,10 @@ class DdlEffects:
     def _announce(self, table: TableName, lsn: int, went: tuple[str, ...]) -> None:
         """Announce a layout that no row may ever show: the catalog's, first without the columns that went.
 
-        The catalog may be ahead of the log, and announcing twice does no harm. If it has a column of such a
-        name, that is another column, which a later statement added: a layout without the name must come
-        between the two. There is none without the key or in an unknown layout: the rows are read again.
+        The catalog may be ahead of the log, and announcing twice is harmless. If it has a column of such a
+        name, that is a different column, which a later statement added, so a layout without the name must
+        come between the two. Without its key, or if the layout is unknown, the table has no such layout: its
+        rows are reread.
         """
         now = self._schema_cache.latest(table)
         if now is None or now.schema is None:
@@ -192,7 +192,7 @@ class DdlEffects:
         self.report_quarantine(touched, lsn, f"XA transaction {xid} was prepared; XA is not supported")
 
     def end_prepared(self, statement: str, lsn: int) -> None:
-        """Handle XA COMMIT or XA ROLLBACK; one with unknown tables, prepared earlier, may concern any."""
+        """Handle XA COMMIT or XA ROLLBACK; if the transaction's tables are unknown, it may concern any."""
         if not statement.upper().startswith("XA COMMIT"):
             return
         xid = statement[len("XA COMMIT") :].strip()
@@ -203,7 +203,7 @@ class DdlEffects:
             self.report_quarantine(touched, lsn, f"XA transaction {xid} was committed; XA is not supported")
 
     def report_quarantine(self, tables: set[TableName], lsn: int, reason: str, hint: str = "") -> None:
-        """Report tables that can't be captured on, for `Tables.quarantine`."""
+        """Report tables that can't be captured any longer, for `Tables.quarantine`."""
         for table in sorted(tables):
             advice = hint or f"dump it again: deltatide dump {table}"
             self._quarantined.append(QuarantineNotice(table, lsn, reason, advice))

@@ -1,13 +1,13 @@
-"""Find the effects of logged statements on tables that no row event shows. Pure.
+"""Finds the effects of logged statements on tables that no row event shows. Pure.
 
 Invariant: a statement that may change rows, and is not understood, has an effect on every table whose name
 occurs in it. The caller compares names. Most keywords may also name a table, without quotes. So a keyword is
-skipped only where the grammar has it, and never searched for where a name may be.
+skipped only where the grammar allows it, and never searched for where a name may be.
 
 Understood: TRUNCATE, DROP, RENAME, ALTER, CREATE, and statements in the statement format. An ALTER that adds
 or drops columns leaves rows alone: the log carries the layout with the next row, and
-`connector.capture.tables` reads what a new column holds. One that rewrites values or moves partitions may
-change them. A dropped index matters only if nothing else makes the table's key unique: the caller decides.
+`connector.capture.tables` reads the values of a new column. One that rewrites values or moves partitions may
+change rows. A dropped index matters only if nothing else makes the table's key unique: the caller decides.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TOKEN = re.compile(
 
 
 def as_mysql_reads(statement: str) -> str:
-    """Return a statement with MariaDB's executable comments made plain ones, as they are to MySQL."""
+    """Turn MariaDB's executable comments in a statement into plain ones, which they are to MySQL."""
     if "/*M!" not in statement:
         return statement
     return _TOKEN.sub(lambda found: "/* " if found[0].startswith("/*M!") else found[0], statement)
@@ -95,7 +95,7 @@ def changes_rows(statement: str) -> bool:
     """Return whether a logged statement may have changed rows by itself, in any table.
 
     A view, a trigger or a function leads to tables that it does not name; a SELECT is logged only if a
-    function in it did so.
+    function in it changed rows.
     """
     words = [token.word for token in _without_prefix(tokens_of(statement))]
     first = words[0] if words else ""
@@ -116,9 +116,9 @@ def _without_prefix(tokens: list[_Token]) -> list[_Token]:
 
 
 def rebuilt_by(statement: str, database: str) -> list[Effect]:
-    """Return an effect on each table that InnoDB may have given a new id for a statement, and on few others.
+    """Return an effect for each table that InnoDB may have given a new id in a statement, and few others.
 
-    One that is missing here costs a dump; one too many may hide that a crash emptied the table.
+    A missing one costs a dump; one too many may hide that a crash emptied the table.
     """
     tokens = _without_prefix(tokens_of(statement))
     words = [t.word for t in tokens]
@@ -225,7 +225,7 @@ def _renamed_table(tokens: list[_Token], index: int, table: tuple[str, str], dat
 
 _NO_COLUMN = frozenset("INDEX KEY PRIMARY FOREIGN CONSTRAINT CHECK PARTITION DEFAULT TO AS".split())
 _NO_COLUMN_BEFORE = {"PERIOD": "FOR", "SYSTEM": "VERSIONING"}
-"""Not reserved, so a column may have such a name; the second word decides."""
+"""Not reserved words, so a column may have such a name; the second word decides."""
 
 
 def _lost_columns(tokens: list[_Token], index: int) -> tuple[str, ...]:
@@ -259,14 +259,14 @@ def _rewrite_reason(before: list[str], left: list[str]) -> str | None:
         if word in ("DROP", "TRUNCATE") and after == "PARTITION":
             return f"ALTER TABLE ... {word} PARTITION"
     if "REFERENCES" in left and not {"CASCADE", "SET"}.isdisjoint(left):
-        return "ALTER TABLE ... FOREIGN KEY"  # it may be gone, with what it changed, before a check sees it
+        return "ALTER TABLE ... FOREIGN KEY"  # it may change rows and be dropped before a check sees it
     if "DROP" in left and "ADD" in left:
         return "ALTER TABLE ... DROP and ADD"
     return None
 
 
 def _table_at(tokens: list[_Token], index: int, database: str) -> tuple[tuple[str, str] | None, int]:
-    """Parse one table's name; return it, None if there is none, and the index after it."""
+    """Parse one table's name; return it, or None if there is none, and the index after it."""
     if _is_symbol(tokens, index, "."):  # `.t` is a table in the default database
         index += 1
     if index >= len(tokens) or not tokens[index].is_name:

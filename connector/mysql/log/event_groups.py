@@ -40,15 +40,16 @@ from connector.position import Position
 
 
 class EventGroups:
-    """The groups that are whole and not taken yet, and the one that is open.
+    """The groups that are complete and not taken yet, and the open one.
 
-    `ordinal`: of the next rows event in the open group. `whole_rows`: rows events of whole groups.
-    `gtids`: the transactions executed up to the last whole group; None if unknown. `last`: where that group
-    or file begins, with its GTID event or the file's creation time. `committed_at`: microseconds since 1970.
+    `ordinal`: of the next rows event in the open group. `whole_rows`: rows events of complete groups.
+    `gtids`: the transactions executed up to the last complete group; None if unknown. `last`: where that
+    group or file begins, with its GTID event or the file's creation time. `committed_at`: microseconds since
+    1970.
 
-    A group cut off by the end of a file after a crash never happened: MariaDB leaves it there and rolls it
-    back. Parts of it may have been taken already, so it is added to `cut_off`, reading ends, and the next
-    reader, given the same set, skips it.
+    A group cut off at the end of a file by a crash never happened: MariaDB leaves it there and rolls it back.
+    Parts of it may have been taken already, so it is added to `cut_off` and reading ends; the next reader,
+    given the same set, skips it.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class EventGroups:
         self._whole = Transactions()
 
     def take_whole(self) -> tuple[int, Transactions]:
-        """Take the whole groups: the number of their rows events, and their transactions."""
+        """Take the complete groups: the number of their rows events, and their transactions."""
         rows, self.whole_rows = self.whole_rows, 0
         transactions, self._whole = self._whole, Transactions()
         if self.open is not None:
@@ -81,7 +82,7 @@ class EventGroups:
         return rows, transactions
 
     def take_part(self) -> Transactions:
-        """Take the open group, as far as it is here; only right after `take_whole`."""
+        """Take the open group, as far as it has arrived; only right after `take_whole`."""
         assert self.open is not None
         begin, transactions = self.open.begins[0], Transactions()
         transactions.add(0, self.open.lsn, begin.micros, begin.txid)
@@ -102,7 +103,7 @@ class EventGroups:
     def handle(self, kind: int, packet: bytes, end: int) -> None:
         """Handle an event that is neither rows nor a table map, nor one of a file or a payload.
 
-        `end`: its end in the file; within a payload, that of the payload.
+        `end`: its end in the file; within a payload, the payload's.
         """
         seconds, _, server_id, _, _, flags = header_of(packet)
         body = packet[BODY : len(packet) - self._pending.tail]
@@ -220,7 +221,7 @@ class EventGroups:
             self._commit(seconds, end)
 
     def _disown(self) -> None:
-        """Mark the open group as not ours."""
+        """Mark the open group as not our own write."""
         if self.open is not None:
             self.open.is_ours = False
 
@@ -234,7 +235,7 @@ class EventGroups:
         if self.open is None or not self.open.mapped:
             raise PreconditionError(
                 f"the log has an event of type {kind}, which is unknown, {self._files}",
-                hint="upgrade deltatide, since what the event changed is unknown",
+                hint="upgrade deltatide, which can't know what the event changed",
             )
         self._disown()
         self._report_touched_tables(f"upgrade deltatide: an event of type {kind} is unknown")

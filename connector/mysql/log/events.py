@@ -1,4 +1,4 @@
-"""Parse the binary log's control events, which begin, end and frame transactions. Pure.
+"""Parses the binary log's control events, which begin, end and frame transactions. Pure.
 
 Formats: MySQL's ``libs/mysql/binlog/event``, MariaDB's ``sql/log_event.h``. A body is what follows the
 header's 19 bytes, without checksum.
@@ -35,10 +35,10 @@ NOTHING = frozenset(
         *(160, 161, GTID_LIST),  # MariaDB: ANNOTATE_ROWS, BINLOG_CHECKPOINT
     )
 )
-"""Events that by themselves affect no table; 5 to 17 prepare a statement, which is handled itself."""
+"""Events that by themselves affect no table; 5 to 17 prepare a statement, which is handled separately."""
 
 IGNORABLE = 0x80
-"""Flag of events that a reader may skip if it does not know them."""
+"""Flag of events that a reader may skip if it does not know their type."""
 
 THREAD_SPECIFIC = 0x04
 """Flag of statements that used a temporary table."""
@@ -53,8 +53,8 @@ _CHECKSUM_CRC32 = 1
 class Begin(NamedTuple):
     """The begin of a transaction. `gtid` None: it is anonymous.
 
-    `standalone`: its next statement is all of it (MariaDB only). `original`: when it was committed where it
-    was executed first, if this server replicated it and logged that (MySQL only).
+    `standalone`: its next statement is all of it (MariaDB only). `original`: commit time where it was
+    executed first, if this server replicated it and logged that time (MySQL only).
     """
 
     gtid: Gtid | None
@@ -69,10 +69,10 @@ class Begin(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A statement and its default database; `statement` None: its text can't be read.
+    """A statement and its default database; `statement` None: its text can't be decoded.
 
     `updated`: the databases whose tables it may have changed, also through views, triggers and routines, as
-    MySQL reports; None if unknown. `temporary`: a table that it names may be temporary.
+    reported by MySQL; None if unknown. `temporary`: a table that it names may be temporary.
     """
 
     database: str
@@ -82,7 +82,7 @@ class Query(NamedTuple):
 
 
 _SEQUENCE, _DOMAIN, _MARIADB_FLAGS = slice(0, 8), slice(8, 12), 12
-"""MariaDB's GTID."""
+"""Offsets in MariaDB's GTID event."""
 
 _COUNT, _LISTED = (1 << 28) - 1, struct.Struct("<IIQ")
 """MariaDB's list of GTIDs: the bits of its first four bytes that count them; domain, server and number."""
@@ -130,7 +130,7 @@ def _parse_tagged(body: bytes) -> Begin:
     """Parse a tagged GTID, in MySQL's ``mysql/serialization``: fields in order, each after its number.
 
     They are flags, uuid, sequence (signed), tag, two about commit order, the commit time, and the original
-    one if that is another.
+    commit time if it differs.
     """
     offset = 0
 
@@ -172,11 +172,11 @@ def _varying(data: bytes, offset: int) -> tuple[int, int]:
 
 
 LONGEST_STATEMENT = 1 << 20
-"""Maximum bytes of a statement that is parsed, since parsing needs a hundred times as many."""
+"""Maximum bytes of a statement that is parsed: parsing needs a hundred times as many."""
 
 
 _DATABASE_BYTES, _STATUS_BYTES, _STATUS = 8, slice(11, 13), 13
-"""Of a QUERY event: after the thread's id and the seconds that it took; an error code is in between."""
+"""In a QUERY event: after the thread's id and the seconds that it took; an error code is in between."""
 
 _LOAD_STATUS = _STATUS + 13
 """Of EXECUTE_LOAD_QUERY, which has the file's id and the offsets of its name before its status."""
@@ -196,7 +196,7 @@ def parse_query(kind: int, body: bytes) -> Query:
 
 
 def _statement(text: bytes, status: dict[int, bytes]) -> str | None:
-    """Decode a statement, which is as its client sent it; None if its text can't be determined."""
+    """Decode a statement, which is in its client's character set; None if that can't be determined."""
     modes = int.from_bytes(status.get(_SQL_MODE, b""), "little")
     if len(text) > LONGEST_STATEMENT or (modes & _NO_BACKSLASH_ESCAPES and b"\\" in text):
         return None
@@ -257,9 +257,10 @@ def _uncompress(text: bytes) -> bytes:
 
 
 def rotate_targets(body: bytes, tail: int) -> list[tuple[int, int]]:
-    """Return the possible numbers and first offsets of the file in which the log continues.
+    """Return the possible numbers and first offsets of the next file in the stream.
 
-    An artificial ROTATE comes before the FORMAT event that announces checksums: the likelier one is first.
+    An artificial ROTATE comes before the FORMAT event that announces checksums, so there are two candidates:
+    the likelier one is first.
     """
     offset = int.from_bytes(body[:8], "little")
     found = []
@@ -271,7 +272,7 @@ def rotate_targets(body: bytes, tail: int) -> list[tuple[int, int]]:
 
 
 _CREATED = slice(BODY + 2 + 50, BODY + 2 + 50 + 4)
-"""Of a FORMAT packet, after the format's version and the server's."""
+"""In a FORMAT packet, after the format's version and the server's."""
 
 _LEAST_FORMAT_BYTES = BODY + 57 + 5
 """Version, server, creation time and header length; the checksum's algorithm, and the checksum itself."""
@@ -292,7 +293,7 @@ def checksum_bytes(packet: bytes) -> int:
 def begins_process(packet: bytes) -> bool:
     """Return whether a FORMAT event, given whole, is the first that its server process wrote.
 
-    Only then it has a creation time of its own. It has none either when reading begins within its file.
+    Only then does it have a creation time of its own. It also has none when reading begins within its file.
     """
     return any(packet[_CREATED])
 

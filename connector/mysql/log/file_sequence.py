@@ -32,7 +32,7 @@ class FileSequence:
     """The file being read, and the offset of its next event (64 bits: see `event_groups`).
 
     `created`: the file's creation time in seconds since 1970; None until its FORMAT has arrived. `stopped`:
-    it has ended with STOP. `rotated`: the file before it ended with ROTATE, between event groups, and this
+    it has ended with STOP. `rotated`: the previous file ended with ROTATE, between event groups, and this
     one's FORMAT has not arrived.
     """
 

@@ -1,11 +1,11 @@
-"""Raw rows events from the log, and the layouts to decode them by: what segments are cut from. No I/O.
+"""Raw rows events from the log, and the layouts to decode them: what segments are cut from. No I/O.
 
 Invariants: all events have one byte before them (the packet's status) and the same `tail` after. Each table
 id has its layout at or before its first event, also across segments.
 
 A table map is valid only within its transaction: a restarted server counts its table ids from the beginning,
-so the same id is another table's. What is kept longer, by the bytes of whole table maps and for one log file,
-only saves parsing them again.
+so the same id may be another table's. What is kept longer, by the bytes of whole table maps and for one log
+file, only saves parsing them again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ EVENT_OVERHEAD = 41
 """Memory of a bytes object and its list slot, beside the event itself."""
 
 MAPS_KEPT = 10_000
-"""Table maps cached by their bytes. Each table, and each change or reopening of one, has its own."""
+"""Limit of table maps cached by their bytes. Each table, and each change or reopening of one, has its own."""
 
 _FIRST_SYNTHETIC_ID = 1 << 47
 """Table ids from here on are never used by a server (they have 48 bits, counted up from 1)."""
 
 
 def announcement(schema: TableSchema, epoch: int, lsn: int) -> EventBatch:
-    """Make the batch without rows that announces a layout."""
+    """Build the batch without rows that announces a layout."""
     columns = [pa.nulls(0, arrow_type(column.type)) for column in schema.columns]
     at = Position(epoch, lsn, 0)
     return EventBatch(schema, assemble(schema, columns, CdcColumns(INSERT, epoch, lsn, 0)), at, at)
@@ -92,7 +92,7 @@ class PendingRows:
         self.current.clear()
 
     def begin_file(self) -> None:
-        """Forget all table maps: the server may have started again."""
+        """Forget all table maps: the server may have restarted."""
         self._maps.clear()
 
     def _add_layout(self, table_id: int, resolved: ResolvedLayout) -> None:
@@ -102,7 +102,7 @@ class PendingRows:
         )
 
     def change_tail(self, tail: int) -> None:
-        """Switch to events with `tail` bytes after them; pad or cut those held to match."""
+        """Switch to events with `tail` bytes after them; pad or cut the buffered ones to match."""
         if tail == self.tail:
             return
         removed, added = max(0, self.tail - tail), bytes(max(0, tail - self.tail))
@@ -118,7 +118,7 @@ class PendingRows:
         committed_at: datetime | None,
         gtids: Gtids | None,
     ) -> MysqlSegment:
-        """Take the first events out, as a segment."""
+        """Remove the first events, as a segment."""
         payloads, self.payloads = self.payloads[:rows], self.payloads[rows:]
         ordinals, self.ordinals = self.ordinals[:rows], self.ordinals[rows:]
         layouts = [*self._known.values(), *(layout for layout in self._layouts if layout.start < rows)]
@@ -133,7 +133,7 @@ class PendingRows:
         )  # fmt: skip
 
     def _forget_unused(self) -> None:
-        """Keep the layouts of the events held and of the open transaction; the log repeats others."""
+        """Keep only the layouts of buffered events and of the open transaction; the log repeats others."""
         used = {int.from_bytes(p[TABLE_ID], "little") for p in self.payloads} | self.current.keys()
         self._known = {table_id: known for table_id, known in self._known.items() if table_id in used}
         kept = {*self._known, *(layout.table_id for layout in self._layouts)}

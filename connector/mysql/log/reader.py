@@ -1,11 +1,11 @@
-"""The log reader: streams the binary log into the buffer, and records state at the source meanwhile.
+"""The log reader: streams the binary log into the buffer, and meanwhile records state at the source.
 
 Invariants:
 
 - Nothing is confirmed to the server: it keeps its log by time or size, which `preflight` checks.
 - Unlogged changes (`connector.mysql.state_tables`) are recorded before `read` returns.
-- The creation time of each file that the log continues in is recorded at the next poll of the log's end, so
-  a RESET can be detected later.
+- When the log continues in a new file, the file's creation time is recorded at the next poll of the log's
+  end, so a RESET can be detected later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from connector.mysql.server import Server, end_of_log, format_binlog_position, l
 from connector.mysql.state_tables import RecordedFile, StateTables
 
 POLL_SECONDS = 2.0
-"""How often to query the end of the log."""
+"""Interval between queries for the end of the log."""
 
 STALL_SECONDS = 60.0
 """If the log's end is ahead and nothing arrives for this long, the server reads another log than we think."""
@@ -35,13 +35,14 @@ _NOT_RECORDED = 0
 """No log file has this number."""
 
 STALL_BYTES = 1 << 16
-"""More than the heartbeats in that time. Within a transaction the position stays, however long it is."""
+"""More than the heartbeats in that time. Within a transaction the position does not move, however long it is.
+"""
 
 
 class ReaderProgress(NamedTuple):
     """The position the log was read up to, the transactions executed up to there, and the log's server.
 
-    `writable`: our own tables may be written on that server.
+    `writable`: whether our own tables may be written on that server.
     """
 
     position: int
@@ -53,8 +54,8 @@ class ReaderProgress(NamedTuple):
 class MysqlLogReader:
     """Reads the log after a position; implements `connector.source.LogReader`.
 
-    `side`: a connection of its own for the end of the log and the state tables. `unreadable_at`: the position
-    after which the server could not read its log, or None. `unbroken`: a crash in between can't be excluded.
+    `side`: a separate connection for the end of the log and the state tables. `unreadable_at`: the position
+    after which the server could not read its log, or None. `unbroken`: a crash in between can't be ruled out.
     """
 
     unbroken = False
@@ -118,7 +119,7 @@ class MysqlLogReader:
             raise
 
     def _publish_progress(self) -> None:
-        """Set the progress in one step, since dump workers read it from other threads."""
+        """Set the progress atomically, since dump workers read it from other threads."""
         gtids = None if self._buffer.gtids is None else str(self._buffer.gtids)
         self.progress = ReaderProgress(self._buffer.position, gtids, self._server.uuid, self._writable)
 
@@ -152,7 +153,7 @@ class MysqlLogReader:
                 self._buffer.report_unlogged_quarantine(found)
 
     def _record_file(self) -> None:
-        """Record the file that is read, if it is another one than is recorded."""
+        """Record the file being read, unless it is the recorded one."""
         file, created = self._buffer.file, self._buffer.created
         if not self._writable or file == self._recorded_file or created is None:
             return
@@ -164,7 +165,7 @@ class MysqlLogReader:
             self._recorded_file = file
 
     def _note_writable(self, writable: bool) -> None:
-        """Take note of whether the server may be written; write what was not written meanwhile."""
+        """Record whether the server may be written to; once it may, write what was held back."""
         if writable and not self._writable:
             self._state_tables.note_again(self._side)
             self._recorded_file = _NOT_RECORDED
@@ -173,7 +174,7 @@ class MysqlLogReader:
     def _poll_end_of_log(self) -> None:
         """Query the end of the log; raise if it is before our position, or ahead while nothing arrives.
 
-        Also ask whether the server may be written: it may have become a replica, or no longer be one.
+        Also checks whether the server may be written to: it may have become a replica, or ceased to be one.
         """
         with driver_errors("reading the end of the log"):
             self._note_writable(self._state_tables.is_writable(self._side, self._writable))

@@ -1,8 +1,8 @@
-"""Scan the log for its transactions: in which order they are, and whether they may matter to captured tables.
+"""Scans the log for transactions: their order, and whether they may matter to captured tables.
 
-Nothing is decoded but what begins a transaction and, where that is asked, the names of its tables. In doubt
-a transaction matters: any statement may do anything. No time limit: the stream detects a silent server, and a
-large row is slow to arrive.
+Only the begin of a transaction is decoded and, where requested, the names of its tables. In doubt a
+transaction matters: any statement may do anything. There is no time limit: the stream detects a silent
+server, and a large row is slow to arrive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from connector.mysql.log.transaction_payload import Payload
 from connector.schema import TableName
 
 _HARMLESS = ROWS_EVENTS | events.NOTHING | {events.XID, events.STOP}
-"""Rows events follow the names of their tables."""
+"""Rows events follow the names of their tables, which decide."""
 
 
 def begins(stream: BinlogStream, upto: float = math.inf) -> Iterator[Begin]:
@@ -48,7 +48,7 @@ def transactions(
 ) -> Generator[tuple[Begin, bool]]:
     """Yield each transaction's begin, from a file's start to the end of the log, and whether it matters.
 
-    It does if it may change `captured` tables; those that are not `examined` do. Closes the stream.
+    It does if it may change `captured` tables, or is not `examined`. Closes the stream.
     """
     begin: Begin | None = None
     matters = True
@@ -87,7 +87,7 @@ def _matters(kind: int, packet: bytes, tail: int, captured: Callable[[TableName]
 
 
 def _events(stream: BinlogStream, upto: float = math.inf) -> Iterator[tuple[int, bytes, int]]:
-    """Yield each event but those that frame files: its type, its packet, and its checksum's bytes."""
+    """Yield each event except those that frame files: type, packet, and bytes of its checksum."""
     at, tail = FILE_START, 0
     left = 0  # of a compressed transaction that arrives in pieces
     try:

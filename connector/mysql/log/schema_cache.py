@@ -1,4 +1,4 @@
-"""Which of the log's tables are captured, and under which layout: what the buffer looks up elsewhere.
+"""Which of the log's tables are captured, and under which layout: what the buffer can't know by itself.
 
 Invariant: a layout comes from the log's own table map. Only what that lacks (MariaDB's uuid and inet, which
 it shows as binaries; which columns are virtual, hidden, end a row's version or have a default) is read from
@@ -19,7 +19,7 @@ from connector.schema import TableName, TableSchema
 OWN_DATABASE = "deltatide"
 
 WATERMARK = TableName(OWN_DATABASE, "watermark")
-"""Our table whose rows mean nothing to another server, so a failover may lose writes to it."""
+"""Our table whose rows are irrelevant to other servers, so a failover may lose writes to it."""
 
 
 class ResolvedLayout(NamedTuple):
@@ -32,7 +32,7 @@ class ResolvedLayout(NamedTuple):
 
 
 class NotedColumn(NamedTuple):
-    """What MariaDB's catalog shows of a column, and its log does not.
+    """What MariaDB's catalog shows about a column, and its log does not.
 
     `row_end`: the column holds the end of a row's version, in a table with system versioning.
     """
@@ -65,13 +65,13 @@ class SchemaCache(Protocol):
         """Return the captured table of this name, ignoring case if the server does."""
 
     def among(self, database: str | None) -> set[TableName]:
-        """Return the captured tables of a database, or of all."""
+        """Return the captured tables of a database; None: of all."""
 
 
 class CapturedSchemas:
     """Implements `SchemaCache` with the configuration and the catalog. Used by one thread.
 
-    `noted` reads from the catalog what the log lacks of a table's columns, `layout` its current layout.
+    `noted` reads from the catalog what the log lacks about a table's columns, `layout` its current layout.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class CapturedSchemas:
         return None
 
     def among(self, database: str | None) -> set[TableName]:
-        """Return the captured tables of a database, or of all."""
+        """Return the captured tables of a database; None: of all."""
         return {t for t in self._tables if database is None or t.namespace.lower() == database.lower()}
 
     def _any_schema(self, table: TableName) -> TableSchema:

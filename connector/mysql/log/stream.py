@@ -1,11 +1,11 @@
-"""Read the binary log as the server streams it to a replica: COM_BINLOG_DUMP over one connection, by packets.
+"""Reads the binary log as the server streams it to a replica: COM_BINLOG_DUMP over one connection.
 
 The protocol is implemented here, on a connection that PyMySQL opened and authenticated, not through
 mysql-replication's BinLogStreamReader: that one reopens a lost connection on its own, and waits forever for
 MariaDB without GTIDs. Here a lost connection is an error, and only a caller that knows the position resumes.
 
-Invariant: packets come in order of their sequence numbers; `fetch` returns whole events. Only a compressed
-transaction longer than a packet is returned in pieces, so it is never held whole.
+Invariant: packets come in order of their sequence numbers; `fetch` returns complete events. Only a compressed
+transaction longer than a packet is returned in pieces, so it is never held completely.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ HEARTBEAT_SECONDS = 2
 """The server's heartbeat interval while idle."""
 
 SILENCE_SECONDS = 30.0
-"""A server that is silent for longer than this while we listen is considered gone."""
+"""A server that is silent for longer than this while we listen is considered dead."""
 
 RECEIVE_BYTES = 1 << 18
 
 FEW_BYTES = 16 << 10
 NAP_SECONDS = 0.0005
 """The server sends few events at a time. Letting some accumulate adds half a millisecond of delay and saves
-most of the reader's CPU, which would otherwise wake up for each."""
+most of the reader's CPU time, since it otherwise wakes up for each event.
+"""
 
 REPLICA_HOST = "deltatide"
-"""The host that the server shows for an agent in its list of replicas."""
+"""The host name that the server shows for an agent in its list of replicas."""
 
 _REGISTER, _DUMP = 0x15, 0x12
 _NON_BLOCK, _SEND_ANNOTATE_ROWS = 1, 2
 _LONGEST = 0xFFFFFF
 _PACKET_HEADER = 4
-"""A packet's length (3 bytes) and sequence number (1 byte), before it."""
+"""A packet's length (3 bytes) and sequence number (1 byte)."""
 
 _ERROR_CODE, _ERROR_TEXT = slice(1, 3), slice(9, None)
-"""Of an ERR packet; between them is the SQL state."""
+"""In an ERR packet; between them is the SQL state."""
 
 _UNREADABLE = 1236
 """ER_MASTER_FATAL_ERROR_READING_BINLOG."""
@@ -60,23 +61,23 @@ _uint32 = struct.Struct("<I").unpack_from
 
 
 def replica_id(name: str) -> int:
-    """Return the server id for an agent of this name: unlikely to be anybody else's."""
+    """Return the server id for an agent of this name, unlikely to be anyone else's."""
     return (1 << 31) + zlib.crc32(f"deltatide {name}".encode()) % ((1 << 31) - 1)
 
 
 class UnreadableLogError(TransientError):
-    """The server can't read its log where it was asked to, or from where it was."""
+    """The server can't read its log where it was asked to, or from there on."""
 
 
 class LogEndedError(TransientError):
-    """The server has sent its log to the end, and was not to wait for more."""
+    """The server has sent its log to the end, and was told not to wait for more."""
 
 
 class BinlogStream:
     """The events after a position in the log. Owns the connection; used by one thread.
 
-    `server_id` 0 reads to the end of the log and no further, beside any other reader. `received` counts the
-    bytes received, including heartbeats and incomplete events.
+    `server_id` 0 reads to the end of the log and no further, alongside any other reader. `received` counts
+    the bytes received, including heartbeats and incomplete events.
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class BinlogStream:
     def fetch(self, seconds: float) -> list[bytes]:
         """Wait up to `seconds` for events; return those received, each after its packet's status byte.
 
-        Pieces of a compressed transaction, from the second one on, have no status byte.
-        `TransientError` if the server ended the log, or nothing was heard for too long.
+        Pieces of a compressed transaction, from the second one on, have no status byte. `TransientError` if
+        the server ended the log, or was silent for too long.
         """
         if self._ended is not None:
             raise self._ended
@@ -128,7 +129,7 @@ class BinlogStream:
         return packets
 
     def resume(self) -> None:
-        """Listen again after a pause of ours, during which silence meant nothing."""
+        """Listen again after a pause of ours, whose silence does not count."""
         self._heard = time.monotonic()
 
     def close(self) -> None:
@@ -150,14 +151,14 @@ class BinlogStream:
         query(self._connection, f"SET {', '.join(settings)}")
 
     def _register(self, server_id: int) -> None:
-        """Register as a replica, so people see who reads."""
+        """Register as a replica, so that operators see who reads."""
         name = REPLICA_HOST.encode()
         body = struct.pack("<IB", server_id, len(name)) + name + b"\0\0" + struct.pack("<HII", 0, 0, 0)
         self._connection._execute_command(_REGISTER, body)
         self._connection._read_ok_packet()
 
     def _split_packets(self) -> list[bytes]:
-        """Cut received bytes into packets; an incomplete one stays."""
+        """Split received bytes into packets; an incomplete one stays."""
         rest = self._rest
         if self._long_event is not None:
             return self._extend_long_event(self._long_event)
@@ -200,7 +201,7 @@ class BinlogStream:
     def _extend_long_event(self, event: bytearray) -> list[bytes]:
         """Move whole packets of an event that spans several out of `rest`; return it with what follows it.
 
-        It is assembled once, in one buffer: its memory is its own size, and the time is linear.
+        It is assembled in one buffer: it takes memory of its own size, and linear time.
         """
         while len(self._rest) >= _PACKET_HEADER:
             head = _uint32(self._rest, 0)[0]

@@ -1,7 +1,7 @@
 """The transaction being received, as the log reader's buffer keeps it. Pure.
 
-Invariant: `is_ours` only if its only table is our watermark, and nothing else is in it: no other statement,
-no second transaction, no XA. In doubt it is somebody else's, which every server needs.
+Invariant: `is_ours` only if its only table is our watermark, and it contains nothing else: no other
+statement, no second transaction, no XA. In doubt it is somebody else's, which every server needs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from connector.schema import TableName
 
 @dataclass
 class OpenTransaction:
-    """Its events begin at `start`.
+    """The transaction being received. Its events begin at `start`.
 
     `begins`: its begin; several in a file beyond 4 GiB. `landed`: landed before a failover, or cut off by a
     crash, so it is skipped. `ended`: its end has arrived, but its position is unknown until the next file
     begins (see the buffer). `is_ours`: see the module; None while it has no tables. `tables`: the captured
-    ones whose layouts have arrived, `mapped`: whether any table's has.
+    ones whose layouts have arrived; `mapped`: whether any table's has.
     """
 
     lsn: int

@@ -1,7 +1,7 @@
-"""Unpack MySQL's compressed transactions (TRANSACTION_PAYLOAD): from an event's pieces to the events in it.
+"""Unpacks MySQL's compressed transactions (TRANSACTION_PAYLOAD): from an event's pieces to the events in it.
 
 One event is up to a gigabyte, and its contents many times that. So its pieces are written to a temporary
-file, and its events are streamed one by one. Small ones, by far the most, stay in memory.
+file, and its events are streamed one by one. Small ones, by far the most common, stay in memory.
 
 Format: ``mysql/binlog/event/control_events.h``, Transaction_payload_event.
 """
@@ -19,7 +19,7 @@ from connector.errors import BugError
 from connector.mysql.log.packet import BASE, BODY, HEADER, SIZE_IN_EVENT, size_of
 
 AT_ONCE_BYTES = 1 << 20
-"""A payload no larger than this, uncompressed, is uncompressed in one go."""
+"""A payload of at most this size, uncompressed, is decompressed at once."""
 
 _BLOCK_BYTES = 1 << 20
 _SIZE, _ALGORITHM, _PLAIN_SIZE = 1, 2, 3
@@ -31,7 +31,7 @@ _uint32 = struct.Struct("<I").unpack_from
 class Payload:
     """The event of a compressed transaction, starting with its first packet; `end`: its end in the log file.
 
-    `whole`: all of its pieces are here, so its events may be read.
+    `whole`: all of its pieces have arrived, so its events may be read.
     """
 
     def __init__(self, packet: bytes, end: int) -> None:
@@ -64,7 +64,7 @@ class Payload:
         self._missing -= len(piece)
 
     def events(self) -> Iterator[bytes]:
-        """Return the events within, whole, without checksums; resumes where the last call stopped."""
+        """Return the events within, complete, without checksums; resumes where the last call stopped."""
         if self._events is None:
             self._events = _split_events(self._blocks(), self._plain_size)
         return self._events
@@ -130,7 +130,7 @@ def _packed(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _split_events(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Cut blocks, of `size` bytes in all, into events."""
+    """Split blocks, of `size` bytes in total, into events."""
     rest, came, wanted = b"", 0, HEADER
     waiting: list[bytes] = []
     for block in blocks:

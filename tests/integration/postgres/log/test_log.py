@@ -486,7 +486,7 @@ def test_a_log_is_reopened_once_another_process_answers_beside_it(
         log.read(0.01, 1)
         with contextlib.closing(log._side):
             log._side = database.connect()
-        with pytest.raises(TransientError, match="another process"):
+        with pytest.raises(TransientError, match="another server process"):
             log.read(0.01, 1)
 
 
