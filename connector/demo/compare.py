@@ -1,8 +1,8 @@
-"""Compares a table of the source with a Delta table, row by row and column by column.
+"""Compares a source table with a Delta table, row by row and column by column.
 
-Both sides are read in key order, a few thousand rows at a time, so memory is bounded. The values don't go
-through the agent's decoders (one side is SQL, the other Parquet that Spark wrote in key order), so what a
-decoder bug loses or changes shows.
+Both sides are read in key order, a few thousand rows at a time, so memory is bounded. The values bypass the
+agent's decoders (one side is SQL, the other Parquet that Spark wrote in key order), so anything that a
+decoder bug loses or changes shows up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _short(value: Any) -> str:
 
 @dataclass
 class Comparison:
-    """The result for one table of the database `title`; `differences` counts all, `first` holds a few."""
+    """The result for one table of the database `title`; `differences` counts all, `first` keeps a few."""
 
     title: str
     table: str
@@ -154,7 +154,7 @@ def compare(table: SourceTable, source: Iterator[list[Row]], target: Iterator[li
 
 
 def other_columns(table: SourceTable, columns: Sequence[str]) -> Comparison:
-    """Return the differences between tables with different columns: each column that only one of them has."""
+    """Return the differences between tables with different columns: each one that only one of them has."""
     result = Comparison(table.title, f"{table.namespace}.{table.name}")
     for name in sorted(set(table.order) ^ set(columns)):
         result.add((), name, *(("a column", None) if name in table.order else (None, "a column")))
@@ -164,7 +164,7 @@ def other_columns(table: SourceTable, columns: Sequence[str]) -> Comparison:
 def _compare_slices(
     result: Comparison, left: list[Row], right: list[Row], width: int, names: Sequence[str]
 ) -> tuple[list[Row], list[Row]]:
-    """Walk two runs of rows by key until one of them ends, and return what is left of both."""
+    """Walk two sorted runs of rows by key until one of them ends; return the rest of both."""
     i = j = 0
     while i < len(left) and j < len(right):
         source, target = left[i], right[j]

@@ -1,4 +1,4 @@
-"""Shows the demo's progress: live on a terminal, elsewhere a plain line every few seconds."""
+"""Shows the demo's progress: live on a terminal, otherwise as a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Figures:
 
 
 class Display:
-    """Prints steps and figures; `live` shows figures in place on a terminal while its block runs."""
+    """Prints steps and figures; `live` updates figures in place on a terminal while its block runs."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -54,7 +54,7 @@ class Display:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """On a terminal, show figures in place during the block; the last ones stay."""
+        """On a terminal, update figures in place during the block; the last ones stay."""
         if not self.console.is_terminal:
             yield
             return
@@ -65,7 +65,7 @@ class Display:
             self._live = None
 
     def show(self, figures: Figures) -> None:
-        """Show figures; without a terminal only every LINE_SECONDS."""
+        """Show figures; without a terminal, only every LINE_SECONDS."""
         if self._live is not None:
             self._live.update(self._picture(figures))
         elif time.monotonic() - self._last_line >= LINE_SECONDS:

@@ -1,8 +1,7 @@
 """The demo's folder: the landing zone, the lake, the database, logs and the configuration.
 
-Invariant: a folder is emptied only if it contains the demo's marker file.
-
-After the demo everything but the database stays, until the next demo in the same folder.
+Invariant: a folder is emptied only if it contains the demo's marker file. Afterwards everything but the
+database stays, until the next demo in the same folder.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class DemoFolder:
         return folder
 
     def configure(self, kind: str, namespace: str, url: str, password: str) -> Config:
-        """Write the configuration for a source (its url with password), and load it the usual way."""
+        """Write the configuration for a source (`url` includes the password), and load it the usual way."""
         secret = self.path / "password"
         secret.touch(mode=0o600)
         secret.write_text(password)
@@ -98,7 +97,7 @@ class DemoFolder:
         return load(self.configuration)
 
     def status_page(self) -> str | None:
-        """Return the address of the agent's status page; None if its log does not name it yet."""
+        """Return the address of the agent's status page; None if its log does not show it yet."""
         found = re.search(r"status page: (http\S+)", self.agent_log.read_text(errors="replace"))
         return found and found[1]
 
@@ -111,13 +110,13 @@ class DemoFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def shown(self, path: Path) -> str:
-        """Format a path as short as it can be typed in the current folder."""
+        """Format a path as briefly as it can be typed in the current folder."""
         relative = os.path.relpath(path)
         return str(path) if relative.startswith("..") else relative
 
 
 def _empty(folder: Path) -> None:
-    """Remove the folder's contents but the marker, so that an interrupted removal can be repeated."""
+    """Remove the folder's contents except the marker, so that an interrupted removal can be repeated."""
     if not folder.exists():
         return
     for entry in folder.iterdir():

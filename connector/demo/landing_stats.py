@@ -1,4 +1,4 @@
-"""Figures of what has landed, from the landing zone's manifests; reads each of them once."""
+"""Figures of what has landed, from the landing zone's manifests, each read once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableFigures:
 
 
 class LandingStats:
-    """Follows a landing zone. `refresh` reads what is new; the attributes are totals over all manifests.
+    """Follows a landing zone. `refresh` reads new manifests; the attributes are totals over all of them.
 
     `tables` is keyed by ``namespace.name``, `recent` by time: changes landed up to then.
     """
@@ -65,9 +65,9 @@ class LandingStats:
         return (after - before) / max(ended - began, 0.001)
 
     def lag_seconds(self, end_of_log: int | None) -> float | None:
-        """Return the time from commit to manifest of what landed last; None if nothing is under way.
+        """Return the time from commit to manifest of what landed last; None if nothing is in flight.
 
-        `end_of_log`: nothing is written after it, so what has landed up to there is not behind.
+        `end_of_log`: nothing is written after it, so once everything up to there has landed, there is no lag.
         """
         if self.newest is None or self.lag is None:
             return None

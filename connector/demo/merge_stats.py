@@ -1,6 +1,6 @@
 """The demo's view of merges: their figures, and the state of all tables at the last cut.
 
-Imports `merge` only inside functions that need it, since the agent works without Spark.
+Imports `merge` only inside functions that need it: the agent works without Spark.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from connector.store.protocol import Store
 class MergeStats:
     """Follows the output of `deltatide merge --json`: one report per line.
 
-    `merges` counts merges that recorded a cut, `cut` is the manifest of the last one, and `requested` counts
-    rows that merges asked the agent to dump again because no event had carried all of their columns.
+    `merges` counts merges that recorded a cut; `cut` is the manifest of the last one; `requested` counts rows
+    that merges asked the agent to dump again because no event had carried all of their columns.
     """
 
     def __init__(self, log: Path, store: Store) -> None:
@@ -33,7 +33,7 @@ class MergeStats:
         self._last: dict[str, Any] = {}
 
     def refresh(self) -> None:
-        """Read the reports printed since the last call; `OperatorError` if a table could not be merged."""
+        """Read the reports printed since the last call; `OperatorError` if a table failed to merge."""
         with self._log.open("rb") as log:
             log.seek(self._read)
             complete = log.read().rpartition(b"\n")[0]

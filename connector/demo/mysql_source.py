@@ -1,7 +1,7 @@
 """MariaDB and MySQL for the demo.
 
 The writer's session has ``binlog_row_image = NOBLOB``: a long text that an update does not touch is not in
-the log, like PostgreSQL's TOAST. A TRUNCATE ends its transaction.
+the log, as with PostgreSQL's TOAST. A TRUNCATE ends its transaction.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
         |                                                                   |
         +------------------------------ compared --------------------------+
 
-The first rows are dumped while the writer writes and merges run. Then the writer stops, what it wrote is
-landed and merged, and the last cut is compared with the database, row by row and column by column.
+The first rows are dumped while the writer writes and merges run. Then the writer stops, the rest lands and is
+merged, and the last cut is compared with the database, row by row and column by column.
 
 An interruption leaves no process, only a folder that the next demo empties.
 """
@@ -46,10 +46,10 @@ from connector.store.factory import open_store
 from connector.store.protocol import Store
 
 CHANGES_PER_SECOND = 2_000
-"""Leaves a small machine time for Spark."""
+"""Few enough to leave Spark time on a small machine."""
 
 KEPT_CHANGES_PER_SECOND = 50
-"""For a page to look at, for as long as somebody does."""
+"""Enough for the status page to show something, for as long as it is watched."""
 
 MERGE_SECONDS = 3
 PATIENCE_SECONDS = 300.0
@@ -69,8 +69,8 @@ def demo(
 
     `source`: the kind of database (postgres, mariadb, mysql). `folder` (``demo-data`` by default) is emptied
     if an earlier demo created it, and keeps the landing zone and the lake afterward. `seconds`: how long the
-    writer writes; longer if the dump takes longer. `keep`: afterward database, writer and agent run on until
-    Ctrl-C or SIGTERM, for its status page.
+    writer runs; longer if the dump takes longer. `keep`: afterward, keep database, writer and agent running
+    until Ctrl-C or SIGTERM, with the status page.
     """
     _require_spark()
     console = Console()
@@ -112,7 +112,10 @@ def _require_spark() -> None:
 
 @contextmanager
 def _spark() -> Iterator[Any]:
-    """Yield a session. Its own handler of Ctrl-C, which fails once its Java process is gone, ends with it."""
+    """Yield a session.
+
+    Spark's own Ctrl-C handler, which fails once its Java process is gone, ends with it.
+    """
     from merge.spark.session import local_session
 
     before = signal.getsignal(signal.SIGINT)
@@ -127,7 +130,7 @@ def _spark() -> Iterator[Any]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C stop us and everything that we started, without Spark's messages about it."""
+    """Make SIGTERM and Ctrl-C stop us and everything that we started, without Spark's messages about it."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         logging.disable(logging.CRITICAL)
@@ -186,8 +189,8 @@ class _Run:
         self._seconds: dict[str, float] = {}
 
     def capture(self, seconds: int) -> None:
-        """Write, dump, capture and merge at once, for `seconds` and until everything is dumped."""
-        self._display.step("dumps, capture, merges and the writer run at the same time")
+        """Write, dump, capture and merge concurrently, for `seconds` and until everything is dumped."""
+        self._display.step("dumping, capturing, merging and writing at the same time")
         self._writer.start()
         began = time.monotonic()
         self._wait(lambda: time.monotonic() - began >= seconds, "writing", float(seconds) + PATIENCE_SECONDS)
@@ -196,10 +199,10 @@ class _Run:
         self._raise_failures()
 
     def finish(self, *, keep: bool) -> None:
-        """Wait until everything written has landed and is merged, then stop merges, and an agent not kept."""
+        """Wait until everything written is merged, then stop the merges, and the agent unless `keep`."""
         with closing(self.source.connect()) as connection:
             self._position = end = self.source.end_of_log(connection)
-        self._display.step("the writer has stopped; the rest is landed and merged")
+        self._display.step("the writer has stopped; landing and merging the rest")
         with self._timed("landing the rest"):
             self._wait(self._is_landed, "landing the rest")
         with self._timed("merging the rest"):
@@ -210,7 +213,7 @@ class _Run:
         self.watch.refresh()
 
     def run_on(self) -> None:
-        """Write slowly, with the agent, until Ctrl-C or SIGTERM."""
+        """Keep writing slowly, with the agent, until Ctrl-C or SIGTERM."""
         self._writer.changes_per_second = KEPT_CHANGES_PER_SECOND
         self._writer.start()
         self._display.step(f"agent and writer keep running until Ctrl-C; try {self._page}")
@@ -262,7 +265,7 @@ class _Run:
         return newest is not None and newest.exact and newest.position >= (self._position or 0)
 
     def _show_page(self) -> None:
-        """Say where the agent's status page is, once it is there."""
+        """Print the address of the agent's status page, once it is known."""
         if self._page is None and (page := self._demo.status_page()) is not None:
             self._page = page
             self._display.step(f"the agent's status page: {page}")

@@ -1,4 +1,4 @@
-"""The demo's source: a small shop, its tables and its first rows.
+"""The demo's source: a small shop, its tables and first rows.
 
 `documents` has long texts that updates of other columns leave out of the log (PostgreSQL stores them out of
 line, as TOAST; MariaDB and MySQL omit them if ``binlog_row_image`` says so). `carts` is small and is
@@ -81,7 +81,7 @@ LOAD = {
                || substr({digest}, 18) AS {uuid}), 1 + i % {customers}, i % 12, {seen_at}
         FROM {series}""",
 }
-"""A query for each table's first rows, computed from the number `i`."""
+"""A query for each table's first rows, computed from the row number `i`."""
 
 _TIMES = {
     "born": ("1950-01-01 00:00:00", "i * 13 % 20000 * 86400"),
@@ -93,7 +93,7 @@ _TIMES = {
 
 
 def long_text(dialect: Dialect, seed: str) -> str:
-    """Build a 4 kB text from the seed, a literal or column; it is made of digests, which don't compress."""
+    """Build a 4 kB text from the seed, a literal or column; it consists of digests, which don't compress."""
     parts = dialect.series.format(first=1, last=128, name="part")
     digest = dialect.digest.format(text=f"{seed} || ':' || part")
     joined = dialect.joined.format(text=digest)
@@ -102,7 +102,7 @@ def long_text(dialect: Dialect, seed: str) -> str:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many rows each table starts with; in total about as many as requested."""
+    """Number of rows that each table starts with; in total about as many as requested."""
 
     customers: int
     orders: int

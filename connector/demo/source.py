@@ -1,7 +1,7 @@
 """What the demo needs from a database: a server for the shop, and its SQL dialect.
 
 Shop, writer and comparison are written once, in common SQL plus a dialect where databases differ. The rest is
-in a file per database: `postgres_source`, `mysql_source`.
+in one module per database: `postgres_source`, `mysql_source`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Dialect:
     `types`: column types with different names. `now`: the time of the statement or later, in microseconds.
     `series`: a FROM item with a column {name} that counts from {first} to {last} (numbers). `later`: {base}
     plus {seconds}. `digest`: 32 hexadecimal digits derived from {text}. `joined`: all values of {text} as one
-    text. `some_labels`: a value computed from the number `i`, `final_labels`: one value. `replace_body`:
+    text. `some_labels`: a value computed from the row number `i`; `final_labels`: a constant. `replace_body`:
     makes an INSERT of an existing document change its body. `analyze`: collects statistics of {tables}.
     `writer`: statements that start the writer's session.
     """
@@ -75,9 +75,10 @@ class DemoSource(Protocol):
         """Return the position after the last commit."""
 
     def selected(self, column: str, data_type: str) -> str:
-        """Build the SELECT expression of a quoted column whose values compare with those of Parquet.
+        """Build the SELECT expression of a quoted column, with values that compare equal to those of Parquet.
 
-        Times in UTC without zone, numbers as they are, and types that land as the source's text as that text.
+        Times are in UTC without zone, numbers unchanged, and types that land as the source's text are
+        selected as that text.
         """
 
     def ordered(self, column: str, data_type: str) -> str:

@@ -12,9 +12,9 @@ from connector.errors import ConfigurationError
 
 
 def start_source(kind: str, folder: Path) -> AbstractContextManager[DemoSource]:
-    """Start a server of this kind; its files go into the folder if its user can reach it."""
+    """Start a server of this kind; its files go into the folder if its user can access it."""
     if kind == "postgres":
         return PostgresSource.start(folder)
     if kind in ("mariadb", "mysql"):
         return MysqlSource.start(kind, folder)
-    raise ConfigurationError(f"unknown source {kind}", hint="known are postgres, mariadb and mysql")
+    raise ConfigurationError(f"unknown source {kind}", hint="use postgres, mariadb or mysql")

@@ -1,7 +1,7 @@
 """The commands that the demo runs as child processes: `deltatide run` and `deltatide merge`.
 
-Invariant: a child ends with the demo, by `stop`, or, after a kill, by a watchdog process that sees a pipe
-close. Only processes started here are signaled, by their process id.
+Invariant: a child ends with the demo, by `stop` or, if the demo is killed, by a watchdog process that sees a
+pipe close. Only processes started here are signaled, by their process id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connector.errors import OperatorError
 
 
 class Child:
-    """A deltatide command in a process of its own, with its output in a file."""
+    """A deltatide command in its own process, with its output in a file."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
         self.name = f"deltatide {arguments[0]}"
@@ -66,7 +66,7 @@ class Child:
         self._watchdog.dismiss()
 
     def close(self) -> None:
-        """Stop it, whatever happens; never raises."""
+        """Stop it in any case; never raises."""
         with contextlib.suppress(OperatorError):
             self.stop(seconds=15)
 

@@ -1,4 +1,4 @@
-"""The demo's writer: a shop's transactions, of many kinds and sizes, in a thread of its own.
+"""The demo's writer: a shop's transactions, of many kinds and sizes, in its own thread.
 
 They include rolled-back savepoints and transactions, keys changed and swapped, long texts changed and left
 unchanged, thousands of rows in one transaction, and a table truncated and refilled.
@@ -18,7 +18,7 @@ from connector.demo.source import Cursor, DemoSource
 
 
 class Writer:
-    """Writes about `changes_per_second` committed row changes until it is stopped; it can be started again.
+    """Writes about `changes_per_second` committed row changes until it is stopped; it can be restarted.
 
     `changes` and `transactions` count what was committed; `failure` is the error that ended it before `stop`.
     """

@@ -69,7 +69,7 @@ class MariadbServer:
     title = "MariaDB"
     defaults = DEFAULT_SETTINGS
     homes: Path | None = None
-    """Where the folder of data and socket is created; None: the system's choice."""
+    """Where the folder for data and socket is created; None: the system's default."""
     changes_user = False
     """Whether `_command` changes to the server's user itself."""
 
@@ -92,7 +92,7 @@ class MariadbServer:
 
         `settings` are added to DEFAULT_SETTINGS. `base`: where a release other than the system's was
         unpacked, with its programs in `bin` and `scripts`. Raises PreconditionError if there are no programs,
-        OperatorError with the end of the server's log if it does not start; no process is left.
+        or OperatorError with the end of the server's log if it does not start; no process is left then.
         """
         folder.mkdir(parents=True, exist_ok=True)
         server = cls(folder, settings or {}, base)
@@ -161,7 +161,7 @@ class MariadbServer:
         return found
 
     def _install_arguments(self) -> list[str]:
-        """Return the arguments that create a data folder with a user root without a password."""
+        """Return the arguments that create a data folder whose user root has no password."""
         return ["--skip-test-db", "--auth-root-authentication-method=normal"]
 
     def _command(self, program: str) -> list[str]:
@@ -186,7 +186,7 @@ class MariadbServer:
         command = [*self._command(install), f"--datadir={self._inside(self.data_dir)}"]
         command += [f"--user={self._user.name}"] if self._user.differs else []
         command += self._install_arguments()
-        # Whichever server starts removes the temporary tables of all others from a shared folder.
+        # In a shared folder, a starting server would remove the temporary tables of all others.
         own = {**os.environ, "TMPDIR": self._inside(self._home)}
         done = subprocess.run(command, env=own, capture_output=True, check=False)
         if done.returncode:
@@ -194,7 +194,7 @@ class MariadbServer:
             raise OperatorError(f"{Path(install).name} failed: {text[-500:]}")
 
     def _launch(self) -> None:
-        """Start the server; it may fail because somebody else takes the free port first."""
+        """Start the server; retry if another process takes the free port first."""
         retrying = Retrying(
             retry=retry_if_exception_type(OperatorError), stop=stop_after_attempt(PORT_TRIES), reraise=True
         )

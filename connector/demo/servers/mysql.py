@@ -1,7 +1,7 @@
 """An embedded, throwaway MySQL server for the demo, run like MariaDB's.
 
-Its programs: the system's (Debian's `mysqld` may be MariaDB's, which does not count), else release 8.0 from
-where the checkout's ``.ci/fetch-servers`` put it.
+Its programs are the system's (Debian's `mysqld` may be MariaDB's, which does not count), otherwise release
+8.0 from where the checkout's ``.ci/fetch-servers`` put it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FETCHED = Path(__file__).resolve().parents[3] / ".cache" / "mysql-8.0"
 
 
 def find_mysqld() -> Path | None:
-    """Find the server's program; None if there is none that starts."""
+    """Find the server's program; None if none of them starts."""
     path = os.pathsep.join((os.environ.get("PATH", ""), SYSTEM))
     for found in (shutil.which("mysqld", path=path), shutil.which(FETCHED / "bin" / "mysqld")):
         if found and _is_mysql(found):

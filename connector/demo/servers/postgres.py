@@ -54,10 +54,10 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 }
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
-"""A fast stop waits for replication receivers; after this long it becomes an immediate one."""
+"""A fast stop waits for replication receivers; after this time it becomes an immediate one."""
 PORT_TRIES = 5
 SOCKET_PATH_BYTES = 90
-"""A socket's whole path may have about 100 bytes, and `/.s.PGSQL.65535` has 15."""
+"""A socket's complete path may have about 100 bytes, of which `/.s.PGSQL.65535` takes 15."""
 
 StopMode = Literal["fast", "immediate"]
 _SIGNALS: Mapping[StopMode, signal.Signals] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -110,9 +110,9 @@ class PostgresServer:
         """Start a server with its data in the folder, which is created; on return it accepts connections.
 
         Data that an earlier server left in the folder is reused. `settings` are added to DEFAULT_SETTINGS.
-        The port is a free one unless given. The database is created if it is missing. Raises
-        PreconditionError if there are no programs, OperatorError with the end of the server's log if it does
-        not start; no process is left then.
+        The port is a free one unless given. The database is created if it does not exist. Raises
+        PreconditionError if there are no programs, or OperatorError with the end of the server's log if it
+        does not start; no process is left then.
         """
         user = ServerUser.choose("postgres")
         programs = (
@@ -159,7 +159,7 @@ class PostgresServer:
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server and wait until it has ended; the data stays. `immediate` acts like a server crash.
 
-        A fast stop that replication receivers hold up becomes an immediate one after STOP_SECONDS.
+        A fast stop that replication receivers delay becomes an immediate one after STOP_SECONDS.
         """
         process, self._process = self._process, None
         watchdog, self._watchdog = self._watchdog, None
@@ -229,7 +229,7 @@ class PostgresServer:
             raise OperatorError(f"initdb failed in {self.folder}: {_last_lines(done.stderr or done.stdout)}")
 
     def _launch(self) -> None:
-        """Start the server; if somebody else takes the free port first, try another one."""
+        """Start the server; if another process takes the free port first, try another port."""
         atexit.register(self._close_at_exit)
         retrying = Retrying(
             retry=retry_if_exception_type(_PortTakenError), stop=stop_after_attempt(PORT_TRIES), reraise=True
@@ -258,7 +258,7 @@ class PostgresServer:
         command = [str(self.bin_dir / "postgres"), "-D", str(self.data_dir)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
-        # Separate sessions: Ctrl-C in a terminal goes only to us, and we stop the server when we are ready.
+        # A separate session: Ctrl-C in a terminal goes only to us, and we stop the server when we are ready.
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self.socket_dir, env=server_environment(), stdin=subprocess.DEVNULL,
@@ -306,4 +306,4 @@ def _socket_dir(user: ServerUser) -> Path:
 
 
 def _last_lines(text: str, count: int = 3) -> str:
-    return " / ".join(line.strip() for line in text.strip().splitlines()[-count:]) or "it said nothing"
+    return " / ".join(line.strip() for line in text.strip().splitlines()[-count:]) or "no output"

@@ -1,7 +1,7 @@
 """Finds PostgreSQL's server programs on this machine, and makes them usable by the user who runs the server.
 
 A server may not run as root. Programs that another user can't reach (in a virtual environment under root's
-home) are copied, once, to a folder that everybody can read.
+home) are copied, once, to a world-readable folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def find_bin_dirs() -> dict[int, Path]:
 
 
 def default_bin_dir() -> Path:
-    """Return the newest version that the agent supports, else the newest; PreconditionError if none."""
+    """Return the newest version that the agent supports, otherwise the newest; PreconditionError if none."""
     found = find_bin_dirs()
     if not found:
         raise PreconditionError(
@@ -86,7 +86,7 @@ def version_text(bin_dir: Path, user: ServerUser | None = None) -> str | None:
 
 
 def runnable_bin_dir(bin_dir: Path, user: ServerUser) -> Path:
-    """Return the folder itself if the user can run its programs, else a copy that everybody can read."""
+    """Return the folder itself if the user can run its programs, otherwise a world-readable copy."""
     if major_version(bin_dir, user) is not None:
         return bin_dir
     if major_version(bin_dir) is None:
@@ -139,7 +139,7 @@ def _copy_install(bin_dir: Path) -> Path:
         except OSError:
             if not _is_ours(target):
                 return fresh / bin_copy.relative_to(target)
-            shutil.rmtree(fresh)  # another of our processes was faster
+            shutil.rmtree(fresh)  # another process of ours was faster
     return bin_copy
 
 

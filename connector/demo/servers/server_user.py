@@ -30,7 +30,7 @@ class ServerUser:
 
     @classmethod
     def choose(cls, preferred: str) -> ServerUser:
-        """Return ourselves; if we are root, the preferred user, or else `nobody`. Never creates a user."""
+        """Return ourselves or, if we are root, the preferred user or `nobody`. Never creates a user."""
         if os.geteuid() != 0:
             return cls(os.geteuid(), os.getegid(), "")
         for name in (preferred, "nobody"):
@@ -50,13 +50,13 @@ class ServerUser:
         return self.uid != os.geteuid()
 
     def arguments(self) -> UserArguments:
-        """Return subprocess's arguments to run a program as this user; none if that is ourselves."""
+        """Return subprocess's arguments to run a program as this user; none if that is us."""
         return (
             UserArguments(user=self.uid, group=self.gid, extra_groups=[]) if self.differs else UserArguments()
         )
 
     def own(self, path: Path) -> None:
-        """Make this user the owner of the path, unless that is ourselves."""
+        """Make this user the owner of the path, unless that is us."""
         if self.differs:
             os.chown(path, self.uid, self.gid)
 

@@ -1,4 +1,4 @@
-"""Starts of servers: a free port, and the wait until a new process answers."""
+"""Helps start servers: finds a free port, and waits until a new process answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def free_port() -> int:
 def until_it_answers(
     not_yet: Callable[[BaseException], bool], running: Callable[[], bool], seconds: float
 ) -> Retrying:
-    """Retry a call while its error is `not_yet`, the server is `running`, and for `seconds` at most."""
+    """Retry a call while its error is `not_yet` and the server is `running`, for at most `seconds`."""
     timed_out = stop_after_delay(seconds)
     return Retrying(
         retry=retry_if_exception(not_yet),

@@ -1,7 +1,6 @@
-"""Ends a child process with its parent, even with one that is killed.
+"""Ends a child process with its parent, even if the parent is killed.
 
-A shell waits for a pipe to close, which happens when the parent ends, however it does. Then it signals the
-child.
+A shell waits for a pipe to close, which happens when the parent ends in any way. Then it signals the child.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ _SCRIPT = 'trap "" INT TERM HUP; read line; kill -s "$1" "$2"'
 
 
 class Watchdog:
-    """Sends `sent` to a process of ours when we end, unless it is dismissed before."""
+    """Sends the signal `sent` to a child process when we end, unless dismissed before."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], sent: signal.Signals, user: ServerUser | None = None
     ) -> None:
-        """Start it as `user`: the one who runs the process, so it may signal it; None: ourselves."""
+        """Start it as `user`, who runs the process and so may signal it; None: ourselves."""
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", _SCRIPT, "sh", sent.name.removeprefix("SIG"), str(process.pid)], cwd="/",
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -28,7 +27,7 @@ class Watchdog:
         )  # fmt: skip
 
     def dismiss(self) -> None:
-        """End it without a signal to anybody."""
+        """End the watchdog without signaling anybody."""
         self._shell.kill()  # before its pipe closes
         self._shell.wait()
         if self._shell.stdin:
