@@ -18,10 +18,11 @@ import functools
 import logging
 import signal
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+
+from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
 from connector.capture.loop import Capture
 from connector.capture.manifest_history import ManifestHistory, check_identity
@@ -61,7 +62,7 @@ RELOAD_SECONDS = 1.0
 
 
 class InvalidFileError(ConfigurationError):
-    """the configuration file is invalid when a standby would take over."""
+    """the configuration file was invalid when a standby was about to take over."""
 
 
 def open_source(config: Config) -> Source:
@@ -78,7 +79,7 @@ def open_source(config: Config) -> Source:
 def open_gauge(config: Config) -> LoadGauge:
     """Open the load gauge of the configured source, which has its own connection."""
     if config.source.kind == "postgres":
-        from connector.postgres.load import PostgresGauge
+        from connector.postgres.load_gauge import PostgresGauge
 
         return PostgresGauge(config.source)
     from connector.mysql.server import MysqlGauge
@@ -273,16 +274,13 @@ class _Agent:
             return config
 
     def _wait_until_valid(self, load_config: Callable[[], Config]) -> None:
-        """Leave the lease to others until the configuration file can be taken over."""
+        """Leave the lease to others until the configuration file is valid."""
         self.live.stand_by()
-        while True:
-            try:
+        invalid = retry_if_exception_type(ConfigurationError)
+        for attempt in Retrying(retry=invalid, wait=wait_fixed(RELOAD_SECONDS)):
+            with attempt:
                 self.live.config.reloaded(load_config())
-            except ConfigurationError:
-                time.sleep(RELOAD_SECONDS)
-            else:
-                log.info("the configuration file is valid again")
-                return
+        log.info("the configuration file is valid again")
 
 
 def _fenced(capture: Capture | None, lease: Lease) -> bool:

@@ -186,7 +186,7 @@ class Segment(Protocol):
 
     @property
     def logged(self) -> Sequence[LoggedTable]:
-        """Tables as the log names them, for `Source.doubted`."""
+        """Tables as the log names them, for `Source.contradicted_by_log`."""
 
     @property
     def rows(self) -> int:
@@ -405,7 +405,9 @@ class Source(Protocol):
     def remember(self, before: str | None, now: str) -> str:
         """Return the fingerprint to remember: the new one, plus what still counts of the previous one."""
 
-    def doubted(self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
+    def contradicted_by_log(
+        self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]
+    ) -> dict[TableName, str]:
         """Return new fingerprints for tables that the log describes differently than their fingerprints do.
 
         They differ from what any check will find, so each such table is dumped again.
@@ -437,7 +439,7 @@ class Source(Protocol):
     def open_tables(self) -> TableReader:
         """Open a connection for dumps; low watermarks follow the log reader that was opened last."""
 
-    def holds_any(self, columns: Sequence[str]) -> str:
+    def any_not_null(self, columns: Sequence[str]) -> str:
         """Return the dump predicate that is true for rows where any of these columns is not null."""
 
     def close(self) -> None:

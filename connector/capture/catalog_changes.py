@@ -306,10 +306,10 @@ def doubt_checks(source: Source, tables: Tables, logged: Sequence[LoggedTable]) 
 
     A check from after that repairs them, and the caller must apply no older one.
     """
-    doubted = source.doubted(tables.fingerprints(), logged) if logged else {}
-    for table, fingerprint in doubted.items():
+    contradicted_by_log = source.contradicted_by_log(tables.fingerprints(), logged) if logged else {}
+    for table, fingerprint in contradicted_by_log.items():
         tables.update(table, fingerprint=fingerprint)
-    return bool(doubted)
+    return bool(contradicted_by_log)
 
 
 def _columns_back(

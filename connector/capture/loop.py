@@ -422,7 +422,7 @@ class Capture:
         if repair.columns is None:
             self._dumps.add(repair.table, manifest=number, reason="repair", floor=changed)
         else:
-            where = self._source.holds_any(repair.columns)
+            where = self._source.any_not_null(repair.columns)
             self._dumps.add(
                 repair.table, manifest=number, kind="where", where=where, reason="repair", floor=changed
             )

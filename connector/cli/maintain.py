@@ -19,7 +19,7 @@ from connector.errors import ConfigurationError, DeltatideError, TransientError
 
 if TYPE_CHECKING:
     from connector.maintenance.compaction import Compaction
-    from connector.maintenance.landing_care import LandingCare
+    from connector.maintenance.landing_maintenance import LandingMaintenance
 
 maintain_commands = typer.Typer()
 
@@ -38,12 +38,12 @@ def landing_zone_findings(
     These are like those of `merge.lake.upkeep`. An unknown lake (`forget`) is raised. Other errors become
     findings: upkeep of the lake's tables does not depend on this.
     """
-    from connector.maintenance.landing_care import care_for_landing_zone
+    from connector.maintenance.landing_maintenance import maintain_landing_zone
     from merge.lake.upkeep import Finding
 
     begun, status = time.monotonic(), "planned" if dry_run else "done"
     try:
-        care = care_for_landing_zone(
+        result = maintain_landing_zone(
             config, dry_run=dry_run, forget_lake=forget, stop=stop, compaction_seconds=compaction_seconds,
             progress=lambda done, of, what: progress(done, of, f"landing zone, {what}"),
         )  # fmt: skip
@@ -53,30 +53,30 @@ def landing_zone_findings(
         status = "deferred" if isinstance(error, TransientError) else "failed"
         yield Finding("landing zone", "remove and compact", str(error), status, hint=error.hint)
         return
-    for consumer in care.forgotten:
+    for consumer in result.forgotten:
         then = "its next merge requests full dumps of what is gone"
         then = "it can't continue past what is gone" if consumer.kind == "stream" else then
         yield Finding(consumer.title, "forget", then, status)
     took = time.monotonic() - begun
-    for what, reason in (*_removed(care), *_compacted(care.compaction)):
+    for what, reason in (*_removed(result), *_compacted(result.compaction)):
         yield Finding("landing zone", what, reason, status, took)
-    for path in care.compaction.damaged:
+    for path in result.compaction.damaged:
         reason = f"{path} is missing or not as it was written"
         hint = "restore it from a copy, or dump its table in full: merges need it"
         yield Finding("landing zone", "compact", reason, "failed", hint=hint)
 
 
-def _removed(care: LandingCare) -> Iterator[tuple[str, str]]:
+def _removed(result: LandingMaintenance) -> Iterator[tuple[str, str]]:
     """Return findings of what retention removed, and why."""
-    if care.needed is None or not care.removal.objects:
+    if result.needed is None or not result.removal.objects:
         return
-    removal, first = care.removal, care.needed.needs[0]
+    removal, first = result.removal, result.needed.needs[0]
     others = removal.orphans + removal.states + removal.schemas
     what = (
         f"remove {removal.manifests:,} manifests, {removal.files:,} landing files "
         f"({removal.bytes / 2**20:,.1f} MiB), {others:,} other objects"
     )
-    yield what, f"the first manifest still needed is {care.needed.first}: {first.who}"
+    yield what, f"the first manifest still needed is {result.needed.first}: {first.who}"
 
 
 def _compacted(done: Compaction) -> Iterator[tuple[str, str]]:
@@ -118,7 +118,7 @@ def maintain(
 
     Manifests younger than landing.retention_days stay, and cuts younger than lake.retention_days.
     """
-    from connector.maintenance.landing_care import check_lake
+    from connector.maintenance.landing_maintenance import check_lake
 
     settings = lake_config(config)
     log_to_stderr(verbose=False)

@@ -1,1 +1,1 @@
-"""Care for a landing zone that has run for long: removes what nobody needs, makes few files of many."""
+"""Maintenance of a landing zone: removes what nobody needs, and compacts many small files into few."""

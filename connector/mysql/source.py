@@ -189,7 +189,9 @@ class MysqlSource:
         """Return the current fingerprint: nothing of an earlier one still counts."""
         return now
 
-    def doubted(self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
+    def contradicted_by_log(
+        self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]
+    ) -> dict[TableName, str]:
         """Return none: the log names every table correctly."""
         return {}
 
@@ -380,7 +382,7 @@ class MysqlSource:
             self._config.predicate_seconds,
         )
 
-    def holds_any(self, columns: Sequence[str]) -> str:
+    def any_not_null(self, columns: Sequence[str]) -> str:
         """Return the predicate that is true for rows where any of these columns is not null."""
         return " OR ".join(f"{quote(column)} IS NOT NULL" for column in columns)
 

@@ -27,7 +27,7 @@ each is its kind:
   their keys alone: while no such index was there, several rows may have had one key, and the log's delete of
   one of them is the lake's delete of all. A trace that is still there proves that one always was.
 - ``<leaf>:<file>:<e when new, empty and never emptied>``: the table, or each of its partitions (``log`` for
-  the file: only the log has shown it, see `doubted`). A new file of a partition
+  the file: only the log has shown it, see `contradicted_by_log`). A new file of a partition
   may mean a TRUNCATE of it alone, which the log does not carry. A partition's file is hashed with the
   transactions that attached it: while detached, it changed outside the log. For a table that is not a
   partition root, a TRUNCATE is in the log, and it can't be UNLOGGED for a time while it has its own entry in
@@ -236,7 +236,7 @@ def _unfit(
     if found is not None:
         for table, statement in uncarried(found, [t.table for t in capturable]).items():
             hint = f"{statement} then dump it again: deltatide dump {table}"
-            unfit[table] = UnfitTable(found.lacks(table), hint)
+            unfit[table] = UnfitTable(found.why_not_carried(table), hint)
         for table in (t.table for t in capturable if t.table in locked and not found.carries(t.table)):
             reason = (
                 f"it is not in publication {found.name}, and can't be added: another session has locked it"
@@ -296,7 +296,9 @@ def remember(before: str | None, now: str) -> str:
     return " ".join([*words, *(["!" + ",".join(sorted(gone))] if gone else [])])
 
 
-def doubted(known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
+def contradicted_by_log(
+    known: Mapping[TableName, str], logged: Sequence[LoggedTable]
+) -> dict[TableName, str]:
     """Return new fingerprints for tables that the log describes differently; they match no later check.
 
     Only the log shows what was done and undone between two checks. A table that appears there under another

@@ -31,8 +31,8 @@ from connector.config import TableConfig
 from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
 from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, Types, row_security_hint
+from connector.postgres.codec.column_decoder import decode_column
 from connector.postgres.codec.copytext import CopiedRows, split_rows
-from connector.postgres.codec.text_values import decode_column
 from connector.postgres.connection import all_rows, close, failed, one_line, one_row, quote
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError

@@ -161,7 +161,7 @@ def _check_role(
 
 
 def _check_load(context: _CheckContext) -> Iterator[Finding]:
-    """Warn if dumps can't be held back for load that the role can't see (`connector.postgres.load`)."""
+    """Warn if dumps can't be held back for load that the role can't see (`connector.postgres.load_gauge`)."""
     (sees,) = _row(context.connection, "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')")
     if not sees:
         detail = "the role sees neither other sessions nor standbys, so dumps are not held back for them"
@@ -389,7 +389,7 @@ def _check_narrowed(context: _CheckContext, found: publication.Publication) -> I
         yield _narrow(found, problem, fix, fixable=found.owned)
     for table in (t.table for t in context.found if t.table in found.narrowed):
         problem, fixable = f"has a row filter or a column list for {table}", found.may_fix(table)
-        yield replace(_narrow(found, problem, found.fixing(table), fixable=fixable), table=table)
+        yield replace(_narrow(found, problem, found.fix_hint(table), fixable=fixable), table=table)
 
 
 def _narrow(found: publication.Publication, problem: str, fix: str, *, fixable: bool) -> Finding:
@@ -404,14 +404,14 @@ def _check_lacking(context: _CheckContext, found: publication.Publication) -> It
     for table in publication.missing(found, [t.table for t in context.found if t.table not in found.under]):
         if (table in found.split and found.owned) or found.may_fix(table):
             continue
-        detail = f"{found.lacks(table)} (role {quote(context.role)})"
-        yield Finding("publication", "failed", f"{table}: {detail}", found.fixing(table), table=table)
+        detail = f"{found.why_not_carried(table)} (role {quote(context.role)})"
+        yield Finding("publication", "failed", f"{table}: {detail}", found.fix_hint(table), table=table)
 
 
 def _check_republished(context: _CheckContext, found: publication.Publication) -> Iterator[Finding]:
     """Report partitions whose rows the log carries as rows of a table that is not captured."""
     for table in (t.table for t in context.found if t.table in found.under):
-        detail, fix = found.lacks(table), found.fixing(table)
+        detail, fix = found.why_not_carried(table), found.fix_hint(table)
         yield Finding(f"table {table}", "failed", detail, fix, table=table)
 
 

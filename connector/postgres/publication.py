@@ -57,7 +57,7 @@ class Publication:
         """Return whether our role may make it carry a table."""
         return self.owned and table in self.ours and table not in self.under
 
-    def lacks(self, table: TableName) -> str:
+    def why_not_carried(self, table: TableName) -> str:
         """Return why it does not carry a table, for one that our role can't add."""
         if table in self.under:
             return f"publication {self.name} publishes its rows as those of {self.under[table]}"
@@ -82,7 +82,7 @@ class Publication:
     def _by_root(self) -> str:
         return f"ALTER PUBLICATION {quote(self.name)} SET (publish_via_partition_root = true);"
 
-    def fixing(self, table: TableName) -> str:
+    def fix_hint(self, table: TableName) -> str:
         """Return the SQL that makes it carry a table completely; for a partition, what to do instead."""
         if root := self.under.get(table):
             take_out = f"ALTER PUBLICATION {quote(self.name)} DROP TABLE {qualified(root)};"
@@ -231,7 +231,7 @@ def _create(connection: Connection, name: str, tables: Sequence[TableName]) -> F
 
 def _add(connection: Connection, publication: Publication, tables: Sequence[TableName]) -> Fixed:
     """Add tables in one statement; if one is locked, add each by itself."""
-    statements = [publication.fixing(t) for t in tables if t in publication.narrowed]
+    statements = [publication.fix_hint(t) for t in tables if t in publication.narrowed]
     if whole := [t for t in tables if t not in publication.narrowed]:
         statements.append(f"{add_statement(publication.name, whole)};")
     if not statements:
@@ -268,7 +268,9 @@ _LOCKED = """
 def uncarried(publication: Publication, tables: Collection[TableName]) -> dict[TableName, str]:
     """Return the tables that it does not carry completely and our role can't fix, each with what to do."""
     return {
-        t: publication.fixing(t) for t in tables if not publication.carries(t) and not publication.may_fix(t)
+        t: publication.fix_hint(t)
+        for t in tables
+        if not publication.carries(t) and not publication.may_fix(t)
     }
 
 

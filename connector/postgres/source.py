@@ -183,7 +183,7 @@ class PostgresSource:
 
     unlogged = staticmethod(catalog_fingerprint.unlogged)
     remember = staticmethod(catalog_fingerprint.remember)
-    doubted = staticmethod(catalog_fingerprint.doubted)
+    contradicted_by_log = staticmethod(catalog_fingerprint.contradicted_by_log)
 
     def take_xid_barrier(self) -> int:
         """Take an xid, above those of all transactions that are running now."""
@@ -351,7 +351,7 @@ class PostgresSource:
             self._config.predicate_seconds,
         )
 
-    def holds_any(self, columns: Sequence[str]) -> str:
+    def any_not_null(self, columns: Sequence[str]) -> str:
         """Return the predicate that is true for rows where any of these columns is not null."""
         return " OR ".join(f"{quote(column)} IS NOT NULL" for column in columns)
 

@@ -161,7 +161,9 @@ class MemorySource:
         """Return the current fingerprint: nothing of an earlier one still counts."""
         return now
 
-    def doubted(self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]) -> dict[TableName, str]:
+    def contradicted_by_log(
+        self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]
+    ) -> dict[TableName, str]:
         """Return none: the log names every table correctly."""
         return {}
 
@@ -217,7 +219,7 @@ class MemorySource:
         self.reach("open_tables")
         return MemoryTables(self)
 
-    def holds_any(self, columns: Sequence[str]) -> str:
+    def any_not_null(self, columns: Sequence[str]) -> str:
         """Return the predicate that is true for rows in which one of these columns is not null."""
         return " or ".join(f"{column} is not null" for column in columns)
 

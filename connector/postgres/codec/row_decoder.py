@@ -25,8 +25,8 @@ from connector.errors import TableError
 from connector.landing import format
 from connector.landing.event_batch import CdcColumns, EventBatch, Placement, assemble, before_struct
 from connector.position import Position
+from connector.postgres.codec.column_decoder import decode_column
 from connector.postgres.codec.pgoutput import Relation
-from connector.postgres.codec.text_values import decode_column
 from connector.postgres.codec.tuples import (
     ABSENT,
     DELETE,

@@ -1,7 +1,7 @@
 """PostgreSQL's types: what each lands as, and how its name is written. Pure.
 
 Invariant: a type lands as a Spark type that holds its values exactly (rare misfits go into ``raw``, see
-`connector.postgres.codec.text_values`), or as the source's own text.
+`connector.postgres.codec.column_decoder`), or as the source's own text.
 
 Callers resolve domains: pass the oid and type modifier of the base type.
 """

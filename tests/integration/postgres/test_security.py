@@ -14,7 +14,7 @@ from connector.demo.servers.postgres import PostgresServer, find_bin_dirs
 from connector.demo.servers.server_user import ServerUser
 from connector.errors import DeltatideError, OperatorError, PreconditionError, RequestError
 from connector.postgres.connection import connect
-from connector.postgres.load import PostgresGauge
+from connector.postgres.load_gauge import PostgresGauge
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
 from connector.source import Finding, KeyRange

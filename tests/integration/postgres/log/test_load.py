@@ -15,7 +15,7 @@ import pytest
 from connector.config import LimitsConfig, SourceConfig
 from connector.demo.servers.postgres import PostgresServer
 from connector.figures.source_load import LoadWatcher
-from connector.postgres.load import PostgresGauge
+from connector.postgres.load_gauge import PostgresGauge
 from connector.testing.memory_store import MemoryStore
 from tests.support.servers.postgres import Database
 from tests.support.source.postgres_source import source_of

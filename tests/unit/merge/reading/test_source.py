@@ -19,7 +19,7 @@ from connector.landing import consumers
 from connector.landing.consumers import read_consumers
 from connector.landing.format import RETENTION
 from connector.landing.manifest_object import Retained
-from connector.maintenance.landing_care import check_lake
+from connector.maintenance.landing_maintenance import check_lake
 from connector.store.local import LocalStore
 from merge.reading.source import DeltatideSource, StreamReader
 from tests.support.landing.landed import AT, Landed, config_of, schema_of

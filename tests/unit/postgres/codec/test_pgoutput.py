@@ -12,6 +12,7 @@ from connector.errors import BugError
 from connector.landing.event_batch import EventBatch, QuarantineNotice, arrow_schema
 from connector.position import Position
 from connector.postgres.codec import segment as pgoutput
+from connector.postgres.codec.column_decoder import decode_column
 from connector.postgres.codec.copytext import CopiedRows, split_rows
 from connector.postgres.codec.pgoutput import (
     Begin,
@@ -26,7 +27,6 @@ from connector.postgres.codec.pgoutput import (
     to_datetime,
 )
 from connector.postgres.codec.segment import PostgresSegment, RelationLayout, Transactions
-from connector.postgres.codec.text_values import decode_column
 from connector.schema import Column, TableName, TableSchema
 from tests.unit.postgres.codec.reference_codec import (
     array_text,

@@ -1,4 +1,4 @@
-"""Care for the configured landing zone, as `deltatide maintain` needs it: retention, then compaction."""
+"""Maintenance of the configured landing zone, for `deltatide maintain`: retention, then compaction."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from connector.store.factory import open_store
 from connector.store.protocol import Store
 
 ATTEMPTS = 5
-"""More runs than this are never ahead of one."""
+"""More concurrent runs than this never get ahead of one."""
 
 
 @dataclass(frozen=True)
-class LandingCare:
+class LandingMaintenance:
     """What was done, or would be. `needed` is None if nothing has landed yet."""
 
     forgotten: list[Consumer] = field(default_factory=list)
@@ -39,7 +39,7 @@ class LandingCare:
     compaction: Compaction = field(default_factory=Compaction)
 
 
-def care_for_landing_zone(
+def maintain_landing_zone(
     config: Config,
     *,
     dry_run: bool = False,
@@ -47,14 +47,14 @@ def care_for_landing_zone(
     progress: Callable[[int, int, str], None] = lambda *_: None,
     stop: threading.Event | None = None,
     compaction_seconds: float = math.inf,
-) -> LandingCare:
+) -> LandingMaintenance:
     """Remove what nobody needs, then compact the rest.
 
-    `forget_lake`: a lake's url, schema or id, which then no longer holds anything. A lake that is forgotten
-    and merges again needs a full dump, which it requests on its own. Or a streaming query, ``stream NAME``,
-    which can't continue then past what is removed. `progress` is called with what was done so far, what there
-    is to do, and of what: manifests or blocks. After `compaction_seconds`, the rest of compaction is left to
-    the next run. `ConfigurationError` for an unknown lake; what the store raises.
+    `forget_lake`: a lake's url, schema or id, or a streaming query (``stream NAME``), for which nothing is
+    kept any longer. A forgotten lake that merges again needs a full dump, which it requests on its own; a
+    forgotten query can't continue past what is removed. `progress` is called with what was done so far, the
+    total, and the unit: manifests or blocks. After `compaction_seconds`, the rest of the compaction is left
+    to the next run. `ConfigurationError` for an unknown lake; also raises what the store raises.
     """
     store = open_store(config.landing, config.source.name, patient=False)
     forgotten = [] if forget_lake is None else [_named(store, forget_lake)]
@@ -63,10 +63,10 @@ def care_for_landing_zone(
             forget(store, consumer)
     retention, now = timedelta(days=config.landing.retention_days), datetime.now(timezone.utc)
 
-    def care() -> LandingCare:
+    def attempt() -> LandingMaintenance:
         history = History.of(store)
         if history is None:
-            return LandingCare(forgotten)
+            return LandingMaintenance(forgotten)
         needed = horizon(history, retention, now, forgotten)
         count = needed.first - needed.oldest
         removal = remove_unneeded(
@@ -77,14 +77,14 @@ def care_for_landing_zone(
             store, needed.first, needed.newest, dry_run=dry_run, stop=stop, seconds=compaction_seconds,
             progress=lambda done, of: progress(done, of, "blocks of manifests"),
         )  # fmt: skip
-        return LandingCare(forgotten, needed, removal, compaction)
+        return LandingMaintenance(forgotten, needed, removal, compaction)
 
     again = retry_if_exception_type(RemovedMeanwhileError)
-    return Retrying(retry=again, stop=stop_after_attempt(ATTEMPTS), reraise=True)(care)
+    return Retrying(retry=again, stop=stop_after_attempt(ATTEMPTS), reraise=True)(attempt)
 
 
 def check_lake(config: Config, name: str) -> None:
-    """Refuse a lake to be forgotten that is unknown, or whose name several have; reads only their records."""
+    """Raise `ConfigurationError` unless exactly one lake has this name; reads only the lakes' records."""
     _named(open_store(config.landing, config.source.name, patient=False), name)
 
 

@@ -10,7 +10,7 @@ from connector.codec.cells import combine_raw, gather
 from connector.codec.decoding import decoded as decoded_parts
 from connector.landing.event_batch import arrow_type
 from connector.postgres.codec.arrays import parse_array
-from connector.postgres.codec.text_values import decode_column
+from connector.postgres.codec.column_decoder import decode_column
 from connector.schema import TableName
 from tests.unit.postgres.codec.reference_codec import array_text, decode
 
@@ -235,7 +235,7 @@ def test_large_bytea_is_decoded_as_small(texts, monkeypatch):
             return "refused"
 
     small = outcome()
-    monkeypatch.setattr("connector.postgres.codec.text_values._LARGE_BYTES", 0)
+    monkeypatch.setattr("connector.postgres.codec.column_decoder._LARGE_BYTES", 0)
     assert outcome() == small
 
 
