@@ -9,13 +9,16 @@ that may be the same::
     id, ssn           id, old, ssn                 old, of the same type: ssn renamed, or added in front
     id, ssn, note     id, note, ssn                note, of the same type: the two were swapped
     id, ssn, a, b     id, a, b, ssn                a and b, of the same type: each was given another's name
+    id, ssn, a        id, note, a                  note, of the same type, even if another layout has both:
+                                                   note became a, and ssn note
+    id, ssn, note     id, note                     note, if it had another type, and has that of ssn now
     id, ssn, note     id, ssn, note, other         none: a new column comes after the existing ones
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 Layout = Mapping[str, str]
 """The folded names of a layout's columns, in order, with their types."""
@@ -31,6 +34,8 @@ def other_names(hidden: str, layouts: Sequence[Layout]) -> dict[str, str]:
         return {}
     beside = {name for layout in having for name in layout}
     found = {name: NEVER_BOTH for layout in layouts for name in layout if name not in beside}
+    for one, other in product(having, (layout for layout in layouts if hidden not in layout)):
+        found = dict.fromkeys(_taken_over(hidden, one, other, having), IN_ITS_PLACE) | found
     for one, other in combinations(having, 2):
         names = {*_in_its_place(hidden, one, other), *_in_its_place(hidden, other, one)}
         found |= dict.fromkeys(names or _exchanged(hidden, one, other), IN_ITS_PLACE)
@@ -49,6 +54,24 @@ def _in_its_place(hidden: str, before: Layout, after: Layout) -> list[str]:
         return []
     in_front = _in_front(hidden, after)
     return [name for name in found if name in in_front and before[hidden] == after[name]]
+
+
+def _taken_over(hidden: str, before: Layout, after: Layout, having: Sequence[Layout]) -> list[str]:
+    """Return columns that are where `hidden`, which is gone, was, and have its type, as they had not before.
+
+    Not one that may have been added behind it, at the end, before it was dropped: one of the layouts `having`
+    it is between the two.
+    """
+    both = before.keys() & after.keys()
+    found = []
+    for name, type_ in after.items():
+        was = [n for n in before if n == hidden or (n in after and n != name)]
+        now = [n for n in after if n == name or n in before]
+        became = type_ == before[hidden] != before.get(name) and _is_new_name(name, hidden, was, now)
+        behind = was[-1] == hidden and any(both <= each.keys() and name in each for each in having)
+        if became and (name in before or not behind):
+            found.append(name)
+    return found
 
 
 def _exchanged(hidden: str, one: Layout, other: Layout) -> list[str]:

@@ -105,8 +105,12 @@ def test_what_may_be_a_hidden_column_under_another_name_is_refused(hidden: dict[
         with pytest.raises(TableError, match=r"(?i)column 'address' may be 'mail'") as refused:
             projection(**hidden).schema(landed, layouts)
         assert 'rename = { "address" = "address" }' in str(refused.value.hint)
-    both = schema_of("public.orders", id="int", mail="string", address="string")
-    assert projection(**hidden).schema(named, [*layouts, both])
+    (address,) = (column for column in named.columns if column.name == "address")
+    both = replace(ORDERS, columns=(*ORDERS.columns, address))
+    added = replace(both, columns=tuple(column for column in both.columns if column.name != "Mail"))
+    assert projection(**hidden).schema(added, [added, both, ORDERS]), (
+        "it was added, and the other one dropped"
+    )
     said = projection(**hidden, rename={"address": "address"})
     assert said.schema(named, layouts)
     assert said.recorded == projection(**hidden).recorded, "no rebuild is due"
@@ -140,6 +144,8 @@ def layout(names: str) -> TableSchema:
         (["id ssn a b number", "id b ssn a number"], "a|b"),
         (["id ssn a number", "id a number ssn"], None),  # dropped, and added anew: places changed their types
         (["id a ssn", "id b ssn"], None),
+        (["id ssn a", "id ssn b", "id a b"], "a"),  # a became b, and ssn a
+        (["id ssn number", "id ssn a", "id number a"], None),  # which is of another type
     ],
 )
 def test_a_column_in_the_place_of_a_hidden_one_that_was_added_anew_is_refused(
@@ -156,6 +162,18 @@ def test_a_column_in_the_place_of_a_hidden_one_that_was_added_anew_is_refused(
                 projection(**settings).schema(orders[0], orders)
             said = {name: name for name in refused.split("|")}
             assert projection(**settings, rename=said).schema(orders[0], orders)
+
+
+def test_a_column_that_has_the_type_of_a_hidden_one_only_since_that_is_gone_is_refused() -> None:
+    """Its name may have been given to the hidden one, once it was dropped."""
+    before, after = layout("id ssn note"), layout("id note")
+    was = replace(
+        before, columns=tuple(replace(c, type="int") if c.name == "note" else c for c in before.columns)
+    )
+    for layouts in ([was, after], [after, was]):
+        with pytest.raises(TableError, match="column 'note' may be 'ssn'"):
+            projection(mask={"ssn": "null"}).schema(after, layouts)
+    assert projection(mask={"ssn": "null"}).schema(after, [before, after])
 
 
 def test_what_is_recorded_differs_exactly_if_the_target_does() -> None:
