@@ -18,7 +18,7 @@ from tenacity import (
     wait_random,
 )
 
-from connector.errors import DeltatideError, FencedError, GapError, TableError
+from connector.errors import DeltatideError, FencedError, FormatError, GapError, TableError
 
 T = TypeVar("T")
 
@@ -35,10 +35,18 @@ except ImportError:
 UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError)
 """Python's errors about values that our code can't handle: a bug, but one that affects only that table."""
 
-TABLE_ERRORS: tuple[type[Exception], ...] = (TableError, FencedError, GapError, *SPARK_ERRORS, *UNEXPECTED)
+TABLE_ERRORS: tuple[type[Exception], ...] = (
+    TableError,
+    FencedError,
+    GapError,
+    FormatError,
+    *SPARK_ERRORS,
+    *UNEXPECTED,
+)
 """Errors that stop the merge of one table and let the others go on.
 
-`GapError`: a manifest is gone that only this table needs again; new ones are checked before any table.
+`GapError`, `FormatError`: a manifest or a layout is gone or damaged that only this table needs again; new
+manifests are checked before any table.
 """
 
 ATTEMPTS = 6

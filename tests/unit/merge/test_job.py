@@ -23,9 +23,10 @@ A, B = schema_of("public.a", id="int"), schema_of("public.b", id="int")
 
 
 class Zone(Landed):
-    """Manifests in memory, of which `lost` are gone; `asked` are those that were asked for."""
+    """Manifests in memory, of which `lost` are gone or `damaged`; `asked` are those that were asked for."""
 
     lost: tuple[int, ...] = ()
+    damaged: tuple[int, ...] = ()
 
     def newest(self, after: int, until: int | None = None) -> int:
         self.asked.append(after)
@@ -41,6 +42,8 @@ class Zone(Landed):
         self.asked.append(number)
         if number in self.lost:
             raise GapError(f"manifest {number} is missing")
+        if number in self.damaged:
+            raise FormatError(f"manifest {number} is damaged")
         return super().get(number)
 
     def hint_for(self, _: Exception) -> None:
@@ -99,14 +102,15 @@ def test_a_table_that_stays_behind_has_no_other_merge_read_its_manifests() -> No
     assert set(zone.asked) == {8, 9}
 
 
-def test_a_manifest_that_one_table_alone_needs_again_stops_no_other() -> None:
+@pytest.mark.parametrize("problem", ["missing", "damaged"])
+def test_a_manifest_that_one_table_alone_needs_again_stops_no_other(problem: str) -> None:
     zone = zone_of(9)
-    zone.lost = (3,)
+    zone.lost, zone.damaged = ((3,), ()) if problem == "missing" else ((), (3,))
     run = run_of(zone, frontiers_at(8, a=Frontier(8, 5, "id", 0), b=Frontier(2, 5, "id", 0)))
     reports = [run.merge(target) for target in targets_of(run.config, run.manifest.tables).values()]
     assert [(r.table.name, r.manifest, r.error) for r in reports] == [
         ("a", 9, None),
-        ("b", 2, "manifest 3 is missing"),
+        ("b", 2, f"manifest 3 is {problem}"),
     ]
 
 
