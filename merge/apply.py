@@ -64,7 +64,7 @@ LARGE_BYTES = 64 << 20
 """From this size on, restricting the MERGE by key is worth the extra passes over the changes."""
 
 NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-"""How the path of a file spells that its partition's value is null."""
+"""What a file's path has instead of a partition value that is null."""
 
 NEWER = f"{position('source')} > {position('target')}"
 SAME = f"{position('source')} = {position('target')}"
@@ -114,13 +114,13 @@ def apply(
 ) -> Written:
     """Write the changes up to the manifest of `mark` (at most `rows`) as one commit, durable on return.
 
-    Writes nothing if another job has already brought the table to this manifest or a later one; the table's
-    history shows that (`merge.lake.commits`). Delta's concurrent-modification errors propagate: nothing was
-    written, and the caller must read the table again.
+    Writes nothing if another job has already merged this manifest or a later one; the table's history shows
+    that (`merge.lake.commits`). Delta's concurrent-modification errors propagate: nothing was written, and
+    the caller must read the table again.
     """
     view = f"deltatide_{uuid.uuid4().hex}"
     _partitionable(source, target, state, rules).createOrReplaceTempView(view)
-    # Where deletes were computed from the target's rows, the MERGE may find rows that were not there before.
+    # If deletes were computed from the target's rows, the MERGE may find rows that were not there before.
     pruned = state.bytes > LARGE_BYTES and not (rules.touches_any_row or rules.replaces_all)
     restricted = key_conditions(spark, source, layout, rows) if pruned else nullcontext("")
     settings = commit_settings(target, mark) | (WIDENED if state.widened else {})
@@ -138,7 +138,7 @@ def apply(
 
 
 def _partitionable(source: DataFrame, target: Target, state: TargetState, rules: Rules) -> DataFrame:
-    """Return `source`, but fail on text that Delta can't hold in a partition column.
+    """Return `source`; its rows raise an error for text that Delta can't hold in a partition column.
 
     Delta, as Hive, takes the empty text and `NO_PARTITION` for null there. No store holds a NUL in a path.
     """

@@ -236,7 +236,7 @@ class MergeRun:
         until: int | None = None,
     ) -> MergeRun | None:
         """Begin a merge up to manifest `until` or the newest; None if there is nothing to merge."""
-        # Look for requests before manifests: one that the agent takes up in between is then in a manifest.
+        # Look for requests before manifests: if the agent serves one in between, a manifest has its dump.
         waits = any(f.missing for f in frontiers.by_table.values()) and has_pending_request(landing)
         shapes = shapes_of(config)
         manifest = _newest(landing, frontiers.naming(shapes), until)

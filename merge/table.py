@@ -211,7 +211,7 @@ class TableJob:
             raise TableError(
                 self.plan.table,
                 f"{self.target.name} was rebuilt with other columns, masks or rows while it was merged",
-                hint="end merges that run with the former configuration; the next one repairs the table",
+                hint="stop merges that run with the former configuration; the next one repairs the table",
             )
         if rebuild and commits.marks and mark not in commits.marks:
             raise OvertakenError(f"{self.target.name} was merged up to a later manifest meanwhile")

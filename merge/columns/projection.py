@@ -9,8 +9,8 @@ Invariants:
 - It is applied where landed events, layouts and keys are read (`merge.landing_zone`), and nowhere else. So
   everything built on events (current rows, shapes, live, explain, verify, rebuilds) has the same columns. No
   frame has a value that is left out or masked, neither in a column nor as text in `_cdc.raw`.
-- Each event is projected on its own. So a table is still a function of what has landed, however merges take
-  it up.
+- Each event is projected on its own. So a table is still a function of what has landed, whichever merges
+  read it.
 - No value gets through under an earlier or later name of its column, as far as layouts show
   (`check_renamed`).
 - Keys pass unchanged, except for their names: rows are matched by them.

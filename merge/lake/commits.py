@@ -234,7 +234,7 @@ def _first_after(frontier: Frontier) -> int:
 def commits_of(
     rows: Sequence[Row], source: str, frontier: Frontier, built_with: str | None = None
 ) -> Commits:
-    """Judge a history, newest commit first. Pure."""
+    """Decide from a history, newest commit first, how far a table is and whether it continues. Pure."""
     newest = rows[0]["version"]
     marks = _marks(rows, source)
     written = {version: mark for version, mark in marks.items() if not mark.layout}
@@ -251,9 +251,9 @@ def commits_of(
 def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int | None:
     """Return the version that later cuts should name instead of the frontier's; itself if that is to stay.
 
-    A version whose files were rewritten stays readable only for a time, but an unchanged table's cuts would
-    name it forever. So later cuts name a marked commit with the same rows. None: there is none yet. If the
-    platform keeps no marks, it is the newest commit. Pure.
+    A version whose files were rewritten stays readable only for a time, but the cuts of an unchanged table
+    would name it forever. So later cuts name a marked commit with the same rows, or the newest commit if the
+    platform keeps no marks. None: there is no such commit yet. Pure.
     """
     after = [row for row in rows if row["version"] > (frontier.version or 0)]
     marks = _marks(rows, source)

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 def register(spark: SparkSession, landing: LandingZone, config: Config) -> None:
     """Register this lake as a consumer that has read nothing yet; its table of cuts must exist."""
     if not _write(spark, landing, config, "lake", 0):
-        log.warning("so files it has yet to read may be removed; it would then request full dumps")
+        log.warning("files that it has yet to read may be removed; it would then request full dumps")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Recorded:
     def is_news(self, before: Frontiers) -> bool:
         """Return whether other tables failed in one of the last cuts.
 
-        All of them: of two jobs, the one that appends its cut first may write its record last.
+        Looks at all of them: of two jobs, the one that appends its cut first may write its record last.
         """
         if self.refused or self.turned_exact:
             return True
@@ -79,7 +79,7 @@ def record_progress(
 ) -> None:
     """Record the manifest that all tables have reached, and which of them fail.
 
-    Not if the last cut was shortly before, and the same tables failed then.
+    Skips that if the last cut was shortly before, and the same tables failed then.
     """
     last = (before.merged_at, before.newest) if before.merged_at is not None else None
     now = datetime.now(timezone.utc) + before.ahead
@@ -107,6 +107,8 @@ def _write(
         )
         landing.write(record_path(consumer.id, slot), consumer.model_dump_json(), overwrite=True)
     except SPARK_ERRORS as error:
-        log.warning("how far %s is was not recorded in the landing zone: %s", lake, first_line(error))
+        log.warning(
+            "the progress of lake %s was not recorded in the landing zone: %s", lake, first_line(error)
+        )
         return False
     return True

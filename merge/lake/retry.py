@@ -1,4 +1,4 @@
-"""Retries commits that lost to another job's, and interprets Spark's errors."""
+"""Retries commits that lost to another job's, and classifies Spark's errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CONFLICTS = re.compile(
 )
 
 BEING_CREATED = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
-"""Another job may be creating the table, and has yet to commit that; or other files are there, and stay."""
+"""Another job may be creating the table, and has not committed yet. Or unrelated files are there for good."""
 
 LOST = re.compile(
     "FILE_NOT_EXIST|FileNotFoundException|DELTA_(FILE|LOG_FILE|VERSION)[A-Z_]*NOT_FOUND"
@@ -68,16 +68,16 @@ LOST = re.compile(
 )
 
 NOT_LOST = re.compile(r"Too many open files|Permission denied|\bblockmgr-")
-"""Java raises FileNotFoundException also for files that it can't open now, and for Spark's shuffle files."""
+"""Java also raises FileNotFoundException for files that it can't open now, and for Spark's shuffle files."""
 
 
 OUR_OWN = "USER_RAISED_EXCEPTION"
-"""The name of errors that a query of ours raises (`merge.columns.projection`)."""
+"""The error name of our own checks within queries (`merge.columns.projection`)."""
 
 UNNAMED = "[UNNAMED_ERROR]"
-"""The name we give to errors of Java that have none."""
+"""Our name for Java's errors, which have none."""
 
-WITHHELD = "(the rest is withheld, since it may hold a value)"
+WITHHELD = "(the rest is withheld, since it may contain a value)"
 
 _ERROR_NAME = re.compile(r"\[([A-Z_][A-Z0-9_.]*)\]")
 _NAMED = re.compile(rf"(?:[\w.$]+: )*{_ERROR_NAME.pattern}")
@@ -137,7 +137,7 @@ def whole_reason(error: Exception, line: str | None = None) -> str:
 
 
 def reason_without_values(reason: str) -> str:
-    """Return a recorded reason for others than the lake's readers: of an error of Spark's only its name."""
+    """Shorten a recorded reason for people who may not read the lake: an error of Spark's to its name."""
     name = _NAMED.match(reason)
     if name is None or name[1] == OUR_OWN or reason.endswith(WITHHELD):
         return reason
@@ -197,5 +197,5 @@ def with_retries(do: Callable[[], T], what: str) -> T:
     except LOST_RACES as error:
         if not is_conflict(error):
             raise
-        hint = "let one merge job run at a time"
+        hint = "run one merge job at a time"
         raise FencedError(f"{what}: another job keeps writing there", hint=hint) from error

@@ -127,10 +127,10 @@ class Rewrite:
         return differs and self.config.table(self.target.table).deletes == "soft"
 
     def _rewritten(self, after: int, base: Base, last: Mark | None) -> TableReport:
-        """Rewrite from a base and what landed after a manifest; from the landing zone alone if that is gone.
+        """Rewrite from a base and what landed after a manifest; without a base, from the landing zone alone.
 
-        The base is given up only if it is found to be gone: what can't be read may be another file, or come
-        back.
+        Gives up the base only if its files are found to be gone: what can't be read may be another file, or
+        come back.
         """
         try:
             return self._commit(after, base, last)

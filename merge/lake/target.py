@@ -78,7 +78,7 @@ class Target:
         return hashlib.sha256((self.columns or "").encode()).hexdigest()[:16]
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Read the table as of when the frame is evaluated; within a MERGE, as the MERGE finds it."""
+        """Read the table as it is when the frame is evaluated; within a MERGE, as the MERGE finds it."""
         return spark.table(self.name)
 
     def at(self, spark: SparkSession, version: int) -> DataFrame:
@@ -115,7 +115,7 @@ class TargetState:
 
     @property
     def built_since(self) -> int:
-        """Return the version since which it is `built_with` that."""
+        """Return the version from which on the table is `built_with` these."""
         return int(self.properties.get(COLUMNS_SINCE_PROPERTY, 0))
 
     @property
@@ -339,12 +339,12 @@ def _built_otherwise(state: TargetState, target: Target) -> TableError:
     if state.built_with == CHANGING:
         reason = f"{target.name} is being rebuilt with other columns, masks or rows; or that was interrupted"
     rebuild = f"deltatide rebuild {shlex.quote(str(target.table))}"
-    hint = f"rewrite all of its rows: {rebuild}; or set the configuration back"
+    hint = f"rewrite all of its rows: {rebuild}; or restore the former configuration"
     return TableError(target.table, reason, hint=COPY if target.shape is not None else hint)
 
 
 def check_partitions(target: Target, names: Iterable[str], types: Mapping[str, str]) -> None:
-    """Refuse partitions by a type of which Delta changes values; for text, see `merge.apply`.
+    """Refuse to partition by a type whose values Delta changes; for text, see `merge.apply`.
 
     Delta stores a partition's value as text. Of an instant, that is the local time in the session's zone: the
     hour that comes twice when clocks are set back becomes one, even if others only OPTIMIZE. Bytes that are
@@ -372,7 +372,7 @@ def check_file_layout(state: TargetState, target: Target) -> None:
                 target.table,
                 f"{target.name} has {setting} = {json.dumps(list(known))}, and the configuration says"
                 f" {json.dumps(list(wanted))}",
-                hint=f"set {setting} back, or leave it out; or {DROP}",
+                hint=f"restore the former {setting}, or leave it out; or {DROP}",
             )
 
 

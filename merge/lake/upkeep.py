@@ -243,7 +243,7 @@ class _Upkeep:
         with_retries(lambda: append_kept(self.spark, self.config, kept, self.now), kept_table(self.config))
 
     def _plan(self, target: Target, frontier: Frontier) -> _Plan | Finding:
-        """Return what a table needs; if it does not continue, why it is left to the next merge.
+        """Return what a table needs; if it does not continue, return why the next merge must handle it.
 
         Our commits on top of a restored copy would vouch for it, since they carry the frontier's manifest.
         """
@@ -303,7 +303,7 @@ class _Upkeep:
         kept = replace(plan.kept, oldest=max(plan.kept.oldest, needed))
         if kept.oldest <= kept.vacuumed:
             return plan
-        reason = f"no cut to be kept names a version before {kept.oldest}"
+        reason = f"no cut that is kept names a version before {kept.oldest}"
         finding = Finding(str(plan.target.table), "VACUUM", reason)
         keeps_files = KEEPS_ROWS - REWRITES_FILES
         replacing = (row for row in reversed(history) if row["operation"] not in keeps_files)
@@ -311,7 +311,7 @@ class _Upkeep:
         until = _until(first, hours)
         if first is not None and until <= self.now.timestamp():
             reason = (
-                f"cuts to be kept name version {needed}, whose files version {first['version']}"
+                f"cuts that are kept name version {needed}, whose files version {first['version']}"
                 f" ({first['operation']}) replaced long ago"
             )
             return replace(plan, deferred=[replace(finding, reason=reason, status="deferred")])
@@ -387,7 +387,7 @@ class _Upkeep:
         """
         for finding, statement in actions:
             if finding.action == "VACUUM" and time.time() >= vacuum_until:
-                late = "but upkeep took so long that it would remove files that cuts to be kept need"
+                late = "but upkeep took so long that this would remove files that kept cuts need"
                 yield replace(finding, status="deferred", reason=f"{finding.reason}; {late}")
                 return
             begun = time.monotonic()
@@ -433,7 +433,7 @@ class _Upkeep:
 
 
 def _until(replaced: Row | None, hours: float) -> float:
-    """Return until when VACUUM certainly keeps the files that a commit replaced (None: no commit)."""
+    """Return the time up to which VACUUM keeps the files that a commit replaced (None: no commit)."""
     if replaced is None:
         return math.inf
     return float(replaced["timestamp"].timestamp()) + 3600 * (hours - VACUUM_MARGIN_HOURS)

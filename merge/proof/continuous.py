@@ -106,7 +106,7 @@ class ContinuousVerification:
         except TransientError:
             raise
         except _ERRORS as error:
-            log.warning("nothing is verified for an hour: %s", without_values(error))
+            log.warning("verification failed, retrying in an hour: %s", without_values(error))
             self._resting_until, self._record = self._clock() + REST, None
             return []
 
@@ -144,7 +144,7 @@ class ContinuousVerification:
         landing.write(path, self._record.model_dump_json(), overwrite=True)
 
     def _ask(self, spark: SparkSession, landing: LandingZone, record: Verified) -> None:
-        """Ask the agent to read the ranges whose turn it is."""
+        """Ask the agent to read the ranges that are due."""
         lake, began_at = OpenedLake.read(spark, self._config, landing), self._clock()
         record, chosen = choose_turn(lake, record, self._config.verify.share, began_at)
         asked = []

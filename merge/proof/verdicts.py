@@ -18,7 +18,7 @@ landed again            another copy of an event that landed before
 empties the table       a truncate, which is an event of every key
 ======================  ==========================================================================
 
-Each event is judged among all landed events. How merges took them up does not matter: the result is the same.
+Each event is compared with all landed events, in whichever merges they were: the result is the same.
 Events that landed under another key are left out, since they can't be matched to today's rows.
 """
 
@@ -91,7 +91,7 @@ class KeptManifests:
 
     @classmethod
     def of(cls, landing: LandingZone, upto: int) -> KeptManifests:
-        """Find how far back manifests are there, from manifest `upto` on."""
+        """Find the oldest manifest from which on all are there, up to `upto`."""
         first = upto
         with suppress(GapError):
             while first > 1 and landing.get(first - 1):

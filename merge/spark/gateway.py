@@ -93,7 +93,7 @@ def _launch(settings: Mapping[str, str], output: IO[bytes]) -> tuple[int, str]:
 def _wait_for(connection_file: Path, process: subprocess.Popen[bytes]) -> None:
     while not connection_file.exists():
         if process.poll() is not None:
-            raise RuntimeError(f"Java ended with status {process.returncode}")
+            raise RuntimeError(f"Java exited with status {process.returncode}")
         time.sleep(0.05)
 
 

@@ -67,7 +67,7 @@ def _compile(source: Path, target: Path, jars: Path) -> None:
     if done.returncode or not list(target.rglob("*.class")):
         raise PreconditionError(
             f"{source.name} does not compile: {(done.stderr or done.stdout).strip()[-500:]}",
-            hint="put Java 17 or 21 on JAVA_HOME or PATH, and install pyspark with its jars",
+            hint="install Java 17 or 21, on JAVA_HOME or PATH, and pyspark with its jars",
         )
 
 

@@ -190,7 +190,7 @@ def local_session(
         tail = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
         raise PreconditionError(
             "Spark did not start: " + " / ".join(tail or [str(error)]),
-            hint=f"put Java 17 or 21 on JAVA_HOME or PATH; its output is in {log}",
+            hint=f"install Java 17 or 21, on JAVA_HOME or PATH; its output is in {log}",
         ) from error
 
 

@@ -83,7 +83,7 @@ def _proxy_in_environment() -> bool:
     return bool({"http_proxy", "https_proxy"} & {name.lower() for name in os.environ})
 
 
-_CLOSED = "closes the connection without an answer"
+_CLOSED = "closes the connection without answering"
 
 
 def _why_unanswered(endpoint: str) -> str | None:
@@ -122,7 +122,7 @@ CONDITIONS = (
     "or set lake.single_driver = true and keep all other writers out of the lake"
 )
 REGION = "set landing.region to the bucket's"
-BUSY = "merge again; this often passes"
+BUSY = "merge again; this is often temporary"
 HADOOP = "use Spark 4.1, or set lake.single_driver = true and keep all other writers out of the lake"
 
 CAUSES: tuple[tuple[str, str, str | None, bool], ...] = (

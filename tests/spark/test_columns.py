@@ -226,7 +226,7 @@ def test_a_changed_configuration_is_refused_until_the_table_is_rebuilt(
         **laid_out | {"partition_by": ["card"]}, mask={"mail": "keep last 4"}, where="region = 'EU'"
     )
     its.log(45, insert(41, 5, "EU"))
-    assert "set partition_by back" in said(merge_once(spark, others).failed[0])
+    assert "restore the former partition_by" in said(merge_once(spark, others).failed[0])
     assert explain_row(spark, its.config, T, "1", at=2).delta is None
     assert explain_row(spark, its.config, T, "1").delta.differences == ()  # type: ignore[union-attr]
     undecided = Event("update", 46, 2, {"id": 1, "card": "x"}, unchanged=("region",))

@@ -147,9 +147,9 @@ def test_an_error_is_told_without_the_values_that_it_may_hold() -> None:
     ours = TableError(TableName("public", "orders"), "x")
     errors = (PySparkException(cast), PySparkException(raised), ours, ValueError("a@b"))
     found = list(map(without_values, errors))
-    assert found[0] == "[CAST_INVALID_INPUT] (the rest is withheld, since it may hold a value)"
+    assert found[0] == "[CAST_INVALID_INPUT] (the rest is withheld, since it may contain a value)"
     assert found[1:3] == [raised, "public.orders: x"]
-    assert found[3] == "ValueError (the rest is withheld, since it may hold a value)"
+    assert found[3] == "ValueError (the rest is withheld, since it may contain a value)"
 
 
 def test_a_recorded_reason_leaves_the_lake_without_values() -> None:
