@@ -189,7 +189,7 @@ cuts(spark, config).select("manifest", "position", "source_committed_at", "merge
 
 # COMMAND ----------
 
-from merge.reading.source import DeltatideSource
+from merge.reading.change_source import DeltatideSource
 
 spark.dataSource.register(DeltatideSource)
 log = spark.read.format("deltatide").options(config=str(file.absolute()), table=orders).load()

@@ -46,7 +46,7 @@ from connector.store.factory import open_store
 newest = newest_manifest(open_store(config.landing, config.source.name))
 table = next(str(name) for name in newest.tables if name.name == "orders")
 
-from merge.reading.source import DeltatideSource
+from merge.reading.change_source import DeltatideSource
 
 spark.dataSource.register(DeltatideSource)
 place = {"config": str(file.absolute()), "table": table}

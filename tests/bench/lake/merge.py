@@ -160,7 +160,7 @@ def _planning(bench: Bench, spark: SparkSession, folder: Path) -> Measurement:
 
 def _streamed(bench: Bench, spark: SparkSession, folder: Path) -> Measurement:
     """Measure the data source, in two tasks or more, against Spark's own reader of the same files."""
-    from merge.reading.source import DeltatideSource
+    from merge.reading.change_source import DeltatideSource
 
     count = bench.rows(STREAMED)
     zone = MeasuredZone.create(folder / "landing", ["public.streamed"])

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from merge import live
-from tests.spark.reading.test_source import options
+from tests.spark.reading.test_change_source import options
 from tests.support.landing.landed import Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert
 
@@ -74,7 +74,7 @@ def test_each_change_has_its_before_image_once_in_changes_and_in_the_data_source
 @pytest.mark.only_classic("a server's Python processes do not have deltatide")
 def test_the_data_source_reads_before_images_of_all_layouts(spark: SparkSession, tmp_path: Path) -> None:
     pytest.importorskip("pyspark.sql.datasource", reason="Python data sources need Spark 4")
-    from merge.reading.source import DeltatideSource
+    from merge.reading.change_source import DeltatideSource
 
     spark.dataSource.register(DeltatideSource)
     zone = Zone(spark, tmp_path)

@@ -97,7 +97,7 @@ def merge_knows_only_the_landing_contract(path: str, tree: ast.AST) -> Iterator[
 
 
 def merge_reads_the_landing_zone_itself_only_in_its_data_source(path: str, tree: ast.AST) -> Iterator[str]:
-    if path.startswith("merge/") and path != "merge/reading/source.py":
+    if path.startswith("merge/") and path != "merge/reading/change_source.py":
         for found in imports_of(path, tree):
             if found.name.startswith("connector.reading"):
                 yield f"{path}:{found.line}: imports {found.name}"

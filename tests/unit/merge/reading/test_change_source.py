@@ -21,7 +21,7 @@ from connector.landing.format import RETENTION
 from connector.landing.manifest_object import Retained
 from connector.maintenance.landing_maintenance import check_lake
 from connector.store.local import LocalStore
-from merge.reading.source import DeltatideSource, StreamReader
+from merge.reading.change_source import DeltatideSource, StreamReader
 from tests.support.landing.landed import AT, Landed, config_of, schema_of
 from tests.support.landing.zone import ORDERS, T, insert
 

@@ -40,7 +40,7 @@ LATER = AT + timedelta(days=1)
 
 @pytest.fixture
 def zone(spark: SparkSession, tmp_path: Path) -> Zone:
-    from merge.reading.source import DeltatideSource
+    from merge.reading.change_source import DeltatideSource
 
     spark.dataSource.register(DeltatideSource)
     return Zone(spark, tmp_path)

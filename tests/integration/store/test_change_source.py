@@ -18,7 +18,7 @@ pytest.importorskip("pyspark.sql.datasource", reason="Python data sources need S
 def test_changes_on_s3_are_read_by_one_process_as_another_planned(
     s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from merge.reading.source import DeltatideSource
+    from merge.reading.change_source import DeltatideSource
 
     store = opened(s3, monkeypatch)
     landed = Landed(put=store.put)
