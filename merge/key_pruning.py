@@ -1,7 +1,7 @@
 """Restricts what a MERGE reads of a large target to where the changed keys can be.
 
-Conditions on the target alone, all implied by the equality of keys, so they never change the result. Which
-ones there are depends on the key's types, not on its values: only keys of types with literals are fetched.
+Conditions on the target alone, all implied by the equality of keys, so they never change the result. Which of
+them apply depends on the key's types, not on its values: only keys whose types have literals are fetched.
 
 - Few keys are *listed*: Delta skips files and Parquet skips pages that can't hold any of them.
 - Of many keys there are *ranges*, by which Delta skips files and Parquet skips row groups: one per column,

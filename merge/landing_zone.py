@@ -3,7 +3,7 @@
 Invariants:
 
 - The manifests after a frontier are of one source and have no holes; none has a newer format. With nothing
-  merged yet, old ones may be gone: a table starts at a full dump then (`merge.plan`), or fails, naming it.
+  merged yet, old ones may be gone; then a table starts at a full dump (`merge.plan`), or fails, naming one.
 - Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
   names.
 - Cached manifests may have been compacted since: they expire long before the files they name are removed.
@@ -100,7 +100,7 @@ def spark_url(url: str) -> str:
 class LandingZone:
     """One source's folder in the landing zone. Caches what it has read, since none of it changes soon.
 
-    Threads may share it. Tables are as their targets have them (`projections`): keys, layouts and events.
+    Threads may share it. Keys, layouts and events of tables are as their targets have them (`projections`).
     """
 
     def __init__(

@@ -45,7 +45,7 @@ SMALL_BYTES = 256 << 10
 """Up to this size, a table is merged in one task, if little is read."""
 
 LITTLE_BYTES = 4 << 20
-"""Of landing files. Few events may have large values, and a dump that ends has keys of many chunks."""
+"""Of landing files: few events may be large, and the end of a full dump reads the keys of many chunks."""
 
 TINY_BYTES = 32 << 10
 """Up to this size, files are rewritten whole; each merge leaves that many bytes behind until VACUUM."""

@@ -4,7 +4,7 @@ A manifest names its own cut, exact or not. A position or a time names the last 
 inexact cut is not the source at any moment, and a later one would show what had not happened yet.
 
 Commit times are not in the log's order: MariaDB's are of a statement's beginning, and any session may set
-them. So a cut whose last commit says an early time may hold later ones; an earlier cut then tells.
+them. So a cut may have commits of later times than its last commit says; an earlier cut shows that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def moment_of(
     given = [value for value in (manifest, position, committed_at) if value is not None]
     if len(given) > 1:
         raise ConfigurationError(
-            "manifest, position and committed_at name one cut each", hint="give one of them"
+            "manifest, position and committed_at name one cut each", hint="name only one of them"
         )
     if manifest is not None:
         return Moment(str(manifest), manifest=int(manifest))
@@ -82,10 +82,10 @@ def _named(frame: DataFrame, moment: Moment | None) -> DataFrame:
 
 
 def _committed_by(frame: DataFrame, exact: DataFrame, time: str) -> DataFrame:
-    """Return the exact cuts up to a commit time, before the first cut that says later.
+    """Return the exact cuts up to a commit time, and before the first cut whose commit time is later.
 
-    A cut that was merged by then says nothing: all of it had happened, and a time far ahead must not hide
-    all cuts after it.
+    A cut that was merged by that time does not count as later: everything in it had happened. So one commit
+    time far in the future does not hide all cuts after it.
     """
     later = frame.where(f"source_committed_at > {time} AND merged_at > {time}")
     first = later.agg(F.min("manifest")).first()

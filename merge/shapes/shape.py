@@ -63,9 +63,10 @@ def with_shapes(
 ) -> Frontiers:
     """Add a frontier for each shape: at the beginning, if none was recorded.
 
-    The recorded one may belong to a source table of that name, excluded since: then the frontier's manifest
-    lists that table. If that manifest was removed, the merge has to look at the Delta table itself. The same
-    holds, the other way around, for source tables that lie where a shape would: `instead`.
+    A frontier recorded under that name may belong to a source table that was excluded since: then the
+    frontier's manifest lists that table. If that manifest was removed, the merge has to look at the Delta
+    table itself. `instead`: source tables that lie where a shape would; for them, the same holds the other
+    way around.
     """
 
     def is_its_own(name: TableName, at: Frontier) -> bool:

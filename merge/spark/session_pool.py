@@ -53,7 +53,7 @@ class SessionPool:
                 self._changed.notify()
 
     def _open(self) -> list[SparkSession]:
-        """Open another session; if the platform allows no more, make do with the open ones."""
+        """Open another session; if the platform allows no more, use only those that are open."""
         try:
             session = self._another()
         except PySparkException:

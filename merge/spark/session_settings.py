@@ -52,8 +52,8 @@ PLAIN = {
 Substitution, on by default in Spark, would turn ``${env:AWS_SECRET_ACCESS_KEY}`` in a name or key of the
 source into the driver's secret, in the lake, and other such texts into empty ones. INT96, Spark's default for
 a timestamp, is deprecated: other readers take it for nanoseconds, which overflow before 1677 and after 2262.
-The day of an instant depends on the zone, and the size of null on ANSI: else one job's `where` would hold of
-other rows than the next one's.
+The day of an instant depends on the zone, and the size of null on ANSI. Without these settings, a `where`
+could select other rows in one job than in the next.
 """
 
 # Spark Connect warns each user, though we set what has always been the default.
@@ -61,7 +61,7 @@ warnings.filterwarnings("ignore", r"The SQL config 'spark\.sql\.parser\.escapedS
 
 ANY_VERSION = {"spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false"}
 """Delta refuses versions older than a week, since VACUUM may have removed their files, even if the table has
-not changed since. Reading finds out."""
+not changed since. We read them and see."""
 
 UNMARKED: Mapping[str, str | None] = {
     "spark.databricks.delta.write.txnAppId": None,

@@ -155,7 +155,7 @@ CAUSES: tuple[tuple[str, str, str | None, bool], ...] = (
 def explain(error: BaseException, config: Config) -> StoreError | None:
     """Return the `StoreError` behind an error of Spark; None if it is not about an S3 store.
 
-    What failed in a query is not, though its text may name the store, and a value in it read like an outage.
+    An error within a query is not, even if its text names the store, or a value in it reads like an outage.
     """
     text = str(error)
     if not re.search(r"\bs3a://|software\.amazon\.|create\.conditional\.overwrite", text):
