@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
+from connector.landing.lease import read_lease
 from tests.support.agent.installed import AT_WORK, Installation, Running
+from tests.support.agent.wrong_clock import WrongClock
 from tests.support.servers.lossy_proxy import LossyProxy
 from tests.support.servers.s3_server import S3
 from tests.support.source.shop_writer import TABLES, ShopWriter
@@ -14,6 +17,7 @@ from tests.support.spark.lake import assert_landed
 from tests.support.waiting import wait_until
 
 LEASE_SECONDS = 3
+HOUR = 3600
 
 
 def works(agent: Running, times: int = 1, seconds: float = 30) -> None:
@@ -49,6 +53,51 @@ def test_a_standby_takes_over_from_one_that_is_paused_asked_to_or_killed(shop: I
     terms = [manifest.term for manifest in shop.history()]
     assert terms == sorted(terms)
     assert_landed(shop, *TABLES)
+
+
+@pytest.mark.only_postgres  # nor a clock
+def test_clocks_that_are_an_hour_off_in_either_direction_change_nothing(
+    shop: Installation, tmp_path: Path
+) -> None:
+    """Neither takes a lease that is renewed, and each takes one that no longer is."""
+    clock = WrongClock(tmp_path)
+    ahead, behind = clock.environment(HOUR), clock.environment(-HOUR)
+    with ShopWriter(shop.database, seed=15), shop.start("run", "--standby", **ahead) as one:
+        works(one)
+        with shop.start("run", "--standby", **behind) as other:
+            other.wait_says("standing by: process")
+            wait_until(lambda: renewals(shop) > 6, "the lease was renewed for twice its length")
+            assert (term(shop), AT_WORK.search(other.output)) == (1, None)
+
+            one.process.send_signal(signal.SIGSTOP)
+            works(other, seconds=60)
+            one.process.send_signal(signal.SIGCONT)
+            one.wait_says("standing by: process")
+            wait_until(lambda: renewals(shop) > 6, "the lease was renewed for twice its length")
+            assert (term(shop), len(AT_WORK.findall(one.output))) == (2, 1)
+
+            other.process.send_signal(signal.SIGSTOP)
+            works(one, times=2, seconds=60)
+            other.process.send_signal(signal.SIGCONT)
+            other.wait_says("standing by: process")
+            assert shop.json("handover")["seconds"] < 2
+            works(other, times=2)
+            assert (other.stop(), one.stop()) == (0, 0)
+    with shop.agent() as agent:
+        shop.wait_caught_up(agent)
+    terms = [manifest.term for manifest in shop.history()]
+    assert terms == sorted(terms)
+    assert_landed(shop, *TABLES)
+
+
+def renewals(shop: Installation) -> int:
+    lease = read_lease(shop.store)
+    return 0 if lease is None else lease.renewals
+
+
+def term(shop: Installation) -> int:
+    lease = read_lease(shop.store)
+    return 0 if lease is None else lease.term
 
 
 @pytest.mark.only_postgres  # the lease knows no database
