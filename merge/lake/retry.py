@@ -84,6 +84,13 @@ _NAMED = re.compile(rf"(?:[\w.$]+: )*{_ERROR_NAME.pattern}")
 """A reason that begins with the error's name, or with that after the names of Java's classes."""
 
 
+_UNREAD = re.compile(
+    r"(?:[\w.$]+: )*\[FAILED_READ_FILE\.[A-Z_]+\] Encountered error while reading file [^=\s]+"
+    r"( +SQLSTATE: \w+)?"
+)
+"""A reason that names a file alone; a partition's folder (`region=EU`) would hold a value."""
+
+
 class OvertakenError(Exception):
     """another job committed a later manifest first, so Delta skipped our commit."""
 
@@ -139,7 +146,7 @@ def whole_reason(error: Exception, line: str | None = None) -> str:
 def reason_without_values(reason: str) -> str:
     """Shorten a recorded reason for people who may not read the lake: an error of Spark's to its name."""
     name = _NAMED.match(reason)
-    if name is None or name[1] == OUR_OWN or reason.endswith(WITHHELD):
+    if name is None or name[1] == OUR_OWN or reason.endswith(WITHHELD) or _UNREAD.fullmatch(reason):
         return reason
     return f"[{name[1]}] (the lake's table of cuts has the rest)"
 

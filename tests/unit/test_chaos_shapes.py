@@ -89,6 +89,12 @@ def lose_the_beginning(cut: Cut) -> None:
     del cut.versions["counters"][0]
 
 
+def see_an_update_twice(cut: Cut) -> None:
+    middle = cut.versions["counters"][1]
+    cut.versions["counters"][1] = middle._replace(until=(1, 104, 9))
+    cut.versions["counters"].append(middle._replace(since=(1, 104, 9)))
+
+
 def invent_a_version(cut: Cut) -> None:
     cut.versions["notes"].append(Version((1, 109, 0), True, (1, 110, 0), (7, 1, 1, BODY)))
 
@@ -98,6 +104,14 @@ def test_shapes_of_what_was_changed_have_no_difference(table: str) -> None:
     checker = ShapeChecker(table)
     assert Cut().wrong(checker) == []
     assert Cut().wrong(checker) == []
+
+
+def test_a_row_that_is_dumped_after_a_crash_may_begin_a_version_unchanged() -> None:
+    cut, checker = Cut(), ShapeChecker("counters")
+    middle = cut.versions["counters"][1]
+    cut.versions["counters"][1] = middle._replace(until=(1, 104, 9))
+    cut.versions["counters"].append(middle._replace(since=(1, 104, 9), seen=False))
+    assert cut.wrong(checker) == []
 
 
 @pytest.mark.parametrize(
@@ -113,6 +127,7 @@ def test_shapes_of_what_was_changed_have_no_difference(table: str) -> None:
         (lose_a_version, "counters", "the change at (1, 104, 0) begins no version"),
         (lose_a_closed_version, "notes", "the change at (1, 110, 0) begins no version"),
         (lose_the_beginning, "counters", "history of (1,) begin with 4, and began with 3"),
+        (see_an_update_twice, "counters", "history of (1,): 4 follows 4"),
         (invent_a_version, "notes", "a version begins at (1, 109, 0), where no change is"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

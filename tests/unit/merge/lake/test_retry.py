@@ -197,6 +197,17 @@ def test_the_stack_of_a_bug_is_told_without_its_messages() -> None:
     assert f'File "{__file__}"' in found
 
 
+def test_a_file_that_could_not_be_read_is_named_unless_its_folder_has_a_value() -> None:
+    unread = (
+        "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file"
+    )
+    named = f"{unread} s3a://b/landing/shop/data/public.t/2026-01-01/1.parquet.  SQLSTATE: KD001"
+    assert reason_without_values(named) == named
+    told = "[FAILED_READ_FILE.NO_HINT] (the lake's table of cuts has the rest)"
+    for reason in (f"{unread} s3a://b/t/mail=a@b/1.parquet.", f"{unread} s3a://b/t/1.parquet: 'a@b'"):
+        assert reason_without_values(reason) == told
+
+
 def test_an_error_of_java_without_a_name_leaves_the_lake_without_values() -> None:
     """Ours may name columns in capitals and brackets; a value may read like a name."""
     ours: Exception = TableError(TableName("public", "orders"), "its key is now [ID]")
