@@ -47,7 +47,7 @@ def start_capturing(
     config: Config,
     names: Collection[TableName],
 ) -> int:
-    """Let the log carry all tables, start capturing new ones (`names`), and repair, while no log is open.
+    """Make the log carry all tables, start capturing new ones (`names`), and repair, while no log is open.
 
     Call it after `check_for_gap`. Returns the position of its catalog check. Durable on return: the manifest
     with the queued dumps, if there are any.
@@ -63,7 +63,7 @@ def start_capturing(
 
 
 def prepare(source: Source, tables: Tables) -> PreparedSource:
-    """Let the log carry all tables, and remember which ones it lacked."""
+    """Make the log carry all tables, and remember which ones it lacked."""
     prepared = source.prepare()
     tables.joined.update(prepared.added)
     return prepared
@@ -100,7 +100,7 @@ def require_some_named(tables: Tables, config: Config) -> None:
         )
 
 
-def name_anew(source: Source, tables: Tables, dumps: DumpQueue, config: Config) -> set[TableName]:
+def capture_named(source: Source, tables: Tables, dumps: DumpQueue, config: Config) -> set[TableName]:
     """Capture the tables that a changed configuration names, while no log is open; return the new ones.
 
     Stops capturing tables that it no longer names, and ends their dumps; other dumps go on. `start_capturing`
@@ -246,7 +246,7 @@ def repair_unlogged(
         _remember(source, tables, catalog_snapshot, name, fingerprint)
     for name, what in found.items():
         if not tables.has_key(name):
-            tables.notice(name, "gap", f"{what.reason}: changes of rows that this made did not land")
+            tables.notice(name, "gap", f"{what.reason}: row changes that this made did not land")
             continue
         tables.notice(name, "gap", f"{what.reason}: dumping it again")
         _queue_repair(dumps, name, next_number, catalog_snapshot.position, barrier)
@@ -301,10 +301,10 @@ def _unlogged_changes(
     return found
 
 
-def doubt_checks(source: Source, tables: Tables, logged: Sequence[LoggedTable]) -> bool:
-    """Forget what was last seen of tables that the log shows otherwise; return whether there are any.
+def forget_contradicted_checks(source: Source, tables: Tables, logged: Sequence[LoggedTable]) -> bool:
+    """Forget what checks found of tables that the log describes differently; return whether there are any.
 
-    A check from after that repairs them, and the caller must apply no older one.
+    A later check repairs them, and the caller must not apply an older one.
     """
     contradicted_by_log = source.contradicted_by_log(tables.fingerprints(), logged) if logged else {}
     for table, fingerprint in contradicted_by_log.items():

@@ -26,9 +26,9 @@ from collections.abc import Callable, Mapping
 
 from connector import failpoint
 from connector.capture.catalog_changes import (
-    doubt_checks,
+    capture_named,
     end_dumps_of_quarantined,
-    name_anew,
+    forget_contradicted_checks,
     repair_unlogged,
     require_some_named,
     start_capturing,
@@ -60,7 +60,7 @@ LANDING_SECONDS = 0.02
 """The wait while files or last chunks are landing: they should be committed at once."""
 
 LARGE_FLUSHES = 2
-"""One row makes up most of more than so many flushes. It lands before the next is read: memory holds one."""
+"""A row larger than this many flushes lands before the next one is read, so memory holds one such row."""
 
 RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits before the log is opened again; the last one repeats."""
@@ -94,7 +94,7 @@ class Capture:
         self._source, self._store, self._config = source, store, config
         self._stopping = threading.Event()
         self._open_gauge, self._load_config = open_gauge, load_config
-        self._reload_asked = self._named_anew = False
+        self._reload_asked = self._names_changed = False
         self._manifest_history = ManifestHistory(store, term, self._stopping, closes_fence=closes_fence)
         self._lander = Lander(store, self.progress)
         self._failure: BaseException | None = None
@@ -107,12 +107,12 @@ class Capture:
 
     @property
     def config(self) -> Config:
-        """Return the configuration as last taken over."""
+        """Return the configuration in effect."""
         return self._config
 
     @property
     def newest(self) -> Manifest | None:
-        """Return the newest manifest, which is never changed; None before the history is loaded."""
+        """Return the newest manifest, which is never modified; None before the history is loaded."""
         return self._manifest_history.newest if self._manifest_history.next_number > 1 else None
 
     def stop(self) -> None:
@@ -131,7 +131,7 @@ class Capture:
         self._reload_asked = True
 
     def fail(self, error: BaseException) -> None:
-        """End at once with this error and without another commit (the lease is lost)."""
+        """End at once with this error and without another commit: the lease is lost."""
         self._failure = error
         self._stopping.set()
 
@@ -209,9 +209,9 @@ class Capture:
         """Follow the log over one connection, from the newest manifest's position."""
         self._source.ensure_logging()
         check_for_gap(self._source, self._manifest_history, self._tables, self._dumps, self._config)
-        if self._named_anew:
-            self._tables_to_start |= name_anew(self._source, self._tables, self._dumps, self._config)
-            self._named_anew = False
+        if self._names_changed:
+            self._tables_to_start |= capture_named(self._source, self._tables, self._dumps, self._config)
+            self._names_changed = False
         self._prepare_new_and_released()
         newest = self._manifest_history.newest
         reader = self._source.open_log(newest.epoch, resume_point_of(newest))
@@ -221,7 +221,7 @@ class Capture:
         self._pending_since = None
         with self._lander.landings(newest.position) as landings:
             try:
-                while not (self._stopping.is_set() or self._tables_to_start or self._named_anew):
+                while not (self._stopping.is_set() or self._tables_to_start or self._names_changed):
                     self._step(reader, landings)
                 self._raise_failure()
                 self._finish(reader, landings)
@@ -249,7 +249,7 @@ class Capture:
             raise RequestError(str(error)) from error
         require_some_named(self._tables, new)
         level = logging.INFO if differ or new != self._config else logging.DEBUG
-        self._named_anew |= (new.source, new.tables) != (self._config.source, self._config.tables)
+        self._names_changed |= (new.source, new.tables) != (self._config.source, self._config.tables)
         self._config, self._load.limits = new, new.limits
         with self._dumps.changing() as schedule:
             schedule.config = new.dump
@@ -384,7 +384,7 @@ class Capture:
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
             self._tables.quarantine(found)
-        if doubt_checks(self._source, self._tables, landed.logged):
+        if forget_contradicted_checks(self._source, self._tables, landed.logged):
             self._checked_at = max(self._checked_at, landed.position)
         self._adopt_layouts(landed, number)
         self._tables.note_before_images(landed.before_images)

@@ -77,7 +77,7 @@ class Tables:
         return bool(state.key) or state.schema_id is None
 
     def keep_only_changes(self, schema: TableSchema) -> bool:
-        """Continue with a table's changes alone, if it is configured so by now; return whether it is."""
+        """Continue with a table's changes alone if so configured by now; return whether it is."""
         state = self.states.get(schema.table)
         if schema.key or state is None or not state.key:
             return False

@@ -182,7 +182,7 @@ class DumpQueue:
         return plan_task(state)
 
     def planned(self, task: PlanTask, upto: tuple[str, ...] | None) -> None:
-        """Record the upper key that was found; None ends the plan with an open-ended chunk."""
+        """Record the upper key that was found; None ends the plan with an unbounded chunk."""
         with self._lock:
             state = task.dump
             self._planning.discard(state.id)

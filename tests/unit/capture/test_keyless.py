@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connector.capture.catalog_changes import end_dumps_of_quarantined, name_anew, repair_unlogged
+from connector.capture.catalog_changes import capture_named, end_dumps_of_quarantined, repair_unlogged
 from connector.capture.request_intake import RequestIntake
 from connector.config import TableConfig
 from connector.control.dump_requests import request_dump
@@ -96,7 +96,7 @@ def test_a_change_without_row_events_is_told(keyless: MemoryDatabase, store: Mem
     keyless.unlogged[ITEMS] = 1
     repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
     assert not dumps.active_of(ITEMS)
-    assert ["changes of rows that this made did not land" in n.text for n in tables.notices] == [True]
+    assert ["row changes that this made did not land" in n.text for n in tables.notices] == [True]
 
 
 def test_a_quarantined_one_is_released_by_a_request_for_a_dump_that_is_not_taken(
@@ -131,7 +131,7 @@ def test_a_table_may_lose_its_key_and_gain_it_by_configuration(
         settings = {ITEMS: ONLY_CHANGES} if only_changes else {}
         config = start.config.model_copy(update={"tables": settings})
         if reload:
-            names = name_anew(start.source, tables, dumps, config)
+            names = capture_named(start.source, tables, dumps, config)
             assert names == {ITEMS}
             start.start_capturing(tables, dumps, *names)
         else:
