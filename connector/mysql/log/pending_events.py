@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from connector.landing.event_batch import CdcColumns, EventBatch, arrow_type, assemble
 from connector.landing.format import INSERT
+from connector.mysql.codec.compressed import TABLE_ID_BYTES
 from connector.mysql.codec.rows_event import make_truncate_event
 from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions
 from connector.mysql.gtid import Gtids
@@ -76,7 +77,7 @@ class PendingRows:
 
     def learn(self, body: bytes) -> ResolvedLayout:
         """Record and return the layout in a TABLE_MAP event; equal bytes are the same layout."""
-        table_id = int.from_bytes(body[:6], "little")
+        table_id = int.from_bytes(body[:TABLE_ID_BYTES], "little")
         resolved = self._maps.get(body)
         if resolved is None:
             if len(self._maps) >= MAPS_KEPT:

@@ -46,6 +46,9 @@ _LONGEST = 0xFFFFFF
 _PACKET_HEADER = 4
 """A packet's length (3 bytes) and sequence number (1 byte)."""
 
+_ERR = 0xFF
+"""Status of an ERR packet."""
+
 _ERROR_CODE, _ERROR_TEXT = slice(1, 3), slice(9, None)
 """In an ERR packet; between them is the SQL state."""
 
@@ -190,7 +193,7 @@ class BinlogStream:
             if head >> 24 != sequence:
                 raise _out_of_order(head >> 24, sequence)
             sequence = (sequence + 1) & 0xFF
-            if packet[0]:
+            if packet[0]:  # its status: not an event
                 self._ended = _end_of(packet)
                 break
             packets.append(packet)
@@ -231,7 +234,7 @@ def _out_of_order(found: int, expected: int) -> TransientError:
 
 def _end_of(packet: bytes) -> TransientError:
     """Return the error for a packet that is not an event."""
-    if packet[0] != 0xFF:
+    if packet[0] != _ERR:
         return LogEndedError("reading the log: the server ended the stream")
     code, text = int.from_bytes(packet[_ERROR_CODE], "little"), packet[_ERROR_TEXT].decode(errors="replace")
     family = UnreadableLogError if code == _UNREADABLE else TransientError
