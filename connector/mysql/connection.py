@@ -53,12 +53,17 @@ catalog a foreign key. Any user may set them.
 _SESSION_WHERE_KNOWN = {
     "max_execution_time": "0",
     "max_statement_time": "0",
+    "query_cache_type": "OFF",
     "show_gipk_in_create_table_and_information_schema": "ON",
     "system_versioning_asof": "DEFAULT",
     "transaction_read_only": "OFF",
     "tx_read_only": "OFF",
 }
-"""The same for variables that not all servers and releases have."""
+"""The same for variables that not all servers and releases have.
+
+A statement that MariaDB answers from its cache of queries locks no table, and its rows may be older than the
+snapshot.
+"""
 
 _TLS = frozenset(("ssl_ca", "ssl_cert", "ssl_key", "ssl_mode", "ssl_verify_cert", "ssl_verify_identity"))
 _PARAMETERS = _TLS | {"unix_socket"}
@@ -67,13 +72,18 @@ _MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
 """Values of `ssl_mode`, from the laxest to the strictest."""
 
 _LOST = frozenset((0, 2000, 2002, 2003, 2006, 2013, 2014, 2055))
+_CLUSTER_LOST = 1047
+"""A Galera node that has lost its cluster refuses all statements."""
+
 _TRANSIENT = _LOST | {1040, 1053, 1077, 1078, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317}
+_TRANSIENT |= {_CLUSTER_LOST, 1021, 1037, 1041, 1135}
 READ_ONLY = frozenset((1290, 1836))
 """A write on a server that was made read-only, as in a switchover. A new connection shows the current state.
 """
 
 _TRANSIENT |= READ_ONLY | {1412, 1615, 1927, 1928, 1969, 3024, 3032, 3100, 3169}
-"""Too many connections, shutdown, network, locks, killed, a changed definition, read-only for now, time."""
+"""Too many connections, shutdown, network, locks, killed, out of disk space, memory or threads, a changed
+definition, read-only for now, time."""
 
 _REFUSALS = {
     1044: "GRANT the user rights on the database in source.url, or omit the database",
