@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from connector.errors import BugError
-from connector.mysql.codec.charsets import BINARY, charset_of, decode_bytes, decoder_known
+from connector.mysql.codec.charsets import BINARY, charset_of, decode_bytes, decoder_known, max_bytes
 from connector.mysql.gtid import Gtid, MariadbGtids
 from connector.mysql.log.packet import BODY
 
@@ -196,23 +196,33 @@ def parse_query(kind: int, body: bytes) -> Query:
 
 
 def _statement(text: bytes, status: dict[int, bytes]) -> str | None:
-    """Decode a statement, which is in its client's character set; None if that can't be determined."""
+    """Decode a statement, in its client's character set; None if its text or its parts can't be determined.
+
+    By some sql_modes a backslash within quotes is a character like any other. To a client of one byte per
+    character, a no-break space is a space; to others it is part of a name.
+    """
     modes = int.from_bytes(status.get(_SQL_MODE, b""), "little")
-    if len(text) > LONGEST_STATEMENT or (modes & _NO_BACKSLASH_ESCAPES and b"\\" in text):
+    if len(text) > LONGEST_STATEMENT or (modes & _NO_ESCAPES and b"\\" in text):
+        return None
+    if modes & _ANSI_QUOTES and b"\\" in text and b'"' in text:
         return None
     client = int.from_bytes(status.get(_CHARSETS, b"")[:2], "little")
     charset = charset_of(client) if client else "utf8mb4"
     if text.isascii() and charset != _NO_ASCII:
         return text.decode()
     charset = "utf8mb4" if charset == BINARY else charset  # names are taken as is, so as UTF-8
+    if charset is None or not decoder_known(charset):
+        return None
     try:
-        return None if charset is None or not decoder_known(charset) else decode_bytes(text, charset)
+        decoded = decode_bytes(text, charset)
     except ValueError:
         return None
+    return None if _NO_BREAK_SPACE in decoded and max_bytes(charset) == 1 else decoded
 
 
 _SQL_MODE, _CHARSETS, _INVOKER, _UPDATED, _TOO_MANY = 1, 4, 11, 12, 254
-_NO_BACKSLASH_ESCAPES = 1 << 20
+_NO_ESCAPES, _ANSI_QUOTES = 1 << 20, 1 << 2
+_NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 _NO_ASCII = "swe7"
 """The only character set that a client may have in which brackets, braces and quotes are letters."""
 

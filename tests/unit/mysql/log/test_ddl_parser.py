@@ -281,3 +281,17 @@ def test_a_statement_in_which_backslashes_escape_nothing_or_that_is_huge_is_not_
     assert read(hidden) is not None
     assert read(b"TRUNCATE t", modes=1 << 20) == "TRUNCATE t"
     assert read(b"INSERT INTO t VALUES " + b"(1)," * (1 << 20) + b"(2)") is None
+
+
+def test_a_space_of_the_clients_character_set_never_hides_what_a_statement_does() -> None:
+    assert read(b"TRUNCATE TABLE\xa0t", client=8) is None  # in latin1 a space
+    utf8 = "TRUNCATE TABLE \u00a0t"
+    assert read(utf8.encode()) == utf8
+    assert reported(utf8) == {("truncate", "d", "\u00a0t")}  # in UTF-8 part of the name
+
+
+def test_a_backslash_in_a_quoted_name_never_hides_what_follows_it() -> None:
+    statement = rb"""ALTER TABLE t RENAME COLUMN "a\" TO b, MODIFY "c" tinyint"""
+    assert read(statement, modes=1 << 2) is None
+    comment = rb"""ALTER TABLE `t` COMMENT 'it\'s', MODIFY c tinyint"""
+    assert read(comment, modes=1 << 2) == comment.decode()
