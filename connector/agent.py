@@ -104,7 +104,7 @@ def check(config: Config) -> list[Finding]:
 def _check_source(
     config: Config,
     newest: Callable[[], Manifest | None] | None,
-    on_log_off: Callable[[Source], None] | None = None,
+    on_log_off: Callable[[Source, str], None] | None = None,
 ) -> list[Finding]:
     """Check the source and, if `newest` can be read, that the landing zone belongs to it.
 
@@ -131,12 +131,12 @@ def _check_source(
     return findings
 
 
-def _check_logging(source: Source, on_log_off: Callable[[Source], None] | None) -> list[Finding]:
+def _check_logging(source: Source, on_log_off: Callable[[Source, str], None] | None) -> list[Finding]:
     try:
         source.ensure_logging()
     except LogOffError as error:
         if on_log_off is not None:
-            on_log_off(source)
+            on_log_off(source, error.gap)
         return [Finding("log", "failed", str(error), error.hint)]
     return []
 
@@ -310,7 +310,7 @@ def _acquire_lease(config: Config, store: Store, *, standby: bool = False) -> Le
     return patiently(Lease.acquire, store, seconds, log.info, holder=holder, standby=standby)
 
 
-def _record_log_off(config: Config, store: Store, source: Source) -> None:
+def _record_log_off(config: Config, store: Store, source: Source, reason: str) -> None:
     """Record the gap of a server that writes no log, if the landing zone has a manifest; durable on return.
 
     Does nothing while another agent is active, which will see it too. `SourceMismatchError` if the landing
@@ -321,12 +321,12 @@ def _record_log_off(config: Config, store: Store, source: Source) -> None:
     try:
         lease = _acquire_lease(config, store)
     except FencedError as error:
-        log.warning("the server writes no log, and %s", error)
+        log.warning("%s, and %s", reason, error)
         return
     try:
         manifest_history = ManifestHistory(store, lease.term)
         manifest_history.load(lambda landed: landed.source)
-        manifest_history.note_log_off(source.identity)
+        manifest_history.note_log_off(source.identity, reason)
     finally:
         lease.release()
 

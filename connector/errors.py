@@ -9,6 +9,7 @@
     │   ├── ConfigurationError    a wrong setting, file or argument (exit status 2)
     │   ├── PreconditionError     the database or the store is not fit for capture
     │   │   └── LogOffError       the server changes rows without logging them
+    │   │       └── LogFilteredError  or only some of them
     │   ├── SourceMismatchError   the landing zone belongs to another database
     │   ├── FormatError           written by a newer version, or not by Deltatide at all
     │   ├── FencedError           another agent or merge job is active, or has overtaken this one
@@ -63,6 +64,15 @@ class PreconditionError(OperatorError):
 
 class LogOffError(PreconditionError):
     """the server does not write its binary log; turn log_bin on."""
+
+    gap = "the server ran for a while without writing its log"
+    """Why rows may have changed unseen, for the manifest that records it."""
+
+
+class LogFilteredError(LogOffError):
+    """the server leaves changes out of its binary log."""
+
+    gap = "the server left changes out of its log for a while"
 
 
 class SourceMismatchError(OperatorError):

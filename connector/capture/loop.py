@@ -140,8 +140,8 @@ class Capture:
         try:
             if self._open():
                 self._capture()
-        except LogOffError:
-            self._manifest_history.note_log_off(self._source.identity)
+        except LogOffError as error:
+            self._manifest_history.note_log_off(self._source.identity, error.gap)
             raise
         finally:
             self._lander.close()

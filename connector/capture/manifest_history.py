@@ -101,7 +101,7 @@ class ManifestHistory:
         fresh = self._header_of_next() | {"files": [], "notices": list(notices)}
         return self._write(self.newest.model_copy(update=fresh | changes))
 
-    def note_log_off(self, identify: Callable[[Manifest], SourceIdentity]) -> None:
+    def note_log_off(self, identify: Callable[[Manifest], SourceIdentity], reason: str) -> None:
         """Record the gap that begins where this server stopped logging; durable on return.
 
         Nothing else shows the gap once the server logs again. Any server of this database counts: a replica
@@ -114,8 +114,8 @@ class ManifestHistory:
             return
         with suppress(TransientError, PreconditionError):
             check_identity(newest.source, identify(newest))
-        log.error("after %s the server ran without writing its log", newest.position_text)
-        self.commit(pending_gap="the server ran for a while without writing its log")
+        log.error("gap: after %s %s", newest.position_text, reason)
+        self.commit(pending_gap=reason)
 
     def _header_of_next(self) -> dict[str, Any]:
         return {

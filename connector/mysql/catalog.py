@@ -73,7 +73,7 @@ def _of_unlocked(connection: Connection[Any], facts: TableFacts, busy: set[Table
             raise
         return facts
     found = rows(
-        connection, f"SELECT engine FROM information_schema.tables WHERE {_table_condition(facts.table)}"
+        connection, f"SELECT engine FROM information_schema.tables WHERE {table_condition(facts.table)}"
     )
     return replace(facts, engine=found[0][0]) if found else facts
 
@@ -97,7 +97,7 @@ def _opened(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]
 def estimate_rows(connection: Connection[Any], table: TableName) -> int | None:
     """Return the engine's estimate of a table's rows."""
     found = rows(
-        connection, f"SELECT table_rows FROM information_schema.tables WHERE {_table_condition(table)}"
+        connection, f"SELECT table_rows FROM information_schema.tables WHERE {table_condition(table)}"
     )
     return None if not found or found[0][0] is None else int(found[0][0])
 
@@ -113,7 +113,7 @@ def noted_columns(connection: Connection[Any], table: TableName) -> dict[str, No
         connection,
         f"SELECT column_name, column_type, extra LIKE '%VIRTUAL%', {_IS_ROW_END},"
         " coalesce(column_default, 'NULL') <> 'NULL'"
-        f" FROM information_schema.columns WHERE {_table_condition(table)}",
+        f" FROM information_schema.columns WHERE {table_condition(table)}",
     )
     return {name: NotedColumn(str(type_).lower(), *map(bool, rest)) for name, type_, *rest in found}
 
@@ -164,7 +164,7 @@ def _columns_and_key(
         found = _opened(
             connection,
             f"SELECT column_name, column_type, character_set_name, column_key = 'PRI', {_IS_ROW_END}"
-            f" FROM information_schema.columns WHERE {_table_condition(table)} ORDER BY ordinal_position",
+            f" FROM information_schema.columns WHERE {table_condition(table)} ORDER BY ordinal_position",
         )
         if found == before:
             break
@@ -248,7 +248,7 @@ def primary_key(connection: Connection[Any], table: TableName) -> tuple[str, ...
     found = _opened(
         connection,
         "SELECT column_name FROM information_schema.statistics"
-        f" WHERE {_table_condition(table)} AND index_name = 'PRIMARY' ORDER BY seq_in_index",
+        f" WHERE {table_condition(table)} AND index_name = 'PRIMARY' ORDER BY seq_in_index",
     )
     return tuple(name for (name,) in found)
 
@@ -273,7 +273,7 @@ def layout_of(
 
 def is_there(connection: Connection[Any], table: TableName) -> bool:
     """Return whether a table exists; it may be dropped during a check."""
-    return bool(rows(connection, f"SELECT 1 FROM information_schema.tables WHERE {_table_condition(table)}"))
+    return bool(rows(connection, f"SELECT 1 FROM information_schema.tables WHERE {table_condition(table)}"))
 
 
 def layouts_of(
@@ -354,7 +354,7 @@ def _unique_indexes(connection: Connection[Any], table: TableName) -> list[tuple
     found = _opened(
         connection,
         "SELECT index_name, column_name, nullable FROM information_schema.statistics"
-        f" WHERE {_table_condition(table)} AND non_unique = 0",
+        f" WHERE {table_condition(table)} AND non_unique = 0",
     )
     indexes: dict[str, tuple[set[str | None], bool]] = {}
     for name, column, nullable in found:
@@ -395,6 +395,6 @@ def cascading(names: Sequence[str]) -> str:
     return f"its foreign keys ({listed}) change rows without logging it (CASCADE, SET NULL)"
 
 
-def _table_condition(table: TableName) -> str:
+def table_condition(table: TableName) -> str:
     """Build the condition for one table: the server compares names its own way."""
     return f"table_schema = {literal(table.namespace)} AND table_name = {literal(table.name)}"

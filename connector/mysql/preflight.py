@@ -114,7 +114,6 @@ def _check_log(context: CheckContext) -> Iterator[Finding]:
     if not context.server.mariadb:
         yield _check_setting(context, "binlog_order_commits", "ON")
     yield from _check_partial_json(context)
-    yield from _check_filters(context)
     yield from _check_retention(context)
     yield from _check_crashes(context)
     yield from _check_features(context)
@@ -159,24 +158,6 @@ def _check_partial_json(context: CheckContext) -> Iterator[Finding]:
         name, "failed", f"is {value}, and binlog_row_image is {image}: the log lacks the document before",
         f"SET GLOBAL {name} = ''; and set it in the server's configuration file",
     )  # fmt: skip
-
-
-def _check_filters(context: CheckContext) -> Iterator[Finding]:
-    """Report a server that omits databases from its log, or a replica that does not log what it applies."""
-    with refusals() as denied:
-        renamed = not context.server.mariadb and context.server.release >= (8, 2)
-        found = row(context.connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
-        if found is not None and any(found[2:4]):
-            yield Finding(
-                "binlog filters", "failed", f"binlog_do_db, binlog_ignore_db are {found[2]!r}, {found[3]!r}",
-                "remove binlog_do_db and binlog_ignore_db from the configuration, restart the server",
-            )  # fmt: skip
-    logged = context.variable("log_slave_updates") or context.variable("log_replica_updates")
-    if logged == "OFF" and not denied and is_replica(context.connection):  # unknown: see `_check_rights`
-        yield Finding(
-            "log_slave_updates", "failed", "is OFF on a replica: what it applies is not in its log",
-            "set log_slave_updates = ON in the configuration, restart the server",
-        )  # fmt: skip
 
 
 def survives_crashes(connection: Connection[Any], server: Server) -> bool:

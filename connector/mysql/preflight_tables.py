@@ -5,6 +5,7 @@ Read-only. Rights are tested by use (`refusals`), not read from SHOW GRANTS.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,9 +27,10 @@ from connector.mysql.catalog import (
     layout_of,
     noted_columns,
     qualified,
+    table_condition,
     unidentified,
 )
-from connector.mysql.connection import code_of, rows, text_of
+from connector.mysql.connection import code_of, quote, rows, text_of
 from connector.mysql.log.schema_cache import captures
 from connector.mysql.server import Server
 from connector.mysql.state_tables import StateTables
@@ -71,6 +73,7 @@ def check_tables(context: CheckContext) -> Iterator[Finding]:
             lambda _, facts: _check_engine(facts),
             _check_key,
             _check_virtual,
+            _check_session_values,
             _check_cascades,
             _check_before_images,
         )
@@ -150,6 +153,38 @@ def _check_virtual(context: CheckContext, facts: TableFacts) -> Finding | None:
         f"table {facts.table}", "failed",
         f"has virtual columns ({names}), which the log omits with binlog_row_image = {image}",
         "SET GLOBAL binlog_row_image = FULL;",
+    )  # fmt: skip
+
+
+_OF_SESSION = re.compile(
+    r"\b(?:from_unixtime|unix_timestamp|now|sysdate|curdate|curtime|current_\w+|localtime\w*|utc_\w+|user"
+    r"|session_user|system_user|database|schema|connection_id|rand|uuid\w*)\(|@@",
+    re.IGNORECASE,
+)
+"""Calls in a generated column's expression whose result depends on the session or the moment."""
+
+
+def _check_session_values(context: CheckContext, facts: TableFacts) -> Finding | None:
+    """Check for virtual columns whose values depend on who reads them: log and dump have different ones."""
+    found = rows(
+        context.connection,
+        "SELECT column_name, data_type = 'timestamp', extra LIKE '%VIRTUAL%', generation_expression FROM"
+        f" information_schema.columns WHERE {table_condition(facts.table)} ORDER BY ordinal_position",
+    )
+    uncertain = {name for name, is_timestamp, *_ in found if is_timestamp}
+    names = []
+    for name, _, is_virtual, expression in found:
+        of_others = any(quote(other) in str(expression) for other in uncertain)
+        if is_virtual and (of_others or _OF_SESSION.search(str(expression))):
+            names.append(name)
+            uncertain.add(name)
+    if not names:
+        return None
+    return Finding(
+        f"table {facts.table}", "warning",
+        f"the values of virtual columns ({', '.join(names)}) may depend on the session that reads or writes"
+        " them, as on its time zone: dumps have those of UTC, the log has the writer's",
+        f"make them STORED, or leave them out by exclude_columns in {facts.table.section}",
     )  # fmt: skip
 
 

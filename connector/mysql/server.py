@@ -18,7 +18,7 @@ from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
 from connector.config import SourceConfig
-from connector.errors import LogOffError, TransientError
+from connector.errors import LogFilteredError, LogOffError, TransientError
 from connector.mysql.codec.segment import pack_position
 from connector.mysql.connection import alive, close, connect, driver_errors, row, rows
 from connector.position import format_position
@@ -81,25 +81,50 @@ def find_server(connection: Connection[Any]) -> Server:
 def ensure_logging(connection: Connection[Any], server: Server) -> None:
     """Raise `LogOffError` if the server writes no log: started without one, or having failed to write it.
 
-    The first can be seen without any rights; the second counts as logging if we lack the right to query it.
+    Likewise if its log leaves out databases, or what it applies as a replica: a restart is enough for either.
+    That there is no log can be seen without any rights; without the right to query the rest, it counts as
+    logging.
     """
     found = row(connection, "SELECT @@global.log_bin")
     if found is not None and not found[0]:
         raise _log_off()
     try:
-        end_of_log(connection, server)
+        status = _log_status(connection, server)
     except (pymysql.OperationalError, pymysql.ProgrammingError) as error:
         if error.args[0] not in _REFUSED:
             raise
+        return
+    if any(status[2:4]):
+        raise LogFilteredError(
+            f"binlog_do_db, binlog_ignore_db are {status[2]!r}, {status[3]!r}",
+            hint="remove binlog_do_db and binlog_ignore_db from the configuration, restart the server",
+        )
+    if not _logs_what_it_applies(connection) and is_replica(connection):
+        raise LogFilteredError(
+            "log_slave_updates is OFF on a replica: what it applies is not in its log",
+            hint="set log_slave_updates = ON in the configuration, restart the server",
+        )
+
+
+def _logs_what_it_applies(connection: Connection[Any]) -> bool:
+    names = "'log_slave_updates', 'log_replica_updates'"
+    found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    return all(value == "ON" for _, value in found)
 
 
 def end_of_log(connection: Connection[Any], server: Server) -> tuple[str, int]:
     """Return file and offset of the end of the log; `LogOffError` without a binary log."""
+    status = _log_status(connection, server)
+    return str(status[0]), int(status[1])
+
+
+def _log_status(connection: Connection[Any], server: Server) -> tuple[Any, ...]:
+    """Return the end of the log, and which databases it alone has or leaves out."""
     renamed = not server.mariadb and server.release >= (8, 2)
     found = row(connection, "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
     if found is None:
         raise _log_off()
-    return str(found[0]), int(found[1])
+    return found
 
 
 def is_replica(connection: Connection[Any]) -> bool | None:

@@ -22,7 +22,14 @@ from connector.mysql.codec.segment import MysqlSegment, unpack_position
 from connector.mysql.connection import close, driver_errors
 from connector.mysql.log.buffer import LogBuffer
 from connector.mysql.log.stream import BinlogStream, UnreadableLogError
-from connector.mysql.server import Server, end_of_log, format_binlog_position, log_files, position_of
+from connector.mysql.server import (
+    Server,
+    end_of_log,
+    ensure_logging,
+    format_binlog_position,
+    log_files,
+    position_of,
+)
 from connector.mysql.state_tables import RecordedFile, StateTables
 
 POLL_SECONDS = 2.0
@@ -178,6 +185,8 @@ class MysqlLogReader:
         """
         with driver_errors("reading the end of the log"):
             self._note_writable(self._state_tables.is_writable(self._side, self._writable))
+            if not self._writable:  # it may be a replica by now, and not log what it applies
+                ensure_logging(self._side, self._server)
             self._record_file()
             name, offset = end_of_log(self._side, self._server)
             end, position = position_of(name, offset), self.position

@@ -99,6 +99,18 @@ def test_a_replica_under_the_agents_own_server_id_is_reported(mariadb: MysqlData
     assert findings(mariadb)["server_id"].state == "ok"
 
 
+def test_virtual_columns_that_depend_on_the_session_are_reported(mariadb: MysqlDatabase) -> None:
+    mariadb.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, at timestamp, text varchar(19) AS (cast(at AS char)) VIRTUAL,"
+        " more varchar(50) AS (concat(text, id)) VIRTUAL, twice int AS (id * 2) VIRTUAL)",
+        "CREATE TABLE u (id int PRIMARY KEY, at datetime, text varchar(40) AS (cast(at AS char)) VIRTUAL)",
+    )
+    found = findings(mariadb)
+    finding = found[f"table {mariadb.name}.t"]
+    assert (finding.state, "(text, more)" in finding.detail) == ("warning", True)
+    assert found[f"table {mariadb.name}.u"].state == "ok"
+
+
 @pytest.mark.only_mariadb
 def test_virtual_columns_that_the_row_image_leaves_out_are_reported(mariadb: MysqlDatabase) -> None:
     mariadb.execute("CREATE TABLE t (id int PRIMARY KEY, g int AS (id + 1) VIRTUAL)", "CREATE TABLE u LIKE t")

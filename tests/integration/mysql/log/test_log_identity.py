@@ -163,14 +163,18 @@ def assert_gap_is_repaired(database: MysqlDatabase, folder: Path) -> None:
     assert len(manifests_in(store)[-1].gaps) == 1
 
 
+@pytest.mark.parametrize("left_out", ["all", "the database"])
 def test_a_server_that_ran_without_its_log_for_a_while_is_a_gap(
-    restored: MysqlDatabase, tmp_path: Path
+    restored: MysqlDatabase, tmp_path: Path, left_out: str
 ) -> None:
     settings = dict(restored.server.settings)
 
     def turn_off() -> None:
-        del restored.server.settings["log-bin"]
-        restored.server.settings["skip-log-bin"] = ""
+        if left_out == "all":
+            del restored.server.settings["log-bin"]
+            restored.server.settings["skip-log-bin"] = ""
+        else:
+            restored.server.settings["binlog-ignore-db"] = restored.name
         restored.server.restart()
 
     run_until_the_log_is_off(restored, tmp_path, turn_off)
