@@ -23,6 +23,7 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
+from connector.logged_table import LoggedTable, Positions
 from connector.schema import TableName, TableSchema
 
 
@@ -136,6 +137,7 @@ class TableListing(NamedTuple):
 class CatalogSnapshot:
     """The tables that can be captured, each with its fingerprint, and a position in the log after the check.
 
+    `begun`: a position before the check, which may not show what changed after that.
     A fingerprint covers everything that changes a table's rows or its capture without a trace in the log.
     `existing`: these tables, plus configured ones that exist but can't be captured (`unfit`), or can't be
     examined now because other sessions hold locks on them (`busy`; nothing is known of these). `unprepared`:
@@ -150,15 +152,7 @@ class CatalogSnapshot:
     unprepared: frozenset[TableName] = frozenset()
     columns: Mapping[TableName, frozenset[str]] = field(default_factory=dict)
     busy: frozenset[TableName] = frozenset()
-
-
-@dataclass(frozen=True)
-class LoggedTable:
-    """The name under which the log has a table, known by its id; `root`: it is a partition of this one."""
-
-    id: int
-    table: TableName
-    root: TableName | None = None
+    begun: int = 0
 
 
 class Segment(Protocol):
@@ -301,6 +295,12 @@ class Chunk(Protocol):
     def rows(self) -> Iterator[ChunkRows]:
         """Read the rows, a few thousand at a time; memory does not grow with the chunk."""
 
+    def read_from(self) -> Sequence[LoggedTable]:
+        """Return the table and its partitions that the rows are from, if a check may not see them later.
+
+        Only once all rows have been read.
+        """
+
 
 class TableReader(Protocol):
     """Reads tables in chunks alongside the log, without locks beyond those of a SELECT."""
@@ -406,11 +406,12 @@ class Source(Protocol):
         """Return the fingerprint to remember: the new one, plus what still counts of the previous one."""
 
     def contradicted_by_log(
-        self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]
+        self, known: Mapping[TableName, str], logged: Sequence[LoggedTable], repaired_upto: Positions
     ) -> dict[TableName, str]:
         """Return new fingerprints for tables that the log describes differently than their fingerprints do.
 
-        They differ from what any check will find, so each such table is dumped again.
+        They differ from what any check will find, so each such table is dumped again. A table's log from
+        before `repaired_upto` does not count: a dump sees its effect.
         """
 
     def take_xid_barrier(self) -> int | None:

@@ -27,10 +27,10 @@ from connector.config import Config, TableConfig
 from connector.errors import GapError, RequestError, TableError
 from connector.findings import checked_tables
 from connector.landing.manifest import TableState
+from connector.logged_table import LoggedTable
 from connector.schema import TableName
 from connector.source import (
     CatalogSnapshot,
-    LoggedTable,
     PreparedSource,
     Source,
     TableListing,
@@ -301,15 +301,32 @@ def _unlogged_changes(
     return found
 
 
-def forget_contradicted_checks(source: Source, tables: Tables, logged: Sequence[LoggedTable]) -> bool:
+def forget_contradicted_checks(
+    source: Source, tables: Tables, dumps: DumpQueue, logged: Sequence[LoggedTable]
+) -> bool:
     """Forget what checks found of tables that the log describes differently; return whether there are any.
 
     A later check repairs them, and the caller must not apply an older one.
     """
-    contradicted_by_log = source.contradicted_by_log(tables.fingerprints(), logged) if logged else {}
+    if not logged:
+        return False
+    contradicted_by_log = source.contradicted_by_log(
+        tables.fingerprints(), logged, lambda name: _repaired_upto(tables.states[name], dumps, name)
+    )
     for table, fingerprint in contradicted_by_log.items():
         tables.update(table, fingerprint=fingerprint)
     return bool(contradicted_by_log)
+
+
+def _repaired_upto(state: TableState, dumps: DumpQueue, name: TableName) -> int:
+    """Return the position before which log does not matter: a full dump sees, or saw, all commits there."""
+    floors = [dump.floor or 0 for dump in dumps.active_of(name) if dump.kind == "full"]
+    need, ended = dumps.needs.by_table.get(name), state.full_dump
+    if need is not None:
+        floors.append(need.floor or 0)
+    if ended is not None and ended.epoch == dumps.epoch:
+        floors.append(ended.low + 1)
+    return max(floors, default=0)
 
 
 def _columns_back(

@@ -20,9 +20,10 @@ from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.format import CDC, DELETE, UPDATE, schema_path
 from connector.landing.manifest import LandedFile, LastCommit, Manifest
 from connector.landing.parquet import FileWriter, SchemaWriter
+from connector.logged_table import LoggedTable
 from connector.position import Position
 from connector.schema import TableName, TableSchema
-from connector.source import LoggedTable, Segment
+from connector.source import Segment
 from connector.store.protocol import Store
 
 SEGMENTS_IN_FLIGHT = 1

@@ -290,7 +290,7 @@ class Capture:
 
         Reopens the log to capture new tables, and tables that it does not carry as it should.
         """
-        if catalog_snapshot is None or catalog_snapshot.position < self._checked_at:
+        if catalog_snapshot is None or catalog_snapshot.begun < self._checked_at:
             return
         self._stop_capturing_dropped(catalog_snapshot)
         number = self._manifest_history.next_number
@@ -384,13 +384,13 @@ class Capture:
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
             self._tables.quarantine(found)
-        if forget_contradicted_checks(self._source, self._tables, landed.logged):
-            self._checked_at = max(self._checked_at, landed.position)
         self._adopt_layouts(landed, number)
         self._tables.note_before_images(landed.before_images)
         end_dumps_of_quarantined(self._tables, self._dumps)
         files = self._tables.landing(landed.files)
-        files += self._claim_committable_chunks(landed.position, number)
+        files += self._claim_committable_chunks(landed, number)
+        if forget_contradicted_checks(self._source, self._tables, self._dumps, landed.logged):
+            self._checked_at = max(self._checked_at, landed.position)
         failpoint.reach("files-landed")
         with self.progress.commits.timing():
             manifest = self._manifest_history.commit(
@@ -427,14 +427,14 @@ class Capture:
                 repair.table, manifest=number, kind="where", where=where, reason="repair", floor=changed
             )
 
-    def _claim_committable_chunks(self, position: int, number: int) -> list[LandedFile]:
-        chunks = self._dumps.take_committable(position, number)
+    def _claim_committable_chunks(self, landed: LandedSegment, number: int) -> list[LandedFile]:
+        chunks = self._dumps.take_committable(landed.position, number)
+        landed.logged += [each for chunk in chunks for each in chunk.read_from]
         for chunk in sorted((c for c in chunks if not c.task.dump.verifies), key=lambda c: c.high):
             self._repair(self._tables.adopt(chunk.schema, chunk.low), number, chunk.high)
         end_dumps_of_quarantined(self._tables, self._dumps)
-        captured = self._tables.captured()
         for state in self._dumps.finished_in(number):
-            if state.kind == "full" and state.table in captured:
+            if state.kind == "full" and state.table in self._tables.captured():
                 self._tables.dumped_by(state)
         return self._tables.landing(c.file for c in chunks if c.file is not None)
 

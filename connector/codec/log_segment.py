@@ -8,7 +8,8 @@ from datetime import datetime
 
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.manifest import LastCommit
-from connector.source import LoggedTable, Segment
+from connector.logged_table import LoggedTable
+from connector.source import Segment
 
 
 @dataclass

@@ -9,7 +9,7 @@ Each class here forwards what it does not define to the object that it wraps.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -17,6 +17,7 @@ from typing import Any, cast
 from connector.config import Config, SourceConfig, TableConfig
 from connector.errors import RequestError, TableError, TransientError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
+from connector.logged_table import LoggedTable
 from connector.masking.columns import LandedColumns
 from connector.schema import TableName, TableSchema
 from connector.source import (
@@ -177,3 +178,6 @@ class _MaskedChunk:
     def rows(self) -> Iterator[ChunkRows]:
         for rows in self._inner.rows():
             yield self._landed.rows(self._inner.schema, rows)
+
+    def read_from(self) -> Sequence[LoggedTable]:
+        return self._inner.read_from()

@@ -26,6 +26,7 @@ from pymysql.connections import Connection
 from connector.config import SourceConfig, TableConfig
 from connector.errors import TransientError
 from connector.landing.manifest import Manifest, SourceIdentity
+from connector.logged_table import LoggedTable, Positions
 from connector.mysql import catalog, failover, log_identity, preflight
 from connector.mysql.catalog_fingerprint import Fingerprint
 from connector.mysql.codec.segment import pack_position, unpack_position
@@ -54,7 +55,6 @@ from connector.source import (
     CatalogSnapshot,
     Failover,
     Finding,
-    LoggedTable,
     PreparedSource,
     ResumePoint,
     TableListing,
@@ -178,7 +178,7 @@ class MysqlSource:
         problems = [x.problem for x in layouts if x.problem is not None]
         unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in problems}
         existing = frozenset(facts.table for facts in found)
-        return CatalogSnapshot(fingerprints, position, existing, unfit, busy=frozenset(busy))
+        return CatalogSnapshot(fingerprints, position, existing, unfit, busy=frozenset(busy), begun=position)
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Compare two fingerprints of a table: return what may have changed rows without row events."""
@@ -190,7 +190,7 @@ class MysqlSource:
         return now
 
     def contradicted_by_log(
-        self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]
+        self, known: Mapping[TableName, str], logged: Sequence[LoggedTable], repaired_upto: Positions
     ) -> dict[TableName, str]:
         """Return none: the log names every table correctly."""
         return {}

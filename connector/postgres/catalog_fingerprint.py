@@ -27,9 +27,9 @@ each is its kind:
   their keys alone: while no such index was there, several rows may have had one key, and the log's delete of
   one of them is the lake's delete of all. A trace that is still there proves that one always was.
 - ``<leaf>:<file>:<e when new, empty and never emptied>``: the table, or each of its partitions (``log`` for
-  the file: only the log has shown it, see `contradicted_by_log`). A new file of a partition
-  may mean a TRUNCATE of it alone, which the log does not carry. A partition's file is hashed with the
-  transactions that attached it: while detached, it changed outside the log. For a table that is not a
+  the file: only the log has shown rows of it as the table's, `connector.postgres.log.contradictions`). A new
+  file of a partition may mean a TRUNCATE of it alone, which the log does not carry. Its file is hashed with
+  the transactions that attached it: while detached, it changed outside the log. For a table that is no
   partition root, a TRUNCATE is in the log, and it can't be UNLOGGED for a time while it has its own entry in
   the publication (``+``). So there a new file without a new ``x`` is a TRUNCATE, VACUUM FULL or CLUSTER,
   and no reason for a dump. Partitions then get one dump more than needed, never one less.
@@ -43,6 +43,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from psycopg2.errors import LockNotAvailable
@@ -56,7 +57,7 @@ from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.publication import Publication, find_publication, uncarried
 from connector.postgres.table_facts import PARTS, TableFacts, find_tables
 from connector.schema import TableName, folded
-from connector.source import CatalogSnapshot, LoggedTable, UnfitTable, UnloggedChange
+from connector.source import CatalogSnapshot, UnfitTable, UnloggedChange
 
 LABELS = 64
 """An enum with more labels is kept as one hash, so even a new label triggers a dump."""
@@ -65,6 +66,9 @@ LOCK_SECONDS = 1
 """Longest wait for any lock: on a new partition, to read its size, or on a catalog that is being rewritten. A
 check that hangs detects nothing while the log is read on.
 """
+
+UNLIKE_ALL, LOGGED, UNIDENTIFIED = ".0", "log", "key"
+"""What the log makes of a row type's word (no transaction has the xid 0), and of a partition's file."""
 
 NAMED = re.compile("[0-9a-f]+(?==)")
 """A column's name in a fingerprint as the server returns it, in hex."""
@@ -157,13 +161,21 @@ def take_snapshot(
     Reading sizes waits for locks, so it is limited to partitions that are not in the fingerprints `known`; if
     another session holds one of the locks, none of them counts as empty.
     """
-    leaves = {int(leaf) for fingerprint in (known or {}).values() for leaf in _parse(fingerprint).leaves}
+    begun = _end_of_log(connection)
+    leaves = {int(leaf) for fingerprint in (known or {}).values() for leaf in parse(fingerprint).leaves}
     try:
         with one_snapshot(connection):
-            return _take_snapshot(connection, config, tables, sorted(leaves), locked)
+            found = _take_snapshot(connection, config, tables, sorted(leaves), locked)
     except LockNotAvailable:
         with one_snapshot(connection):
-            return _take_snapshot(connection, config, tables, None, locked)
+            found = _take_snapshot(connection, config, tables, None, locked)
+    return replace(found, begun=begun)
+
+
+def _end_of_log(connection: Connection) -> int:
+    row = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
+    assert row is not None
+    return round_to_record_end(parse_lsn(row[0]))
 
 
 def _take_snapshot(
@@ -180,15 +192,13 @@ def _take_snapshot(
     unfit = _unfit(found, capturable, layouts, locked)
     fit = {t.oid: t.table for t in capturable if t.table not in unfit}
     fingerprints = _fingerprints(connection, config.publication, list(fit), leaves)
-    row = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
-    assert row is not None
     return CatalogSnapshot(
         {
             t.table: f"{fingerprints[t.oid]} {_identity(t, layouts[t.table])}"
             for t in capturable
             if t.oid in fingerprints
         },
-        round_to_record_end(parse_lsn(row[0])),
+        _end_of_log(connection),
         frozenset(t.table for t in facts),
         unfit,
         frozenset(_unprepared(found, capturable) - unfit.keys()),
@@ -258,14 +268,22 @@ def _unprepared(found: Publication | None, capturable: Sequence[TableFacts]) -> 
 
 def unlogged(before: str, now: str) -> UnloggedChange | None:
     """Compare two fingerprints of a table: return what may have changed rows without row events."""
-    old, new = _parse(before), _parse(now)
+    old, new = parse(before), parse(now)
     changed = {word for word in "rnpx%" if old.words.get(word) != new.words.get(word)}
     if "p" in changed:
         return UnloggedChange("it, or part of it, was missing from the publication for a time", lost=True)
+    if old.words.get("n", "").endswith(UNLIKE_ALL) and "r" not in changed:
+        return UnloggedChange("the log has changes of it under another name", lost=True)
     if "n" in changed and "r" not in changed:
         return UnloggedChange("it was renamed for a time, or its owner changed", lost=_same_owner(old, new))
     reasons = {
         "another table of the same name replaced it": "r" in changed,
+        "the log has rows under its name that are not its own, or of a partition that no check has seen": any(
+            file == LOGGED for file, _ in old.leaves.values()
+        ),
+        "the replica identity of a partition was not the table's for a time": any(
+            file == UNIDENTIFIED for file, _ in old.leaves.values()
+        ),
         "a column was added or replaced without row events": _columns_changed(old, new),
         "a column was added under the name of a dropped one": _came_back(old, new),
         "the labels of an enum changed": not old.labels <= new.labels,
@@ -288,44 +306,15 @@ def remember(before: str | None, now: str) -> str:
     """
     if before is None:
         return now
-    new = _parse(now)
-    gone = _gone(_parse(before), new) - new.names
+    new = parse(now)
+    gone = _gone(parse(before), new) - new.names
     if unlogged(before, now) is not None:
         gone -= {"?"}
     words = [word for word in now.split(" ") if not word.startswith("!")]
     return " ".join([*words, *(["!" + ",".join(sorted(gone))] if gone else [])])
 
 
-def contradicted_by_log(
-    known: Mapping[TableName, str], logged: Sequence[LoggedTable]
-) -> dict[TableName, str]:
-    """Return new fingerprints for tables that the log describes differently; they match no later check.
-
-    Only the log shows what was done and undone between two checks. A table that appears there under another
-    name: changes did not land. (A renamed schema leaves no trace in its tables.) A partition that no check
-    has seen: its rows landed, and it may have been dropped or emptied since.
-    """
-    found: dict[TableName, str] = {}
-    owners = {_parse(fingerprint).words.get("r"): table for table, fingerprint in known.items()}
-    for each in logged:
-        named = owners.get(str(each.id))
-        if each.root is None and named not in (None, each.table):
-            assert named is not None
-            words = found.get(named, known[named]).split(" ")
-            found[named] = " ".join(_RENAMED.sub(r"\1.0", word) for word in words)
-        elif each.root in known:
-            assert each.root is not None
-            fingerprint = found.get(each.root, known[each.root])
-            if str(each.id) not in _parse(fingerprint).leaves:
-                found[each.root] = f"{fingerprint} {each.id}:log:"
-    return {table: fingerprint for table, fingerprint in found.items() if fingerprint != known[table]}
-
-
-_RENAMED = re.compile(r"^(n\d+)\.\d+$")
-"""The word of owner and xmin of a row type; no transaction has the xid 0."""
-
-
-class _Parsed(NamedTuple):
+class Words(NamedTuple):
     """A fingerprint's words without their first character, and the lists in some of them.
 
     `columns`: pairs of name and the rest. Names may repeat: a generated column's may differ from a real one's
@@ -340,6 +329,10 @@ class _Parsed(NamedTuple):
     def listed(self, word: str) -> set[str]:
         """Return the items of a word that is a list."""
         return set(filter(None, self.words.get(word, "").split(",")))
+
+    def owns(self, relation: str, *, whole: bool) -> bool:
+        """Return whether this oid is the table's (`whole`), or a partition's."""
+        return relation == self.words.get("r") if whole else relation in self.leaves
 
     @property
     def names(self) -> set[str]:
@@ -357,12 +350,13 @@ class _Parsed(NamedTuple):
         return [(name, what) for name, what in self.columns if "g" not in what]
 
 
-def _parse(fingerprint: str) -> _Parsed:
+def parse(fingerprint: str) -> Words:
+    """Parse a fingerprint."""
     parts = fingerprint.split(" ")
     words = {part[:1]: part[1:] for part in parts if ":" not in part}
     columns = (column.partition("=") for column in words.get("@", "").split(",") if column)
     leaves = (part.split(":") for part in parts if ":" in part)
-    return _Parsed(
+    return Words(
         words,
         [(name, what) for name, _, what in columns],
         frozenset(words["~"].split(",")) if "~" in words else frozenset(),
@@ -370,11 +364,11 @@ def _parse(fingerprint: str) -> _Parsed:
     )
 
 
-def _same_owner(old: _Parsed, new: _Parsed) -> bool:
+def _same_owner(old: Words, new: Words) -> bool:
     return old.words.get("n", "").split(".")[0] == new.words.get("n", "").split(".")[0]
 
 
-def _gone(old: _Parsed, new: _Parsed) -> set[str]:
+def _gone(old: Words, new: Words) -> set[str]:
     """Return the names of all former columns, and ``?`` if one was added and dropped unseen."""
     seen = old.numbers | old.listed("-")
     same = old.words.get("r") == new.words.get("r")
@@ -382,13 +376,13 @@ def _gone(old: _Parsed, new: _Parsed) -> set[str]:
     return old.names | old.listed("!") | ({"?"} if unseen else set())
 
 
-def _came_back(old: _Parsed, new: _Parsed) -> bool:
+def _came_back(old: Words, new: Words) -> bool:
     gone = _gone(old, new) - old.names
     came = {name for name, _ in new.real} - old.names
     return bool(came) and ("?" in gone or bool(came & gone))
 
 
-def _columns_changed(old: _Parsed, new: _Parsed) -> bool:
+def _columns_changed(old: Words, new: Words) -> bool:
     """Return whether a current column holds values that no row event carried."""
     before = {(name, what.rstrip("v")) for name, what in old.real}
     came = [(name, what) for name, what in new.real if (name, what.rstrip("v")) not in before]
@@ -396,19 +390,19 @@ def _columns_changed(old: _Parsed, new: _Parsed) -> bool:
     return any(name in names or what.endswith("v") or what.split(".")[0] in numbers for name, what in came)
 
 
-def _collation_changed(old: _Parsed, new: _Parsed) -> bool:
+def _collation_changed(old: Words, new: Words) -> bool:
     before = dict(column.split(".") for column in old.listed("k"))
     now = dict(column.split(".") for column in new.listed("k"))
     return any(before[column] != now[column] for column in before.keys() & now.keys())
 
 
-def _unidentified(old: _Parsed, new: _Parsed) -> bool:
+def _unidentified(old: Words, new: Words) -> bool:
     """Return whether the key may have been without a unique index; an old fingerprint may lack the word."""
     before = old.listed("u")
     return bool(before) and before.isdisjoint(new.listed("u"))
 
 
-def _files_changed(old: _Parsed, new: _Parsed, *, altered: bool) -> bool:
+def _files_changed(old: Words, new: Words, *, altered: bool) -> bool:
     """Return whether rows may have come or gone with a file."""
     alone = new.words["p"].endswith("+") and list(old.leaves) == list(new.leaves) == [new.words["r"]]
     if alone and not altered:

@@ -29,6 +29,7 @@ from connector.checksums.postgres_sql import bucket_columns
 from connector.codec.cells import combine_raw
 from connector.config import TableConfig
 from connector.errors import DeltatideError, NotYetError, RequestError, TableError, TransientError
+from connector.logged_table import LoggedTable
 from connector.position import parse_lsn
 from connector.postgres.catalog import Catalog, Types, row_security_hint
 from connector.postgres.codec.column_decoder import decode_column
@@ -62,6 +63,15 @@ _BY_CONDITION = ("08P01", "53000", "53100", "53200", "53400", "54")
 """A bad parameter, too much memory or space: for a condition or keys, a retry would not help."""
 
 
+_READ_FROM = """
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text, r.is_part
+    FROM (SELECT to_regclass(%(table)s)::oid, false
+          UNION ALL
+          SELECT relid, true FROM pg_partition_tree(to_regclass(%(table)s)) WHERE isleaf) r(oid, is_part)
+    JOIN pg_class c ON c.oid = r.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE NOT r.is_part OR c.relfilenode <> c.oid OR pg_relation_size(c.oid) > 0"""
+
+
 class _NoLowWatermarkError(NotYetError):
     """a transaction that began before the slot was created is still running."""
 
@@ -76,7 +86,7 @@ class PostgresChunk:
         self, connection: Connection, schema: TableSchema, low: int, high: int, query: str, marked: bool
     ) -> None:
         self.schema, self.low, self.high = schema, low, high
-        self._query, self._marked = query, marked
+        self._connection, self._query, self._marked = connection, query, marked
         self._copy = driver().open_rows(connection)
         self.reading = False
 
@@ -89,6 +99,19 @@ class PostgresChunk:
                 yield decoded
             del decoded  # a row may be large: release it before reading the next
         self.reading = False
+
+    def read_from(self) -> list[LoggedTable]:
+        """Return the table, and those of its partitions that are or were not empty.
+
+        As attached now, not in the snapshot: rows of one that was attached after it may have been read, too.
+        None that was read can have been detached meanwhile: that waits for our lock.
+        """
+        table, lsn = self.schema.table, self.low + 1
+        rows = all_rows(self._connection, _READ_FROM, {"table": qualified(table)})
+        return [
+            LoggedTable(oid, TableName(namespace, name), table if is_part else None, lsn, dumped=True)
+            for oid, namespace, name, is_part in rows
+        ]
 
     def abandon(self) -> None:
         """Close the connection if rows are still arriving on it; never raises."""

@@ -31,6 +31,7 @@ from connector.postgres.catalog_fingerprint import LOCK_SECONDS, take_snapshot
 from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot, quote
 from connector.postgres.dump import PostgresTables
+from connector.postgres.log import contradictions
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.reader import BULK_BYTES, PostgresLogReader
 from connector.postgres.log.wal import round_to_record_end
@@ -183,7 +184,7 @@ class PostgresSource:
 
     unlogged = staticmethod(catalog_fingerprint.unlogged)
     remember = staticmethod(catalog_fingerprint.remember)
-    contradicted_by_log = staticmethod(catalog_fingerprint.contradicted_by_log)
+    contradicted_by_log = staticmethod(contradictions.contradicted_by_log)
 
     def take_xid_barrier(self) -> int:
         """Take an xid, above those of all transactions that are running now."""

@@ -14,10 +14,10 @@ from connector.errors import TransientError
 from connector.landing.event_batch import CdcColumns, EventBatch, QuarantineNotice, arrow_type, assemble
 from connector.landing.format import DELETE, INSERT, UPDATE
 from connector.landing.manifest import InvisibleCommit, LastCommit
+from connector.logged_table import LoggedTable
 from connector.position import Position
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName
-from connector.source import LoggedTable
 from connector.testing.memory_database import Change, Commit, MemoryDatabase, Row, Slot
 
 

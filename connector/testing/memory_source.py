@@ -14,12 +14,12 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError, TransientError
 from connector.landing.format import misnamed
 from connector.landing.manifest import InvisibleCommit, Manifest, SourceIdentity
+from connector.logged_table import LoggedTable, Positions
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName, TableSchema
 from connector.source import (
     CatalogSnapshot,
     Finding,
-    LoggedTable,
     PreparedSource,
     ResumePoint,
     TableListing,
@@ -151,7 +151,8 @@ class MemorySource:
         listed = self.tables()
         seen = {s.table: str(self.database.unlogged.get(s.table, 0)) for s in listed.schemas}
         unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.unfit}
-        return CatalogSnapshot(seen, self.database.end, frozenset(listed.existing), unfit, busy=listed.busy)
+        end, existing = self.database.end, frozenset(listed.existing)
+        return CatalogSnapshot(seen, end, existing, unfit, busy=listed.busy, begun=end)
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Report an unlogged change of unspecified kind."""
@@ -162,7 +163,7 @@ class MemorySource:
         return now
 
     def contradicted_by_log(
-        self, known: Mapping[TableName, str], logged: Sequence[LoggedTable]
+        self, known: Mapping[TableName, str], logged: Sequence[LoggedTable], repaired_upto: Positions
     ) -> dict[TableName, str]:
         """Return none: the log names every table correctly."""
         return {}

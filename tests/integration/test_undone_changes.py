@@ -28,6 +28,42 @@ FILLED = [
     "CREATE TABLE s.p2 PARTITION OF s.t FOR VALUES FROM (10) TO (20)",
     "INSERT INTO s.t VALUES (11, 'k')",
 ]
+BESIDE = [
+    "CREATE TABLE s.p (id int PRIMARY KEY, v text)",
+    "INSERT INTO s.p VALUES (12, 'm')",
+]
+SUBDIVIDED = [
+    "CREATE TABLE s.p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+    "CREATE TABLE s.p2 PARTITION OF s.p FOR VALUES FROM (10) TO (20)",
+    "INSERT INTO s.p VALUES (12, 'm')",
+]
+ATTACHED = [
+    "ALTER TABLE s.t ATTACH PARTITION s.p FOR VALUES FROM (10) TO (20)",
+    "UPDATE s.t SET v = 'n'",
+    "INSERT INTO s.t VALUES (11, 'k')",
+    "ALTER TABLE s.t DETACH PARTITION s.p",
+]
+ANOTHER = [
+    "CREATE SCHEMA s2",
+    "CREATE TABLE s2.t (id int PRIMARY KEY, v text)",
+    "INSERT INTO s2.t VALUES (2, 'x')",
+]
+FOREIGN = [
+    "CREATE TABLE public.x (id int PRIMARY KEY, v text)",
+    "INSERT INTO public.x VALUES (12, 'x')",
+]
+MEANWHILE = {
+    "a table is attached": (
+        [*PARTITIONED, *FOREIGN],
+        ["ALTER TABLE s.t ATTACH PARTITION public.x FOR VALUES FROM (10) TO (20)"],
+        ["ALTER TABLE s.t DETACH PARTITION public.x"],
+    ),
+    "another schema has its name": (
+        [*PLAIN, *ANOTHER],
+        ["ALTER SCHEMA s RENAME TO away", "ALTER SCHEMA s2 RENAME TO s"],
+        ["ALTER SCHEMA s RENAME TO s2", "ALTER SCHEMA away RENAME TO s"],
+    ),
+}
 AT_ONCE = "a new partition is emptied by the transaction that made it"
 """Where a check comes before the log is read, nothing shows it: the partition's file is its first one."""
 CASES = {
@@ -35,6 +71,25 @@ CASES = {
         PLAIN,
         ["ALTER SCHEMA s RENAME TO away", "UPDATE away.t SET v = 'b'", "ALTER SCHEMA away RENAME TO s"],
     ),
+    "another schema has its name for a time": (
+        [*PLAIN, *ANOTHER],
+        [
+            "ALTER SCHEMA s RENAME TO away",
+            "ALTER SCHEMA s2 RENAME TO s",
+            "INSERT INTO s.t VALUES (3, 'y')",
+            "ALTER SCHEMA s RENAME TO s2",
+            "ALTER SCHEMA away RENAME TO s",
+        ],
+    ),
+    "a partition's replica identity is another for a time": (
+        [*PARTITIONED, "ALTER TABLE s.p1 ALTER v SET NOT NULL", "CREATE UNIQUE INDEX by_v ON s.p1 (v)"],
+        [
+            "ALTER TABLE s.p1 REPLICA IDENTITY USING INDEX by_v; UPDATE s.t SET id = 2;"
+            "ALTER TABLE s.p1 REPLICA IDENTITY DEFAULT"  # at once, or else it is seen meanwhile
+        ],
+    ),
+    "a table is attached for a time": ([*PARTITIONED, *BESIDE], ATTACHED),
+    "a partitioned table is attached for a time": ([*PARTITIONED, *SUBDIVIDED], ATTACHED),
     "a new partition is dropped": (PARTITIONED, [*FILLED, "DROP TABLE s.p2"]),
     "a new partition is detached": (PARTITIONED, [*FILLED, "ALTER TABLE s.t DETACH PARTITION s.p2"]),
     "a new partition is emptied": (PARTITIONED, [*FILLED, "TRUNCATE s.p2"]),
@@ -55,9 +110,48 @@ def test_what_is_undone_before_postgres_is_checked_is_repaired(
     before, steps = CASES[case]
     for statement in before:
         database.execute(statement)
-    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.*"])
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s*.*"])
     change_unchecked(captured, steps, running=running)
+    for table in landed_tables(captured.store):
+        landed_as_in_source(captured, table)
+
+
+@pytest.mark.parametrize("case", MEANWHILE)
+def test_what_a_dump_reads_that_is_undone_before_postgres_is_checked_is_repaired(
+    database: Database, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, done, undone = MEANWHILE[case]
+    for statement in before:
+        database.execute(statement)
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.*"])
+    with captured.running():
+        captured.wait_settled()
+        assert captured._capture is not None
+        with captured._capture._source._checking:  # type: ignore[attr-defined]
+            for statement in done:
+                database.execute(statement)
+            captured.dump(settled=False)
+            for statement in undone:
+                database.execute(statement)
+        captured.wait_settled()
     landed_as_in_source(captured, TableName("s", "t"))
+
+
+def test_a_table_renamed_while_no_agent_ran_is_no_gap(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log from before has the old name, and its dump sees all that."""
+    for statement in PLAIN:
+        database.execute(statement)
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.*"], on_gap="stop")
+    with captured.running():
+        captured.wait_settled()
+    database.execute("INSERT INTO s.t VALUES (2, 'b')")
+    database.execute("ALTER TABLE s.t RENAME TO u")
+    with captured.running():
+        newest = captured.wait_settled()
+    assert {str(dump.table): dump.reason for dump in newest.dumps} == {"s.t": "initial", "s.u": "initial"}
+    landed_as_in_source(captured, TableName("s", "u"))
 
 
 def test_tables_truncated_together_are_not_taken_for_partitions(

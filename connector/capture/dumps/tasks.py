@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from connector.landing.manifest import DumpState, LandedFile, OpenRange
+from connector.logged_table import LoggedTable
 from connector.schema import TableSchema
 from connector.source import KeyRange
 
@@ -47,6 +48,7 @@ class FinishedChunk:
     rows: int
     schema: TableSchema
     file: LandedFile | None
+    read_from: Sequence[LoggedTable] = ()
 
 
 def plan_task(dump: DumpState) -> PlanTask:

@@ -256,6 +256,7 @@ def read_chunk(
                 count += rows.count
                 failpoint.reach("chunk-half-read")
             file = writer.close()
+        read_from = () if task.dump.verifies else chunk.read_from()
     landed = file and file.model_copy(
         update={
             "kind": "verify" if task.dump.verifies else "chunk",
@@ -265,7 +266,7 @@ def read_chunk(
             "high": chunk.high,
         }
     )
-    return FinishedChunk(task, chunk.low, chunk.high, count, chunk.schema, landed)
+    return FinishedChunk(task, chunk.low, chunk.high, count, chunk.schema, landed, read_from)
 
 
 def _open(task: ReadTask, tables: TableReader) -> AbstractContextManager[Chunk]:

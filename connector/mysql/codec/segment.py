@@ -43,6 +43,7 @@ from connector.codec.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError, TableError
 from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
 from connector.landing.manifest import LastCommit
+from connector.logged_table import LoggedTable
 from connector.mysql.codec.column_cells import PADDING, Offsets
 from connector.mysql.codec.compressed import HEADER, PLAIN, TABLE_ID_BYTES, TYPE_IN_EVENT, uncompress_event
 from connector.mysql.codec.numbers import little_endian
@@ -50,7 +51,6 @@ from connector.mysql.codec.row_decoder import EVENT_SEQ, decode_changes
 from connector.mysql.codec.rows_event import OPERATIONS, TRUNCATE_KIND, Events
 from connector.mysql.codec.table_map import TableMap
 from connector.schema import TableName, TableSchema
-from connector.source import LoggedTable
 
 TABLE_MAP = 19
 ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != TRUNCATE_KIND), *PLAIN))

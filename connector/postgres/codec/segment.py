@@ -30,6 +30,7 @@ from connector.codec.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError
 from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
 from connector.landing.manifest import LastCommit
+from connector.logged_table import LoggedTable
 from connector.postgres.codec.pgoutput import (
     CHANGES,
     Begin,
@@ -39,7 +40,6 @@ from connector.postgres.codec.pgoutput import (
 from connector.postgres.codec.row_decoder import decode_changes
 from connector.postgres.codec.tuples import HEADER, PADDING, TRUNCATE, Messages, Offsets
 from connector.schema import TableName, TableSchema
-from connector.source import LoggedTable
 
 WINDOW_MESSAGES = 1 << 16
 WINDOW_BYTES = 32 << 20

@@ -19,6 +19,7 @@ from connector.codec.log_segment import LogSegment
 from connector.errors import BugError, NotYetError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import LastCommit
+from connector.logged_table import LoggedTable
 from connector.postgres.catalog import TableLayout
 from connector.postgres.codec.pgoutput import (
     CHANGES,
@@ -27,12 +28,13 @@ from connector.postgres.codec.pgoutput import (
     parse_begin,
     parse_commit,
     parse_relation,
+    parse_truncate,
     to_datetime,
 )
 from connector.postgres.codec.segment import PostgresSegment, RelationLayout, Transactions
+from connector.postgres.log.descriptions import Descriptions
 from connector.postgres.visibility import Visibility
-from connector.schema import TableName, TableSchema
-from connector.source import LoggedTable
+from connector.schema import TableName
 
 log = logging.getLogger(__name__)
 
@@ -58,17 +60,6 @@ class _Open(NamedTuple):
     carried: int
 
 
-class _Described(NamedTuple):
-    """The table that a Relation message before change `before` described; None if its rows don't land."""
-
-    table: TableName | None
-    before: int
-
-    def shifted(self, rows: int) -> _Described:
-        """Return it as it is after this many changes were taken."""
-        return self._replace(before=self.before - rows)
-
-
 class LogBuffer:
     """Change messages that were read and not taken yet. Used by one thread at a time."""
 
@@ -89,13 +80,11 @@ class LogBuffer:
         self._known: dict[int, RelationLayout] = {}
         self._layouts: list[RelationLayout] = []
         self._dropped: set[bytes] = set()
-        self._dropped_some = False
         self._quarantined: list[QuarantineNotice] = []
         self._waiting: list[bytes] = []
         self._reported = False
-        self._logged: list[LoggedTable] = []
-        self._described = _Described(None, 0)
-        self._parts: list[tuple[_Described, Relation]] = []
+        self._dropped_changes = 0
+        self._descriptions = Descriptions(self._truncates)
 
     @property
     def empty(self) -> bool:
@@ -127,7 +116,7 @@ class LogBuffer:
             kind = message[base]
             if kind in CHANGES:
                 if dropped and kind != _TRUNCATE and message[base + 1 : base + 5] in dropped:
-                    self._dropped_some = True
+                    self._dropped_changes += 1
                     size -= len(message) + MESSAGE_OVERHEAD
                     continue
                 payloads.append(message)
@@ -135,7 +124,7 @@ class LogBuffer:
                 self._commit(message, base, commits)
             elif kind == _BEGIN:
                 self._open = _Open(parse_begin(message, base), len(payloads), 0)
-                self._dropped_some = False
+                self._dropped_changes = 0
             elif kind == _RELATION:
                 try:
                     self._relation(parse_relation(message, base))
@@ -178,7 +167,8 @@ class LogBuffer:
             lsn = self._open.begin.commit_lsn
             self._quarantined = [found for found in quarantined if found.lsn == lsn]
             quarantined = [found for found in quarantined if found.lsn != lsn]
-        return self._slice_segment(rows, transactions, carried, quarantined)
+        logged = self._descriptions.take(rows)
+        return self._slice_segment(rows, transactions, carried, quarantined, logged)
 
     def take_open(self) -> LogSegment | PostgresSegment | None:
         """Take what is buffered of the open transaction; only right after `take`."""
@@ -190,12 +180,17 @@ class LogBuffer:
         transactions.add(0, begin)
         self._open = _Open(begin, 0, carried + rows)
         quarantined, self._quarantined = self._quarantined, []
-        return self._slice_segment(rows, transactions, carried, quarantined)
+        logged = self._descriptions.take_open(rows)
+        return self._slice_segment(rows, transactions, carried, quarantined, logged)
 
     def _slice_segment(
-        self, rows: int, transactions: Transactions, carried: int, quarantined: Sequence[QuarantineNotice]
+        self,
+        rows: int,
+        transactions: Transactions,
+        carried: int,
+        quarantined: Sequence[QuarantineNotice],
+        logged: Sequence[LoggedTable],
     ) -> LogSegment | PostgresSegment:
-        logged = self._take_logged(rows)
         payloads, self._payloads = self._payloads[:rows], self._payloads[rows:]
         layouts = [*self._known.values(), *(layout for layout in self._layouts if layout.start < rows)]
         for layout in layouts:
@@ -215,28 +210,11 @@ class LogBuffer:
         )  # fmt: skip
         return LogSegment(segment, quarantined) if quarantined else segment
 
-    def _note(self, relation: Relation, schema: TableSchema | None) -> None:
-        """Record the name under which the log has a table, and which partition the next change may be of.
-
-        A partition is described right after its root, before the first change of its rows. A TRUNCATE, too,
-        is preceded by several descriptions.
-        """
-        table, index = TableName(relation.namespace, relation.name), len(self._payloads)
-        self._logged.append(LoggedTable(relation.relid, table))
-        if self._described.table is not None and self._described.before == index:
-            self._parts.append((self._described, relation))
-        self._described = _Described(None if schema is None else table, index)
-
-    def _take_logged(self, rows: int) -> list[LoggedTable]:
-        """Take the names found in the log, with the partitions that the first changes belong to."""
-        logged, self._logged = self._logged, []
-        for (root, index), relation in self._parts:
-            if index < rows and self._payloads[index][self._base] != _TRUNCATE:
-                part = TableName(relation.namespace, relation.name)
-                logged.append(LoggedTable(relation.relid, part, root))
-        self._parts = [(root.shifted(rows), part) for root, part in self._parts if root.before >= rows]
-        self._described = self._described.shifted(rows)
-        return logged
+    def _truncates(self, change: int, relid: int) -> bool:
+        """Return whether a change that is held is a TRUNCATE of a table."""
+        payload = self._payloads[change] if change < len(self._payloads) else b""
+        is_truncate = payload[self._base : self._base + 1] == b"T"
+        return is_truncate and relid in parse_truncate(payload, self._base).relids
 
     def _change_base(self, base: int) -> None:
         if not self.empty:
@@ -255,9 +233,10 @@ class LogBuffer:
             if start == 0:
                 self._first_carried = carried
             self._transactions.add(start, begin)
-        if rows > start or carried or self._dropped_some:
+        if rows > start or carried or self._dropped_changes:
             commits.append((begin.commit_lsn, begin.xid))
         self.whole_rows = rows
+        self._descriptions.commit()
         self._open = None
         self._position = commit.end_lsn
         self._committed_at = commit.committed_micros
@@ -267,7 +246,8 @@ class LogBuffer:
         """Record a layout; from here on, messages of tables that are not captured are dropped."""
         found = self._resolve(relation, self._open.begin.xid if self._open else None)
         schema = found.schema if found else None
-        self._note(relation, schema)
+        lsn = self._open.begin.commit_lsn if self._open else self._position
+        self._descriptions.add(relation, lsn, len(self._payloads), self._dropped_changes)
         self._layouts.append(RelationLayout(len(self._payloads), relation, schema))
         relid = relation.relid.to_bytes(4, "big")
         if schema is not None:
@@ -275,7 +255,5 @@ class LogBuffer:
             return
         self._dropped.add(relid)
         if found is not None:
-            lsn = self._open.begin.commit_lsn if self._open else self._position
             table = TableName(relation.namespace, relation.name)
-            log.error("%s is quarantined: %s", table, found.reason)
             self._quarantined.append(QuarantineNotice(table, lsn, found.reason, found.hint))

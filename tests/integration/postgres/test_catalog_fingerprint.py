@@ -53,6 +53,23 @@ def unlogged_after(database: Database, *steps: Sequence[str]) -> list[UnloggedCh
         source.close()
 
 
+def test_a_check_tells_a_position_from_before_it(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is logged while it lasts, it may not have seen."""
+    find_tables, source = catalog_fingerprint.find_tables, source_of(database)
+
+    def found_while_others_write(*given: Any) -> Any:
+        found = find_tables(*given)
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        return found
+
+    monkeypatch.setattr(catalog_fingerprint, "find_tables", found_while_others_write)
+    before = database.end_of_log()
+    found = source.check_catalog()
+    source.close()
+    assert TABLE not in found.tables
+    assert before - 50 <= found.begun < found.position  # in a page's header it is rounded down
+
+
 @pytest.mark.parametrize(
     "statements",
     [

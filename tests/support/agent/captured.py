@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from connector.agent import open_source
 from connector.capture import catalog_watcher, request_intake
 from connector.capture.loop import Capture
 from connector.config import Config
-from connector.landing.manifest import Manifest
+from connector.landing.manifest import Manifest, TableState
 from connector.landing.manifest_store import newest_manifest, read_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.mysql.log import reader as mysql_reader
+from connector.postgres.catalog_fingerprint import LOGGED, UNIDENTIFIED, UNLIKE_ALL
 from connector.postgres.log import reader as postgres_reader
 from connector.schema import TableName
 from connector.store.factory import open_store
@@ -101,14 +103,14 @@ class CapturedDatabase:
             if self._checks < checks + 2 or (capture and capture._tables_to_start):
                 return None  # a new table was seen, but no manifest names it yet
             newest = newest_manifest(self.store)
-            if newest is None or newest.position < end:
+            if newest is None or newest.position < end or any(map(_is_contradicted, newest.tables.values())):
                 return None
             dumps = capture._dumps.states if capture else []
             return newest if not any(d.active for d in [*newest.dumps, *dumps]) else None
 
         return wait_until(settled, "all has landed", seconds=seconds)
 
-    def dump(self, tables: list[TableName] | None = None) -> None:
+    def dump(self, tables: list[TableName] | None = None, *, settled: bool = True) -> None:
         """Request a full dump of all tables, or of some, and wait until it ends or is rejected."""
         before = newest_manifest(self.store)
         since = before.number if before else 0
@@ -124,11 +126,21 @@ class CapturedDatabase:
             return ends or self._is_rejected(request_id, since, newest.number)
 
         wait_until(ended, "the dump has ended", seconds=60)
-        self.wait_settled()
+        if settled:
+            self.wait_settled()
 
     def _is_rejected(self, request_id: str, since: int, upto: int) -> bool:
         manifests = (read_manifest(self.store, number) for number in range(since + 1, upto + 1))
         return any(request_id in notice.text for m in manifests if m is not None for notice in m.notices)
+
+
+def _is_contradicted(state: TableState) -> bool:
+    """Whether the log has shown something of a table in PostgreSQL that the next check repairs."""
+    words = (state.fingerprint or "").split(" ")
+    return any(w.endswith((f":{LOGGED}:", f":{UNIDENTIFIED}:")) or _UNLIKE_ALL.match(w) for w in words)
+
+
+_UNLIKE_ALL = re.compile(rf"n\d+\{UNLIKE_ALL}$")
 
 
 def landed_tables(store: Any) -> dict[TableName, Table]:

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from connector.capture.catalog_changes import repair_unlogged
+from connector.capture.catalog_changes import forget_contradicted_checks, repair_unlogged
 from connector.capture.dumps.queue import DumpQueue
+from connector.capture.loop import Capture
 from connector.capture.tables import Tables
 from connector.errors import TransientError
+from connector.landing.manifest import FullDump
+from connector.logged_table import LoggedTable
 from connector.schema import TableName
 from connector.source import CatalogSnapshot
 from connector.testing.memory_database import MemoryDatabase
@@ -183,3 +186,44 @@ def test_the_first_dump_of_a_table_begins_behind_what_was_running_at_the_catalog
     assert [d.xid_barrier for d in again.newest.dumps] == [None, 8]
     dumps.start_unblocked({8: 20_000}.get)
     assert [d.floor for d in dumps.states] == [10_000, 20_000]
+
+
+def test_log_that_a_full_dump_sees_the_effect_of_leaves_no_doubt(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables that were renamed or partitions that were dropped, and whose older log is still to be read."""
+    start = Start(database, store)
+    tables, dumps = start.open()
+    seen = []
+    monkeypatch.setattr(
+        start.source, "contradicted_by_log", lambda _known, _logged, upto: seen.append(upto(ITEMS)) or {}
+    )
+
+    def upto() -> int:
+        assert not forget_contradicted_checks(start.source, tables, dumps, [LoggedTable(1, ITEMS, lsn=5)])
+        return int(seen[-1])
+
+    (initial,) = dumps.active_of(ITEMS)
+    initial.floor = 7
+    assert upto() == 7
+    dumps.end(initial, "cancelled")
+    assert (upto(), dumps.needs.by_table[ITEMS].floor) == (7, 7)
+    dumps.needs.forget(ITEMS)
+    dumps.add(ITEMS, manifest=2, kind="keys", keys=[["1"]], floor=9)
+    assert upto() == 0
+    ended = FullDump(id="a", number=1, epoch=dumps.epoch, low=10, started_in=1)
+    tables.update(ITEMS, full_dump=ended)
+    assert upto() == 11
+    tables.update(ITEMS, full_dump=ended.model_copy(update={"epoch": dumps.epoch + 1}))
+    assert upto() == 0, "positions of different epochs can't be compared"
+
+
+def test_a_check_that_began_before_what_raised_a_doubt_is_not_applied(
+    database: MemoryDatabase, store: MemoryStore
+) -> None:
+    start = Start(database, store)
+    capture = Capture(start.source, store, start.config)
+    capture._checked_at = 5
+    capture._apply_catalog_changes(CatalogSnapshot({}, 9, frozenset(), begun=4))
+    with pytest.raises(LookupError):  # it has no manifest to apply one after
+        capture._apply_catalog_changes(CatalogSnapshot({}, 9, frozenset(), begun=5))

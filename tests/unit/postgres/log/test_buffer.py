@@ -5,12 +5,17 @@ from __future__ import annotations
 import struct
 from datetime import datetime, timedelta, timezone
 
+import pytest
+
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import InvisibleCommit, LastCommit
+from connector.logged_table import LoggedTable
 from connector.postgres.catalog import TableLayout
+from connector.postgres.codec.pgoutput import Relation
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.visibility import Visibility
-from tests.unit.postgres.codec.reference_codec import insert
+from connector.schema import Column, TableName, TableSchema
+from tests.unit.postgres.codec.reference_codec import insert, truncate
 
 RELID = 99
 
@@ -21,9 +26,17 @@ def transaction(xid: int, commit_lsn: int, *changes: bytes) -> list[bytes]:
     return [begin, *changes, commit]
 
 
-def relation(name: str) -> bytes:
-    column = b"\x01id\x00" + struct.pack(">Ii", 23, -1)
-    return b"R" + struct.pack(">I", RELID) + b"public\x00" + name.encode() + b"\x00d\x00\x01" + column
+def relation(name: str, relid: int = RELID, identity: bytes = b"d", is_key: int = 1) -> bytes:
+    column = bytes([is_key]) + b"id\x00" + struct.pack(">Ii", 23, -1)
+    described = b"public\x00" + name.encode() + b"\x00" + identity + b"\x00\x01" + column
+    return b"R" + struct.pack(">I", relid) + described
+
+
+def layout_of(relation: Relation, _xid: int | None) -> TableLayout | None:
+    """Only "t" is captured."""
+    table = TableName(relation.namespace, relation.name)
+    columns = (Column("id", "integer", "int"),)
+    return TableLayout(TableSchema(table, columns, ("id",))) if table.name == "t" else None
 
 
 def test_a_commit_is_remembered_even_when_its_table_is_not_landed() -> None:
@@ -57,3 +70,51 @@ def test_the_last_commit_is_named_whatever_it_changed() -> None:
     second = datetime(2000, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=1)
     assert buffer.take().position == 250
     assert buffer.take().last_commit == LastCommit(position=208, txid="8", committed_at=second)
+
+
+@pytest.mark.parametrize("table", ["t", "away"])
+def test_the_name_that_an_open_transaction_has_for_a_table_is_handed_over_with_it(table: str) -> None:
+    """Nothing is landed of a segment that holds no whole transaction."""
+    buffer = LogBuffer(1, Visibility(0), layout_of)
+    begin, *changes, commit = transaction(7, 100, relation(table), insert(RELID, ["1"]))
+    buffer.feed([begin, *changes], 0)
+    assert not buffer.take().logged
+    part = buffer.take_open()
+    assert (part is None) == (table == "away")
+    buffer.feed([commit], 0)
+    logged = [*(part.logged if part else []), *buffer.take().logged]
+    assert logged == [LoggedTable(RELID, TableName("public", table), lsn=100)]
+
+
+@pytest.mark.parametrize("root", ["t", "away"])
+def test_a_table_that_is_described_right_after_another_before_its_rows_is_a_partition_of_it(
+    root: str,
+) -> None:
+    """Whether its root is captured or not. Tables that are truncated together are described so, too."""
+    buffer = LogBuffer(1, Visibility(0), layout_of)
+    described = relation(root), relation("part", 98)
+    buffer.feed(transaction(7, 100, *described, insert(RELID, ["1"])), 0)
+    buffer.feed(transaction(8, 200, *described, truncate(RELID, 98)), 0)
+    buffer.feed(transaction(9, 300, relation("away", 97), insert(97, ["1"]), relation("part", 98)), 0)
+    table, part, away = TableName("public", root), TableName("public", "part"), TableName("public", "away")
+    assert buffer.take().logged == [
+        LoggedTable(RELID, table, lsn=100),
+        LoggedTable(98, part, table, lsn=100),
+        LoggedTable(RELID, table, lsn=200),
+        LoggedTable(98, part, lsn=200),
+        LoggedTable(97, away, lsn=300),
+        LoggedTable(98, part, lsn=300),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("identity", "is_key", "identified"),
+    [(b"d", 1, True), (b"f", 1, True), (b"d", 0, False), (b"i", 1, False)],
+)
+def test_a_partition_whose_old_keys_are_not_logged_as_its_roots_are_is_noted(
+    identity: bytes, is_key: int, identified: bool
+) -> None:
+    buffer = LogBuffer(1, Visibility(0), layout_of)
+    described = relation("t"), relation("part", 98, identity, is_key)
+    buffer.feed(transaction(7, 100, *described, insert(RELID, ["1"])), 0)
+    assert [each.identified for each in buffer.take().logged] == [True, identified]

@@ -1,0 +1,26 @@
+"""Tables as the log, or a chunk of a dump, has them: what a check of the catalog may not have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from connector.schema import TableName
+
+Positions = Callable[[TableName], int]
+
+
+@dataclass(frozen=True)
+class LoggedTable:
+    """A table, known by its id, in transaction `lsn`: its rows land as those of `table`.
+
+    If a `root` is named, it is a partition of that, and its rows land as the root's; they are `identified`
+    unless the log has less of their old keys. `dumped`: its rows are from a dump, which misses no change.
+    """
+
+    id: int
+    table: TableName
+    root: TableName | None = None
+    lsn: int = 0
+    identified: bool = True
+    dumped: bool = False
