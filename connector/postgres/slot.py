@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from psycopg2.extensions import connection as Connection
@@ -21,6 +22,9 @@ from connector.postgres.connection import literal, one_row, quote
 PLUGIN = "pgoutput"
 
 RELEASE_POLL_SECONDS = 0.2
+LINGER_SECONDS = 1.0
+"""How long the server may take to notice that we have closed a connection."""
+
 RELEASE_SECONDS = 10.0
 """How long a killed agent's walsender may hold the slot before it counts as in use."""
 
@@ -91,15 +95,25 @@ def drop_slot(connection: Connection, name: str) -> None:
     )
 
 
-def wait_until_released(connection: Connection, name: str) -> Slot | None:
-    """Wait until nobody uses the slot; `FencedError` with the process id if somebody still does."""
+def wait_until_released(connection: Connection, name: str, ours: Collection[int] = ()) -> Slot | None:
+    """Wait until nobody uses the slot; `FencedError` with the process id if somebody still does.
+
+    `ours`: server processes behind connections that we lost or closed. One that lingers is ended: where
+    only our side of the network failed, it would hold the slot until wal_sender_timeout, or for ever.
+    """
+    began = time.monotonic()
+
+    def find_released() -> Slot | None:
+        lingers = time.monotonic() - began > LINGER_SECONDS
+        return _find_released(connection, name, ours if lingers else ())
+
     waiting = Retrying(
         retry=retry_if_exception_type(FencedError),
         stop=stop_after_delay(RELEASE_SECONDS),
         wait=wait_fixed(RELEASE_POLL_SECONDS),
         reraise=True,
     )
-    return waiting(_find_released, connection, name)
+    return waiting(find_released)
 
 
 def end_readers(connection: Connection, name: str) -> None:
@@ -113,9 +127,11 @@ def end_readers(connection: Connection, name: str) -> None:
     )
 
 
-def _find_released(connection: Connection, name: str) -> Slot | None:
+def _find_released(connection: Connection, name: str, ours: Collection[int]) -> Slot | None:
     slot = find_slot(connection, name)
     pid = slot.active_pid or _copy_reader(connection, name) if slot else None
+    if pid in ours:
+        end_readers(connection, name)
     if pid is not None:
         raise FencedError(
             f"slot {name} is in use by server process {pid}",

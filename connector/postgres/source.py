@@ -95,6 +95,7 @@ class PostgresSource:
         self._timeline: str | None = None
         self._types: Types = {}
         self._failures = _Failures(0, 0.0)
+        self._readers: set[int] = set()
 
     def ensure_logging(self) -> None:
         """Do nothing: the server always logs, and does not start with too little logging for its slots."""
@@ -146,7 +147,7 @@ class PostgresSource:
         """Create or extend the publication; return what was added, and the xid barrier right after."""
         connection = self._session.get()
         with driver_errors(f"preparing publication {self._config.publication}"):
-            slot.wait_until_released(connection, self._config.slot)  # create nothing while another agent runs
+            slot.wait_until_released(connection, self._config.slot, self._readers)
             added = self._publish(connection)
             return PreparedSource(tuple(added), _barrier(connection))
 
@@ -197,15 +198,13 @@ class PostgresSource:
         """Return the end of the log once a snapshot shows that all xids below the barrier have ended."""
         connection = self._beside_log()
         with driver_errors("listing running transactions"):
-            row = one_row(connection, "SELECT pg_current_snapshot()::text")
-            end = one_row(connection, "SELECT pg_current_wal_insert_lsn()::text")
+            row = one_row(connection, "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
         assert row is not None
-        assert end is not None
         if Snapshot.parse(row[0]).xmin < barrier:
             self._report_waiting(barrier)
             return None
         self._waiting.pop(barrier, None)
-        return round_to_record_end(parse_lsn(end[0]))
+        return round_to_record_end(parse_lsn(row[1]))
 
     def _report_waiting(self, barrier: int) -> None:
         """Log once that a transaction has kept dumps from starting for some time."""
@@ -226,7 +225,7 @@ class PostgresSource:
             found = slot.find_slot(connection, name)
             if found and (misfit := found.misfit(connection.info.dbname)):
                 raise PreconditionError(misfit, hint="set source.slot to another name, or drop that slot")
-            found = slot.wait_until_released(connection, name)
+            found = slot.wait_until_released(connection, name, self._readers)
             self._publish(connection)  # a slot older than its publication can't be read
             self._reader, self._failures = None, _Failures(0, 0.0)
             if found and not fresh and not found.lost and found.confirmed is not None:
@@ -251,7 +250,7 @@ class PostgresSource:
             if isinstance(found, str):
                 return found
             if found.confirmed != resume_point.position:
-                slot.wait_until_released(connection, name)
+                slot.wait_until_released(connection, name, self._readers)
             self._proof = self._session.process
             reason = self._left_timeline(resume_point) or log_identity.why_different(
                 connection,
@@ -305,7 +304,7 @@ class PostgresSource:
         before.
         """
         with driver_errors(f"opening slot {self._config.slot}"):
-            slot.wait_until_released(self._beside_log(), self._config.slot)
+            slot.wait_until_released(self._beside_log(), self._config.slot, self._readers)
             invisible = _attainable(resume_point.not_yet_visible, self._beside_log())
         visibility = Visibility(resume_point.position, invisible)
         side = self._connect_to_log(replication=False)
@@ -396,7 +395,9 @@ class PostgresSource:
 
     def _connect_to_log(self, replication: bool) -> Connection:
         """Open a connection to a server on the timeline of the log."""
-        return self._connect_beside_log(replication)[0]
+        connection, _ = self._connect_beside_log(replication)
+        self._readers.add(connection.info.backend_pid)
+        return connection
 
     def _connect_beside_log(self, replication: bool = False) -> tuple[Connection, str]:
         connection, timeline = connect_to_primary(lambda: self._connect(replication))

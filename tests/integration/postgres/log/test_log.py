@@ -379,10 +379,24 @@ def test_a_slot_in_use_is_refused_with_the_process_that_holds_it(
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with following(source_of(database)) as log:
         second = source_of(database)
-        with pytest.raises(FencedError, match="in use by process") as refused:
+        with pytest.raises(FencedError, match="in use by server process") as refused:
             second.open_log(1, ResumePoint(log.position))
         second.close()
     assert "pg_terminate_backend" in (refused.value.hint or "")
+
+
+@both_ways
+def test_a_connection_of_ours_that_only_the_server_takes_for_alive_does_not_keep_the_slot(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the network fails on our side, the server may not notice for a minute, or ever."""
+    monkeypatch.setattr(slot, "RELEASE_SECONDS", 5)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    source = source_of(database)
+    with following(source) as lost:
+        history = ResumePoint(lost.position)
+        assert source.check_resumable(history) is None
+        source.open_log(1, history).close()
 
 
 @both_ways
