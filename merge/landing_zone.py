@@ -4,8 +4,7 @@ Invariants:
 
 - The manifests after a frontier are of one source and have no holes; none has a newer format. With nothing
   merged yet, old ones may be gone; then a table starts at a full dump (`merge.plan`), or fails, naming one.
-- Data is never listed: a file is read only because a manifest names it, with the schema that the manifest
-  names.
+- Data is never listed: a file is read only because a manifest names it, with the schema named there.
 - Cached manifests may have been compacted since: they expire long before the files they name are removed.
 - A file is read exactly as it was written, or not at all: its size is compared first, since Spark silently
   skips an empty file, and the checksums of its pages are verified.
@@ -68,6 +67,7 @@ from merge.columns.landed_files import (
     types_of,
 )
 from merge.columns.projection import Projection, projections_of
+from merge.lake.retry import unread_hint
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -431,7 +431,7 @@ class LandingZone:
     def hint_for(self, error: Exception) -> str | None:
         """Return a hint if an error is about a landing file that Spark could not read, else None."""
         text, folder = str(error), f"{self.root.removeprefix('file://')}/{DATA}/"
-        return DAMAGED_HINT if "FAILED_READ_FILE" in text and folder in text else None
+        return unread_hint(error, DAMAGED_HINT) if "FAILED_READ_FILE" in text and folder in text else None
 
     def _of_known_size(self, files: Collection[LandedFile]) -> set[str]:
         """Return the paths of the files whose size is the one in their manifest."""

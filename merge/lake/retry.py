@@ -71,6 +71,15 @@ NOT_LOST = re.compile(r"Too many open files|Permission denied|\bblockmgr-")
 """Java also raises FileNotFoundException for files that it can't open now, and for Spark's shuffle files."""
 
 
+UNDELIVERED = re.compile(
+    r"^Caused by: (software\.amazon\.|java\.net\.|javax\.net\.ssl\.|"
+    r"[\w.$]*(ConnectionClosed|AWS\w*|Timeout)Exception)",
+    re.MULTILINE,
+)
+"""The connection broke, or the store failed, while a file was read: nothing is wrong with the file."""
+
+UNDELIVERED_HINT = "its store did not deliver it whole: merge again, which reads it again"
+
 OUR_OWN = "USER_RAISED_EXCEPTION"
 """The error name of our own checks within queries (`merge.columns.projection`)."""
 
@@ -113,6 +122,11 @@ def is_lost_file(error: Exception) -> bool:
     """Return whether Spark could not read a version or a file because it is gone."""
     found = str(error) if isinstance(error, SPARK_ERRORS) else ""
     return LOST.search(found) is not None and NOT_LOST.search(found) is None
+
+
+def unread_hint(error: Exception, damaged: str) -> str:
+    """Return what to do about a file that was not read: `damaged`, unless its store did not deliver it."""
+    return UNDELIVERED_HINT if UNDELIVERED.search(str(error)) else damaged
 
 
 def first_line(error: Exception) -> str:

@@ -21,10 +21,12 @@ from merge.lake import retry
 from merge.lake.control_table import create_cuts
 from merge.lake.retry import (
     ATTEMPTS,
+    UNDELIVERED_HINT,
     innermost,
     is_lost_file,
     reason_without_values,
     told,
+    unread_hint,
     where_it_was,
     whole_reason,
     with_retries,
@@ -139,6 +141,25 @@ def test_a_file_that_cannot_be_opened_now_is_not_lost(cause: str, lost: bool) ->
     assert (
         is_lost_file(PySparkException(f"{spark}\nCaused by: java.io.FileNotFoundException: {cause}")) == lost
     )
+
+
+@pytest.mark.parametrize(
+    ("cause", "delivered"),
+    [
+        ("software.amazon.awssdk.thirdparty.org.apache.http.ConnectionClosedException: Premature end", False),
+        ("org.apache.hadoop.fs.s3a.AWSStatus500Exception: open s3a://b/1.parquet", False),
+        ("java.net.SocketTimeoutException: Read timed out", False),
+        ("org.apache.parquet.io.ParquetDecodingException: could not verify page checksum", True),
+        ("java.lang.RuntimeException: s3a://b/1.parquet is not a Parquet file", True),
+    ],
+)
+def test_a_file_that_its_store_did_not_deliver_is_not_called_damaged(cause: str, delivered: bool) -> None:
+    """As seen when connections break amid a body: it was to be restored from a copy."""
+    error = PySparkException(
+        f"[FAILED_READ_FILE.NO_HINT] Encountered error\n\tat x.Y\nCaused by: {cause}\n\tat z"
+    )
+    hint = unread_hint(error, "restore it from a copy")
+    assert hint == ("restore it from a copy" if delivered else UNDELIVERED_HINT)
 
 
 def test_an_error_is_told_without_the_values_that_it_may_hold() -> None:
