@@ -175,9 +175,8 @@ def _integer(text: str, bits: int) -> int:
 
 def _decimal(text: str, precision: int, scale: int) -> str:
     number = _number(text)
-    _, digits, exponent = number.normalize().as_tuple()
-    assert isinstance(exponent, int)
-    if number and (-exponent > scale or len(digits) + exponent > precision - scale):
+    fraction = Fraction(number)  # Python's decimals would be rounded to 28 digits
+    if abs(fraction) >= 10 ** (precision - scale) or (fraction * 10**scale).denominator != 1:
         raise ValueError(f"a number of {precision - scale} digits and {scale} decimals")
     return f"{number:f}"
 

@@ -117,6 +117,7 @@ def test_a_number_is_of_the_type_that_the_key_has_now() -> None:
         ("decimal(12,2)", "1.5", "1.5"),
         ("decimal(12,2)", "1.500", "1.500"),
         ("decimal(38,0)", "1E30", "1" + 30 * "0"),
+        ("decimal(38,6)", 28 * "9" + "5000", 28 * "9" + "5000"),  # Python rounds to 28 digits
         ("boolean", "T", True),
         ("string", " as it is ", " as it is "),
         ("date", "2026-01-31", "2026-01-31"),
@@ -141,6 +142,7 @@ def test_a_value_may_be_written_in_several_ways(type_: str, text: str, meant: st
         ("smallint", "-32769"),
         ("decimal(12,2)", "1.505"),
         ("decimal(12,2)", "1e12"),
+        ("decimal(38,6)", 28 * "9" + ".1234567"),
         ("decimal(38,0)", "NaN"),
         ("boolean", "yes"),
         ("date", "2026-02-30"),
