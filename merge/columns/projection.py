@@ -64,6 +64,7 @@ from connector.schema import Column as SourceColumn
 from connector.schema import TableName, TableSchema, fold, folded
 from merge.columns.masks import masked
 from merge.columns.other_names import other_names
+from merge.spark.session_settings import judging_settings
 from merge.sql_formatting import data_type, quoted
 
 if TYPE_CHECKING:
@@ -181,11 +182,15 @@ class Projection:
         """
         if _is_of_checksums(landed):
             return events
-        if self.settings.where is not None:
+        if self.settings.where is None:
+            return self._frame(events, landed)
+        with judging_settings(events.sparkSession):
             known = folded(column.name for column in landed.columns)
             added = (column for column in newest.columns if fold(column.name) not in known)
             nulls = (F.lit(None).cast(data_type(column.type)).alias(column.name) for column in added)
-            events = events.select("*", *nulls)
+            return self._frame(events.select("*", *nulls), landed)
+
+    def _frame(self, events: DataFrame, landed: TableSchema) -> DataFrame:
         cdc, alive = self._judged(events, landed)
         raw = F.col(CDC)["raw"]
         columns = []

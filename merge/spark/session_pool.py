@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from merge.spark.session_settings import applied_settings, set_setting
+from merge.spark.session_settings import all_settings, applied_settings, set_setting, unset_meanings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NOT_COPIED = "spark.databricks.delta.lastCommitVersionInSession"
-
-
-REDACTED = "*********(redacted)"
 
 
 class SessionPool:
@@ -69,6 +66,7 @@ def own_session_pool(
 ) -> Iterator[SessionPool]:
     """Lend up to `most` sessions with the caller's settings and current catalog, and `settings` on top.
 
+    What changes the meaning of expressions is unset.
     Nobody else sees their changes. If the platform has no second session, lend `spark` itself: change its
     settings and restore them.
     """
@@ -77,7 +75,7 @@ def own_session_pool(
 
         def another() -> SparkSession:
             session = stack.enter_context(_own_session(spark)) if separate else spark
-            stack.enter_context(applied_settings(session, settings))
+            stack.enter_context(applied_settings(session, {**unset_meanings(session), **settings}))
             return session
 
         yield SessionPool(another(), most if separate else 1, another)
@@ -106,19 +104,11 @@ def _offers(spark: SparkSession, method: str) -> bool:
 
 def _new_session(spark: SparkSession) -> SparkSession:
     own = spark.newSession()
-    known = _all_settings(own)
-    for name, value in _all_settings(spark).items():
+    known = all_settings(own)
+    for name, value in all_settings(spark).items():
         if known.get(name) != value and name != NOT_COPIED:
             set_setting(own, name, value)
     catalog = spark.catalog.currentCatalog()
     if own.catalog.currentCatalog() != catalog:
         own.catalog.setCurrentCatalog(catalog)
     return own
-
-
-def _all_settings(spark: SparkSession) -> dict[str, str]:
-    """Return a session's settings; before Spark 4 only those that are set, without secrets."""
-    if hasattr(spark.conf, "getAll"):
-        return dict(spark.conf.getAll)
-    settings = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
-    return {name: value for name, value in settings.items() if value != REDACTED}

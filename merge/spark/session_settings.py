@@ -34,7 +34,7 @@ one."""
 STRICT = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
 """Fail on unreadable files, whatever the caller's session does: no row is missed."""
 
-PLAIN = {
+LITERAL = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
@@ -44,17 +44,33 @@ PLAIN = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.sources.partitionOverwriteMode": "static",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
 }
 """SQL is taken literally, and values stay as landed, whatever the caller's session sets.
 
 Substitution, on by default in Spark, would turn ``${env:AWS_SECRET_ACCESS_KEY}`` in a name or key of the
 source into the driver's secret, in the lake, and other such texts into empty ones. INT96, Spark's default for
 a timestamp, is deprecated: other readers take it for nanoseconds, which overflow before 1677 and after 2262.
-The day of an instant depends on the zone, and the size of null on ANSI. Without these settings, a `where`
-could select other rows in one job than in the next.
 """
+
+JUDGING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+"""How a `where` is evaluated: the day of an instant depends on the zone, and the size of null on ANSI.
+
+Else one job's condition would hold of other rows than the next one's. A caller's session has these only for
+the moment in which a condition is analyzed: its own queries in other threads would be evaluated so, too.
+"""
+
+PLAIN = {**LITERAL, **JUDGING}
+"""The settings of the merge's own sessions."""
+
+MEANING = (
+    "spark.sql.legacy.",
+    "spark.sql.ansi.",
+    "spark.sql.function.",
+    "spark.sql.decimalOperations.",
+    "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.storeAssignmentPolicy",
+)
+"""Beginnings of the names of settings that change what expressions mean."""
 
 # Spark Connect warns each user, though we set what has always been the default.
 warnings.filterwarnings("ignore", r"The SQL config 'spark\.sql\.parser\.escapedStringLiterals' has been depr")
@@ -84,14 +100,40 @@ def applied_settings(spark: SparkSession, settings: Mapping[str, str | None]) ->
             set_setting(spark, name, before[name])
 
 
+REDACTED = "*********(redacted)"
+
 _plain_lock = threading.RLock()
 
 
 @contextmanager
 def plain_settings(spark: SparkSession) -> Iterator[None]:
-    """Apply `PLAIN` to a caller's session while frames are built in it, one thread at a time."""
-    with _plain_lock, applied_settings(spark, PLAIN):
+    """Apply `LITERAL` to a caller's session while frames are built in it, one thread at a time."""
+    with _plain_lock, applied_settings(spark, LITERAL):
         yield
+
+
+@contextmanager
+def judging_settings(spark: SparkSession) -> Iterator[None]:
+    """Apply `JUDGING`, and Spark's own meaning of expressions, while a condition is analyzed."""
+    wanted = {**unset_meanings(spark), **JUDGING}
+    if all(get_setting(spark, name) == value for name, value in wanted.items()):
+        yield  # as in the merge's own sessions
+        return
+    with _plain_lock, applied_settings(spark, wanted):
+        yield
+
+
+def unset_meanings(spark: SparkSession) -> dict[str, None]:
+    """Return what is set in a session of `MEANING`, each to be unset."""
+    return {name: None for name in all_settings(spark) if name.startswith(MEANING)}
+
+
+def all_settings(spark: SparkSession) -> dict[str, str]:
+    """Return a session's settings; before Spark 4 only those that are set, without secrets."""
+    if hasattr(spark.conf, "getAll"):
+        return dict(spark.conf.getAll)
+    settings = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    return {name: value for name, value in settings.items() if value != REDACTED}
 
 
 def check_strict(spark: SparkSession) -> None:

@@ -16,6 +16,7 @@ from connector.errors import ConfigurationError
 from connector.schema import Column, TableSchema
 from merge import apply as applying
 from merge import as_of, cuts, job, live, merge_once, table
+from merge.landing_zone import LandingZone
 from tests.support.landing.landed import Event, schema_of
 from tests.support.landing.zone import ORDERS, T, Zone, insert
 from tests.support.spark.spark_sessions import another_session
@@ -123,14 +124,27 @@ def test_names_keys_dates_and_instants_come_as_they_are_whatever_the_callers_ses
     assert {setting: zone.spark.conf.get(setting) for setting in ALTERED} == ALTERED
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("spark.sql.session.timeZone", "Asia/Tokyo"), ("spark.sql.ansi.enabled", "false")]
-)
+JUDGED = {
+    "spark.sql.session.timeZone": "Asia/Tokyo",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "true",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+}
+
+
 def test_a_condition_holds_of_the_same_rows_whatever_the_callers_session_is_set_to(
-    spark: SparkSession, tmp_path: Path, setting: str, value: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = "to_date(at) = DATE'2026-01-01' AND size(tags) < 3"
+    """And the caller's other threads see nothing of how it is evaluated, while the landing zone is read."""
+    where = "to_date(at) = DATE'2026-01-01' AND size(tags) < 3 AND at < '2026-1-2'"
     zone = Zone(spark, tmp_path, public__orders={"where": where})
+    seen, newest = [], LandingZone.newest
+
+    def spied(landing: LandingZone, *given: Any) -> int:
+        seen.append({setting: spark.conf.get(setting) for setting in JUDGED})
+        return newest(landing, *given)
+
+    monkeypatch.setattr(LandingZone, "newest", spied)
     typed = schema_of(T, id="int", at="timestamp", tags="array<string>")
     zone.landed.table(typed)
     evening = datetime(2026, 1, 1, 20, tzinfo=timezone.utc)
@@ -138,14 +152,17 @@ def test_a_condition_holds_of_the_same_rows_whatever_the_callers_session_is_set_
     rows = [(1, evening, ["a"]), (2, evening, None), (3, before, ["a"])]
     events = [Event("insert", 5, 2 * n, {"id": n, "at": at, "tags": tags}) for n, at, tags in rows]
     zone.landed.commit(10, [zone.landed.log(typed, events)])
-    usual = str(spark.conf.get(setting))
-    spark.conf.set(setting, value)
+    for setting, value in JUDGED.items():
+        spark.conf.set(setting, value)
     try:
         assert [row["id"] for row in live(spark, zone.config, T).collect()] == [1]
         assert zone.merge().exact
         assert zone.rows("id") == [(1,)]
+        assert [found for found in seen if found != JUDGED] == []
     finally:
-        spark.conf.set(setting, usual)
+        for setting in JUDGED:
+            spark.conf.unset(setting)
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_built_it_anew(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -57,8 +58,14 @@ def test_a_platform_without_more_sessions_merges_with_those_it_has() -> None:
     assert sessions.most == 1
 
 
+UNCHANGED = SimpleNamespace(getAll={})
+"""Settings of a session in which nobody has set any."""
+
+
 class Connected:
     """A Connect session as of Spark 3.5 and 4.0: it can't be copied, and 3.5 raises when asked for that."""
+
+    conf = UNCHANGED
 
     def __getattr__(self, name: str) -> Any:
         raise NotImplementedError(name)
@@ -67,7 +74,7 @@ class Connected:
 class Cloneable:
     """A Connect session as of Spark 4.1: the server knows it from its first request on."""
 
-    known = False
+    conf, known = UNCHANGED, False
 
     @property
     def version(self) -> str:
