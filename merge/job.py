@@ -51,9 +51,9 @@ from merge.lake.rewrite import Rewrite
 from merge.lake.schema import check_layout
 from merge.lake.target import (
     Target,
-    check_columns,
     check_rival,
     check_schema,
+    has_columns,
     not_landed,
     read_state,
     table_name,
@@ -344,8 +344,9 @@ class MergeRun:
         self.landing.load(frontier.manifest + 1, self.manifest.number)
         plan = plan_past_holes(target.table, self.landing, frontier.manifest, self.manifest.number)
         now = replace(frontier, manifest=self.manifest.number, error=None)
-        if plan.is_empty and frontier.version is not None and not self._may_request_again(frontier, target):
-            check_columns(self.spark, target)
+        idle = plan.is_empty and frontier.version is not None and frontier.error is None
+        idle = idle and not self._may_request_again(frontier, target)
+        if idle and has_columns(self.spark, target, frontier.version):
             return self._report(target, now)
         self._show(target, "reading", plan.rows)
         state = read_state(self.spark, target)
@@ -364,7 +365,7 @@ class MergeRun:
                 return self._rewrite(target).from_nothing(begins.last)
         job = TableJob.prepared(self.spark, self.config, self.landing, target, plan, state)
         self._show(target, "merging", job.plan.rows)
-        idle = plan.is_empty and frontier.version is not None
+        idle = plan.is_empty and frontier.version is not None and frontier.version >= job.state.built_since
         merged = Merged(self._report(target, now), None) if idle else job.merge(frontier)
         if merged.why_broken is None:
             waits = bool(merged.report.missing) and self._may_request_again(frontier, target)
@@ -421,6 +422,7 @@ class MergeRun:
         )
         of_views: list[ViewReport] = []
         further = frontiers != before or self.manifest.number > self.frontiers.newest
+        further = further or any(at.error and not before[name].error for name, at in frontiers.items())
         if views is not None:
             of_views = views.refresh(self.spark, self.landing, frontiers, stop=stop, show=self.progress)
             further = further or views.differ(of_views)
@@ -439,7 +441,5 @@ class MergeRun:
         return replace(done, views=of_views)
 
     def _append_cut(self, frontiers: Mapping[TableName, Frontier], exact: bool) -> None:
-        if not self.frontiers.newest:
-            create_cuts(self.spark, self.config)
         ahead = self.frontiers.ahead
         append_cut(self.spark, self.config, self.manifest, frontiers, exact=exact, ahead=ahead)

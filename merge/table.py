@@ -7,7 +7,7 @@ whether anyone else has changed the table since the merge's starting frontier.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from connector.config import Config
@@ -21,7 +21,7 @@ from merge.lake.commits import Commits, Mark, is_from_landing_zone, read_commits
 from merge.lake.control_table import Frontier, recorded_frontiers
 from merge.lake.retry import SPARK_ERRORS, OvertakenError, is_lost_file
 from merge.lake.schema import create_or_evolve_target
-from merge.lake.target import Target, TargetState
+from merge.lake.target import Target, TargetState, read_state
 from merge.landing_zone import LandingZone
 from merge.missing_columns import IncompleteRows, count_incomplete, request_missing, request_missing_again
 from merge.overlay import as_wide, overlay
@@ -183,6 +183,7 @@ class TableJob:
         write_id = landing.get(plan.upto).write_id
         mark = Mark(config.source.name, plan.upto, write_id=write_id, built_with=target.built_with)
         ready = create_or_evolve_target(spark, target, state, mark, newest, others, like)
+        mark = replace(mark, generation=ready.generation)
         return cls(spark, config, landing, target, plan, schemas, ready, mark, asks)
 
     @property
@@ -207,18 +208,21 @@ class TableJob:
                 written, missing = self._apply(mark, replaces_all, base)
         since = Frontier(0) if rebuild else frontier
         commits = read_commits(self.spark, self.target, mark.source, since, mark.built_with)
-        if commits.rebuilt is not None and commits.rebuilt.built_with not in (None, mark.built_with):
+        # Then Delta skipped our commit.
+        fenced = commits.last is not None and commits.last.generation > mark.generation
+        if (fenced or commits.why_broken is not None) and self._is_built_otherwise():
             raise TableError(
                 self.plan.table,
                 f"{self.target.name} was rebuilt with other columns, masks or rows while it was merged",
-                hint="stop merges that run with the former configuration; the next one repairs the table",
+                hint="stop merges that run with the former configuration",
             )
         if rebuild and commits.marks and mark not in commits.marks:
             raise OvertakenError(f"{self.target.name} was merged up to a later manifest meanwhile")
         if commits.last is not None and commits.last.manifest >= self.plan.upto:
             check_origin(self.landing, self.target, commits.last)
         manifest = max(self.plan.upto, commits.manifest or 0)
-        complete = base is None if replaces_all else frontier.missing == 0
+        known_rows = frontier.missing == 0 and (frontier.version or 0) >= self.state.built_since
+        complete = base is None if replaces_all else known_rows
         known = manifest == self.plan.upto and missing.left == 0 and complete
         report = TableReport(
             self.plan.table,
@@ -232,7 +236,13 @@ class TableJob:
             missing=0 if known or commits.why_broken else self._count_missing(commits),
             requested=missing.requested,
         )
-        return Merged(report, commits.why_broken, commits.last)
+        why_broken = commits.why_broken or ("its properties were set back" if fenced else None)
+        return Merged(report, why_broken, commits.last)
+
+    def _is_built_otherwise(self) -> bool:
+        """Return whether the Delta table now has other columns, masks or rows than this merge writes."""
+        state = read_state(self.spark, self.target)
+        return state is not None and state.built_with != self.target.columns
 
     def _apply(self, mark: Mark, replaces_all: bool, base: Base | None) -> tuple[Written, IncompleteRows]:
         """Write the changes; return what was written, and how many of the rows lack a column.

@@ -66,6 +66,9 @@ MAY_BE_OURS = frozenset({"MERGE", "WRITE"})
 TXN_VERSIONS_PER_MANIFEST = 1000
 """Delta transaction versions reserved per manifest: one for the merge, the others for rebuilds."""
 
+TXN_VERSIONS_PER_GENERATION = 10**13
+"""Enough for ten billion manifests."""
+
 ONCE = 1 << 62
 """Greater than the transaction version of any manifest."""
 
@@ -88,6 +91,8 @@ class Mark:
     commits, its commit must not vouch for them.
     `once`: Delta accepts only the first such commit, whatever manifests the others name.
     `built_with`: the columns, masks and rows of what it wrote (`Target.built_with`); None: unknown.
+    `generation`: how many times the table was rebuilt with other ones. A merge that read the table before
+    such a rebuild, and writes after it, has a lower one, so Delta skips its commit, whatever its manifest.
     """
 
     source: str
@@ -98,6 +103,7 @@ class Mark:
     follows: int | None = None
     once: bool = False
     built_with: str | None = None
+    generation: int = 0
 
     @property
     def delta_txn_version(self) -> int:
@@ -108,7 +114,8 @@ class Mark:
         """
         if self.once:
             return ONCE
-        return TXN_VERSIONS_PER_MANIFEST * self.manifest + min(self.rebuilt, TXN_VERSIONS_PER_MANIFEST - 1)
+        within = TXN_VERSIONS_PER_MANIFEST * self.manifest + min(self.rebuilt, TXN_VERSIONS_PER_MANIFEST - 1)
+        return TXN_VERSIONS_PER_GENERATION * self.generation + within
 
     def rebuild_after(self, last: Mark | None) -> Mark:
         """Return the mark of a rebuild up to the same manifest; `last`: the greatest mark so far."""
@@ -135,7 +142,8 @@ class Mark:
             return None
         rebuilt, layout = int(ours.get("rebuilt", 0)), bool(ours.get("layout", False))
         known = ours.get("write_id"), layout, ours.get("follows"), bool(ours.get("once", False))
-        return cls(source, int(ours["manifest"]), rebuilt, *known, ours.get("built_with"))
+        built = ours.get("built_with"), int(ours.get("generation", 0))
+        return cls(source, int(ours["manifest"]), rebuilt, *known, *built)
 
 
 def is_from_landing_zone(landing: Manifests, mark: Mark | None) -> bool | None:
@@ -158,7 +166,7 @@ class Commits:
     none wrote rows, our first commit; if none is ours, the newest of all. `manifest`: the one named by our
     newest commit that wrote rows. `newest`: the table's current version. `why_broken`: why the table does not
     continue, or None. `marks`: of our commits that wrote rows; `last`: the greatest, which the next must
-    exceed. `rebuilt`: that of the newest rebuild since the frontier.
+    exceed.
     """
 
     version: int
@@ -167,7 +175,6 @@ class Commits:
     why_broken: str | None
     last: Mark | None = None
     marks: frozenset[Mark] = field(default=frozenset(), compare=False)
-    rebuilt: Mark | None = field(default=None, compare=False)
 
 
 def read_commits(
@@ -243,9 +250,7 @@ def commits_of(
     manifest = written[max(written)].manifest if written else None
     last = max(written.values(), key=lambda mark: mark.delta_txn_version, default=None)
     why_broken = _breach(rows, marks, frontier, built_with)
-    rebuilds = (at for at, mark in written.items() if mark.rebuilt and at >= _first_after(frontier))
-    rebuilt = written.get(max(rebuilds, default=-1))
-    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()), rebuilt)
+    return Commits(version, manifest, newest, why_broken, last, frozenset(written.values()))
 
 
 def renewed_version(rows: Sequence[Row], source: str, frontier: Frontier) -> int | None:

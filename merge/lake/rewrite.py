@@ -34,6 +34,7 @@ from merge.lake.target import (
     CHANGING,
     COLUMNS_PROPERTY,
     COLUMNS_SINCE_PROPERTY,
+    GENERATION_PROPERTY,
     Target,
     TargetState,
     ownership_error,
@@ -163,8 +164,8 @@ class Rewrite:
 
         Changes the property that says what the table was built with, before and after writing the rows. So if
         merges still run with the old configuration, Delta refuses those under way, and we refuse later ones.
-        One that read the table before and starts to write only after this fails, and the next merge finds its
-        commit and rebuilds the table. If this is killed, the table stays refused until it is rebuilt.
+        Of one that read the table before and starts to write only after this, Delta skips the commit
+        (`Mark.generation`). If this is killed, the table stays refused until it is rebuilt.
         """
         known, source = replace(target, columns=state.built_with), self.config.source.name
         schemas = self.landing.schemas((plan.table, id_) for id_ in plan.schema_ids)
@@ -173,9 +174,13 @@ class Rewrite:
         check_layout(known, state, source, newest, others)
         mark = Mark(source, plan.upto, write_id=self.landing.get(plan.upto).write_id)
         change_properties(self.spark, target, mark, {COLUMNS_PROPERTY: CHANGING})
-        changing = replace(target, columns=CHANGING)
-        report = self._written(changing, plan, read_state(self.spark, target), None, last)
-        built = {COLUMNS_PROPERTY: target.columns, COLUMNS_SINCE_PROPERTY: str(report.version)}
+        changing, generation = replace(target, columns=CHANGING), _generation(state, last) + 1
+        report = self._written(changing, plan, read_state(self.spark, target), None, last, generation)
+        built = {
+            COLUMNS_PROPERTY: target.columns,
+            COLUMNS_SINCE_PROPERTY: str(report.version),
+            GENERATION_PROPERTY: str(generation),
+        }
         change_properties(self.spark, target, mark, built)
         return report
 
@@ -186,14 +191,25 @@ class Rewrite:
         state: TargetState | None,
         base: Base | None,
         last: Mark | None,
+        generation: int | None = None,
     ) -> TableReport:
+        """Write the rows in one commit; `generation`: the new one, if columns, masks or rows change."""
         like = None if self.into is None or base is None else read_state(self.spark, base.target)
         job = TableJob.prepared(
             self.spark, self.config, self.landing, target, plan, state, asks=self.into is None, like=like
         )
         self.show(job.plan.rows)
+        if generation is None:
+            generation = _generation(job.state, last)
+            if generation > job.state.generation:  # somebody restored a version from before a rebuild
+                change_properties(self.spark, target, job.mark, {GENERATION_PROPERTY: str(generation)})
         built_with = (self.into or self.target).built_with  # not that it is changing
-        mark = replace(job.mark.rebuild_after(last), once=self.into is not None, built_with=built_with)
+        mark = replace(
+            job.mark.rebuild_after(last),
+            once=self.into is not None,
+            built_with=built_with,
+            generation=generation,
+        )
         merged = job.merge(Frontier(0), mark, base)
         if merged.why_broken is not None:
             raise TableError(
@@ -202,3 +218,8 @@ class Rewrite:
                 hint="stop other writers to that Delta table; the next merge tries again",
             )
         return merged.report
+
+
+def _generation(state: TargetState, last: Mark | None) -> int:
+    """Return a table's generation; `last`: its greatest mark, which a RESTORE of the properties leaves."""
+    return max(state.generation, last.generation if last is not None else 0)

@@ -96,7 +96,11 @@ def create_or_evolve_target(
     if not changes:
         return state
     commit_layout(spark, mark, changes)
-    return read_state(spark, target) or state
+    evolved = read_state(spark, target)
+    if evolved is None:
+        raise OvertakenError(f"{target.name}: another job has just dropped it")
+    check_owner(evolved, target, mark.source, newest.key)  # it may have been rebuilt meanwhile
+    return evolved
 
 
 def commit_layout(spark: SparkSession, mark: Mark, statements: Iterable[str]) -> None:

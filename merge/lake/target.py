@@ -29,6 +29,7 @@ TABLE_PROPERTY = "deltatide.table"
 SHAPE_PROPERTY = "deltatide.shape"
 COLUMNS_PROPERTY = "deltatide.columns"
 COLUMNS_SINCE_PROPERTY = "deltatide.columns_since"
+GENERATION_PROPERTY = "deltatide.generation"
 CHANGING = "changing"
 """Value of `COLUMNS_PROPERTY` while all rows are rewritten with other columns: merges must not write."""
 
@@ -117,6 +118,11 @@ class TargetState:
     def built_since(self) -> int:
         """Return the version from which on the table is `built_with` these."""
         return int(self.properties.get(COLUMNS_SINCE_PROPERTY, 0))
+
+    @property
+    def generation(self) -> int:
+        """Return how many times it was rebuilt with other columns, masks or rows; see `Mark.generation`."""
+        return int(self.properties.get(GENERATION_PROPERTY, 0))
 
     @property
     def key(self) -> list[str]:
@@ -376,11 +382,15 @@ def check_file_layout(state: TargetState, target: Target) -> None:
             )
 
 
-def check_columns(spark: SparkSession, target: Target) -> None:
-    """Refuse a Delta table that was not built with the configured columns, masks and rows."""
+def has_columns(spark: SparkSession, target: Target, version: int | None) -> bool:
+    """Return whether a version has the configured columns, masks and rows: it is none from before a rebuild.
+
+    Refuse a Delta table that was not built with these. One without any is not looked at.
+    """
     state = read_state(spark, target) if target.columns is not None else None
     if state is not None and state.built_with != target.columns:
         raise _built_otherwise(state, target)
+    return state is None or (version or 0) >= state.built_since
 
 
 def properties_sql(properties: dict[str, str]) -> str:

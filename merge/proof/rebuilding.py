@@ -38,7 +38,7 @@ from merge.lake.target import (
     targets_of,
 )
 from merge.landing_zone import LandingZone
-from merge.report import MergeReport, Progress, TableProgress
+from merge.report import MergeReport, Progress, TableProgress, TableReport
 from merge.shapes.shape import shapes_of, targets_with_shapes
 from merge.spark.log_store import check_log_store
 from merge.spark.unreachable import check_endpoint, explained
@@ -96,9 +96,23 @@ def _in_place(
     rewrite = _rewrite(spark, config, landing, manifest, target, show)
     _require_complete(rewrite)
     run.prepare_lake()
+    _disown(spark, run, target)
     report = rewrite.whole(frontiers.of(table))
     failpoint.reach("table-rebuilt")
     return run.record_cut([report], views)
+
+
+def _disown(spark: SparkSession, run: MergeRun, target: Target) -> None:
+    """Record that a table's version has other columns, masks or rows than it is about to have.
+
+    If the rebuild is killed after its commit, the next merge then looks at the table, even if nothing of it
+    has landed since, instead of recording a cut of that version.
+    """
+    state, at = read_state(spark, target), run.frontiers.of(target.table)
+    if state is not None and state.built_with != target.columns:
+        error = "it is being rebuilt with other columns, masks or rows"
+        known = TableReport(target.table, at.manifest, at.version, id=at.id, missing=at.missing, error=error)
+        run.record_cut([known])
 
 
 def _into(

@@ -22,7 +22,7 @@ from connector.schema import TableSchema
 from merge.apply import Written
 from merge.lake.commits import Commits, Mark, read_commits
 from merge.lake.control_table import Frontier
-from merge.lake.target import Target, TargetState, check_columns, check_owner, read_state
+from merge.lake.target import Target, TargetState, check_owner, has_columns, read_state
 from merge.landing_zone import LandingZone
 from merge.report import TableReport
 from merge.shapes.shape import Shape
@@ -51,7 +51,7 @@ class ShapeJob(ABC):
         frontier. Also raises what `write` raises.
         """
         if frontier.version is not None and self.is_idle(frontier):
-            check_columns(self.spark, self.target)
+            has_columns(self.spark, self.target, frontier.version)
             return self.report(frontier)
         state = self.state()
         if state is None:

@@ -17,13 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from connector import failpoint
 from connector.config import Config
 from connector.errors import DeltatideError
 from connector.landing.event_batch import arrow_type
 from connector.landing.format import manifest_path
 from connector.masking.columns import LandedColumns
 from connector.masking.values import masked
-from merge import explain_row, live, merge_once, rebuild, recorded_differences, verify
+from merge import as_of, explain_row, live, merge_once, rebuild, recorded_differences, verify
 from merge.spark.unreachable import legible
 from merge.table import TableJob
 from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
@@ -48,6 +49,11 @@ COLUMNS: dict[str, Any] = {
 }
 
 
+def salted(config: Config) -> Config:
+    assert config.lake is not None
+    return config.model_copy(update={"lake": config.lake.model_copy(update={"salt": SALT})})
+
+
 def sha(text: str) -> str:
     return hmac.new(SALT.encode(), text.encode(), hashlib.sha256).hexdigest()
 
@@ -65,8 +71,7 @@ class People:
         found = config_of(
             str(self.folder / "landing"), str(self.folder / "lake"), public__people=shapes | table
         )
-        assert found.lake is not None
-        return found.model_copy(update={"lake": found.lake.model_copy(update={"salt": SALT})})
+        return salted(found)
 
     def log(self, position: int, *events: Event) -> None:
         self.landed.commit(position, [self.landed.log(PEOPLE, events)])
@@ -326,7 +331,7 @@ def test_a_table_masked_before_it_lands_is_the_same_in_the_lake_and_no_masks_are
     assert {row["Mail"] for row in its.rows()} == {"under the new salt"}
 
 
-def test_a_merge_with_the_former_masks_that_writes_after_a_rebuild_fails_and_is_repaired(
+def test_a_merge_with_the_former_masks_that_would_write_after_a_rebuild_writes_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had read the table before the rebuild began, and merges up to a later manifest."""
@@ -351,7 +356,39 @@ def test_a_merge_with_the_former_masks_that_writes_after_a_rebuild_fails_and_is_
     report = zone.merge()
     assert "rebuilt with other columns, masks or rows while" in (report.failed[0].error or "")
     assert not report.exact
-    assert zone.rows("id, b") == [(1, None), (2, "x")]
+    assert zone.rows("id, b") == [(1, None)]
     assert {row["b"] for row in live(spark, masked, str(ORDERS.table)).collect()} == {None}
     assert merge_once(spark, masked).exact
     assert zone.rows("id, b") == [(1, None), (2, None)]
+    zone.spark.sql(f"RESTORE TABLE delta.`{tmp_path}/lake/public/orders` TO VERSION AS OF 1").collect()
+    zone.log(30, insert_order(25, 3))
+    assert zone.merge().exact
+    zone.log(40, insert_order(35, 4))
+    assert zone.merge().exact
+    assert zone.rows("id, b") == [(1, "x"), (2, "x"), (3, "x"), (4, "x")]
+
+
+def test_a_rebuild_with_other_masks_that_is_killed_before_its_cut_is_what_the_next_cut_names(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing of the table has landed since; masked and plain alike."""
+    folders = str(tmp_path / "landing"), str(tmp_path / "lake")
+    zone = Zone(spark, tmp_path)
+    zone.config = salted(config_of(*folders, public__orders={"mask": {"b": "sha256"}}))
+    zone.log(10, insert_order(5, 1))
+    assert zone.merge().exact
+
+    def killed(moment: str) -> None:
+        if moment == "table-rebuilt":
+            raise KeyboardInterrupt
+
+    for number, (mask, value) in enumerate([({"b": "null"}, None), ({}, "x")]):
+        now = salted(config_of(*folders, public__orders={"mask": mask}))
+        with monkeypatch.context() as patch:
+            patch.setattr(failpoint, "reach", killed)
+            with pytest.raises(KeyboardInterrupt):
+                rebuild(spark, now, str(ORDERS.table))
+        zone.log(20 + 10 * number)
+        assert merge_once(spark, now).exact
+        (found,) = as_of(spark, now)[str(ORDERS.table)].collect()
+        assert found["b"] == value
