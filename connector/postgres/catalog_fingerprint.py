@@ -330,10 +330,6 @@ class Words(NamedTuple):
         """Return the items of a word that is a list."""
         return set(filter(None, self.words.get(word, "").split(",")))
 
-    def owns(self, relation: str, *, whole: bool) -> bool:
-        """Return whether this oid is the table's (`whole`), or a partition's."""
-        return relation == self.words.get("r") if whole else relation in self.leaves
-
     @property
     def names(self) -> set[str]:
         """Return the columns' names."""
@@ -348,6 +344,20 @@ class Words(NamedTuple):
     def real(self) -> list[tuple[str, str]]:
         """Return the columns that land."""
         return [(name, what) for name, what in self.columns if "g" not in what]
+
+
+class Relations(NamedTuple):
+    """The oids in a fingerprint: the table's own, and those of its parts."""
+
+    whole: str
+    parts: frozenset[str]
+
+
+def relations_of(fingerprint: str) -> Relations:
+    """Return the oids alone: quick, for all tables at each commit."""
+    words = fingerprint.split(" ")
+    parts = frozenset(word.partition(":")[0] for word in words if ":" in word)
+    return Relations(next((word[1:] for word in words if word[:1] == "r"), ""), parts)
 
 
 def parse(fingerprint: str) -> Words:
