@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from connector.cli.lake import Stopping, lake_config, open_spark, stopping
 from connector.cli.maintain import landing_zone_findings
+from connector.cli.merge_metrics import MetricsFile
 from connector.cli.printing import (
     ConfigOption,
     JsonOption,
@@ -55,6 +57,14 @@ def merge(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per merge, each on its own line.")
     ] = False,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--metrics-file",
+            metavar="FILE",
+            help="Write the figures of each merge to this file, for Prometheus's textfile collector.",
+        ),
+    ] = None,
     log_json: LogJsonOption = False,
 ) -> None:
     """Merge what has landed into the Delta tables, all of them up to the same manifest."""
@@ -65,13 +75,19 @@ def merge(
     log_to_stderr(verbose=False, as_json=log_json)
     settings = lake_config(config)
     names = [name.strip() for group in tables or [] for name in group.split(",") if name.strip()] or None
+    metrics = None if metrics_file is None else MetricsFile(metrics_file)
     stop = Stopping(repeats=every is not None)
     code = 0
     with (
         stopping(settings, stop, waits=every is not None) as spark,
-        _shown(as_json) as (progress, report),
+        _shown(as_json) as (progress, show),
     ):
         from merge import merge_every, merge_once
+
+        def report(done: Any) -> None:
+            show(done)
+            if metrics is not None:
+                metrics.write(done)
 
         if every is None:
             done = merge_once(spark, settings, tables=names, until=until, progress=progress, stop=stop.event)
