@@ -18,6 +18,7 @@ def _lake_url(url: str) -> str:
 class LakeConfig(Section):
     """``[lake]``: where the Delta tables live: under a url, or in a schema of a catalog.
 
+    `location`: folder of a catalog's new tables, which are external then; None: the catalog chooses.
     `single_driver`: nobody else ever writes to them, so any log store works for a lake on S3.
     `retention_days`: how long ``deltatide maintain`` keeps cuts readable. `salt`: the secret key of masks.
     """
@@ -25,6 +26,7 @@ class LakeConfig(Section):
     url: Annotated[str, AfterValidator(_lake_url)] | None = None
     catalog: str | None = Field(default=None, min_length=1)
     schema_name: str | None = Field(default=None, min_length=1, alias="schema")
+    location: Annotated[str, AfterValidator(_lake_url)] | None = None
     single_driver: bool = False
     retention_days: float = Field(default=7.0, ge=0, le=3650)
     salt: str | None = Field(default=None, repr=False)
@@ -34,6 +36,8 @@ class LakeConfig(Section):
         named = (self.catalog is not None, self.schema_name is not None)
         if (self.url is not None) == all(named) or (self.url is not None and any(named)):
             raise ValueError("set either url, or both catalog and schema")
+        if self.location is not None and self.url is not None:
+            raise ValueError("location is for tables of a catalog: set url alone, or catalog and schema")
         return self
 
 

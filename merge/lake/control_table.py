@@ -34,7 +34,7 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.kept_versions import with_gone
 from merge.lake.retry import with_retries
-from merge.lake.target import lake_table
+from merge.lake.target import lake_folder, lake_table, location_sql
 from merge.landing_zone import is_missing
 from merge.plan import Manifests
 from merge.sql_formatting import text, timestamp
@@ -56,6 +56,7 @@ COLUMNS = {
     "tables": f"map<string, struct<{', '.join(f'{name}: {type_}' for name, type_ in ENTRY.items())}>>",
 }
 
+CUTS_PATH = "_deltatide/cuts"
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 ROWS_READ = 20
@@ -128,7 +129,7 @@ class Frontiers:
 
 def cuts_table(config: Config) -> str:
     """Format the control table in SQL."""
-    return lake_table(config, "_deltatide/cuts", "_deltatide_cuts")
+    return lake_table(config, CUTS_PATH, "_deltatide_cuts")
 
 
 def read_frontiers(spark: SparkSession, config: Config) -> Frontiers:
@@ -293,6 +294,7 @@ def create_cuts(spark: SparkSession, config: Config) -> None:
     columns = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
     create = (
         f"CREATE TABLE IF NOT EXISTS {cuts_table(config)} ({columns}) USING DELTA "
+        f"{location_sql(lake_folder(config, CUTS_PATH))}"
         "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
     )
     with_retries(lambda: spark.sql(create), cuts_table(config))

@@ -25,13 +25,14 @@ from pyspark.sql import functions as F
 
 from connector.config import Config
 from connector.schema import TableName
-from merge.lake.target import lake_table
+from merge.lake.target import lake_folder, lake_table, location_sql
 from merge.landing_zone import is_missing
 from merge.sql_formatting import text, timestamp
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+UPKEEP_PATH = "_deltatide/upkeep"
 COLUMNS = {
     "source": "string",
     "began_at": "timestamp",
@@ -67,7 +68,7 @@ class Kept:
 
 def kept_table(config: Config) -> str:
     """Format the table in SQL."""
-    return lake_table(config, "_deltatide/upkeep", "_deltatide_upkeep")
+    return lake_table(config, UPKEEP_PATH, "_deltatide_upkeep")
 
 
 def read_kept(spark: SparkSession, config: Config) -> Kept:
@@ -93,6 +94,7 @@ def append_kept(
     columns = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {kept_table(config)} ({columns}) USING DELTA "
+        f"{location_sql(lake_folder(config, UPKEEP_PATH))}"
         "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
     )
     entries = ", ".join(

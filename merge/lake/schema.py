@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
 
 from connector.errors import TableError
 from connector.landing.format import CDC
@@ -62,6 +65,7 @@ DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 
 NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 MAPPING = {"delta.columnMapping.mode": "name"}
+OTHERS_FILES = re.compile("DELTA_CREATE_TABLE_(SCHEME_MISMATCH|WITH_DIFFERENT_)")
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -86,7 +90,8 @@ def create_or_evolve_target(
     all_ = schemas if like is None else [_layout_of(like, newest), *schemas]
     wanted = wanted_columns(target.table, all_, target.drop_hint)
     if state is None:
-        commit_layout(spark, mark, [(create or create_sql)(target, mark.source, newest.key, wanted)])
+        with refused_folders(target):
+            commit_layout(spark, mark, [(create or create_sql)(target, mark.source, newest.key, wanted)])
         state = read_state(spark, target)
         if state is None:
             raise OvertakenError(f"{target.name}: another job is creating it, or has just dropped it")
@@ -101,6 +106,26 @@ def create_or_evolve_target(
         raise OvertakenError(f"{target.name}: another job has just dropped it")
     check_owner(evolved, target, mark.source, newest.key)  # it may have been rebuilt meanwhile
     return evolved
+
+
+@contextmanager
+def refused_folders(target: Target) -> Iterator[None]:
+    """Say what to do if the folder of a new table holds another Delta table than the statement creates.
+
+    A catalog that drops an external table leaves its files. If they are just what is to be created, the table
+    is that one again.
+    """
+    try:
+        yield
+    except AnalysisException as error:
+        if target.folder is None or not OTHERS_FILES.search(str(error)):
+            raise
+        raise TableError(
+            target.table,
+            f"{target.folder} holds another Delta table than the one to be created as {target.name}",
+            hint=f"remove that folder, if its rows are of no use any more; or change {target.table.section}"
+            " or lake.location",
+        ) from error
 
 
 def commit_layout(spark: SparkSession, mark: Mark, statements: Iterable[str]) -> None:
@@ -197,7 +222,7 @@ def create_sql(target: Target, source: str, key: Sequence[str], columns: Mapping
     cdc = f"{quoted(CDC)} {CDC_TYPE} COMMENT {text('written by deltatide')}"
     return (
         f"CREATE TABLE IF NOT EXISTS {target.name} ({', '.join([*lines, cdc])}) USING DELTA "
-        f"{_laid_out(target, columns)}"
+        f"{_laid_out(target, columns)}{target.located}"
         f"TBLPROPERTIES ({properties_sql(properties)})"
     )
 

@@ -57,6 +57,7 @@ class FileLayout:
 class Target:
     """The location of one Delta table: `name` in SQL; `rival`: another table with the same location.
 
+    `folder`: where a catalog's new table is to lie; None: where its name says, or where the catalog chooses.
     `shape`: what its rows are (`merge.shapes`); None: the current rows. `columns`: the projection that it
     must have been built with (`merge.columns.projection`); None: all columns and rows. `layout`: of files.
     """
@@ -67,11 +68,17 @@ class Target:
     shape: str | None = None
     columns: str | None = None
     layout: FileLayout = FileLayout()
+    folder: str | None = None
 
     @property
     def drop_hint(self) -> str:
         """Return how to have it rebuilt; nothing can rebuild a whole shape."""
         return COPY if self.shape else DROP
+
+    @property
+    def located(self) -> str:
+        """Return the clause by which it is created in its folder; empty if it has none."""
+        return location_sql(self.folder)
 
     @property
     def built_with(self) -> str:
@@ -156,6 +163,17 @@ def lake_table(config: Config, path: str, name: str) -> str:
     return ".".join(quoted(part) for part in (lake.catalog, lake.schema_name, name) if part)
 
 
+def lake_folder(config: Config, path: str) -> str | None:
+    """Return the folder of a catalog's new table, `path` under ``lake.location``; None without that."""
+    location = config.lake.location if config.lake else None
+    return None if location is None else f"{spark_url(location).rstrip('/')}/{path}"
+
+
+def location_sql(folder: str | None) -> str:
+    """Build the clause that has a new table lie in a folder; empty without one."""
+    return "" if folder is None else f"LOCATION {text(folder)} "
+
+
 def check_schema(spark: SparkSession, config: Config) -> None:
     """Refuse a catalog schema that does not exist; its owner must create it with location and privileges."""
     if config.lake is None or config.lake.schema_name is None:
@@ -203,10 +221,16 @@ def _target_of(config: Config, table: TableName, alike: Sequence[TableName]) -> 
     name, lower = table.name, _folded(table)
     if len(alike) > 1 and (table != lower if across else name != lower.name):
         name += "_" + hashlib.sha256((str(table) if across else name).encode()).hexdigest()[:8]
-    place = lake_table(config, f"{encode(table.namespace)}/{encode(name)}", name)
+    path = f"{encode(table.namespace)}/{encode(name)}"
     its = config.table(table)
     layout = FileLayout(tuple(its.partition_by), tuple(its.cluster_by), its.change_data_feed)
-    return Target(table, place, columns=recorded_projection(config, table), layout=layout)
+    return Target(
+        table,
+        lake_table(config, path, name),
+        columns=recorded_projection(config, table),
+        layout=layout,
+        folder=lake_folder(config, path),
+    )
 
 
 def check_rival(spark: SparkSession, target: Target) -> None:

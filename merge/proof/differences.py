@@ -26,12 +26,13 @@ from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.keys import TargetLayout, key_text, raw_column, with_raw
 from merge.lake.retry import with_retries
-from merge.lake.target import lake_table
+from merge.lake.target import lake_folder, lake_table, location_sql
 from merge.sql_formatting import listed, quoted, text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+DIFFERENCES_PATH = "_deltatide/differences"
 COLUMNS = {
     "run": "string",
     "source": "string",
@@ -157,7 +158,7 @@ def _shown(value: Column) -> Column:
 
 def differences_table(config: Config) -> str:
     """Format the table of differences in SQL."""
-    return lake_table(config, "_deltatide/differences", "_deltatide_differences")
+    return lake_table(config, DIFFERENCES_PATH, "_deltatide_differences")
 
 
 def record_differences(
@@ -167,6 +168,7 @@ def record_differences(
     columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in COLUMNS.items())
     create = (
         f"CREATE TABLE IF NOT EXISTS {differences_table(config)} ({columns}) USING DELTA "
+        f"{location_sql(lake_folder(config, DIFFERENCES_PATH))}"
         "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
     )
     with_retries(lambda: spark.sql(create), differences_table(config))

@@ -35,6 +35,6 @@ def create_shape_sql(
         *(f"{quoted(name)} {type_} COMMENT {ours}" for name, type_ in last.items()),
     ]
     return (
-        f"CREATE TABLE IF NOT EXISTS {target.name} ({', '.join(lines)}) USING DELTA "
+        f"CREATE TABLE IF NOT EXISTS {target.name} ({', '.join(lines)}) USING DELTA {target.located}"
         f"TBLPROPERTIES ({properties_sql(all_)})"
     )

@@ -59,6 +59,8 @@ def lake_location(spark: SparkSession, config: Config) -> str:
         return ""
     if lake.url is not None:
         return spark_url(lake.url)
+    if lake.location is not None:
+        return spark_url(lake.location)
     schema = ".".join(quoted(part) for part in (lake.catalog, lake.schema_name) if part)
     try:
         rows = spark.sql(f"DESCRIBE SCHEMA {schema}").collect()

@@ -157,7 +157,8 @@ def open_session(config: Config, app_name: str = "deltatide") -> SparkSession:
 
 def s3_of(config: Config) -> S3Settings | None:
     """Return the configured S3 store; None if neither landing zone nor lake is on S3."""
-    urls = [config.landing.url, (config.lake.url if config.lake else None) or ""]
+    lake = config.lake
+    urls = [config.landing.url, (lake and (lake.url or lake.location)) or ""]
     if not any(url.startswith(("s3://", "s3a://")) for url in urls):
         return None
     landing = config.landing

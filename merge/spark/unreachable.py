@@ -207,7 +207,12 @@ def _store_name(text: str, config: Config) -> str:
     """Name the store by the setting that points to it."""
     found = re.search(r"s3a://[^/\s'`\"]+", text)
     bucket = found[0] if found else ""
-    named = {"landing.url": config.landing.url, "lake.url": (config.lake and config.lake.url) or ""}
+    lake = config.lake
+    named = {
+        "landing.url": config.landing.url,
+        "lake.url": (lake and lake.url) or "",
+        "lake.location": (lake and lake.location) or "",
+    }
     settings = [
         name for name, url in named.items() if bucket and f"{spark_url(url)}/".startswith(f"{bucket}/")
     ]

@@ -271,8 +271,8 @@ class Refresh:
         frame.createOrReplaceTempView(rows)
         try:
             self.spark.sql(
-                f"CREATE TABLE IF NOT EXISTS {self.target.name} USING DELTA"
-                f" TBLPROPERTIES ({properties_sql(properties)}) AS SELECT * FROM {rows}"
+                f"CREATE TABLE IF NOT EXISTS {self.target.name} USING DELTA {self.target.located}"
+                f"TBLPROPERTIES ({properties_sql(properties)}) AS SELECT * FROM {rows}"
             )
         finally:
             self.spark.catalog.dropTempView(rows)

@@ -308,6 +308,14 @@ def test_a_lake_is_a_url_or_a_schema_of_a_catalog(file: Path, lake: str) -> None
     assert loaded(file, GOOD + "[lake]\n" + lake).lake is not None
 
 
+def test_a_location_is_for_tables_of_a_catalog(file: Path) -> None:
+    schema = GOOD + '[lake]\ncatalog = "c"\nschema = "s"\nlocation = "s3a://b/lake"'
+    assert loaded(file, schema).lake.location == "s3a://b/lake"
+    assert problems(file, GOOD + '[lake]\nurl = "lake"\nlocation = "s3a://b/lake"') == [
+        "lake: location is for tables of a catalog: set url alone, or catalog and schema"
+    ]
+
+
 @pytest.mark.parametrize("lake", ["", 'catalog = "c"', 'url = "x"\nschema = "s"'])
 def test_half_a_lake_is_refused(file: Path, lake: str) -> None:
     assert problems(file, GOOD + "[lake]\n" + lake) == ["lake: set either url, or both catalog and schema"]

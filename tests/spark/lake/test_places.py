@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from connector.config import Config
 from connector.errors import ConfigurationError, TableError
 from merge import apply, as_of, cuts, key_pruning, live, merge_once
-from tests.support.landing.landed import Event, Landed, config_of, schema_of
+from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
 
 ORDERS = schema_of("public.orders", id="int", a="int")
 
@@ -27,9 +28,9 @@ def schema(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     spark.sql(f"DROP SCHEMA {name} CASCADE")
 
 
-def in_schema(folder: Path, name: str) -> Config:
+def in_schema(folder: Path, name: str, **more: str) -> Config:
     config = config_of(str(folder / "landing"), str(folder / "lake"))
-    lake = type(config.lake).model_validate({"catalog": "spark_catalog", "schema": name})
+    lake = type(config.lake).model_validate({"catalog": "spark_catalog", "schema": name, **more})
     return config.model_copy(update={"lake": lake})
 
 
@@ -50,6 +51,34 @@ def test_a_schema_of_a_catalog_holds_tables_cuts_and_versions(
     listed = spark.sql(f"SHOW TABLES IN {schema}").where("NOT isTemporary")
     names = {row.tableName for row in listed.collect()}
     assert names == {"orders", "_deltatide_cuts"}
+
+
+def test_new_tables_of_a_catalog_lie_in_the_given_folder(
+    spark: SparkSession, tmp_path: Path, schema: str
+) -> None:
+    landed, folder = Landed.local(tmp_path / "landing"), tmp_path / "external"
+    config = in_schema(tmp_path, schema, location=str(folder))
+    landed.table(ORDERS)
+    landed.commit(10, [landed.log(ORDERS, [Event("insert", 5, 0, {"id": 1, "a": 1})])])
+    assert merge_once(spark, config).exact
+    assert {path.parent.name for path in folder.glob("*/*/_delta_log")} == {"orders", "cuts"}
+    spark.sql(f"DROP TABLE {schema}.orders")
+    landed.commit(20, [landed.log(ORDERS, [Event("insert", 15, 0, {"id": 2, "a": 2})])])
+    assert merge_once(spark, config).exact, "the files that were left are the same table again"
+    assert [row.id for row in spark.sql(f"SELECT id FROM {schema}.orders ORDER BY id").collect()] == [1, 2]
+    spark.sql(f"DROP TABLE {schema}.orders")
+    texts = schema_of("public.orders", id="int", a="string")
+    landed.table(texts)
+    landed.full_dump("public.orders", 1, 25, started_in=3)
+    landed.commit(30, [landed.chunk(texts, Chunk(25, 28, [{"id": 3, "a": "x"}]))])
+    (failed,) = merge_once(spark, config).failed
+    assert "holds another Delta table" in str(failed.error)
+    assert str(folder / "public" / "orders") in str(failed.error)
+    assert "remove that folder" in str(failed.hint)
+    shutil.rmtree(folder / "public" / "orders")
+    landed.commit(40)
+    assert merge_once(spark, config).exact
+    assert [tuple(r) for r in spark.sql(f"SELECT id, a FROM {schema}.orders").collect()] == [(3, "x")]
 
 
 def test_two_tables_of_one_name_do_not_share_a_schema_and_stop_no_other(
