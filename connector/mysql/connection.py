@@ -35,6 +35,7 @@ _SESSION = (
     "time_zone = '+00:00'",
     "sql_mode = 'ALLOW_INVALID_DATES'",
     f"lock_wait_timeout = {LOCK_SECONDS}",
+    "max_error_count = 64",
     f"innodb_lock_wait_timeout = {LOCK_SECONDS}",
     f"wait_timeout = {IDLE_SECONDS}",
     f"net_write_timeout = {IDLE_SECONDS}",

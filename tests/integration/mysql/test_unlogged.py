@@ -166,11 +166,12 @@ def test_without_the_right_to_see_table_ids_no_server_counts_as_surviving_a_cras
 
 @pytest.mark.only_mariadb
 def test_a_table_that_others_keep_locked_hides_no_other_and_is_not_taken_for_a_broken_one(
-    mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, mariadb: MysqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MariaDB's catalog shows what it can't open without engine and columns."""
     monkeypatch.setattr(connection, "_SESSION", (*connection._SESSION, "lock_wait_timeout = 0"))
-    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    mariadb.execute("CREATE TABLE t (id int PRIMARY KEY)", "SET GLOBAL max_error_count = 0")
+    request.addfinalizer(lambda: mariadb.execute("SET GLOBAL max_error_count = 64"))
     source, session = source_of(mariadb), connection.connect(mariadb.url, "test")
     making = "CREATE TABLE slow (id int PRIMARY KEY) AS SELECT 1 AS id, SLEEP(3) AS s"
     thread, before = threading.Thread(target=mariadb.execute, args=(making,)), source.check_catalog()
