@@ -163,7 +163,7 @@ def assert_gap_is_repaired(database: MysqlDatabase, folder: Path) -> None:
     assert len(manifests_in(store)[-1].gaps) == 1
 
 
-@pytest.mark.parametrize("left_out", ["all", "the database"])
+@pytest.mark.parametrize("left_out", ["all", "the database", "what a replica applies"])
 def test_a_server_that_ran_without_its_log_for_a_while_is_a_gap(
     restored: MysqlDatabase, tmp_path: Path, left_out: str
 ) -> None:
@@ -173,11 +173,22 @@ def test_a_server_that_ran_without_its_log_for_a_while_is_a_gap(
         if left_out == "all":
             del restored.server.settings["log-bin"]
             restored.server.settings["skip-log-bin"] = ""
-        else:
+        elif left_out == "the database":
             restored.server.settings["binlog-ignore-db"] = restored.name
+        else:
+            name = "log-replica-updates" if restored.is_mysql else "log-slave-updates"
+            restored.server.settings[name] = "OFF"
         restored.server.restart()
+        if left_out == "what a replica applies":  # it becomes one while the log is read
+            restored.execute(
+                "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1'"
+                if restored.is_mysql
+                else "CHANGE MASTER TO master_host = '127.0.0.1'"
+            )
 
     run_until_the_log_is_off(restored, tmp_path, turn_off)
+    if left_out != "all":
+        restored.execute("RESET REPLICA ALL" if restored.is_mysql else "RESET SLAVE ALL")
     restored.server.settings.clear()
     restored.server.settings.update(settings)
     restored.server.restart()
