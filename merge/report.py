@@ -63,7 +63,8 @@ STOPPED = "the merge was stopped before it was refreshed"
 class ViewReport:
     """What a merge did to one view: its frontier afterward, and if `refreshed` how many `rows` were written.
 
-    With an `error` the view is unchanged: its rows don't belong to this merge's cut. `told`: as of a table.
+    `incremental`: only rows that may have changed were; `full_because`: why that was not done. With an
+    `error` the view is unchanged: its rows don't belong to this merge's cut. `told`: as of a table.
     """
 
     table: TableName
@@ -71,6 +72,8 @@ class ViewReport:
     version: int | None
     id: str | None = None
     refreshed: bool = False
+    incremental: bool = False
+    full_because: str | None = None
     rows: int | None = None
     seconds: float = 0.0
     error: str | None = None

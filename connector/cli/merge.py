@@ -159,7 +159,8 @@ def print_view(view: Any) -> None:
     if view.error is not None:
         _print_failed(view)
     elif view.refreshed:
-        out.print(f"{escape(str(view.table))}: refreshed, {view.rows:,} rows, {view.seconds:.1f} s")
+        how = "refreshed incrementally" if view.incremental else "refreshed"
+        out.print(f"{escape(str(view.table))}: {how}, {view.rows:,} rows, {view.seconds:.1f} s")
 
 
 def _print_table(table: Any) -> None:

@@ -31,7 +31,8 @@ def views(
 ) -> None:
     """List the materialized views: state, rows, as of which manifest, what they read, why one failed.
 
-    Merges refresh them. A refresh by hand reads what the newest cut names, and records that cut again.
+    Also why one is refreshed in full; the others are refreshed incrementally. Merges refresh them. A refresh
+    by hand reads what the newest cut names, and records that cut again.
     """
     if full and action is None:
         raise ConfigurationError("--full needs refresh", hint="deltatide views refresh --full")
@@ -59,12 +60,12 @@ def _list(config: Config, as_json: bool) -> None:
 
 
 def _shown(states: list[Any]) -> Table:
-    shown = Table("view", "state", "rows", "as of manifest", "reads", "error", box=None)
+    shown = Table("view", "state", "rows", "as of manifest", "reads", "refreshed in full", "error", box=None)
     for view in states:
         rows = "" if view.rows is None else f"{view.rows:,}"
         manifest = "" if view.manifest is None else str(view.manifest)
         reads = ", ".join(view.inputs)
-        cells = (view.name, view.state, rows, manifest, reads, view.error or "")
+        cells = (view.name, view.state, rows, manifest, reads, view.full_because or "", view.error or "")
         shown.add_row(*map(escape, cells))
     return shown
 

@@ -283,11 +283,41 @@ def newest_written(rows: Sequence[Row], source: str) -> tuple[Row, Mark] | None:
     return (row, marks[row["version"]]) if row is not None and row["version"] in marks else None
 
 
+def has_rows_of(rows: Sequence[Row], source: str, frontier: Frontier, upto: int) -> bool:
+    """Return whether version `upto` of a table surely has the rows that were at a frontier's version. Pure.
+
+    That version itself may be another commit now, if files were restored from an older copy.
+    """
+    since, marks = frontier.version, _marks(rows, source)
+    if since is None or upto < since or _was_replaced(rows, marks, frontier):
+        return False
+    return keeps_rows_since(rows, source, since, upto)
+
+
 def keeps_rows_since(rows: Sequence[Row], source: str, since: int, upto: int) -> bool:
     """Return whether version `upto` of a table surely has the rows of version `since`. Pure."""
     marks = _marks(rows, source)
     between = [row for row in rows if since < row["version"] <= upto]
     return len(between) == upto - since and all(_keeps_rows(row, marks) for row in between)
+
+
+def only_merged_since(rows: Sequence[Row], source: str, since: Frontier, upto: Frontier) -> bool:
+    """Return whether only merges changed a table's rows between two of its frontiers. Pure.
+
+    Merges of later manifests than the first frontier's, up to the second's; no rebuild, and no other writer.
+    False if unknown. The caller compares the table's ids.
+    """
+    marks = _marks(rows, source)
+    if since.version is None or upto.version is None or _was_replaced(rows, marks, since):
+        return False
+    between = [row for row in rows if since.version < row["version"] <= upto.version]
+    changing = [row["version"] for row in between if not _keeps_rows(row, marks)]
+    return len(between) == upto.version - since.version and all(
+        version in marks
+        and not marks[version].rebuilt
+        and since.manifest < marks[version].manifest <= upto.manifest
+        for version in changing
+    )
 
 
 def version_of(rows: Sequence[Row], mark: Mark) -> int | None:

@@ -6,23 +6,27 @@ views. Merges may run meanwhile; they record later cuts.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from connector.config import Config
 from connector.errors import ConfigurationError
-from connector.schema import fold
+from connector.schema import TableName, fold
 from merge.job import MergeRun, has_landed, merging_sessions
-from merge.lake.control_table import Frontier, read_frontiers
+from merge.lake.control_table import Frontier, Frontiers, read_frontiers
 from merge.lake.retry import SPARK_ERRORS
+from merge.lake.target import Target
 from merge.landing_zone import LandingZone
 from merge.report import MergeReport, Progress
 from merge.shapes.shape import clashing, shapes_of, targets_with_shapes, with_shapes
 from merge.spark.log_store import check_log_store
-from merge.spark.session_settings import ANY_VERSION, applied_settings
+from merge.spark.session_settings import ANY_VERSION, PLAIN, applied_settings
 from merge.spark.unreachable import check_endpoint, explained
 from merge.views.dependencies import PlannedView, planned
+from merge.views.incremental import why_full
+from merge.views.inputs import Input
+from merge.views.refresh import IN_UTC, WHOLE_PLANS
 from merge.views.view import VIEWS, View, views_of
 
 if TYPE_CHECKING:
@@ -34,7 +38,8 @@ class ViewState:
     """A configured view. `state`: current (as of the newest cut), failed, or new (never refreshed).
 
     `manifest` and `rows`: of its present state; `inputs`: what its query reads; `error`: why it is not
-    current.
+    current. `full_because`: why its query can't be refreshed incrementally; None: it can, or what it reads
+    is not there to tell.
     """
 
     name: str
@@ -43,6 +48,7 @@ class ViewState:
     rows: int | None
     inputs: list[str]
     error: str | None
+    full_because: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
@@ -62,10 +68,30 @@ def view_states(spark: SparkSession, config: Config) -> list[ViewState]:
     shapes = {name: shape for name, shape in shapes.items() if name not in refused}
     targets = targets_with_shapes(config, tables, shapes) if tables else {}
     ordered = planned(spark, config, views, targets, names)
+    targets |= {view.table: view.target(config) for view in views}
     return [
-        _state(spark, config, each, frontiers.by_table.get(each.view.table, Frontier(0)), frontiers.newest)
+        replace(
+            _state(
+                spark, config, each, frontiers.by_table.get(each.view.table, Frontier(0)), frontiers.newest
+            ),
+            full_because=_full_because(spark, each, targets, frontiers),
+        )
         for each in ordered
     ]
+
+
+def _full_because(
+    spark: SparkSession, each: PlannedView, targets: Mapping[TableName, Target], frontiers: Frontiers
+) -> str | None:
+    """Return why a view's query can't be refreshed incrementally, by what it reads in the newest cut."""
+    known = {name: Input(targets[name], frontiers.of(name)) for name in each.reads}
+    if each.problem is not None or any(input_.frontier.version is None for input_ in known.values()):
+        return None
+    try:
+        with applied_settings(spark, {**PLAIN, **ANY_VERSION, **WHOLE_PLANS, **IN_UTC}):
+            return why_full(spark, each, known)
+    except SPARK_ERRORS:
+        return None
 
 
 def _state(

@@ -29,7 +29,8 @@ from merge.landing_zone import LandingZone
 from merge.report import STOPPED, Progress, TableProgress, ViewReport
 from merge.spark.unreachable import explain
 from merge.views.dependencies import PlannedView, planned
-from merge.views.refresh import Input, Refresh
+from merge.views.inputs import Input
+from merge.views.refresh import Refresh
 from merge.views.view import views_of
 
 if TYPE_CHECKING:

@@ -2,21 +2,24 @@
 
 ::
 
-    versions of what it reads -> changed since the last refresh? -> query -> one commit -> version
+    versions of what it reads -> changed since the last refresh? -> query, of all or of what changed
+      -> one commit -> version
 
 Invariants:
 
 - The query reads exactly the versions that the cut will name, through temporary views of one session: each
   leaf of its analyzed plan must lie in one of them.
-- One commit writes rows, layout, and their provenance (the query, and each input's id and version). So a
-  refresh is skipped only if the newest commit that wrote rows read the same inputs. An input's newer version
-  counts as the same if all commits since keep its rows, as upkeep's do.
+- One commit writes rows, layout, and their provenance (the query, each input's id and version, and Spark's
+  release). So a refresh is skipped only if the newest commit that wrote rows read the same inputs. An input's
+  newer version counts as the same if all commits since keep its rows, as upkeep's do.
 - The commit carries a mark like a table's rebuild. Delta skips it if another job has refreshed the view as of
   a later manifest; the view then does not belong to this cut.
 - A refresh that fails, or is killed before its commit, leaves the old rows. If it is killed after the commit,
   the next merge names that commit's version or refreshes again.
 
-Always in full: every row is recomputed.
+In full, all rows are computed and replaced. Where it is provably the same, only those that can have changed
+(`merge.views.incremental`). Such a commit names the version that it continues, and counts only if nobody else
+changed rows in between: others may commit while it is computed, and Delta would keep their rows.
 """
 
 from __future__ import annotations
@@ -24,9 +27,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from connector.config import Config
@@ -34,10 +36,12 @@ from connector.errors import TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName, folded
 from merge.apply import LARGE_BYTES, commit_settings
+from merge.key_pruning import WIDENED
 from merge.lake.commits import (
     USER_METADATA,
     Commits,
     Mark,
+    has_rows_of,
     keeps_rows_since,
     newest_written,
     read_commits,
@@ -46,7 +50,13 @@ from merge.lake.commits import (
     version_of,
 )
 from merge.lake.control_table import Frontier
-from merge.lake.retry import OvertakenError, with_retries
+from merge.lake.retry import (
+    TABLE_ERRORS,
+    OvertakenError,
+    described,
+    is_conflict,
+    with_retries,
+)
 from merge.lake.schema import MAPPING, NEEDS_MAPPING
 from merge.lake.target import (
     KEY_PROPERTY,
@@ -61,41 +71,44 @@ from merge.lake.target import (
     table_id,
 )
 from merge.landing_zone import LandingZone
-from merge.overlay import ALIVE
 from merge.reading.query_plans import analyzed, as_subquery, foreign_relation
 from merge.report import ViewReport
-from merge.spark.session_settings import ANY_VERSION, COMPILED, applied_settings
-from merge.sql_formatting import quoted
-from merge.table import check_origin
+from merge.spark.session_settings import ANY_VERSION, COMPILED, ONE_TASK, applied_settings
+from merge.table import SMALL_BYTES, check_origin
+from merge.views import incremental
 from merge.views.dependencies import PlannedView
+from merge.views.incremental import IncrementalRefresh, proven_lineage, relations_of
+from merge.views.inputs import Input, named
+from merge.views.lineage import NotIncrementalError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 IN_UTC = {"spark.sql.session.timeZone": "UTC"}
 """Settings that make a view's rows independent of the session that refreshes it."""
 
+WHOLE_PLANS = {"spark.sql.debug.maxToStringFields": "100000"}
+"""Have EXPLAIN print all columns of a plan's nodes, not only the first 25."""
+
 MADE_OF = "view"
 """The field of a commit's user metadata that holds the query and inputs of its rows."""
 
+VECTORS = {"delta.enableDeletionVectors": "true"}
+"""Few changed rows don't rewrite whole files."""
+
 
 @dataclass(frozen=True)
-class Input:
-    """A table or view at the version that the coming cut names; `target.shape` None: current rows."""
+class _Written:
+    """Our newest commit that wrote a view's rows: its version, mark, and provenance.
 
-    target: Target
-    frontier: Frontier
+    `recorded`: whether the view's entry in the last cuts is of these rows.
+    """
 
-    @property
-    def version(self) -> int:
-        """Return its version."""
-        assert self.frontier.version is not None, "checked before"
-        return self.frontier.version
-
-    def rows(self, spark: SparkSession) -> DataFrame:
-        """Return its rows, without those that are marked as deleted."""
-        frame = self.target.at(spark, self.version)
-        return frame.where(ALIVE) if self.target.shape is None else frame
+    version: int
+    mark: Mark
+    made_of: Mapping[str, Any]
+    recorded: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,17 +127,10 @@ class Refresh:
     def run(self, *, full: bool = False) -> ViewReport:
         """Refresh the view if an input or the query has changed, or always if `full`; durable on return."""
         begun = time.monotonic()
-        done = (None if full else self._unchanged()) or with_retries(self._refreshed, self.target.name)
-        version, id_, rows = done
-        return ViewReport(
-            self.target.table,
-            self.manifest.number,
-            version,
-            id=id_,
-            refreshed=rows is not None,
-            rows=rows,
-            seconds=time.monotonic() - begun,
-        )
+        done = None if full else self._unchanged()
+        if done is None:
+            done = with_retries(lambda: self._refreshed(full=full), self.target.name)
+        return replace(done, seconds=time.monotonic() - begun)
 
     @property
     def _source(self) -> str:
@@ -132,41 +138,65 @@ class Refresh:
 
     def _made_of(self) -> dict[str, Any]:
         inputs = {str(table): [each.frontier.id, each.version] for table, each in self.inputs.items()}
-        return {"query": self.planned.view.definition, "inputs": inputs}
+        return {"query": self.planned.view.definition, "inputs": inputs, "spark": self.spark.version}
 
-    def _unchanged(self) -> tuple[int, str, None] | None:
-        """Return version and id of the Delta table if a refresh would write the same rows, else None."""
+    def _report(self, version: int, id_: str, **more: Any) -> ViewReport:
+        return ViewReport(self.target.table, self.manifest.number, version, id=id_, **more)
+
+    def _unchanged(self) -> ViewReport | None:
+        """Return a report without a refresh if one would write the same rows, else None."""
         id_ = table_id(self.spark, self.target)
-        if id_ is None:
+        written = None if id_ is None else self._written(id_)
+        if id_ is None or written is None or not self._same_inputs(written):
             return None
-        since = self.frontier.version or 0 if self.frontier.id == id_ else 0
-        history = read_history(self.spark, self.target, since)
-        written = newest_written(history, self._source)
-        if written is None or written[1].manifest > self.manifest.number:
-            return None
-        if not self._same_inputs(written[0]):
-            return None
-        version = written[0]["version"]
+        version = written.version
         if self.frontier.id == id_ and self.frontier.version is not None:
             version = max(version, self.frontier.version)  # upkeep has renewed it
-        return version, id_, None
+        return self._report(version, id_)
 
-    def _same_inputs(self, row: Any) -> bool:
-        before, now = json.loads(row["userMetadata"]).get(MADE_OF) or {}, self._made_of()
+    def _written(self, id_: str) -> _Written | None:
+        """Return our newest commit that wrote the view's rows; None if its rows may be others."""
+        since = self.frontier.version or 0 if self.frontier.id == id_ else 0
+        history = read_history(self.spark, self.target, since)
+        found = newest_written(history, self._source)
+        if found is None or found[1].manifest > self.manifest.number:
+            return None
+        made_of = json.loads(found[0]["userMetadata"]).get(MADE_OF) or {}
+        # A cut records a version only after its commit was checked.
+        recorded = self.frontier.id == id_ and found[0]["version"] <= (self.frontier.version or -1)
+        written = _Written(found[0]["version"], found[1], made_of, recorded)
+        return written if recorded or self._continues(written) else None
+
+    def _continues(self, written: _Written) -> bool:
+        """Return whether nobody else changed rows between an incremental commit and what it continues."""
+        follows = written.made_of.get("follows")
+        if follows is None:
+            return True
+        history = read_history(self.spark, self.target, follows)
+        return keeps_rows_since(history, self._source, follows, written.version - 1)
+
+    def _unchanged_until(self, written: _Written) -> int:
+        """Return the last manifest up to which nothing that the view reads had changed since our commit.
+
+        A cut that still names the commit says so.
+        """
+        return max(written.mark.manifest, self.frontier.manifest if written.recorded else 0)
+
+    def _same_inputs(self, written: _Written) -> bool:
+        before, now, at = written.made_of, self._made_of(), self._unchanged_until(written)
         if before.get("query") != now["query"] or before.get("inputs", {}).keys() != now["inputs"].keys():
             return False
-        return all(self._same_rows(each, *before["inputs"][str(t)]) for t, each in self.inputs.items())
+        known = ((each, *before["inputs"][str(table)]) for table, each in self.inputs.items())
+        return all(self._same_rows(each, Frontier(at, version, id_)) for each, id_, version in known)
 
-    def _same_rows(self, each: Input, id_: str, version: int) -> bool:
-        if each.frontier.id != id_ or each.version < version:
+    def _same_rows(self, each: Input, before: Frontier) -> bool:
+        if each.frontier.id != before.id or each.version < (before.version or 0):
             return False
-        if each.version == version:
-            return True
-        history = read_history(self.spark, each.target, version)
-        return keeps_rows_since(history, self._source, version, each.version)
+        history = read_history(self.spark, each.target, before.version or 0)
+        return has_rows_of(history, self._source, before, each.version)
 
-    def _refreshed(self) -> tuple[int, str, int | None]:
-        """Replace the rows; return version, id, and the number of rows if Delta reports it."""
+    def _refreshed(self, *, full: bool) -> ViewReport:
+        """Refresh the rows, incrementally if possible and not to be `full`."""
         state = read_state(self.spark, self.target)
         last = None if state is None else self._commits(state).last
         if last is not None and last.manifest >= self.manifest.number:
@@ -178,51 +208,103 @@ class Refresh:
                 hint="nothing to do: that job's cut has it",
             )
         mark = Mark(self._source, self.manifest.number, write_id=self.manifest.write_id).rebuild_after(last)
-        with self._named_inputs() as names:
-            large = sum(self._bytes(each) for each in self.inputs.values()) > LARGE_BYTES
-            settings = {**ANY_VERSION, **IN_UTC, **(COMPILED if large else {})}
-            with applied_settings(self.spark, settings):
-                frame = self._query(names)
+        states = {table: self._state_of(each) for table, each in self.inputs.items()}
+        bytes_ = sum(each.bytes for each in states.values())
+        scaled = COMPILED if bytes_ > LARGE_BYTES else ONE_TASK if bytes_ <= SMALL_BYTES else {}
+        settings: dict[str, str] = {**ANY_VERSION, **IN_UTC, **WHOLE_PLANS, **scaled}
+        if any(each.widened for each in states.values()):
+            settings |= WIDENED
+        with applied_settings(self.spark, settings):
+            written = None if full or state is None else self._written(state.id)
+            reason = None if written is None else self._incrementally(written, states, mark)
+            if written is not None and reason is None:
+                done = self._committed(mark, incremental=True)
+                if self._continues(_Written(done.version or 0, mark, self._continuing(written))):
+                    return done
+                reason = "somebody else changed its rows meanwhile"
+            if written is not None:  # a commit of which nothing was heard must not stand for this one
+                state, mark = read_state(self.spark, self.target), mark.rebuild_after(mark)
+            rows = {name: self.inputs[table].rows(self.spark) for name, table in self.planned.inputs.items()}
+            with named(self.spark, rows):
+                frame, _ = self._query()
                 self._write(frame, state, mark)
+        return replace(self._committed(mark), full_because=reason)
+
+    def _continuing(self, written: _Written) -> dict[str, Any]:
+        return {**self._made_of(), "follows": written.version}
+
+    def _incrementally(
+        self, written: _Written, states: Mapping[TableName, TargetState], mark: Mark
+    ) -> str | None:
+        """Refresh what has changed since our last commit, in one commit; or write nothing and return why."""
+        try:
+            refresh = self._incremental(written, states)
+            with applied_settings(self.spark, self._commit_settings(mark, self._continuing(written))):
+                refresh.run()
+        except NotIncrementalError as error:
+            return str(error)
+        except TABLE_ERRORS as error:
+            if is_conflict(error):
+                raise
+            what = f"incremental refresh of {self.target.name}"
+            return f"it failed: {described(error, what, whole=True)[1]}"
+        return None
+
+    def _incremental(self, written: _Written, states: Mapping[TableName, TargetState]) -> IncrementalRefresh:
+        """Return the incremental refresh after our last commit. `NotIncrementalError` if there is none."""
+        made_of, now = written.made_of, self._made_of()
+        if any(made_of.get(name) != now[name] for name in ("query", "spark")):
+            raise NotIncrementalError("its query or Spark's release has changed")
+        if made_of["inputs"].keys() != now["inputs"].keys():
+            raise NotIncrementalError("it reads other tables")
+        at = self._unchanged_until(written)
+        if at >= self.manifest.number:
+            raise NotIncrementalError("a table was rebuilt at the same manifest")
+        if sum(each.bytes for each in states.values()) <= incremental.SMALL_BYTES:
+            raise NotIncrementalError("what it reads is so small that a full refresh costs less")
+        relations = relations_of(self.spark, self.planned, self.inputs, states)
+        rows = {name: self.inputs[table].rows(self.spark) for name, table in self.planned.inputs.items()}
+        with named(self.spark, rows):
+            frame, plan = self._query()
+            output = frame.schema
+        if _layout(output) != _layout(self.target.frame(self.spark).schema):
+            raise NotIncrementalError("its columns have changed")
+        lineage = proven_lineage(self.planned, plan, output, relations)
+        former = {name: Frontier(at, version, id_) for name, (id_, version) in made_of["inputs"].items()}
+        return IncrementalRefresh(
+            self.spark, self.landing, self._source, self.planned, self.target, self.inputs, states, former,
+            lineage, output,
+        )  # fmt: skip
+
+    def _committed(self, mark: Mark, *, incremental: bool = False) -> ViewReport:
+        """Report on the commit with this mark; `OvertakenError` if Delta skipped it."""
         history = read_history(self.spark, self.target, self.frontier.version or 0)
         version, id_ = version_of(history, mark), table_id(self.spark, self.target)
         if version is None or id_ is None:
             raise OvertakenError(f"{self.target.name} was refreshed as of a later manifest meanwhile")
-        metrics = next(row["operationMetrics"] for row in history if row["version"] == version)
-        rows = (metrics or {}).get("numOutputRows")
-        return version, id_, int(rows) if rows is not None else 0
+        metrics = next(row["operationMetrics"] for row in history if row["version"] == version) or {}
+        rows = metrics.get("numTargetRowsInserted" if incremental else "numOutputRows")
+        return self._report(version, id_, refreshed=True, incremental=incremental, rows=int(rows or 0))
 
     def _commits(self, state: TargetState) -> Commits:
         check_owner(state, self.target, self._source, ())
         known = self.frontier if self.frontier.id == state.id else Frontier(0)
         return read_commits(self.spark, self.target, self._source, known)
 
-    def _bytes(self, each: Input) -> int:
-        """Return an input's current size. `TableError` if it lost the state that the cut will name."""
+    def _state_of(self, each: Input) -> TargetState:
+        """Return an input's current state. `TableError` if it lost the version that the cut will name."""
         state = read_state(self.spark, each.target)
         if state is None or state.id != each.frontier.id:
             reason = "was dropped or replaced"
         elif not version_is_unchanged(self.spark, each.target, self._source, each.frontier):
             reason = f"lost its version {each.version} (restored from an older copy, or history cleaned up)"
         else:
-            return state.bytes
+            return state
         hint = "the next merge that has changes of that table rebuilds it"
         raise TableError(self.target.table, f"{each.target.name} {reason}", hint=hint)
 
-    @contextmanager
-    def _named_inputs(self) -> Iterator[list[str]]:
-        """Create temporary views of the inputs, under their names in the query."""
-        names = list(self.planned.inputs)
-        try:
-            for name in names:
-                rows = self.inputs[self.planned.inputs[name]].rows(self.spark)
-                rows.createOrReplaceTempView(quoted(name))
-            yield names
-        finally:
-            for name in names:
-                self.spark.catalog.dropTempView(name)  # unlike its creation, this takes names as they are
-
-    def _query(self, names: list[str]) -> DataFrame:
+    def _query(self) -> tuple[DataFrame, str]:
+        """Return the query's answer over the named inputs, and its analyzed plan."""
         sql = self.planned.view.sql
         frame = self.spark.sql(as_subquery(sql))
         columns = frame.columns
@@ -233,31 +315,36 @@ class Refresh:
                 f"two of its columns are named {twice!r}",
                 hint="name them apart, as in: SELECT a.id AS a_id, b.id AS b_id",
             )
-        foreign = foreign_relation(analyzed(self.spark, sql), names)
+        plan = analyzed(self.spark, sql)
+        foreign = foreign_relation(plan, self.planned.inputs)
         if foreign is not None:
             raise TableError(
                 self.target.table,
                 f"its query reads {foreign}, which is no table or view of this lake",
                 hint="a view reads only what belongs to the same cut",
             )
-        return frame
+        return frame, plan
 
     def _write(self, frame: DataFrame, state: TargetState | None, mark: Mark) -> None:
         """Write rows and layout in one commit, which creates the table if there is none (`state`)."""
-        settings = commit_settings(self.target, mark)
-        settings[USER_METADATA] = json.dumps({**json.loads(mark.to_json()), MADE_OF: self._made_of()})
+        settings = self._commit_settings(mark, self._made_of())
         mapping = MAPPING if any(NEEDS_MAPPING.search(name) for name in frame.columns) else {}
         if state is None:
             with applied_settings(self.spark, settings):
                 self._create(frame, mapping)
             return
-        if not mapping.items() <= state.properties.items():
+        lacking = {**VECTORS, **mapping}
+        if not lacking.items() <= state.properties.items():
             with applied_settings(self.spark, {USER_METADATA: mark.for_layout_commit().to_json()}):
-                alter = f"ALTER TABLE {self.target.name} SET TBLPROPERTIES ({properties_sql(mapping)})"
+                alter = f"ALTER TABLE {self.target.name} SET TBLPROPERTIES ({properties_sql(lacking)})"
                 self.spark.sql(alter)
         with applied_settings(self.spark, settings):
             writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
             writer.saveAsTable(self.target.name)
+
+    def _commit_settings(self, mark: Mark, made_of: Mapping[str, Any]) -> dict[str, str]:
+        metadata = json.dumps({**json.loads(mark.to_json()), MADE_OF: made_of})
+        return {**commit_settings(self.target, mark), USER_METADATA: metadata}
 
     def _create(self, frame: DataFrame, mapping: Mapping[str, str]) -> None:
         properties = {
@@ -265,6 +352,7 @@ class Refresh:
             TABLE_PROPERTY: str(self.target.table),
             SHAPE_PROPERTY: str(self.target.shape),
             KEY_PROPERTY: "[]",
+            **VECTORS,
             **mapping,
         }
         rows = f"deltatide_{uuid.uuid4().hex}"
@@ -276,3 +364,7 @@ class Refresh:
             )
         finally:
             self.spark.catalog.dropTempView(rows)
+
+
+def _layout(schema: StructType) -> list[tuple[str, str]]:
+    return [(each.name, each.dataType.simpleString()) for each in schema.fields]

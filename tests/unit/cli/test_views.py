@@ -23,7 +23,7 @@ from merge.views.listing import ViewState
 ASKED: list[Any] = []
 STATES = [
     ViewState("spent", "current", 12, 3400, ["public.items", "public.orders"], None),
-    ViewState("big", "failed", 9, 7, ["spent"], "[DIVIDE_BY_ZERO] no"),
+    ViewState("big", "failed", 9, 7, ["spent"], "[DIVIDE_BY_ZERO] no", "it has LIMIT"),
     ViewState("new", "new", None, None, [], None),
 ]
 
@@ -39,6 +39,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "spent": ViewReport(TableName("views", "spent"), 12, 4, refreshed=True, rows=3400, seconds=1.25),
         "big": ViewReport(TableName("views", "big"), 9, 2, error="no [b]", hint="mend it"),
         "same": ViewReport(TableName("views", "same"), 12, 4),
+        "few": ViewReport(TableName("views", "few"), 12, 4, refreshed=True, incremental=True, rows=3),
     }
 
     def refresh(_spark: Any, _config: Any, names: list[str], *, full: bool) -> MergeReport:
@@ -59,12 +60,12 @@ def run(*arguments: str) -> Any:
 def test_views_are_listed(config: str) -> None:
     lines = [line.split() for line in run("-c", config).output.splitlines()]
     assert lines[1] == ["spent", "current", "3,400", "12", "public.items,", "public.orders"]
-    assert lines[2] == ["big", "failed", "7", "9", "spent", "[DIVIDE_BY_ZERO]", "no"]
+    assert lines[2] == ["big", "failed", "7", "9", "spent", "it", "has", "LIMIT", "[DIVIDE_BY_ZERO]", "no"]
     assert lines[3] == ["new", "new"]
     found = json.loads(run("-c", config, "--json").output)
     assert found[1] == {
         "name": "big", "state": "failed", "manifest": 9, "rows": 7, "inputs": ["spent"],
-        "error": "[DIVIDE_BY_ZERO] no",
+        "error": "[DIVIDE_BY_ZERO] no", "full_because": "it has LIMIT",
     }  # fmt: skip
 
 
@@ -73,6 +74,7 @@ def test_a_refresh_says_what_it_did_and_fails_with_a_view(config: str) -> None:
     assert (ASKED[-1], done.exit_code) == ((["spent", "big"], True), 1)
     assert "views.spent: refreshed, 3,400 rows, 1.2 s" in done.output
     assert "failed views.big: no [b]\nhint: mend it" in done.output
+    assert "views.few: refreshed incrementally, 3 rows, 0.0 s" in run("refresh", "few", "-c", config).output
     done = run("refresh", "same", "-c", config)
     assert (ASKED[-1], done.exit_code) == ((["same"], False), 0)
     assert done.output == "nothing to refresh as of manifest 12: --full does it anyway\n"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-from connector.schema import TableName
-from merge.views.refresh import Refresh
+from merge.views.inputs import named
 
 
 class Catalog:
@@ -24,13 +23,10 @@ class Catalog:
 
 
 def test_a_refresh_leaves_no_temporary_view_behind() -> None:
-    catalog, orders = Catalog(), TableName("public", "or`ders")
-    frame = SimpleNamespace(createOrReplaceTempView=catalog.create)
-    given: Any = SimpleNamespace(
-        spark=SimpleNamespace(catalog=catalog),
-        planned=SimpleNamespace(inputs={"or`ders": orders, "public.or`ders": orders}),
-        inputs={orders: SimpleNamespace(rows=lambda _: frame)},
-    )
-    with Refresh._named_inputs(cast("Refresh", given)) as names:
-        assert catalog.views == names == ["or`ders", "public.or`ders"]
+    catalog = Catalog()
+    spark: Any = SimpleNamespace(catalog=catalog)
+    frame: Any = SimpleNamespace(createOrReplaceTempView=catalog.create)
+    names = ["or`ders", "public.or`ders"]
+    with named(spark, dict.fromkeys(names, frame)):
+        assert catalog.views == names
     assert catalog.views == []
