@@ -19,6 +19,7 @@ from connector.landing.manifest import LandedFile, Manifest
 from connector.position import Position
 from tests.bench.databases.database import Bench
 from tests.bench.lake.landing import COLUMNS, MeasuredZone
+from tests.bench.lake.views import views
 from tests.bench.report import Measurement, Target, at_most
 from tests.support.landing.landed import config_of
 
@@ -44,7 +45,7 @@ DEFAULTS = {
 
 
 def merge(bench: Bench) -> Iterator[Measurement]:
-    """Measure small tables (first loads, few changes, none), a wide one, and planning."""
+    """Measure small tables (first loads, few changes, none), a wide one, planning, and views."""
     from merge.spark.session import local_session
 
     folder = bench.folder / "merge"
@@ -55,6 +56,7 @@ def merge(bench: Bench) -> Iterator[Measurement]:
         yield from _wide_table(bench, spark, folder / "wide")
         yield _planning(bench, spark, folder / "planning")
         yield _streamed(bench, spark, folder / "streamed")
+        yield from views(bench, spark, folder / "views")
     finally:
         spark.stop()
     shutil.rmtree(folder)
