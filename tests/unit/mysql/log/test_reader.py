@@ -83,6 +83,7 @@ def test_a_server_that_becomes_a_replica_is_written_no_more_until_it_is_none(
     log, stream, state_tables = Log(), Stream(), WrittenTables()
     monkeypatch.setattr(reader, "end_of_log", lambda *_: ("bin.000007", log.offset))
     monkeypatch.setattr(reader, "POLL_SECONDS", -1)
+    monkeypatch.setattr(reader, "ensure_logging", lambda *_: None)
     server = Server(False, "9.0", 1, "u", False)
     none = cast(Any, None)
     reading = MysqlLogReader(1, log.buffer, cast(Any, stream), none, server, state_tables, writable=True)
