@@ -167,16 +167,8 @@ class Segment(Protocol):
         """The commit time of that transaction; None when it holds none."""
 
     @property
-    def gtids(self) -> str | None:
-        """The transactions executed up to `position`, see `ResumePoint`."""
-
-    @property
-    def gtids_needed(self) -> str | None:
-        """What a server must have executed of these, see `ResumePoint`."""
-
-    @property
-    def last_commit(self) -> LastCommit | None:
-        """The last transaction read at or before `position`; None if none was since the log was opened."""
+    def end(self) -> ResumePoint:
+        """Where reading resumes after it, at `position`; knows only commits since the log was opened."""
 
     @property
     def logged(self) -> Sequence[LoggedTable]:

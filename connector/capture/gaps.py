@@ -39,6 +39,17 @@ def resume_point_of(manifest: Manifest) -> ResumePoint:
     )
 
 
+def recorded(resume_point: ResumePoint) -> dict[str, Any]:
+    """Return the fields by which a manifest records a resume point, but for its server."""
+    return {
+        "position": resume_point.position,
+        "gtids": resume_point.gtids,
+        "gtids_needed": resume_point.gtids_needed,
+        "not_yet_visible": list(resume_point.not_yet_visible),
+        "last_commit": resume_point.last_commit,
+    }
+
+
 def check_for_gap(
     source: Source, manifest_history: ManifestHistory, tables: Tables, dumps: DumpQueue, config: Config
 ) -> bool:
@@ -109,12 +120,8 @@ def _commit_epoch(
         notices=tables.take_notices(),
         source=manifest_history.newest.source.model_copy(update={"server": resume_point.server}),
         epoch=dumps.epoch,
-        position=resume_point.position,
-        gtids=resume_point.gtids,
-        gtids_needed=resume_point.gtids_needed,
+        **recorded(resume_point),
         tables=tables.snapshot(manifest_history.next_number, dumps.needs.copy()),
         **dumps.recorded(),
-        not_yet_visible=list(resume_point.not_yet_visible),
-        last_commit=resume_point.last_commit,
         **changes,
     )

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import pyarrow.compute as pc
@@ -18,12 +18,12 @@ from connector.errors import FormatError
 from connector.figures.progress import Progress
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.format import CDC, DELETE, UPDATE, schema_path
-from connector.landing.manifest import LandedFile, LastCommit, Manifest
+from connector.landing.manifest import LandedFile, Manifest
 from connector.landing.parquet import FileWriter, SchemaWriter
 from connector.logged_table import LoggedTable
 from connector.position import Position
 from connector.schema import TableName, TableSchema
-from connector.source import Segment
+from connector.source import ResumePoint, Segment
 from connector.store.protocol import Store
 
 SEGMENTS_IN_FLIGHT = 1
@@ -32,23 +32,25 @@ SEGMENTS_IN_FLIGHT = 1
 
 @dataclass
 class LandedSegment:
-    """Log whose files are in the store, to be named by a manifest at `position`.
+    """Log whose files are in the store, to be named by a manifest at `position`, where it ends.
 
     `events`: counts by table and operation. `before_images`: for tables that land before-images, what to do
     to make them complete; None: they are.
     """
 
-    position: int
+    end: ResumePoint
     committed_at: datetime | None = None
-    gtids: str | None = None
-    gtids_needed: str | None = None
-    last_commit: LastCommit | None = None
     files: list[LandedFile] = field(default_factory=list)
     layouts: list[tuple[TableSchema, int]] = field(default_factory=list)
     quarantined: list[QuarantineNotice] = field(default_factory=list)
     events: Counter[tuple[TableName, str]] = field(default_factory=Counter)
     before_images: dict[TableName, str | None] = field(default_factory=dict)
     logged: list[LoggedTable] = field(default_factory=list)
+
+    @property
+    def position(self) -> int:
+        """Return the boundary after its last whole transaction."""
+        return self.end.position
 
     def count(self, batch: EventBatch) -> None:
         """Count a batch's events."""
@@ -62,9 +64,8 @@ class LandedSegment:
 
     def add(self, later: LandedSegment) -> None:
         """Append what landed next."""
-        self.position, self.gtids, self.gtids_needed = later.position, later.gtids, later.gtids_needed
+        self.end = replace(later.end, last_commit=later.end.last_commit or self.end.last_commit)
         self.committed_at = later.committed_at or self.committed_at
-        self.last_commit = later.last_commit or self.last_commit
         self.files += later.files
         self.layouts += later.layouts
         self.quarantined += later.quarantined
@@ -127,14 +128,7 @@ class Lander:
 
     def land(self, segment: Segment) -> LandedSegment:
         """Decode a segment and land it, one file per table and schema; durable on return."""
-        landed = LandedSegment(
-            segment.position,
-            segment.committed_at,
-            segment.gtids,
-            segment.gtids_needed,
-            segment.last_commit,
-            logged=list(segment.logged),
-        )
+        landed = LandedSegment(segment.end, segment.committed_at, logged=list(segment.logged))
         writers: dict[tuple[TableName, str], FileWriter] = {}
         newest: dict[TableName, str] = {}
         with self.progress.flushes.timing() if segment.rows else nullcontext(), ExitStack() as stack:

@@ -23,6 +23,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from connector import failpoint
 from connector.capture.catalog_changes import (
@@ -36,7 +37,7 @@ from connector.capture.catalog_changes import (
 )
 from connector.capture.catalog_watcher import CatalogWatcher
 from connector.capture.dumps.workers import DumpWorkers
-from connector.capture.gaps import check_for_gap, resume_point_of
+from connector.capture.gaps import check_for_gap, recorded, resume_point_of
 from connector.capture.lander import LandedSegment, Lander, Landings
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.request_intake import RequestIntake
@@ -376,12 +377,13 @@ class Capture:
         reader.confirm(landed.position)
 
     def _nothing_landed(self) -> LandedSegment:
-        newest = self._manifest_history.newest
-        return LandedSegment(newest.position, gtids=newest.gtids, gtids_needed=newest.gtids_needed)
+        return LandedSegment(resume_point_of(self._manifest_history.newest))
 
     def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
         number = self._manifest_history.next_number
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
+        last_commit = landed.end.last_commit or self._manifest_history.newest.last_commit
+        end = replace(landed.end, not_yet_visible=tuple(not_yet_visible), last_commit=last_commit)
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
             self._tables.quarantine(found)
         self._adopt_layouts(landed, number)
@@ -394,16 +396,12 @@ class Capture:
         failpoint.reach("files-landed")
         with self.progress.commits.timing():
             manifest = self._manifest_history.commit(
-                position=landed.position,
-                gtids=landed.gtids,
-                gtids_needed=landed.gtids_needed,
+                **recorded(end),
                 source_committed_at=landed.committed_at or self._manifest_history.newest.source_committed_at,
                 files=files,
                 notices=self._tables.take_notices(),
                 tables=self._tables.snapshot(number, self._dumps.needs.copy()),
                 **self._dumps.recorded(),
-                not_yet_visible=not_yet_visible,
-                last_commit=landed.last_commit or self._manifest_history.newest.last_commit,
             )
         failpoint.reach("manifest-committed")
         self._last_commit = time.monotonic()

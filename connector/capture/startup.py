@@ -24,7 +24,7 @@ from connector.capture.catalog_changes import (
 from connector.capture.dumps.needs import DumpNeeds
 from connector.capture.dumps.queue import DumpQueue
 from connector.capture.dumps.schedule import DumpSchedule
-from connector.capture.gaps import check_for_gap
+from connector.capture.gaps import check_for_gap, recorded
 from connector.capture.lander import Lander
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import Tables
@@ -116,10 +116,7 @@ def _begin(
     manifest_history.begin(
         source.identity().model_copy(update={"server": resume_point.server}),
         epoch=1,
-        position=resume_point.position,
-        gtids=resume_point.gtids,
-        not_yet_visible=list(resume_point.not_yet_visible),
-        last_commit=resume_point.last_commit,
+        **recorded(resume_point),
         tables=tables.snapshot(1, dumps.needs.copy()),
         **dumps.recorded(),
         notices=tables.take_notices(),

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from connector.landing.event_batch import EventBatch, QuarantineNotice
-from connector.landing.manifest import LastCommit
 from connector.logged_table import LoggedTable
-from connector.source import Segment
+from connector.source import ResumePoint, Segment
 
 
 @dataclass
@@ -34,19 +33,9 @@ class LogSegment:
         return self.inner.committed_at
 
     @property
-    def gtids(self) -> str | None:
-        """The transactions executed up to `position`."""
-        return self.inner.gtids
-
-    @property
-    def gtids_needed(self) -> str | None:
-        """What a server must have executed of these."""
-        return self.inner.gtids_needed
-
-    @property
-    def last_commit(self) -> LastCommit | None:
-        """The last transaction read at or before `position`."""
-        return self.inner.last_commit
+    def end(self) -> ResumePoint:
+        """Where reading resumes after it."""
+        return self.inner.end
 
     @property
     def logged(self) -> Sequence[LoggedTable]:

@@ -18,6 +18,7 @@ from connector.logged_table import LoggedTable
 from connector.position import Position
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName
+from connector.source import ResumePoint
 from connector.testing.memory_database import Change, Commit, MemoryDatabase, Row, Slot
 
 
@@ -38,8 +39,6 @@ def last_commit_of(commit: Commit) -> LastCommit:
 class MemorySegment:
     """Logged changes, decoded on demand; implements `connector.source.Segment`."""
 
-    gtids: str | None = None
-    gtids_needed: str | None = None
     logged: Sequence[LoggedTable] = ()
 
     def __init__(
@@ -50,7 +49,7 @@ class MemorySegment:
         undecodable: dict[str, str],
         last_commit: LastCommit | None = None,
     ) -> None:
-        self.position, self.last_commit = position, last_commit
+        self.end, self.position = ResumePoint(position, last_commit=last_commit), position
         self.committed_at: datetime | None = logged[-1].commit.committed_at if logged else None
         self.rows = len(logged)
         self._epoch, self._logged, self._undecodable = epoch, logged, undecodable

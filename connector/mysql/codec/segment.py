@@ -42,7 +42,6 @@ import pyarrow as pa
 from connector.codec.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError, TableError
 from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
-from connector.landing.manifest import LastCommit
 from connector.logged_table import LoggedTable
 from connector.mysql.codec.column_cells import PADDING, Offsets
 from connector.mysql.codec.compressed import HEADER, PLAIN, TABLE_ID_BYTES, TYPE_IN_EVENT, uncompress_event
@@ -51,6 +50,7 @@ from connector.mysql.codec.row_decoder import EVENT_SEQ, decode_changes
 from connector.mysql.codec.rows_event import OPERATIONS, TRUNCATE_KIND, Events
 from connector.mysql.codec.table_map import TableMap
 from connector.schema import TableName, TableSchema
+from connector.source import ResumePoint
 
 TABLE_MAP = 19
 ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != TRUNCATE_KIND), *PLAIN))
@@ -116,16 +116,15 @@ class MysqlSegment:
     `payloads` and `ordinals` are parallel, see the module. `transactions` covers each event; one that began
     in an earlier segment starts at 0 here. `layouts` are in log order; each table id that occurs has one at
     or before its first event (known ones at 0). `rows` counts events, as rows are not known before decoding.
-    `decode` may be called again. `last_commit`: see `connector.mysql.log_identity`.
+    `decode` may be called again. `end.last_commit`: see `connector.mysql.log_identity`.
     """
 
-    last_commit: LastCommit | None = None
     logged: Sequence[LoggedTable] = ()
 
     def __init__(
         self,
         epoch: int,
-        position: int,
+        end: ResumePoint,
         committed_at: datetime | None,
         payloads: Sequence[bytes | bytearray],
         ordinals: Sequence[int],
@@ -134,14 +133,11 @@ class MysqlSegment:
         *,
         base: int = 0,
         tail: int = 0,
-        gtids: str | None = None,
-        gtids_needed: str | None = None,
     ) -> None:
         if len(payloads) != len(ordinals):
             raise BugError(f"{len(payloads)} events have {len(ordinals)} ordinals")
-        self.position = position
+        self.end, self.position = end, end.position
         self.committed_at = committed_at
-        self.gtids, self.gtids_needed = gtids, gtids_needed
         self.rows = len(payloads)
         self._epoch = epoch
         self._payloads = payloads

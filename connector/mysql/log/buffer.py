@@ -54,6 +54,7 @@ from connector.mysql.log.transaction_payload import Payload
 from connector.mysql.server import MAX_OFFSET
 from connector.position import Position
 from connector.schema import TableName
+from connector.source import ResumePoint
 
 
 class LogBuffer:
@@ -304,13 +305,14 @@ class LogBuffer:
     ) -> LogSegment | MysqlSegment:
         micros = self._groups.committed_at
         committed_at = None if micros is None else log_identity.to_datetime(micros)
-        segment = self._pending.slice_segment(
-            rows, transactions, self._epoch, self.position, committed_at, self.gtids
-        )
-        segment.last_commit = self._last_commit()
+        segment = self._pending.slice_segment(rows, transactions, self._epoch, self._end(), committed_at)
         quarantined, layouts = self._effects.take_found(open_lsn)
         announced = [announcement(schema, self._epoch, lsn) for lsn, schema in layouts]
         return LogSegment(segment, quarantined, announced) if quarantined or announced else segment
+
+    def _end(self) -> ResumePoint:
+        gtids, needed = (None, None) if self.gtids is None else (str(self.gtids), self.gtids.needed)
+        return ResumePoint(self.position, gtids=gtids, gtids_needed=needed, last_commit=self._last_commit())
 
     def _last_commit(self) -> LastCommit | None:
         if self._groups.last is None:

@@ -19,11 +19,11 @@ from connector.landing.format import INSERT
 from connector.mysql.codec.compressed import TABLE_ID_BYTES
 from connector.mysql.codec.rows_event import make_truncate_event
 from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions
-from connector.mysql.gtid import Gtids
 from connector.mysql.log.packet import BASE, TABLE_ID
 from connector.mysql.log.schema_cache import ResolvedLayout, SchemaCache
 from connector.position import Position
 from connector.schema import TableSchema
+from connector.source import ResumePoint
 
 EVENT_OVERHEAD = 41
 """Memory of a bytes object and its list slot, beside the event itself."""
@@ -115,9 +115,8 @@ class PendingRows:
         rows: int,
         transactions: Transactions,
         epoch: int,
-        position: int,
+        end: ResumePoint,
         committed_at: datetime | None,
-        gtids: Gtids | None,
     ) -> MysqlSegment:
         """Remove the first events, as a segment."""
         payloads, self.payloads = self.payloads[:rows], self.payloads[rows:]
@@ -128,10 +127,8 @@ class PendingRows:
         self._forget_unused()
         self.bytes = sum(map(len, self.payloads)) + EVENT_OVERHEAD * len(self.payloads)
         return MysqlSegment(
-            epoch, position, committed_at, payloads, ordinals, transactions, layouts,
-            base=BASE, tail=self.tail, gtids=None if gtids is None else str(gtids),
-            gtids_needed=None if gtids is None else gtids.needed,
-        )  # fmt: skip
+            epoch, end, committed_at, payloads, ordinals, transactions, layouts, base=BASE, tail=self.tail
+        )
 
     def _forget_unused(self) -> None:
         """Keep only the layouts of buffered events and of the open transaction; the log repeats others."""

@@ -29,7 +29,6 @@ import pyarrow as pa
 from connector.codec.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError
 from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
-from connector.landing.manifest import LastCommit
 from connector.logged_table import LoggedTable
 from connector.postgres.codec.pgoutput import (
     CHANGES,
@@ -40,6 +39,7 @@ from connector.postgres.codec.pgoutput import (
 from connector.postgres.codec.row_decoder import decode_changes
 from connector.postgres.codec.tuples import HEADER, PADDING, TRUNCATE, Messages, Offsets
 from connector.schema import TableName, TableSchema
+from connector.source import ResumePoint
 
 WINDOW_MESSAGES = 1 << 16
 WINDOW_BYTES = 32 << 20
@@ -86,13 +86,10 @@ class PostgresSegment:
     relid that occurs has one at or before its first message (known ones at 0). `decode` may be called again.
     """
 
-    gtids: str | None = None
-    gtids_needed: str | None = None
-
     def __init__(
         self,
         epoch: int,
-        position: int,
+        end: ResumePoint,
         committed_at: datetime | None,
         payloads: Sequence[bytes],
         transactions: Transactions,
@@ -100,11 +97,10 @@ class PostgresSegment:
         *,
         base: int = 0,
         first_ordinal: int = 0,
-        last_commit: LastCommit | None = None,
         logged: Sequence[LoggedTable] = (),
     ) -> None:
-        self.last_commit, self.logged = last_commit, logged
-        self.position = position
+        self.end, self.position = end, end.position
+        self.logged = logged
         self.committed_at = committed_at
         self.rows = len(payloads)
         self._epoch = epoch

@@ -35,6 +35,7 @@ from connector.postgres.codec.segment import PostgresSegment, RelationLayout, Tr
 from connector.postgres.log.descriptions import Descriptions
 from connector.postgres.visibility import Visibility
 from connector.schema import TableName
+from connector.source import ResumePoint
 
 log = logging.getLogger(__name__)
 
@@ -205,8 +206,8 @@ class LogBuffer:
             end, xid = self._last_commit
             last_commit = LastCommit(position=end, txid=str(xid), committed_at=committed_at)
         segment = PostgresSegment(
-            self._epoch, self._position, committed_at, payloads, transactions, layouts,
-            base=self._base, first_ordinal=carried, last_commit=last_commit, logged=logged,
+            self._epoch, ResumePoint(self._position, last_commit=last_commit), committed_at, payloads,
+            transactions, layouts, base=self._base, first_ordinal=carried, logged=logged,
         )  # fmt: skip
         return LogSegment(segment, quarantined) if quarantined else segment
 

@@ -22,6 +22,7 @@ from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, 
 from connector.mysql.codec.table_map import parse_table_map
 from connector.mysql.codec.text_rows import RowStream, decode_rows
 from connector.mysql.codec.types import select_expression, type_of_catalog
+from connector.source import ResumePoint
 from tests.fidelity.mysql import LITERALS
 from tests.support.waiting import wait_until
 
@@ -123,7 +124,7 @@ class Log:
                 ordinal += 1
             offset += size
         return MysqlSegment(
-            1, end, None, payloads, ordinals, transactions, list(layouts.values()), tail=CHECKSUM
+            1, ResumePoint(end), None, payloads, ordinals, transactions, list(layouts.values()), tail=CHECKSUM
         )
 
 

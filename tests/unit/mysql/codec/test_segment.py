@@ -19,6 +19,7 @@ from connector.mysql.codec.rows_event import make_truncate_event
 from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions, pack_position
 from connector.mysql.codec.table_map import parse_table_map
 from connector.schema import TableName
+from connector.source import ResumePoint
 from tests.unit.mysql import reference_mysql as reference
 from tests.unit.mysql.reference_mysql import Col
 
@@ -221,7 +222,9 @@ class Written:
         transactions = Transactions()
         transactions.add(0, pack_position(3, 4), 1_700_000_000_000_000, "uuid:1")
         layout = TableLayout(0, 7, mapped, mapped.schema())
-        return MysqlSegment(1, 99, None, events, range(len(events)), transactions, [layout], **options)
+        return MysqlSegment(
+            1, ResumePoint(99), None, events, range(len(events)), transactions, [layout], **options
+        )
 
 
 def landed(segment):
@@ -462,7 +465,7 @@ def test_a_layout_with_a_problem_quarantines_only_its_table():
     layouts = [TableLayout(0, 7, None, schema, problem), TableLayout(0, 8, mapped, renamed)]
     found = list(
         MysqlSegment(
-            1, 9, None, [good.events[0], other, good.events[0]], [0, 1, 2], transactions, layouts
+            1, ResumePoint(9), None, [good.events[0], other, good.events[0]], [0, 1, 2], transactions, layouts
         ).decode()
     )
     assert [type(f).__name__ for f in found] == ["QuarantineNotice", "EventBatch"]
@@ -487,4 +490,4 @@ def test_rows_without_a_layout_are_a_bug():
     transactions = Transactions()
     transactions.add(0, 5, 0, None)
     with pytest.raises(BugError, match="arrives before its layout"):
-        list(MysqlSegment(1, 9, None, written.events, [0], transactions, []).decode())
+        list(MysqlSegment(1, ResumePoint(9), None, written.events, [0], transactions, []).decode())

@@ -510,12 +510,12 @@ def test_a_transaction_that_a_crash_cut_off_is_passed_over_when_the_log_is_read_
     log.transaction(3, number=5)
     segment = log.buffer.take()
     assert [row[:2] for row in landed(segment)] == [("insert", 1), ("insert", 3)]
-    assert (segment.position, segment.gtids) == (log.end, f"{UUID_TEXT}:4-5")
+    assert (segment.position, segment.end.gtids) == (log.end, f"{UUID_TEXT}:4-5")
 
 
 def test_what_was_read_last_is_named_by_the_position_where_it_begins() -> None:
     log = Log()
-    assert log.buffer.take().last_commit is None
+    assert log.buffer.take().end.last_commit is None
     log.transaction(1, number=4)
     start = log.end
     log.transaction(2, number=5, table="other.t")
@@ -523,12 +523,12 @@ def test_what_was_read_last_is_named_by_the_position_where_it_begins() -> None:
     at = datetime.fromtimestamp(SECONDS, timezone.utc)
     committed_at = at.replace(microsecond=123_456)
     expected = LastCommit(position=start, txid=f"{UUID_TEXT}:5", committed_at=committed_at)
-    assert log.buffer.take().last_commit == expected
+    assert log.buffer.take().end.last_commit == expected
     log = Log()
     log.transaction(1)
     log.restart()
     file = LastCommit(position=pack_position(8, 4), txid="begin of the file", committed_at=at)
-    assert log.buffer.take().last_commit == file
+    assert log.buffer.take().end.last_commit == file
 
 
 def test_what_grows_a_file_beyond_4_gib_is_one_transaction_until_the_next_file() -> None:
@@ -694,25 +694,25 @@ def test_a_segment_names_the_transactions_up_to_its_position() -> None:
     log.gtid(6)
     log.query("BEGIN")
     log.rows(3)
-    assert log.buffer.take().gtids == f"{OURS}:1-5:7"
+    assert log.buffer.take().end.gtids == f"{OURS}:1-5:7"
     log.write(events.XID, bytes(8))
-    assert log.buffer.take().gtids == f"{OURS}:1-7"
+    assert log.buffer.take().end.gtids == f"{OURS}:1-7"
     log.write(events.TAGGED_GTID, TAGGED)
     log.query("BEGIN")
     log.write(events.XID, bytes(8))
-    assert log.buffer.take().gtids == f"{OURS}:1-7,093a40e7-e5b3-11f1-bf5b-02fc00000001:mytag:3"
+    assert log.buffer.take().end.gtids == f"{OURS}:1-7,093a40e7-e5b3-11f1-bf5b-02fc00000001:mytag:3"
 
 
 def test_what_is_executed_is_not_known_behind_an_anonymous_transaction() -> None:
     log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
     log.write(events.ANONYMOUS_GTID, bytes(42))
     log.query("BEGIN")
-    assert log.buffer.take().gtids == f"{OURS}:1-4"
+    assert log.buffer.take().end.gtids == f"{OURS}:1-4"
     log.rows(1)
     log.write(events.XID, bytes(8))
     log.transaction(2, number=5)
     segment = log.buffer.take()
-    assert segment.gtids is None
+    assert segment.end.gtids is None
     assert len(landed(segment)) == 2
 
 
@@ -730,7 +730,7 @@ def test_transactions_that_landed_before_a_failover_are_passed_over_with_all_the
     segment = log.buffer.take()
     assert [(op, key) for op, key, *_ in landed(segment)] == [("insert", 2), ("truncate", None)]
     assert landed(segment)[0][2] == fresh
-    assert (segment.position, segment.gtids) == (log.end, f"{OURS}:1-9")
+    assert (segment.position, segment.end.gtids) == (log.end, f"{OURS}:1-9")
 
 
 def test_a_compressed_transaction_that_landed_before_a_failover_is_passed_over() -> None:
@@ -759,14 +759,14 @@ def test_mariadbs_domains_are_passed_over_each_up_to_its_last_one() -> None:
         transaction(domain, number, key)
     segment = log.buffer.take()
     assert [key for _, key, *_ in landed(segment)] == [1, 3, 5]
-    assert segment.gtids == "0-9-2,7-9-21;0-9-4"
+    assert segment.end.gtids == "0-9-2,7-9-21;0-9-4"
 
 
 def test_the_list_at_the_start_of_mariadbs_files_is_what_was_executed() -> None:
     """Of a domain that is no longer listed, the server has forgotten all numbers; replicas have not."""
     log = Log(gtids=MariadbGtids.parse("0-9-3,7-9-20"))
     log.write(events.GTID_LIST, struct.pack("<IIIQIIQ", 2, 0, 8, 2, 0, 9, 3))
-    assert log.buffer.take().gtids == "0-8-2,0-9-3;7-9-20"
+    assert log.buffer.take().end.gtids == "0-8-2,0-9-3;7-9-20"
 
 
 def own_write(log: Log, number: int, **other: str) -> None:
@@ -783,10 +783,10 @@ def test_our_own_writes_at_the_end_are_not_needed_of_another_server() -> None:
     own_write(log, 5)
     own_write(log, 6)
     segment = log.buffer.take()
-    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-6", f"{OURS}:1-4")
+    assert (segment.end.gtids, segment.end.gtids_needed) == (f"{OURS}:1-6", f"{OURS}:1-4")
     log.transaction(2, number=7)
     segment = log.buffer.take()
-    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-7", None)
+    assert (segment.end.gtids, segment.end.gtids_needed) == (f"{OURS}:1-7", None)
     assert [key for _, key, *_ in landed(segment)] == [2]
 
 
@@ -804,7 +804,7 @@ def test_a_transaction_with_anything_else_in_it_is_needed(other: dict[str, str])
     log = Log(gtids=MysqlGtids.parse(f"{OURS}:1-4"))
     own_write(log, 5, **other)
     segment = log.buffer.take()
-    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-5", None)
+    assert (segment.end.gtids, segment.end.gtids_needed) == (f"{OURS}:1-5", None)
 
 
 def test_a_transaction_of_nothing_or_of_uncaptured_tables_is_needed() -> None:
@@ -816,7 +816,7 @@ def test_a_transaction_of_nothing_or_of_uncaptured_tables_is_needed() -> None:
     log.gtid(7)
     log.query("CREATE TABLE deltatide.watermark (id int)")
     segment = log.buffer.take()
-    assert (segment.gtids, segment.gtids_needed) == (f"{OURS}:1-7", None)
+    assert (segment.end.gtids, segment.end.gtids_needed) == (f"{OURS}:1-7", None)
 
 
 def test_our_own_writes_of_mariadb_are_not_needed_in_their_domain() -> None:
@@ -830,9 +830,9 @@ def test_our_own_writes_of_mariadb_are_not_needed_in_their_domain() -> None:
     for domain, number, table in ((0, 5, "watermark"), (0, 6, "watermark"), (7, 4, "other")):
         transaction(domain, number, f"deltatide.{table}")
     segment = log.buffer.take()
-    assert (segment.gtids, segment.gtids_needed) == ("0-8-4,0-9-6,7-9-4", "0-8-4,7-9-4")
+    assert (segment.end.gtids, segment.end.gtids_needed) == ("0-8-4,0-9-6,7-9-4", "0-8-4,7-9-4")
     transaction(0, 7, "d.t")
-    assert log.buffer.take().gtids_needed is None
+    assert log.buffer.take().end.gtids_needed is None
 
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE u MODIFY a int", "INSERT INTO x.x SELECT f()"])

@@ -28,6 +28,7 @@ from connector.postgres.codec.pgoutput import (
 )
 from connector.postgres.codec.segment import PostgresSegment, RelationLayout, Transactions
 from connector.schema import Column, TableName, TableSchema
+from connector.source import ResumePoint
 from tests.unit.postgres.codec.reference_codec import (
     array_text,
     copy_row,
@@ -62,7 +63,14 @@ def segment(payloads, starts=(0,), layouts=(orders, items), first_ordinal=0, bas
         transactions.add(start, Begin(1000 + 10 * number, COMMITTED + number, 2**31 + number))
     payloads = [b"x" * base + p for p in payloads]
     return PostgresSegment(
-        EPOCH, 5000, None, payloads, transactions, layouts, base=base, first_ordinal=first_ordinal
+        EPOCH,
+        ResumePoint(5000),
+        None,
+        payloads,
+        transactions,
+        layouts,
+        base=base,
+        first_ordinal=first_ordinal,
     )
 
 

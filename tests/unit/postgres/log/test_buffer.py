@@ -64,12 +64,12 @@ def test_what_is_quarantined_in_an_open_transaction_is_handed_over_with_it() -> 
 
 def test_the_last_commit_is_named_whatever_it_changed() -> None:
     buffer = LogBuffer(1, Visibility(0), lambda _relation, _xid: None)
-    assert buffer.take().last_commit is None
+    assert buffer.take().end.last_commit is None
     buffer.feed(transaction(7, 100) + transaction(8, 200), 0)
     buffer.idle(250)
     second = datetime(2000, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=1)
     assert buffer.take().position == 250
-    assert buffer.take().last_commit == LastCommit(position=208, txid="8", committed_at=second)
+    assert buffer.take().end.last_commit == LastCommit(position=208, txid="8", committed_at=second)
 
 
 @pytest.mark.parametrize("table", ["t", "away"])
