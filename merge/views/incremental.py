@@ -44,7 +44,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from connector.schema import TableName
-from merge.apply import LARGE_BYTES
 from merge.key_pruning import MOST_KEYS, key_conditions
 from merge.keys import TargetLayout
 from merge.lake.control_table import Frontier
@@ -62,9 +61,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-SMALL_BYTES = LARGE_BYTES
-"""Up to this size of all that a view reads, a full refresh costs less."""
-
+SMALL_BYTES = 256 << 20
+"""Up to this size of all that a view reads, a full refresh costs less, or not much more. Measured on two busy
+cores, 100 changes in 1.5 million rows of 100 bytes: groups 7 s, incrementally 19 s; rows 12 s and 11 s."""
 
 HOLDING_FAILS: tuple[type[Exception], ...] = (AttributeError, NotImplementedError, *SPARK_ERRORS)
 """Spark Connect before 4.0 has no checkpoints, and platforms without executors of their own refuse them."""
