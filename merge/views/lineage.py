@@ -5,7 +5,9 @@ names, stars, ordinals, aliases and implicit casts its own way, and each column 
 operator must be of a known kind, and every function known to be deterministic; what is not recognized is not
 proven. EXPLAIN prints literals as they are, so a text may look like a part of the plan. But it can't have the
 id of a column, since Spark numbers columns anew in each analysis. So what is taken for a column is one, and
-whatever else a literal looks like can only prevent a proof.
+whatever else a literal looks like can only prevent a proof. Two kinds of texts could look like something
+without an id, and are left out: constants in GROUP BY, since ``'count(1)'`` is printed like that aggregate;
+and columns next to a name with an unbalanced bracket, since several are then read as one.
 
 What is proven (`Lineage`):
 
@@ -62,7 +64,10 @@ _KINDS = {
 NESTED = "it aggregates within a join or another aggregate"
 _LEFT = ("LeftOuter", "LeftSemi", "LeftAnti")
 _ID = re.compile(r"#(\d+)L?$")
-_BARE = re.compile(r"\w+#(\d+)L?(?: AS .*#(\d+)L?)?")
+_HAS_ID = re.compile(r"#\d")
+_NAMED = r" AS [^#]*#(\d+)L?"
+_BARE = re.compile(rf"\w+#(\d+)L?(?:{_NAMED})?")
+_CUT_SHORT = re.compile(r"\.\.\. \d+ more fields")
 _SIDE = re.compile(r"\w+#(\d+)L?|cast\(\w+#(\d+)L? as (bigint|decimal\((\d+),0\))\)")
 
 
@@ -161,7 +166,8 @@ class _Reader:
 
     `columns`: table and column by id. `copies`: ids of columns that only rename others. `edges`: for each
     condition of inner joins, pairs of ids that it equates; `of_left`: the same for the table on the right of
-    a left join. `groups`: texts of the expressions of GROUP BY; `of_group`: which of them has an id.
+    a left join. `groups`: texts of the expressions of GROUP BY, except for constants; `of_group`: which of
+    them has an id.
     """
 
     relations: Mapping[str, Relation]
@@ -186,6 +192,8 @@ class _Reader:
             return self.read(_child(node), filtered=filtered, joined=joined)
         if (reason := depends_in_plan(node.text)) is not None:
             raise NotIncrementalError(reason)
+        if _CUT_SHORT.search(node.text):  # where a platform refuses the setting that prints all of it
+            raise UnreadablePlanError
         if kind == "Join":
             return self._join(node)
         if kind == "Aggregate":
@@ -219,11 +227,15 @@ class _Reader:
         lists = lists_after(node.text, "Aggregate ")
         if len(lists) != 2 or not lists[0]:
             raise NotIncrementalError("it aggregates all rows into one (no GROUP BY)")
-        self.groups = items_of(lists[0])
+        self.groups = [group for group in items_of(lists[0]) if _HAS_ID.search(group)]
+        if not self.groups:
+            raise NotIncrementalError("it groups by constants alone")
         for item in items_of(lists[1]):
             for group in self.groups:
-                id_ = _ID.search(item)
-                if id_ is not None and (item == group or item.startswith(f"{group} AS ")):
+                id_ = _ID.search(group) if item == group else None
+                if item.startswith(group):
+                    id_ = re.fullmatch(_NAMED, item[len(group) :]) or id_
+                if id_ is not None:
                     self.of_group[int(id_[1])] = group
 
     def _join(self, node: Node) -> None:

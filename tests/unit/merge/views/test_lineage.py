@@ -1,0 +1,58 @@
+"""Texts of a query that look like another part of its plan prove nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from merge.views.lineage import Lineage, NotIncrementalError, Relation, lineage_of
+
+ORDERS = Relation("orders", {"id": "int", "status": "string", "amount": "int"}, ("id",))
+
+
+def lineage(output: dict[str, str], ids: str, body: str) -> Lineage:
+    """Prove a lineage by the plan of a query over `orders`; `ids`: those of its output."""
+    plan = f"""
+x: int
+Project [{ids}]
++- Filter false
+   +- SubqueryAlias __auto_generated_subquery_name
+      +- {body}
+         +- SubqueryAlias orders
+            +- View (`orders`, [id#0, status#1, amount#2])
+               +- LocalRelation [id#0, status#1, amount#2]
+"""
+    return lineage_of(plan, "SELECT 1", output, [ORDERS])
+
+
+def test_a_constant_that_is_printed_like_an_aggregate_is_no_group() -> None:
+    """SELECT 'count(1)' AS metric, status, count(*) AS n FROM orders GROUP BY ALL"""
+    output = {"metric": "string", "status": "string", "n": "bigint"}
+    ids, items = "metric#5, status#1, n#6L", "[count(1) AS metric#5, status#1, count(1) AS n#6L]"
+    found = lineage(output, ids, f"Aggregate [count(1), status#1], {items}")
+    assert found == Lineage("orders", (), ("status",), ("id",), grouped=True)
+    with pytest.raises(NotIncrementalError, match="constants"):
+        lineage({"metric": "string", "n": "bigint"}, "metric#5, n#6L", f"Aggregate [count(1)], {items}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["Project [id#0 AS a [#5, (amount#2 + 1) AS b ]#6]", "Project [id#0 AS a (#5, (amount#2 + 1) AS b )#6]"],
+)
+def test_columns_that_are_read_as_one_since_a_name_has_a_bracket_are_no_copy(body: str) -> None:
+    """SELECT id AS `a [`, amount + 1 AS `b ]` FROM orders"""
+    names = [" AS ".join(item.split(" AS ")[1:]).rpartition("#")[0] for item in body[9:-1].split(", ")]
+    with pytest.raises(NotIncrementalError, match="lacks a column of the table's key"):
+        lineage(dict.fromkeys(names, "int"), f"{names[0]}#5, {names[1]}#6", body)
+
+
+def test_nor_are_they_a_group() -> None:
+    """SELECT status AS `a [`, count(*) AS `b ]` FROM orders GROUP BY status"""
+    body = "Aggregate [status#1], [status#1 AS a [#5, count(1) AS b ]#6L]"
+    with pytest.raises(NotIncrementalError, match="lacks a column of the GROUP BY"):
+        lineage({"a [": "string", "b ]": "bigint"}, "a [#5, b ]#6L", body)
+
+
+def test_a_plan_that_is_cut_short_can_not_be_read() -> None:
+    body = "Project [id#0, status#1 AS s#5, ... 3 more fields]"
+    with pytest.raises(NotIncrementalError, match="can't be read"):
+        lineage({"id": "int", "s": "string"}, "id#0, s#5", body)
