@@ -51,7 +51,7 @@ from merge.lake.retry import SPARK_ERRORS
 from merge.lake.target import Target, TargetState, read_state
 from merge.landing_zone import LandingZone
 from merge.reading.query_plans import analyzed, as_subquery
-from merge.sql_formatting import listed, quoted
+from merge.sql_formatting import data_type, listed, quoted
 from merge.views.changed_keys import changed_keys
 from merge.views.dependencies import PlannedView
 from merge.views.inputs import Input, named
@@ -212,8 +212,13 @@ class IncrementalRefresh:
         """Return a restriction to keys; it holds until the refresh has ended."""
         if (count := keys.count()) > MOST_KEYS:
             raise NotIncrementalError("too many of its rows are affected")
+        of_types = {name: data_type(types[name]) for name in names}
+        keys = keys.select(*[F.col(quoted(name)).cast(type_).alias(name) for name, type_ in of_types.items()])
         layout = TargetLayout(types, tuple(names), ())
         conditions = self.until.enter_context(key_conditions(self.spark, keys, layout, count))
+        if conditions and keys.alias("target").where(f"true{conditions}").count() < count:
+            # A text that is no UTF-8, such as CAST(X'FF' AS STRING), is another one as a literal.
+            raise NotIncrementalError("it has keys or groups that can't be written as literals")
         return _Only(keys, tuple(names), conditions)
 
     def _answer(self, rows: Mapping[str, DataFrame], only: _Only | None = None) -> DataFrame:

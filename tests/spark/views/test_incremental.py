@@ -20,6 +20,7 @@ from merge.report import ViewReport
 from merge.views import changed_keys, incremental
 from merge.views.incremental import IncrementalRefresh
 from merge.views.inputs import Input
+from merge.views.lineage import NotIncrementalError
 from merge.views.refresh import Refresh
 from tests.spark.views.test_views import with_views
 from tests.support.landing.landed import Event, Landed, config_of, schema_of
@@ -138,6 +139,18 @@ def test_an_incremental_refresh_gives_the_rows_of_a_full_one(
         }
         assert full == {}
         shop.check()
+
+
+def test_keys_that_conditions_do_not_find_are_refused(spark: SparkSession) -> None:
+    refresh = IncrementalRefresh(spark, *[None] * 9)  # type: ignore[arg-type]
+    binary = spark.sql("SELECT CAST(k AS STRING) AS k FROM VALUES (X'41'), (X'FF') AS t(k)")
+    wide = spark.range(300).toDF("k")
+    with refresh.until:
+        with pytest.raises(NotIncrementalError, match="literals"):
+            refresh._only(binary, {"k": "string"}, ["k"])
+        # Hashed as the types of the rows to be found, whatever those of the keys are.
+        only = refresh._only(wide, {"k": "int"}, ["k"])
+        assert only.among(wide.selectExpr("CAST(k AS INT) AS k")).count() == 300
 
 
 def test_a_refresh_is_full_if_others_wrote_to_the_view_or_it_is_not_known_what_has_changed(
