@@ -57,6 +57,9 @@ KEEPS_ROWS = frozenset(
 )
 """Delta's names for operations that keep a table's rows; any other may have changed them."""
 
+ALTERS_COLUMNS = frozenset({"ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS"})
+"""Operations of `KEEPS_ROWS` after which a query over the same rows may return something else."""
+
 REWRITES_FILES = frozenset({"DROP FEATURE", "OPTIMIZE", "REORG"})
 """Operations of `KEEPS_ROWS` that replace data files; VACUUM then removes the replaced ones."""
 
@@ -318,6 +321,11 @@ def only_merged_since(rows: Sequence[Row], source: str, since: Frontier, upto: F
         and since.manifest < marks[version].manifest <= upto.manifest
         for version in changing
     )
+
+
+def alters_columns(rows: Sequence[Row], since: int, upto: int) -> bool:
+    """Return whether columns were added or changed after version `since`, up to version `upto`. Pure."""
+    return any(row["operation"] in ALTERS_COLUMNS for row in rows if since < row["version"] <= upto)
 
 
 def version_of(rows: Sequence[Row], mark: Mark) -> int | None:

@@ -3,7 +3,10 @@
 A merge changes rows only of keys with events in the landing files that it reads for the first time, which the
 manifests after its frontier name (`merge.plan`). Exceptions are truncates, the end of a full dump, and
 rebuilds, which delete rows that no event names: then the changed keys are not known. Neither are they if
-anybody else wrote to the table, which only its history shows, or if manifests are gone.
+anybody else wrote to the table, which only its history shows, or if manifests are gone. If its columns have
+changed, a query may return something else for the same rows. Its history shows this, too: a merge without
+rows alters the table, but its cut names the version before, so the manifest that says so may be an earlier
+one.
 
 The keys are those of all events, also of such as changed nothing. Raw texts of keys (`merge.keys`) are left
 out: the null key stands for all of them.
@@ -17,7 +20,7 @@ from pyspark.sql import functions as F
 
 from connector.errors import GapError
 from merge.key_pruning import MOST_KEYS
-from merge.lake.commits import has_rows_of, only_merged_since, read_history
+from merge.lake.commits import alters_columns, has_rows_of, only_merged_since, read_history
 from merge.lake.control_table import Frontier
 from merge.lake.target import TargetState
 from merge.landing_zone import LandingZone
@@ -44,6 +47,8 @@ def changed_keys(
     if since.id != upto.id or since.version is None or now.version < since.version:
         raise NotIncrementalError(f"{table} was dropped, replaced or restored")
     history = read_history(spark, now.target, since.version)
+    if alters_columns(history, since.version, now.version):
+        raise NotIncrementalError(f"the columns of {table} have changed")
     if has_rows_of(history, source, since, now.version):
         return None
     if not only_merged_since(history, source, since, upto):

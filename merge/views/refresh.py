@@ -41,6 +41,7 @@ from merge.lake.commits import (
     USER_METADATA,
     Commits,
     Mark,
+    alters_columns,
     has_rows_of,
     keeps_rows_since,
     newest_written,
@@ -162,8 +163,12 @@ class Refresh:
         if found is None or found[1].manifest > self.manifest.number:
             return None
         made_of = json.loads(found[0]["userMetadata"]).get(MADE_OF) or {}
-        # A cut records a version only after its commit was checked.
-        recorded = self.frontier.id == id_ and found[0]["version"] <= (self.frontier.version or -1)
+        # A cut records a version only after its commit was checked; a commit of a later manifest is none that
+        # it could know: the version that it names was lost.
+        at = self.frontier
+        recorded = (
+            at.id == id_ and found[0]["version"] <= (at.version or -1) and found[1].manifest <= at.manifest
+        )
         written = _Written(found[0]["version"], found[1], made_of, recorded)
         return written if recorded or self._continues(written) else None
 
@@ -193,7 +198,8 @@ class Refresh:
         if each.frontier.id != before.id or each.version < (before.version or 0):
             return False
         history = read_history(self.spark, each.target, before.version or 0)
-        return has_rows_of(history, self._source, before, each.version)
+        altered = alters_columns(history, before.version or 0, each.version)
+        return not altered and has_rows_of(history, self._source, before, each.version)
 
     def _refreshed(self, *, full: bool) -> ViewReport:
         """Refresh the rows, incrementally if possible and not to be `full`."""

@@ -127,6 +127,18 @@ def test_they_are_unknown_if_anything_but_merges_wrote(
         found(monkeypatch, zone, *commits)
 
 
+@pytest.mark.parametrize("operation", ["ADD COLUMNS", "CHANGE COLUMN"])
+def test_they_are_unknown_if_columns_have_changed_though_an_earlier_manifest_says_so(
+    monkeypatch: pytest.MonkeyPatch, zone: Zone, operation: str
+) -> None:
+    """The cut of a merge that only alters a table names the version before: nothing wrote rows."""
+    altered = commit(2, operation, Mark("shop", 1, layout=True))
+    for later in ([], [commit(3, mark=Mark("shop", 2))]):
+        zone.land(1)
+        with pytest.raises(NotIncrementalError, match="columns of"):
+            found(monkeypatch, zone, altered, *later)
+
+
 def test_they_are_unknown_if_the_table_is_another_or_older_one(
     monkeypatch: pytest.MonkeyPatch, zone: Zone
 ) -> None:

@@ -1,0 +1,61 @@
+"""Which commit a view's rows are from, as its history and the last cuts say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from merge.lake.commits import Mark
+from merge.lake.control_table import Frontier
+from merge.views import refresh as module
+from merge.views.dependencies import PlannedView
+from merge.views.inputs import Input
+from merge.views.refresh import Refresh
+from merge.views.view import View
+from tests.support.landing.landed import config_of
+
+CONFIG = config_of("/landing", "/lake")
+SOURCE = CONFIG.source.name
+
+
+def commit(version: int, operation: str, manifest: int | None = None, **made_of: Any) -> dict[str, Any]:
+    metadata = None
+    if manifest is not None:
+        mark = json.loads(Mark(SOURCE, manifest, layout=operation == "CHANGE COLUMN").to_json())
+        metadata = json.dumps({**mark, "view": made_of})
+    return {"version": version, "operation": operation, "userMetadata": metadata}
+
+
+def of_history(monkeypatch: pytest.MonkeyPatch, frontier: Frontier, *rows: dict[str, Any]) -> Refresh:
+    monkeypatch.setattr(module, "read_history", lambda *_: sorted(rows, key=lambda row: -row["version"]))
+    planned = PlannedView(View("a", "SELECT 1"), {})
+    view = planned.view.target(CONFIG)
+    return Refresh(Mock(), CONFIG, Mock(), Mock(number=12), planned, view, frontier, {})
+
+
+@pytest.mark.parametrize(("manifest", "counts"), [(10, True), (11, False)])
+def test_a_cut_vouches_only_for_commits_that_it_can_know(
+    monkeypatch: pytest.MonkeyPatch, manifest: int, counts: bool
+) -> None:
+    """Files were restored from a copy, so the commits at these versions are new; nobody has checked them."""
+    rows = [
+        commit(7, "WRITE", 8),
+        commit(8, "UPDATE"),
+        commit(9, "MERGE", manifest, follows=7),
+    ]
+    found = of_history(monkeypatch, Frontier(10, 9, "v"), *rows)._written("v")
+    assert (found is not None) == counts
+
+
+def test_rows_of_other_columns_are_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query may make something else of them, as CAST(1.0 AS STRING) of what was CAST(1 AS STRING)."""
+    rows = [commit(4, "MERGE", 10), commit(5, "CHANGE COLUMN", 10), commit(6, "OPTIMIZE")]
+    refresh = of_history(monkeypatch, Frontier(10, 9, "v"), *rows)
+    before = Frontier(10, 4, "t")
+    assert refresh._same_rows(Input(Mock(), Frontier(12, 4, "t")), before)
+    assert not refresh._same_rows(Input(Mock(), Frontier(12, 6, "t")), before)
