@@ -128,7 +128,7 @@ def lineage_of(plan: str, sql: str, output: Mapping[str, str], relations: Sequen
 def _lineage_of(root: Node, output: Mapping[str, str], relations: Sequence[Relation]) -> Lineage:
     reader = _Reader({fold(quoted(each.name)): each for each in relations})
     reader.read(_body(root))
-    ids = dict(zip(output, _ids_of(root.text, "Project [{}]", list(output)), strict=True))
+    ids = dict(zip(output, _ids_of(root.text, "Project [", list(output), "]"), strict=True))
     keyless = next((name for name in reader.leaves if not reader.relation(name).key), None)
     if keyless is not None:
         raise NotIncrementalError(f"it reads {keyless}, which has no current rows of a table with a key")
@@ -150,11 +150,10 @@ def _body(root: Node) -> Node:
     return _child(alias)
 
 
-def _ids_of(text: str, form: str, names: Sequence[str]) -> list[int]:
-    """Return the ids of columns with known names in a node's text."""
-    before, after = map(re.escape, form.split("{}"))
+def _ids_of(text: str, before: str, names: Sequence[str], after: str) -> list[int]:
+    """Return the ids of columns with known names in a node's text, between two others."""
     columns = ", ?".join(re.escape(name) + r"#(\d+)L?" for name in names)
-    found = re.fullmatch(f"{before}{columns}{after}", text)
+    found = re.fullmatch(f"{re.escape(before)}{columns}{re.escape(after)}", text)
     if found is None:
         raise UnreadablePlanError
     return [int(id_) for id_ in found.groups()]
@@ -214,7 +213,7 @@ class _Reader:
         if relation.name in self.leaves:
             raise NotIncrementalError(f"it reads {relation.name} twice")
         self.leaves.append(relation.name)
-        ids = _ids_of(node.text, f"{found[0]}{{}}])", list(relation.columns))
+        ids = _ids_of(node.text, found[0], list(relation.columns), "])")
         self.columns |= {id_: (relation.name, name) for id_, name in zip(ids, relation.columns, strict=True)}
 
     def _project(self, node: Node) -> None:

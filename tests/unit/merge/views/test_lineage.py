@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from merge.views.lineage import Lineage, NotIncrementalError, Relation, lineage_of
@@ -9,19 +11,19 @@ from merge.views.lineage import Lineage, NotIncrementalError, Relation, lineage_
 ORDERS = Relation("orders", {"id": "int", "status": "string", "amount": "int"}, ("id",))
 
 
-def lineage(output: dict[str, str], ids: str, body: str) -> Lineage:
-    """Prove a lineage by the plan of a query over `orders`; `ids`: those of its output."""
+def lineage(output: dict[str, str], ids: str, body: str, read: Relation = ORDERS) -> Lineage:
+    """Prove a lineage by the plan of a query over one table; `ids`: those of its output."""
     plan = f"""
 x: int
 Project [{ids}]
 +- Filter false
    +- SubqueryAlias __auto_generated_subquery_name
       +- {body}
-         +- SubqueryAlias orders
-            +- View (`orders`, [id#0, status#1, amount#2])
+         +- SubqueryAlias {read.name}
+            +- View (`{read.name}`, [id#0, status#1, amount#2])
                +- LocalRelation [id#0, status#1, amount#2]
 """
-    return lineage_of(plan, "SELECT 1", output, [ORDERS])
+    return lineage_of(plan, "SELECT 1", output, [read])
 
 
 def test_a_constant_that_is_printed_like_an_aggregate_is_no_group() -> None:
@@ -50,6 +52,11 @@ def test_nor_are_they_a_group() -> None:
     body = "Aggregate [status#1], [status#1 AS a [#5, count(1) AS b ]#6L]"
     with pytest.raises(NotIncrementalError, match="lacks a column of the GROUP BY"):
         lineage({"a [": "string", "b ]": "bigint"}, "a [#5, b ]#6L", body)
+
+
+def test_names_of_tables_may_have_braces() -> None:
+    found = lineage({"id": "int"}, "id#0", "Project [id#0]", replace(ORDERS, name="a{}"))
+    assert found == Lineage("a{}", (), ("id",), ("id",), grouped=False)
 
 
 def test_a_plan_that_is_cut_short_can_not_be_read() -> None:
