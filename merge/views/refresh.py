@@ -83,7 +83,7 @@ from merge.views.inputs import Input, named
 from merge.views.lineage import NotIncrementalError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
 IN_UTC = {"spark.sql.session.timeZone": "UTC"}
@@ -162,7 +162,7 @@ class Refresh:
         found = newest_written(history, self._source)
         if found is None or found[1].manifest > self.manifest.number:
             return None
-        made_of = json.loads(found[0]["userMetadata"]).get(MADE_OF) or {}
+        made_of = _made_of(found[0])
         # A cut records a version only after its commit was checked; a commit of a later manifest is none that
         # it could know: the version that it names was lost.
         at = self.frontier
@@ -288,7 +288,10 @@ class Refresh:
         version, id_ = version_of(history, mark), table_id(self.spark, self.target)
         if version is None or id_ is None:
             raise OvertakenError(f"{self.target.name} was refreshed as of a later manifest meanwhile")
-        metrics = next(row["operationMetrics"] for row in history if row["version"] == version) or {}
+        row = next(row for row in history if row["version"] == version)
+        if not incremental and "follows" in _made_of(row):  # the mark is the same, but who has checked it?
+            raise OvertakenError(f"{self.target.name} was refreshed by another job as of the same manifest")
+        metrics = row["operationMetrics"] or {}
         rows = metrics.get("numTargetRowsInserted" if incremental else "numOutputRows")
         return self._report(version, id_, refreshed=True, incremental=incremental, rows=int(rows or 0))
 
@@ -370,6 +373,11 @@ class Refresh:
             )
         finally:
             self.spark.catalog.dropTempView(rows)
+
+
+def _made_of(row: Row) -> dict[str, Any]:
+    """Return the provenance of the rows that a commit wrote; empty if it names none."""
+    return json.loads(row["userMetadata"] or "{}").get(MADE_OF) or {}
 
 
 def _layout(schema: StructType) -> list[tuple[str, str]]:

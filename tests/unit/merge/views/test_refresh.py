@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 
 from merge.lake.commits import Mark
 from merge.lake.control_table import Frontier
+from merge.lake.retry import OvertakenError
 from merge.views import refresh as module
 from merge.views.dependencies import PlannedView
 from merge.views.inputs import Input
@@ -28,7 +29,8 @@ def commit(version: int, operation: str, manifest: int | None = None, **made_of:
     if manifest is not None:
         mark = json.loads(Mark(SOURCE, manifest, layout=operation == "CHANGE COLUMN").to_json())
         metadata = json.dumps({**mark, "view": made_of})
-    return {"version": version, "operation": operation, "userMetadata": metadata}
+    known = {"version": version, "operation": operation, "userMetadata": metadata}
+    return {**known, "operationMetrics": {"numOutputRows": "5"}}
 
 
 def of_history(monkeypatch: pytest.MonkeyPatch, frontier: Frontier, *rows: dict[str, Any]) -> Refresh:
@@ -50,6 +52,20 @@ def test_a_cut_vouches_only_for_commits_that_it_can_know(
     ]
     found = of_history(monkeypatch, Frontier(10, 9, "v"), *rows)._written("v")
     assert (found is not None) == counts
+
+
+def test_a_full_refresh_does_not_take_the_incremental_one_of_another_job_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Delta has skipped ours, whose mark is the same. Only the other job knows what that one continues."""
+    monkeypatch.setattr(module, "table_id", lambda *_: "v")
+    mark, rows = Mark(SOURCE, 12), [commit(7, "WRITE", 8), commit(8, "UPDATE")]
+    full = of_history(monkeypatch, Frontier(10, 7, "v"), *rows, commit(9, "WRITE", 12))
+    assert (full._committed(mark).version, full._committed(mark).rows) == (9, 5)
+    other = of_history(monkeypatch, Frontier(10, 7, "v"), *rows, commit(9, "MERGE", 12, follows=7))
+    assert other._committed(mark, incremental=True).version == 9
+    with pytest.raises(OvertakenError, match="by another job"):
+        other._committed(mark)
 
 
 def test_rows_of_other_columns_are_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
