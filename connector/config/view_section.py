@@ -22,11 +22,12 @@ class ViewConfig(Section):
     """``[views.NAME]``: a query over the lake's tables and other views, kept as a Delta table.
 
     `sql`: the query, one SELECT. `file`: a file that holds it instead; relative to the configuration's
-    folder.
+    folder. `incremental`: recompute only rows that may have changed, where that provably gives the same rows.
     """
 
     sql: str | None = None
     file: Annotated[Path, AfterValidator(_beside_the_configuration)] | None = None
+    incremental: bool = False
 
     @model_validator(mode="after")
     def _one_query(self) -> ViewConfig:

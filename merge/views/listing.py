@@ -83,7 +83,9 @@ def view_states(spark: SparkSession, config: Config) -> list[ViewState]:
 def _full_because(
     spark: SparkSession, each: PlannedView, targets: Mapping[TableName, Target], frontiers: Frontiers
 ) -> str | None:
-    """Return why a view's query can't be refreshed incrementally, by what it reads in the newest cut."""
+    """Return why a view can't be refreshed incrementally as it should, by what it reads in the newest cut."""
+    if not each.view.incremental:
+        return None
     known = {name: Input(targets[name], frontiers.of(name)) for name in each.reads}
     if each.problem is not None or any(input_.frontier.version is None for input_ in known.values()):
         return None

@@ -76,7 +76,6 @@ from merge.reading.query_plans import analyzed, as_subquery, foreign_relation
 from merge.report import ViewReport
 from merge.spark.session_settings import ANY_VERSION, COMPILED, ONE_TASK, applied_settings
 from merge.table import SMALL_BYTES, check_origin
-from merge.views import incremental
 from merge.views.dependencies import PlannedView
 from merge.views.incremental import IncrementalRefresh, proven_lineage, relations_of
 from merge.views.inputs import Input, named
@@ -202,7 +201,7 @@ class Refresh:
         return not altered and has_rows_of(history, self._source, before, each.version)
 
     def _refreshed(self, *, full: bool) -> ViewReport:
-        """Refresh the rows, incrementally if possible and not to be `full`."""
+        """Refresh the rows, incrementally if so configured, possible, and not to be `full`."""
         state = read_state(self.spark, self.target)
         last = None if state is None else self._commits(state).last
         if last is not None and last.manifest >= self.manifest.number:
@@ -221,7 +220,8 @@ class Refresh:
         if any(each.widened for each in states.values()):
             settings |= WIDENED
         with applied_settings(self.spark, settings):
-            written = None if full or state is None else self._written(state.id)
+            in_full = full or state is None or not self.planned.view.incremental
+            written = None if in_full or state is None else self._written(state.id)
             reason = None if written is None else self._incrementally(written, states, mark)
             if written is not None and reason is None:
                 done = self._committed(mark, incremental=True)
@@ -266,8 +266,6 @@ class Refresh:
         at = self._unchanged_until(written)
         if at >= self.manifest.number:
             raise NotIncrementalError("a table was rebuilt at the same manifest")
-        if sum(each.bytes for each in states.values()) <= incremental.SMALL_BYTES:
-            raise NotIncrementalError("what it reads is so small that a full refresh costs less")
         relations = relations_of(self.spark, self.planned, self.inputs, states)
         rows = {name: self.inputs[table].rows(self.spark) for name, table in self.planned.inputs.items()}
         with named(self.spark, rows):

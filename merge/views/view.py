@@ -35,10 +35,11 @@ VIEW = "view"
 
 @dataclass(frozen=True)
 class View:
-    """One view: its name in the configuration, and its query."""
+    """One view: its name in the configuration, its query, and whether to refresh it incrementally."""
 
     name: str
     sql: str
+    incremental: bool = False
 
     @property
     def table(self) -> TableName:
@@ -62,7 +63,7 @@ class View:
 
 def views_of(config: Config) -> list[View]:
     """Return the configured views. `ConfigurationError` if one's file can't be read."""
-    return [View(name, view.query()) for name, view in config.views.items()]
+    return [View(name, view.query(), view.incremental) for name, view in config.views.items()]
 
 
 def is_view(spark: SparkSession, target: Target) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest.mock import patch
 
 import numpy as np
 
@@ -27,21 +26,20 @@ QUERIES = {
 
 def views(bench: Bench, spark: SparkSession, folder: Path) -> Iterator[Measurement]:
     """Measure a view of rows and one of groups; the last of two refreshes of each kind counts."""
-    from merge.views import incremental
-
     rows = bench.rows(ROWS)
     zone = MeasuredZone.create(folder / "landing", ["public.measured"])
     zone.dump(rows)
     config = config_of(str(folder / "landing"), str(folder / "lake"))
-    named = {f"v{number}": ViewConfig(sql=sql) for number, sql in enumerate(QUERIES.values())}
+    named = {
+        f"v{number}": ViewConfig(sql=sql, incremental=True) for number, sql in enumerate(QUERIES.values())
+    }
     config = config.model_copy(update={"views": named})
     _refreshed(spark, config)
     keys = np.arange(0, rows, rows // CHANGES, dtype=np.int64)
     seconds = {}
-    with patch.object(incremental, "SMALL_BYTES", -1):  # --quick has fewer rows
-        for _ in range(2):
-            zone.change(keys)
-            seconds = _refreshed(spark, config, incremental=True)
+    for _ in range(2):
+        zone.change(keys)
+        seconds = _refreshed(spark, config, incremental=True)
     full = _refreshed(spark, config, full=True)
     for number, what in enumerate(QUERIES):
         name = bench.name(f"incremental refresh of {what}, {CHANGES} changes in {rows:,} rows")

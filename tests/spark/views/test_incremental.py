@@ -17,7 +17,7 @@ from merge import merge_once
 from merge.job import MergeRun
 from merge.reading.named_tables import answer
 from merge.report import ViewReport
-from merge.views import changed_keys, incremental
+from merge.views import changed_keys
 from merge.views.incremental import IncrementalRefresh
 from merge.views.inputs import Input
 from merge.views.lineage import NotIncrementalError
@@ -51,7 +51,7 @@ class Shop:
         for schema in TABLES:
             self.landed.table(schema)
         config = config_of(str(folder / "landing"), str(folder / "lake"), public__orders={"deletes": "soft"})
-        self.config = with_views(config, **queries)
+        self.config = with_views(config, incremental=True, **queries)
 
     def land(self, *changes: tuple[Any, str, dict[str, Any]]) -> None:
         """Land changes as (layout, op, values), in one manifest."""
@@ -89,7 +89,6 @@ class Shop:
 
 @pytest.fixture(autouse=True)
 def _large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incremental, "SMALL_BYTES", -1)
     monkeypatch.setattr(changed_keys, "MOST_OF_TABLE", 1 << 20)
 
 

@@ -36,8 +36,12 @@ def item(lsn: int, id_: int, order: int, price: int) -> Event:
     return Event("insert", lsn, 100 + id_, {"id": id_, "order_id": order, "price": price})
 
 
-def with_views(config: Config, **queries: str) -> Config:
-    return config.model_copy(update={"views": {name: ViewConfig(sql=sql) for name, sql in queries.items()}})
+def with_views(config: Config, *, incremental: bool = False, **queries: str) -> Config:
+    return config.model_copy(
+        update={
+            "views": {name: ViewConfig(sql=sql, incremental=incremental) for name, sql in queries.items()}
+        }
+    )
 
 
 class Shop(Zone):
