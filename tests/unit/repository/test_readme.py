@@ -92,7 +92,7 @@ def test_the_example_configurations_are_valid_with_and_without_their_comments(
     load(path, environ)
     environ |= {"READ_TOKEN": "0123456789abcdef", "CONTROL_TOKEN": "fedcba9876543210"}
     environ["DELTATIDE_SALT"] = "0123456789abcdef"
-    without_catalog = re.sub(r"^# (catalog|schema) = .*\n", "", path.read_text(), flags=re.MULTILINE)
+    without_catalog = re.sub(r"^# (catalog|schema|location) = .*\n", "", path.read_text(), flags=re.MULTILINE)
     (tmp_path / "all.toml").write_text(
         re.sub(r"^# (?=[\[a-z_]+.* = |\[)", "", without_catalog, flags=re.MULTILINE)
     )
