@@ -35,7 +35,6 @@ _SESSION = (
     "time_zone = '+00:00'",
     "sql_mode = 'ALLOW_INVALID_DATES'",
     f"lock_wait_timeout = {LOCK_SECONDS}",
-    "max_error_count = 64",
     f"innodb_lock_wait_timeout = {LOCK_SECONDS}",
     f"wait_timeout = {IDLE_SECONDS}",
     f"net_write_timeout = {IDLE_SECONDS}",
@@ -73,6 +72,9 @@ _MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
 """Values of `ssl_mode`, from the laxest to the strictest."""
 
 _LOST = frozenset((0, 2000, 2002, 2003, 2006, 2013, 2014, 2055))
+_KEPT_WARNINGS = "max_error_count = 64"
+"""MariaDB says only in a warning what its catalog leaves out. On MySQL, not every user may set this."""
+
 _CLUSTER_LOST = 1047
 """A Galera node that has lost its cluster refuses all statements."""
 
@@ -201,6 +203,8 @@ def _further_settings(connection: Connection[Any]) -> list[str]:
     known = {name for name, _ in rows(connection, f"SHOW VARIABLES WHERE variable_name IN ({names})")}
     isolation = "transaction_isolation" if "transaction_isolation" in known else "tx_isolation"
     further = [f"{name} = {value}" for name, value in _SESSION_WHERE_KNOWN.items() if name in known]
+    if "MariaDB" in connection.get_server_info():
+        further.append(_KEPT_WARNINGS)
     return [f"{isolation} = 'REPEATABLE-READ'", *further]
 
 
