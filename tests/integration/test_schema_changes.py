@@ -81,7 +81,7 @@ class Outcome:
         problems += [f"{name} is still captured" for name in gone if name in self.states]
         for table, text in script.notices if self.mode != "quiet after" else ():
             reported = self.notices.get(self._name(script, table), [])
-            if not any(text in each for each in reported):
+            if not any(option in each for option in text.split(" | ") for each in reported):
                 problems.append(f"no notice {text!r} of {table}, but {reported}")
         return problems
 

@@ -8,7 +8,7 @@ INSERT INTO other VALUES (2, 'b');
 ALTER TABLE other RENAME TO t;
 COMMIT;
 INSERT INTO t VALUES (3, 'c');
--- notice t: it was renamed for a time
+-- notice t: it was renamed for a time | the log has changes of it under another name
 -- rows t: id | v
 -- 1 | a
 -- 2 | b
