@@ -18,7 +18,7 @@ Statements before ``-- captured`` run before the agent starts, each of the other
 ``BEGIN;`` to ``COMMIT;`` or ``ROLLBACK;`` is one step. What a script may say besides:
 
 ``-- rows TABLE: columns``, a line per row      what the source holds at the end, as its own text
-``-- notice TABLE: text``                       a notice in the manifests holds this text; `` | `` between alternatives
+``-- notice TABLE: text``                       a notice in the manifests holds this text, or one of a | b
 ``-- quarantined TABLE: text``                  it ends quarantined, for a reason that holds this text
 ``-- gone TABLE``                               it is no longer captured at the end
 ``-- released TABLE``                           it may be quarantined on the way; a full dump releases it
