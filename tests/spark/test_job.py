@@ -270,12 +270,7 @@ def test_a_merge_asked_to_stop_finishes_the_table_under_way(spark: SparkSession,
 
 def test_landing_zone_and_lake_on_s3(spark: SparkSession, s3: S3) -> None:
     require_conditional_writes()
-    client = s3.client()
-
-    def put(path: str, data: bytes) -> None:
-        client.put_object(Bucket=s3.bucket, Key=f"landing/shop/{path}", Body=data)
-
-    landed = Landed(f"s3://{s3.bucket}/landing", put)
+    landed = Landed.on_s3(s3)
     landed.table(ORDERS)
     landed.commit(10, [landed.log(ORDERS, [insert(5, 1), update_of_a(6, 2, 5)])])
     config = config_of(landed.url, f"s3://{s3.bucket}/lake")
@@ -285,6 +280,6 @@ def test_landing_zone_and_lake_on_s3(spark: SparkSession, s3: S3) -> None:
     assert [tuple(r) for r in live(spark, config, T).select("id", "a", "b").collect()] == [(2, 5, None)]
     keys = [
         o["Key"]
-        for o in client.list_objects_v2(Bucket=s3.bucket, Prefix="landing/shop/requests/")["Contents"]
+        for o in s3.client().list_objects_v2(Bucket=s3.bucket, Prefix="landing/shop/requests/")["Contents"]
     ]
     assert any(".json/part-" in key for key in keys)

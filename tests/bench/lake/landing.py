@@ -45,9 +45,10 @@ class MeasuredZone:
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     @classmethod
-    def create(cls, folder: Path, tables: Sequence[str], more_columns: int = 0) -> MeasuredZone:
+    def create(cls, at: Path | Landed, tables: Sequence[str], more_columns: int = 0) -> MeasuredZone:
         """Create a landing zone in which these tables are captured."""
-        zone = cls(Landed.local(folder), more_columns=more_columns)
+        landed = at if isinstance(at, Landed) else Landed.local(at)
+        zone = cls(landed, more_columns=more_columns)
         columns = COLUMNS | {f"c{number:03}": "int" for number in range(more_columns)}
         for table in tables:
             zone.schemas[table] = schema_of(table, **columns)

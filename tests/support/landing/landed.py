@@ -30,6 +30,7 @@ from connector.landing.manifest import (
 from connector.landing.manifest_object import Base, StoredManifest, new_base
 from connector.position import CHUNK_SEQ, Position
 from connector.schema import Column, TableName, TableSchema
+from tests.support.servers.s3_server import S3
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 Put = Callable[[str, bytes], None]
@@ -116,6 +117,16 @@ class Landed:
             file.write_bytes(data)
 
         return cls(str(folder), put, writer)
+
+    @classmethod
+    def on_s3(cls, s3: S3) -> Landed:
+        """Return one in the folder `landing` of a bucket."""
+        client = s3.client()
+
+        def put(path: str, data: bytes) -> None:
+            client.put_object(Bucket=s3.bucket, Key=f"landing/shop/{path}", Body=data)
+
+        return cls(f"s3://{s3.bucket}/landing", put)
 
     def table(self, schema: TableSchema, *, dumped: bool = True) -> None:
         """Capture a table, or adopt a new layout of it."""
