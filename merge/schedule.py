@@ -8,6 +8,15 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_exponential,
+)
+
 from connector.config import Config
 from connector.errors import TransientError
 from merge.job import merge_in, merging_sessions
@@ -46,28 +55,55 @@ def merge_every(
     share of the rows that often (`merge.proof.continuous`).
     """
     stop = stop or threading.Event()
-    outage, due, reader = _Outage(seconds), UpkeepTimer(config), FrontierReader(config)
+    due, reader = UpkeepTimer(config), FrontierReader(config)
     verification = ContinuousVerification(config)
     with merging_sessions(spark, config) as sessions:
         landing = LandingZone.of(sessions.first, config)
-        while not stop.is_set():
+
+        def merge_once() -> float:
+            """Do what is due, and return the seconds it took."""
             begun = time.monotonic()
-            try:
-                done = merge_in(
-                    sessions, config, landing, tables=tables, progress=progress, stop=stop, reader=reader
-                )
-                if report is not None:
-                    report(done)
-                if not stop.is_set() and tables is None:
-                    verification.step(sessions.first, landing, done.manifest)
-                if not stop.is_set() and due.now(sessions.first):
-                    _log_upkeep(upkeep_in(sessions.first, config, stop=stop))
-                    _log_upkeep(more_upkeep() if more_upkeep else ())
-            except TransientError as error:
-                stop.wait(outage.pause_after(error))
-                continue
-            outage.end()
-            stop.wait(max(0.0, seconds - (time.monotonic() - begun)))
+            if stop.is_set():  # it was set in a pause
+                return 0.0
+            done = merge_in(
+                sessions, config, landing, tables=tables, progress=progress, stop=stop, reader=reader
+            )
+            if report is not None:
+                report(done)
+            if not stop.is_set() and tables is None:
+                verification.step(sessions.first, landing, done.manifest)
+            if not stop.is_set() and due.now(sessions.first):
+                _log_upkeep(upkeep_in(sessions.first, config, stop=stop))
+                _log_upkeep(more_upkeep() if more_upkeep else ())
+            return time.monotonic() - begun
+
+        while not stop.is_set():
+            outlasting = _through_outages(seconds, stop)
+            took = outlasting(merge_once)
+            if outlasting.statistics["attempt_number"] > 1 and not stop.is_set():
+                log.info("the store answers again")
+            stop.wait(max(0.0, seconds - (took or 0.0)))
+
+
+def _through_outages(seconds: float, stop: threading.Event) -> Retrying:
+    """Retry transient errors until `stop`, with growing pauses; log the error when it changes."""
+    logged: set[str] = set()
+
+    def log_changed(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, TransientError) and str(error) not in logged:
+            log.warning("%s; retrying%s", error, f" ({error.hint})" if error.hint else "")
+            logged.clear()
+            logged.add(str(error))
+
+    return Retrying(
+        retry=retry_if_exception_type(TransientError),
+        wait=wait_exponential(multiplier=max(1.0, seconds), max=max(seconds, LONGEST_PAUSE_SECONDS)),
+        stop=stop_when_event_set(stop),
+        sleep=sleep_using_event(stop),
+        before_sleep=log_changed,
+        retry_error_callback=lambda _state: None,
+    )
 
 
 class UpkeepTimer:
@@ -98,26 +134,3 @@ def _log_upkeep(findings: Iterable[Finding]) -> None:
         log.log(
             level, "%s: %s %s: %s%s", finding.subject, finding.action, finding.status, finding.reason, hint
         )
-
-
-class _Outage:
-    """A store outage: the error last logged, and the next pause."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._logged: str | None = None
-        self._pause = 0.0
-
-    def pause_after(self, error: TransientError) -> float:
-        """Log the error unless it repeats the last one, and return the seconds to wait."""
-        if str(error) != self._logged:
-            log.warning("%s; retrying%s", error, f" ({error.hint})" if error.hint else "")
-        self._logged = str(error)
-        self._pause = min(max(1.0, self._seconds, 2 * self._pause), max(self._seconds, LONGEST_PAUSE_SECONDS))
-        return self._pause
-
-    def end(self) -> None:
-        """Log that merges work again, if they had failed."""
-        if self._logged is not None:
-            log.info("the store answers again")
-        self._logged, self._pause = None, 0.0

@@ -41,10 +41,11 @@ from connector.capture.gaps import check_for_gap, recorded, resume_point_of
 from connector.capture.lander import LandedSegment, Lander, Landings
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.request_intake import RequestIntake
+from connector.capture.retry import reconnecting
 from connector.capture.startup import begin_or_resume
 from connector.capture.tables import Repair
 from connector.config import Config
-from connector.errors import ConfigurationError, LogOffError, RequestError, TransientError
+from connector.errors import ConfigurationError, LogOffError, RequestError
 from connector.figures.progress import Progress
 from connector.figures.source_load import LoadGauge, LoadWatcher
 from connector.landing.manifest import LandedFile, Manifest
@@ -63,7 +64,6 @@ LANDING_SECONDS = 0.02
 LARGE_FLUSHES = 2
 """A row larger than this many flushes lands before the next one is read, so memory holds one such row."""
 
-RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits before the log is opened again; the last one repeats."""
 
 UNBLOCK_SECONDS = 0.5
@@ -151,17 +151,16 @@ class Capture:
 
     def _open(self) -> bool:
         """Begin or resume the history, retrying as long as it takes; False if asked to stop meanwhile."""
-        attempt = 0
-        while not self._stopping.is_set():
-            try:
-                self._tables, self._dumps = begin_or_resume(
-                    self._source, self._manifest_history, self._lander, self._config
-                )
-                return True
-            except TransientError as error:
-                self._wait_before_reconnecting(error, attempt)
-                attempt += 1
-        return False
+
+        def begin() -> bool:
+            if self._stopping.is_set():
+                return False
+            self._tables, self._dumps = begin_or_resume(
+                self._source, self._manifest_history, self._lander, self._config
+            )
+            return True
+
+        return reconnecting(self._stopping, self.progress.lose)(begin) or False
 
     def _capture(self) -> None:
         on_agent = {"reload": self._take_config, "handover": self.hand_over}
@@ -188,23 +187,17 @@ class Capture:
         self._dumps.hold_back(reason)
 
     def _follow_until_stopped(self) -> None:
-        attempt = 0
-        while not self._stopping.is_set():
-            before = self._manifest_history.newest.number
-            try:
-                self._follow()
-            except TransientError as error:
-                if self._stopping.is_set():
-                    log.warning("%s; stopping without a last commit; nothing is lost", error)
-                    break
-                attempt = 0 if self._manifest_history.newest.number > before else attempt + 1
-                self._wait_before_reconnecting(error, attempt)
+        """Follow the log, over a new connection after each transient error; pauses grow until one commits."""
+        committed = self._manifest_history.newest.number
 
-    def _wait_before_reconnecting(self, error: TransientError, attempt: int) -> None:
-        seconds = RECONNECT_SECONDS[min(attempt, len(RECONNECT_SECONDS) - 1)]
-        self.progress.lose()
-        log.warning("%s; reopening the log in %s s", error, seconds)
-        self._stopping.wait(seconds)
+        def has_committed() -> bool:
+            nonlocal committed
+            before, committed = committed, self._manifest_history.newest.number
+            return committed > before
+
+        again = reconnecting(self._stopping, self.progress.lose, has_committed)
+        while not self._stopping.is_set():
+            again(self._follow)
 
     def _follow(self) -> None:
         """Follow the log over one connection, from the newest manifest's position."""

@@ -1,14 +1,15 @@
-"""Retries calls that a store or database did not answer, with exponential backoff, until the agent stops.
+"""Retries what a store or database did not answer, with growing pauses, until the agent stops.
 
-Other retries are where they are needed, with tenacity as well: conflicting commits (`merge.lake.retry`) and
-writes (`connector.store.s3`), a slot in use (`connector.postgres.slot`). The capture loop and the dump
-workers start their work over instead of repeating a call, so they have their own pauses.
+Other retries are where they are needed, with tenacity as well: conflicting commits (`merge.lake.retry`),
+writes (`connector.store.s3`), a slot in use (`connector.postgres.slot`), merges (`merge.schedule`). Dump
+workers don't repeat a call: they give a task back to its queue, which decides when it is due again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from tenacity import (
     RetryCallState,
@@ -16,7 +17,9 @@ from tenacity import (
     retry_if_exception_type,
     sleep_using_event,
     stop_when_event_set,
+    wait_chain,
     wait_exponential,
+    wait_fixed,
     wait_random,
 )
 
@@ -27,12 +30,15 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.2
 """The first wait for a missing answer, and its jitter; each next wait is twice as long, up to 10 s."""
 
+RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""The waits before the log is opened again; the last one repeats."""
+
 
 def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying:
     """Retry transient errors with backoff, until `stop`; `asked` names the service in the log."""
 
     def log_attempt(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
+        error = _error(state)
         hint = f" ({error.hint})" if isinstance(error, TransientError) and error.hint else ""
         log.warning("%s did not answer, retrying: %s%s", asked, error, hint)
 
@@ -44,3 +50,37 @@ def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying
         before_sleep=log_attempt,
         reraise=True,
     )
+
+
+def reconnecting(
+    stop: threading.Event, lose: Callable[[], None], got_on: Callable[[], bool] = lambda: False
+) -> Retrying:
+    """Retry work on the log after transient errors; once `stop` is set, return None instead.
+
+    Call `lose` before each pause. Pauses start over if the last attempt `got_on`.
+    """
+
+    def count(state: RetryCallState) -> None:
+        if got_on():
+            state.attempt_number = 1
+
+    def log_pause(state: RetryCallState) -> None:
+        lose()
+        log.warning("%s; reopening the log in %s s", _error(state), state.upcoming_sleep)
+
+    def log_stop(state: RetryCallState) -> None:
+        log.warning("%s; stopping without a last commit; nothing is lost", _error(state))
+
+    return Retrying(
+        retry=retry_if_exception_type(TransientError),
+        wait=wait_chain(*map(wait_fixed, RECONNECT_SECONDS)),
+        stop=stop_when_event_set(stop),
+        sleep=sleep_using_event(stop),
+        after=count,
+        before_sleep=log_pause,
+        retry_error_callback=log_stop,
+    )
+
+
+def _error(state: RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None

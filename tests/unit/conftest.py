@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from connector.capture import catalog_watcher, loop, request_intake, retry
+from connector.capture import catalog_watcher, request_intake, retry
 from connector.capture.dumps import workers as dump_workers
 
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make retries and polls take hundredths of a second."""
-    monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(retry, "RECONNECT_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
     monkeypatch.setattr(retry, "RETRY_SECONDS", 0.01)

@@ -13,7 +13,7 @@ The log reader's output, and the hot loop that produces it::
     elif kind == TABLE_MAP:                     # comes before each statement's rows, mostly the same bytes
         body = packet[base + 19 : len(packet) - tail]
         if body is new for its table id:
-            layouts.append(TableLayout(len(payloads), table_id, parse_table_map(body, ...), schema))
+            layouts.append(SegmentLayout(len(payloads), table_id, parse_table_map(body, ...), schema))
     elif it begins a transaction (GTID event):
         transactions.add(len(payloads), lsn, committed_micros, txid); ordinal = 0
     elif a statement TRUNCATE TABLE:            # a transaction of its own
@@ -21,7 +21,7 @@ The log reader's output, and the hot loop that produces it::
 
 Events in a MySQL TRANSACTION_PAYLOAD have no checksum: the reader puts `base` and `tail` zero bytes around
 each. `make_truncate_event` needs a table id with a layout; if the log has not shown the table, the reader
-makes one up (a server never uses 2^47 or more), with a `TableLayout` of its current schema.
+makes one up (a server never uses 2^47 or more), with a `SegmentLayout` of its current schema.
 
 Invariants: a row's ``seq`` depends on its event's ordinal in the transaction and on its own in the event,
 never on which tables are captured or where segments are split. Batches of one table come in position order.
@@ -95,7 +95,7 @@ class Transactions:
         self.txids.append(txid)
 
 
-class TableLayout(NamedTuple):
+class SegmentLayout(NamedTuple):
     """The layout of `table_id` from event `start` on; `schema` None: the table is not captured.
 
     `schema.columns` are exactly the table map's columns, in its order. `problem`: the layout could not be
@@ -129,7 +129,7 @@ class MysqlSegment:
         payloads: Sequence[bytes | bytearray],
         ordinals: Sequence[int],
         transactions: Transactions,
-        layouts: Sequence[TableLayout],
+        layouts: Sequence[SegmentLayout],
         *,
         base: int = 0,
         tail: int = 0,
@@ -145,7 +145,7 @@ class MysqlSegment:
         self._ordinals = np.array(ordinals, np.int64)
         self._transactions = transactions
         self._base, self._tail = base, tail
-        self._layouts: dict[int, list[TableLayout]] = {}
+        self._layouts: dict[int, list[SegmentLayout]] = {}
         for layout in layouts:
             self._layouts.setdefault(layout.table_id, []).append(layout)
 
@@ -223,7 +223,7 @@ class _Window(NamedTuple):
     events: Events
     placement: Placement
 
-    def parts(self, layouts: Mapping[int, Sequence[TableLayout]], epoch: int) -> list[_Part]:
+    def parts(self, layouts: Mapping[int, Sequence[SegmentLayout]], epoch: int) -> list[_Part]:
         """Split the events by table id and layout, in log order; omit those not captured."""
         ids = little_endian(self.events.data, self.events.starts + HEADER, TABLE_ID_BYTES)
         parts = [
@@ -239,7 +239,7 @@ class _Part(NamedTuple):
 
     window: _Window
     epoch: int
-    layout: TableLayout
+    layout: SegmentLayout
     schema: TableSchema
     members: Offsets
 

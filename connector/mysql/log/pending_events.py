@@ -18,7 +18,7 @@ from connector.landing.event_batch import CdcColumns, EventBatch, arrow_type, as
 from connector.landing.format import INSERT
 from connector.mysql.codec.compressed import TABLE_ID_BYTES
 from connector.mysql.codec.rows_event import make_truncate_event
-from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions
+from connector.mysql.codec.segment import MysqlSegment, SegmentLayout, Transactions
 from connector.mysql.log.packet import BASE, TABLE_ID
 from connector.mysql.log.schema_cache import ResolvedLayout, SchemaCache
 from connector.position import Position
@@ -57,8 +57,8 @@ class PendingRows:
         self.current: dict[int, ResolvedLayout] = {}
         self._schema_cache = schema_cache
         self._maps: dict[bytes, ResolvedLayout] = {}
-        self._known: dict[int, TableLayout] = {}
-        self._layouts: list[TableLayout] = []
+        self._known: dict[int, SegmentLayout] = {}
+        self._layouts: list[SegmentLayout] = []
         self._layout_by_id: dict[int, ResolvedLayout] = {}
         self._synthetic_tables = 0
 
@@ -99,7 +99,7 @@ class PendingRows:
     def _add_layout(self, table_id: int, resolved: ResolvedLayout) -> None:
         self._layout_by_id[table_id] = resolved
         self._layouts.append(
-            TableLayout(len(self.payloads), table_id, resolved.table_map, resolved.schema, resolved.problem)
+            SegmentLayout(len(self.payloads), table_id, resolved.table_map, resolved.schema, resolved.problem)
         )
 
     def change_tail(self, tail: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connector.capture import catalog_watcher, loop, request_intake
+from connector.capture import catalog_watcher, request_intake, retry
 from connector.capture.dumps import workers as dump_workers
 from connector.capture.loop import Capture
 from connector.config import Config
@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.2)
-    monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(retry, "RECONNECT_SECONDS", (0.05, 0.1))
     monkeypatch.setattr(source, "DECODE_SECONDS", 0.2)
     monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
     monkeypatch.setattr(reader, "POLL_SECONDS", 0.1)

@@ -18,7 +18,7 @@ from connector.demo.servers.starting import free_port
 from connector.errors import TableError
 from connector.landing.event_batch import EventBatch
 from connector.mysql.codec.compressed import PLAIN
-from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, TableLayout, Transactions
+from connector.mysql.codec.segment import ROWS_EVENTS, TABLE_MAP, MysqlSegment, SegmentLayout, Transactions
 from connector.mysql.codec.table_map import parse_table_map
 from connector.mysql.codec.text_rows import RowStream, decode_rows
 from connector.mysql.codec.types import select_expression, type_of_catalog
@@ -116,7 +116,7 @@ class Log:
             elif kind == TABLE_MAP:
                 mapped = parse_table_map(event[19:-CHECKSUM], mariadb=True).with_aliases(aliases or {})
                 if mapped.table.name == table and table_id not in layouts:
-                    layouts[table_id] = TableLayout(len(payloads), table_id, mapped, mapped.schema())
+                    layouts[table_id] = SegmentLayout(len(payloads), table_id, mapped, mapped.schema())
             elif kind in ROWS_EVENTS:
                 if table_id in layouts:
                     payloads.append(event)

@@ -15,7 +15,7 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
-from connector.capture import catalog_watcher, loop
+from connector.capture import catalog_watcher, retry
 from connector.capture.loop import Capture
 from connector.config import Config
 from connector.demo.servers.postgres import PostgresServer
@@ -216,7 +216,7 @@ def test_a_standby_that_the_address_led_to_meanwhile_is_left_when_the_primary_is
 ) -> None:
     """By the session that opens the log, and by the one that checks the catalog."""
     monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(loop, "RECONNECT_SECONDS", (0.1,))
+    monkeypatch.setattr(retry, "RECONNECT_SECONDS", (0.1,))
     store, folder = MemoryStore(), servers_folder / "standby"
     execute(server, "CREATE TABLE t (id int PRIMARY KEY)")
     with PostgresServer.start(folder, settings=SETTINGS) as standby:

@@ -16,7 +16,7 @@ from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.mysql.codec import rows_event as rows_module
 from connector.mysql.codec import segment as segment_module
 from connector.mysql.codec.rows_event import make_truncate_event
-from connector.mysql.codec.segment import MysqlSegment, TableLayout, Transactions, pack_position
+from connector.mysql.codec.segment import MysqlSegment, SegmentLayout, Transactions, pack_position
 from connector.mysql.codec.table_map import parse_table_map
 from connector.schema import TableName
 from connector.source import ResumePoint
@@ -221,7 +221,7 @@ class Written:
         mapped = parse_table_map(reference.table_map(7, self.columns, key=[0]), mariadb=False)
         transactions = Transactions()
         transactions.add(0, pack_position(3, 4), 1_700_000_000_000_000, "uuid:1")
-        layout = TableLayout(0, 7, mapped, mapped.schema())
+        layout = SegmentLayout(0, 7, mapped, mapped.schema())
         return MysqlSegment(
             1, ResumePoint(99), None, events, range(len(events)), transactions, [layout], **options
         )
@@ -462,7 +462,7 @@ def test_a_layout_with_a_problem_quarantines_only_its_table():
     problem = TableError(TableName.parse("d.t"), "it cannot be read", hint="fix it")
     schema = mapped.schema()
     renamed = type(schema)(schema.table._replace(name="u"), schema.columns, schema.key)
-    layouts = [TableLayout(0, 7, None, schema, problem), TableLayout(0, 8, mapped, renamed)]
+    layouts = [SegmentLayout(0, 7, None, schema, problem), SegmentLayout(0, 8, mapped, renamed)]
     found = list(
         MysqlSegment(
             1, ResumePoint(9), None, [good.events[0], other, good.events[0]], [0, 1, 2], transactions, layouts
