@@ -64,8 +64,6 @@ LANDING_SECONDS = 0.02
 LARGE_FLUSHES = 2
 """A row larger than this many flushes lands before the next one is read, so memory holds one such row."""
 
-"""Waits before the log is opened again; the last one repeats."""
-
 UNBLOCK_SECONDS = 0.5
 """How often to ask whether the transactions that dumps wait for have ended."""
 
@@ -153,8 +151,6 @@ class Capture:
         """Begin or resume the history, retrying as long as it takes; False if asked to stop meanwhile."""
 
         def begin() -> bool:
-            if self._stopping.is_set():
-                return False
             self._tables, self._dumps = begin_or_resume(
                 self._source, self._manifest_history, self._lander, self._config
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from tenacity import (
     RetryCallState,
@@ -34,6 +35,9 @@ RECONNECT_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """The waits before the log is opened again; the last one repeats."""
 
 
+_Result = TypeVar("_Result")
+
+
 def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying:
     """Retry transient errors with backoff, until `stop`; `asked` names the service in the log."""
 
@@ -54,8 +58,8 @@ def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying
 
 def reconnecting(
     stop: threading.Event, lose: Callable[[], None], got_on: Callable[[], bool] = lambda: False
-) -> Retrying:
-    """Retry work on the log after transient errors; once `stop` is set, return None instead.
+) -> Callable[[Callable[[], _Result]], _Result | None]:
+    """Retry work on the log after transient errors; once `stop` is set, begin none and return None instead.
 
     Call `lose` before each pause. Pauses start over if the last attempt `got_on`.
     """
@@ -71,7 +75,7 @@ def reconnecting(
     def log_stop(state: RetryCallState) -> None:
         log.warning("%s; stopping without a last commit; nothing is lost", _error(state))
 
-    return Retrying(
+    patiently = Retrying(
         retry=retry_if_exception_type(TransientError),
         wait=wait_chain(*map(wait_fixed, RECONNECT_SECONDS)),
         stop=stop_when_event_set(stop),
@@ -80,6 +84,7 @@ def reconnecting(
         before_sleep=log_pause,
         retry_error_callback=log_stop,
     )
+    return lambda work: patiently(lambda: None if stop.is_set() else work())
 
 
 def _error(state: RetryCallState) -> BaseException | None:
