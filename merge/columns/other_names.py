@@ -1,7 +1,8 @@
 """Finds columns that may be a masked or excluded one under another name, from a table's layouts. Pure.
 
 Layouts carry neither dates nor renames. So this compares names, order and types, and reports every column
-that may be the same::
+that may be the same, even if a table is stopped at another one already: whoever answers for that one would
+let the other pass::
 
     before            after                        may be ssn
     id, ssn, note     id, old, note                old: the table never had both
@@ -12,12 +13,15 @@ that may be the same::
     id, ssn, a        id, note, a                  note, of the same type, even if another layout has both:
                                                    note became a, and ssn note
     id, ssn, note     id, note                     note, if it had another type, and has that of ssn now
+    id, a, b, ssn     id, b, a                     a, of the same type: it is not where it was
+    id, ssn, note     id, note, new                note, if all types are the same: note became new, and ssn
+                                                   note
     id, ssn, note     id, ssn, note, other         none: a new column comes after the existing ones
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 
 Layout = Mapping[str, str]
@@ -35,11 +39,25 @@ def other_names(hidden: str, layouts: Sequence[Layout]) -> dict[str, str]:
     beside = {name for layout in having for name in layout}
     found = {name: NEVER_BOTH for layout in layouts for name in layout if name not in beside}
     for one, other in product(having, (layout for layout in layouts if hidden not in layout)):
-        found = dict.fromkeys(_taken_over(hidden, one, other, having), IN_ITS_PLACE) | found
+        names = _taken_over(hidden, one, other, having)
+        if not any(other.keys() <= each.keys() for each in having):  # then it was just dropped
+            names += _renamed_alone(hidden, one, other)
+        found = dict.fromkeys(names, IN_ITS_PLACE) | found
     for one, other in combinations(having, 2):
-        names = {*_in_its_place(hidden, one, other), *_in_its_place(hidden, other, one)}
-        found |= dict.fromkeys(names or _exchanged(hidden, one, other), IN_ITS_PLACE)
+        found |= dict.fromkeys(_of_pair(hidden, one, other), IN_ITS_PLACE)
     return found
+
+
+def _of_pair(hidden: str, one: Layout, other: Layout) -> Iterator[str]:
+    """Yield the columns that may be `hidden`, which both layouts have."""
+    added_at_end = False
+    for before, after in ((one, other), (other, one)):
+        names = _in_its_place(hidden, before, after)
+        of_its_type = any(after[name] == before[hidden] for name in names)
+        added_at_end |= of_its_type and [*after][-1] == hidden
+        yield from [*names, *_renamed_alone(hidden, before, after)]
+    if not added_at_end:
+        yield from _exchanged(hidden, one, other)
 
 
 def _in_its_place(hidden: str, before: Layout, after: Layout) -> list[str]:
@@ -57,21 +75,34 @@ def _in_its_place(hidden: str, before: Layout, after: Layout) -> list[str]:
 
 
 def _taken_over(hidden: str, before: Layout, after: Layout, having: Sequence[Layout]) -> list[str]:
-    """Return columns that are where `hidden`, which is gone, was, and have its type, as they had not before.
+    """Return columns that are where `hidden`, which is gone, was, and have its type.
 
-    Not one that may have been added behind it, at the end, before it was dropped: one of the layouts `having`
-    it is between the two.
+    Not one that had that type before, if all columns are in their order: then it has just stayed. Not one
+    that may have been added behind it, at the end, before it was dropped: one of the layouts `having` it is
+    between the two.
     """
     both = before.keys() & after.keys()
+    moved = _common(before, after) != _common(after, before)
     found = []
     for name, type_ in after.items():
         was = [n for n in before if n == hidden or (n in after and n != name)]
         now = [n for n in after if n == name or n in before]
-        became = type_ == before[hidden] != before.get(name) and _is_new_name(name, hidden, was, now)
-        behind = was[-1] == hidden and any(both <= each.keys() and name in each for each in having)
+        became = type_ == before[hidden] and (moved or type_ != before.get(name))
+        became = became and _is_new_name(name, hidden, was, now)
+        behind = was[-1] == hidden and any(
+            both <= each.keys() and name in each and hidden in _in_front(name, each) for each in having
+        )
         if became and (name in before or not behind):
             found.append(name)
     return found
+
+
+def _renamed_alone(hidden: str, before: Layout, after: Layout) -> list[str]:
+    """Return the column where `hidden` was, if only names differ: all types are in their places."""
+    if list(before.values()) != list(after.values()):
+        return []
+    name = list(after)[list(before).index(hidden)]
+    return [name] if name != hidden else []
 
 
 def _exchanged(hidden: str, one: Layout, other: Layout) -> list[str]:

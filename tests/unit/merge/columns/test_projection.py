@@ -131,7 +131,7 @@ def layout(names: str) -> TableSchema:
         (["id ssn note", "id old note", "id old note ssn"], "old"),  # ssn was added only later
         (["id ssn note new", "id old note ssn"], "old|new"),  # which was given the name
         (["id SSN", "id Old ssn"], "Old"),
-        (["id ssn note", "id number note ssn"], "number"),  # its type was changed as well
+        (["id ssn note", "id number note ssn"], "number|note"),  # its type was changed; or ssn became note
         (["id ssn note", "id note ssn"], "note"),
         (["id ssn note", "id ssn note new"], None),
         (["id ssn", "id ssn new", "id new"], None),
