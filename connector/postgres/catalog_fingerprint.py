@@ -67,8 +67,10 @@ LOCK_SECONDS = 1
 check that hangs detects nothing while the log is read on.
 """
 
-UNLIKE_ALL, LOGGED, UNIDENTIFIED = ".0", "log", "key"
-"""What the log makes of a row type's word (no transaction has the xid 0), and of a partition's file."""
+UNLIKE_ALL, LOGGED, UNIDENTIFIED, FORMER = ".0", "log", "key", "name"
+"""What the log makes of a row type's word (no transaction has the xid 0), and of a table's or partition's
+file.
+"""
 
 NAMED = re.compile("[0-9a-f]+(?==)")
 """A column's name in a fingerprint as the server returns it, in hex."""
@@ -284,6 +286,7 @@ def unlogged(before: str, now: str) -> UnloggedChange | None:
         "the replica identity of a partition was not the table's for a time": any(
             file == UNIDENTIFIED for file, _ in old.leaves.values()
         ),
+        "the log went on with its former name": any(file == FORMER for file, _ in old.leaves.values()),
         "a column was added or replaced without row events": _columns_changed(old, new),
         "a column was added under the name of a dropped one": _came_back(old, new),
         "the labels of an enum changed": not old.labels <= new.labels,

@@ -62,7 +62,10 @@ class _Open(NamedTuple):
 
 
 class LogBuffer:
-    """Change messages that were read and not taken yet. Used by one thread at a time."""
+    """Change messages that were read and not taken yet. Used by one thread at a time.
+
+    `descriptions`: how they name tables.
+    """
 
     def __init__(self, epoch: int, visibility: Visibility, resolve: Resolve) -> None:
         self.bytes = 0
@@ -85,7 +88,7 @@ class LogBuffer:
         self._waiting: list[bytes] = []
         self._reported = False
         self._dropped_changes = 0
-        self._descriptions = Descriptions(self._truncates)
+        self.descriptions = Descriptions(self._truncates)
 
     @property
     def empty(self) -> bool:
@@ -168,7 +171,7 @@ class LogBuffer:
             lsn = self._open.begin.commit_lsn
             self._quarantined = [found for found in quarantined if found.lsn == lsn]
             quarantined = [found for found in quarantined if found.lsn != lsn]
-        logged = self._descriptions.take(rows)
+        logged = [*self.descriptions.take(rows), *self.descriptions.outdated(self._position)]
         return self._slice_segment(rows, transactions, carried, quarantined, logged)
 
     def take_open(self) -> LogSegment | PostgresSegment | None:
@@ -181,7 +184,7 @@ class LogBuffer:
         transactions.add(0, begin)
         self._open = _Open(begin, 0, carried + rows)
         quarantined, self._quarantined = self._quarantined, []
-        logged = self._descriptions.take_open(rows)
+        logged = self.descriptions.take_open(rows)
         return self._slice_segment(rows, transactions, carried, quarantined, logged)
 
     def _slice_segment(
@@ -237,7 +240,7 @@ class LogBuffer:
         if rows > start or carried or self._dropped_changes:
             commits.append((begin.commit_lsn, begin.xid))
         self.whole_rows = rows
-        self._descriptions.commit()
+        self.descriptions.commit()
         self._open = None
         self._position = commit.end_lsn
         self._committed_at = commit.committed_micros
@@ -248,7 +251,7 @@ class LogBuffer:
         found = self._resolve(relation, self._open.begin.xid if self._open else None)
         schema = found.schema if found else None
         lsn = self._open.begin.commit_lsn if self._open else self._position
-        self._descriptions.add(relation, lsn, len(self._payloads), self._dropped_changes)
+        self.descriptions.add(relation, lsn, len(self._payloads), self._dropped_changes)
         self._layouts.append(RelationLayout(len(self._payloads), relation, schema))
         relid = relation.relid.to_bytes(4, "big")
         if schema is not None:

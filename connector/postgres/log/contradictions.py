@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from connector.logged_table import LoggedTable, Positions
-from connector.postgres.catalog_fingerprint import LOGGED, UNIDENTIFIED, UNLIKE_ALL, relations_of
+from connector.postgres.catalog_fingerprint import FORMER, LOGGED, UNIDENTIFIED, UNLIKE_ALL, relations_of
 from connector.schema import TableName
 
 
@@ -20,32 +20,39 @@ def contradicted_by_log(
     name: its changes did not land. Rows of another table, or of a partition that no check has seen, under a
     table's name: they landed, and may be gone since. Rows of a partition of which the log had less than
     their keys: old ones may be left. A table's log from before `repaired_upto` does not count: a dump sees
-    its effect.
+    its effect. Tables that are contradicted again are returned again: a check that began meanwhile is no
+    older than what was known of them.
     """
     relations = {table: relations_of(fingerprint) for table, fingerprint in known.items()}
     owners: dict[str, set[TableName]] = {}
     for table, (whole, parts) in relations.items():
         for relation in {whole, *parts}:
             owners.setdefault(relation, set()).add(table)
-    found = dict(known)
+    found: dict[TableName, str] = {}
+
+    def mark(table: TableName, relation: str, what: str) -> None:
+        found[table] = _marked(found.get(table, known[table]), relation, what)
+
     for each in logged:
         relation, named = str(each.id), each.root or each.table
         for table in () if each.dumped else owners.get(relation, set()) - {named}:
             if each.lsn < repaired_upto(table):
                 continue
-            if relations[table].whole == relation:
-                words = found[table].split(" ")
+            if each.former:
+                mark(table, relation, FORMER)
+            elif relations[table].whole == relation:
+                words = found.get(table, known[table]).split(" ")
                 found[table] = " ".join(_NAMED.sub(rf"\1{UNLIKE_ALL}", word) for word in words)
             elif each.root is not None:
-                found[table] = _marked(found[table], relation, LOGGED)
+                mark(table, relation, LOGGED)
         if named not in relations or each.lsn < repaired_upto(named):
             continue
         whole, parts = relations[named]
         if relation not in (parts if each.root else (whole,)):
-            found[named] = _marked(found[named], relation, LOGGED)
+            mark(named, relation, LOGGED)
         elif not each.identified:
-            found[named] = _marked(found[named], relation, UNIDENTIFIED)
-    return {table: fingerprint for table, fingerprint in found.items() if fingerprint != known[table]}
+            mark(named, relation, UNIDENTIFIED)
+    return found
 
 
 def _marked(fingerprint: str, relation: str, what: str) -> str:

@@ -4,13 +4,17 @@ The server describes a table before its first change, and again when the table m
 whose rows are published as its root's is described right after its root. A TRUNCATE, too, is preceded by
 several descriptions: of the tables that it lists.
 
+It does not describe a table again because its schema was renamed (before PostgreSQL 16), nor a root that was
+renamed itself, since it keeps track of descriptions by partition. What changes from then on lands under the
+former name. So names are compared with the catalog's, and with those of later descriptions.
+
 Invariant: descriptions are handed over with the changes that they precede, or with their transaction. What
 is landed of a transaction is never without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from connector.logged_table import LoggedTable
@@ -20,25 +24,38 @@ from connector.schema import TableName
 FULL = "f"
 """The replica identity of whole rows."""
 
+TELLS_SCHEMAS = 160000
+"""The first version that describes tables again after their schema was renamed."""
+
 
 class _Described(NamedTuple):
-    """A table described before the change number `before`, in a transaction; `root`: just before it."""
+    """A table described before the change number `before`, in a transaction; `root`: just before it.
+
+    `former`: another name, under which the log may have gone on with it until then.
+    """
 
     relation: Relation
     before: int
     lsn: int
     root: Relation | None
+    former: TableName | None
 
 
 class Descriptions:
     """The descriptions not taken yet.
 
     `truncates` tells of a change by its number whether it is a TRUNCATE of a table, given by its id; False
-    for a number that is not reached yet.
+    for a number that is not reached yet. `tells_schemas`: the server describes tables again whose schema was
+    renamed.
     """
+
+    tells_schemas = True
 
     def __init__(self, truncates: Callable[[int, int], bool]) -> None:
         self._truncates = truncates
+        self._names: dict[int, TableName] = {}
+        self._roots: set[int] = set()
+        self._outdated: dict[int, int] = {}
         self._whole: list[LoggedTable] = []
         self._open: list[_Described] = []
         self._next: tuple[int, int] | None = None
@@ -46,12 +63,41 @@ class Descriptions:
     def add(self, relation: Relation, lsn: int, kept: int, dropped: int) -> None:
         """Add a description, after so many changes that are kept, and dropped."""
         follows = bool(self._open) and self._next == (kept, dropped)
-        self._open.append(_Described(relation, kept, lsn, self._open[-1].relation if follows else None))
+        root = self._open[-1].relation if follows else None
+        name, former = _name(relation), self._names.get(relation.relid)
+        renamed = former is not None and self._is_untold(relation.relid, former, name)
+        self._open.append(_Described(relation, kept, lsn, root, former if renamed else None))
         self._next = kept, dropped
+        self._names[relation.relid] = name
+        self._outdated.pop(relation.relid, None)
+        if root is not None:
+            self._roots.add(root.relid)
+
+    def may_be_outdated(self) -> list[int]:
+        """Return the ids of the tables whose names may have changed without a description."""
+        return sorted(self._roots) if self.tells_schemas else sorted(self._names)
+
+    def compare(self, current: Mapping[int, TableName], position: int) -> None:
+        """Compare with the catalog's names, each of which was changed before `position`."""
+        outdated = [i for i, name in current.items() if self._is_untold(i, self._names[i], name)]
+        self._outdated = {relid: self._outdated.get(relid, position) for relid in outdated}
+
+    def outdated(self, position: int) -> list[LoggedTable]:
+        """Return the tables whose changes up to a position may have their former names."""
+        return [LoggedTable(i, self._names[i], lsn=position, former=True) for i in self._outdated]
+
+    def outdated_before(self, position: int) -> list[TableName]:
+        """Return the names of those renamed before a position."""
+        return [self._names[relid] for relid, since in self._outdated.items() if since <= position]
+
+    def _is_untold(self, relid: int, name: TableName, now: TableName) -> bool:
+        """Return whether the log may go on with a name, although the table has another one now."""
+        schema_renamed = not self.tells_schemas and name.namespace != now.namespace
+        return schema_renamed or (relid in self._roots and name != now)
 
     def commit(self) -> None:
         """The transaction is whole."""
-        self._whole += map(self._resolved, self._open)
+        self._whole += self._resolved(self._open)
         self._open, self._next = [], None
 
     def take(self, kept: int) -> list[LoggedTable]:
@@ -62,7 +108,7 @@ class Descriptions:
 
     def take_open(self, kept: int) -> list[LoggedTable]:
         """Take those of the open transaction that precede `kept` changes, which are all there are."""
-        taken = [self._resolved(each) for each in self._open if each.before < kept]
+        taken = self._resolved([each for each in self._open if each.before < kept])
         self._open = [each for each in self._open if each.before >= kept]
         self._shift(kept)
         return taken
@@ -72,7 +118,15 @@ class Descriptions:
         if self._next is not None:
             self._next = self._next[0] - kept, self._next[1]
 
-    def _resolved(self, described: _Described) -> LoggedTable:
+    def _resolved(self, described: Iterable[_Described]) -> list[LoggedTable]:
+        found = []
+        for each in described:
+            if each.former is not None:
+                found.append(LoggedTable(each.relation.relid, each.former, lsn=each.lsn, former=True))
+            found.append(self._logged(each))
+        return found
+
+    def _logged(self, described: _Described) -> LoggedTable:
         relation, root = described.relation, described.root
         if root is not None and self._truncates(described.before, relation.relid):
             root = None

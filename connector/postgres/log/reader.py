@@ -5,6 +5,8 @@ Invariants:
 - The buffer is empty whenever the reader switches between the two, so its messages are all of one kind.
 - The log counts as read over one connection while the server process behind the side connection lives, which
   a crash of the server would end.
+- The log is opened again once everything from before a table was renamed has landed, if the server may go on
+  with its former name.
 - Only `confirm` lets the server discard log. The slot moves by a status message while it is streamed, and by
   `pg_replication_slot_advance` while a copy of it is read: in bulk, or as a stream by psycopg2 alone.
 """
@@ -22,13 +24,16 @@ from connector.errors import PreconditionError, TransientError
 from connector.landing.manifest import InvisibleCommit
 from connector.position import parse_lsn
 from connector.postgres.codec.segment import PostgresSegment
-from connector.postgres.connection import close, driver_errors, one_row
+from connector.postgres.connection import all_rows, close, driver_errors, one_row
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.bulk import BacklogReader
+from connector.postgres.log.descriptions import TELLS_SCHEMAS
 from connector.postgres.log.stream import StreamReader
+from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.primary_session import CHANGED, Process, process_of
 from connector.postgres.slot import REFUSED, advance_slot
 from connector.postgres.visibility import Snapshot, Visibility
+from connector.schema import TableName
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +63,11 @@ the beginning of the longest transaction.
 """
 
 
+_NAMES = """
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text, pg_current_wal_insert_lsn()::text
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])"""
+
+
 class PostgresLogReader:
     """Reads the log after a position; implements `connector.source.LogReader`.
 
@@ -79,6 +89,8 @@ class PostgresLogReader:
         self.unreadable: str | None = None
         self._buffer, self._visibility, self._side, self._connect = buffer, visibility, side, connect
         self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes
+        self._names = buffer.descriptions
+        self._names.tells_schemas = side.server_version >= TELLS_SCHEMAS
         self._process: Process | None = process_of(side)
         self._log_source: StreamReader | BacklogReader | None = None
         self._confirmed = self._advanced = visibility.position
@@ -115,6 +127,8 @@ class PostgresLogReader:
             raise TransientError(str(error)) from error
 
     def _read(self, seconds: float, upto_bytes: int) -> None:
+        if outdated := self._names.outdated_before(self._confirmed):
+            raise TransientError(f"the log goes on with the former name {min(outdated)} of a renamed table")
         if not self._buffer.resume():
             time.sleep(min(seconds, WAIT_SECONDS))
         elif isinstance(self._log_source, BacklogReader):
@@ -124,6 +138,7 @@ class PostgresLogReader:
         elif isinstance(self._log_source, StreamReader):
             self._log_source.read(seconds, upto_bytes, lambda: self._visibility.position)
         if time.monotonic() - self._polled_at > POLL_SECONDS or self._visibility.size > MOST_COMMITS:
+            self._compare_names()
             self._poll_end_of_log()
         self._advance_if_due()
 
@@ -200,6 +215,15 @@ class PostgresLogReader:
             advance_slot(self._side, self._slot, self._confirmed)
         self._advanced, now = self._confirmed, time.monotonic()
         self._advance_after = now + (now - began) / ADVANCE_SHARE
+
+    def _compare_names(self) -> None:
+        """Find tables that were renamed without being described again."""
+        if not (described := self._names.may_be_outdated()):
+            return
+        with driver_errors("reading the names of tables"):
+            found = all_rows(self._side, _NAMES, (described,))
+        end = max((round_to_record_end(parse_lsn(lsn)) for *_, lsn in found), default=0)
+        self._names.compare({oid: TableName(*name) for oid, *name, _ in found}, end)
 
     def _poll_end_of_log(self) -> None:
         """Query a fresh snapshot and the end of the log; forget commits that the snapshot shows."""

@@ -20,7 +20,7 @@ from connector.landing.manifest import Manifest, TableState
 from connector.landing.manifest_store import newest_manifest, read_manifest
 from connector.landing.requests import DumpRequest, submit
 from connector.mysql.log import reader as mysql_reader
-from connector.postgres.catalog_fingerprint import LOGGED, UNIDENTIFIED, UNLIKE_ALL
+from connector.postgres.catalog_fingerprint import FORMER, LOGGED, UNIDENTIFIED, UNLIKE_ALL
 from connector.postgres.log import reader as postgres_reader
 from connector.schema import TableName
 from connector.store.factory import open_store
@@ -137,10 +137,10 @@ class CapturedDatabase:
 def _is_contradicted(state: TableState) -> bool:
     """Whether the log has shown something of a table in PostgreSQL that the next check repairs."""
     words = (state.fingerprint or "").split(" ")
-    return any(w.endswith((f":{LOGGED}:", f":{UNIDENTIFIED}:")) or _UNLIKE_ALL.match(w) for w in words)
+    return any(_MARKED.search(w) for w in words)
 
 
-_UNLIKE_ALL = re.compile(rf"n\d+\{UNLIKE_ALL}$")
+_MARKED = re.compile(rf":({LOGGED}|{UNIDENTIFIED}|{FORMER}):$|^n\d+\{UNLIKE_ALL}$")
 
 
 def landed_tables(store: Any) -> dict[TableName, Table]:

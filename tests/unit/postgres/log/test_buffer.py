@@ -118,3 +118,45 @@ def test_a_partition_whose_old_keys_are_not_logged_as_its_roots_are_is_noted(
     described = relation("t"), relation("part", 98, identity, is_key)
     buffer.feed(transaction(7, 100, *described, insert(RELID, ["1"])), 0)
     assert [each.identified for each in buffer.take().logged] == [True, identified]
+
+
+def test_a_root_that_is_not_described_after_a_rename_goes_on_under_its_former_name() -> None:
+    """It is told with all that is taken until it is described again, maybe after some of its changes."""
+    buffer = LogBuffer(1, Visibility(0), layout_of)
+    names, former, now = buffer.descriptions, TableName("public", "t"), TableName("public", "u")
+    outdated = LoggedTable(RELID, former, lsn=208, former=True)
+    buffer.feed(transaction(7, 100, relation("t"), relation("part", 98), insert(RELID, ["1"])), 0)
+    names.compare({RELID: former}, 150)
+    assert names.may_be_outdated() == [RELID]
+    assert not [each for each in buffer.take().logged if each.former]
+    buffer.feed(transaction(8, 200, insert(RELID, ["2"])), 0)
+    names.compare({RELID: now}, 300)
+    names.compare({RELID: now}, 400)
+    assert (names.outdated_before(299), names.outdated_before(300)) == ([], [former])
+    assert buffer.take().logged == [outdated]
+    buffer.feed(transaction(9, 400, relation("u"), relation("part2", 97), insert(RELID, ["3"])), 0)
+    assert buffer.take().logged == [
+        LoggedTable(RELID, former, lsn=400, former=True),
+        LoggedTable(RELID, now, lsn=400),
+        LoggedTable(97, TableName("public", "part2"), now, 400),
+    ]
+    assert names.outdated_before(1000) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "tells_schemas", "former"),
+    [
+        (TableName("public", "u"), False, False),
+        (TableName("s", "t"), False, True),
+        (TableName("s", "t"), True, False),
+    ],
+)
+def test_a_table_without_partitions_is_described_after_a_rename_but_not_always_of_its_schema(
+    now: TableName, tells_schemas: bool, former: bool
+) -> None:
+    buffer = LogBuffer(1, Visibility(0), layout_of)
+    buffer.descriptions.tells_schemas = tells_schemas
+    buffer.feed(transaction(7, 100, relation("t"), insert(RELID, ["1"])), 0)
+    assert buffer.descriptions.may_be_outdated() == ([] if tells_schemas else [RELID])
+    buffer.descriptions.compare({RELID: now}, 200)
+    assert bool(buffer.descriptions.outdated_before(200)) == former

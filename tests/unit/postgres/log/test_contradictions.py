@@ -40,6 +40,8 @@ def reasons_after(*logged: LoggedTable, repaired_upto: int = 0) -> dict[TableNam
         (LoggedTable(7, U, dumped=True), None, U),  # another table under its name was dumped
         (LoggedTable(83, TableName("s", "u3"), U, dumped=True), None, U),
         (LoggedTable(7, T, AWAY, dumped=True), None, None),
+        (LoggedTable(7, AWAY, former=True), None, T),  # renamed, and not described again
+        (LoggedTable(99, T, former=True), None, T),
         (LoggedTable(82, TableName("s", "u2")), None, None),  # no longer a partition: the next check sees it
     ],
 )
@@ -52,3 +54,10 @@ def test_what_the_log_shows_otherwise_than_the_catalog_is_found_whatever_the_nex
         **({lost: True} if lost else {}),
     }
     assert not reasons_after(replace(logged, lsn=4), repaired_upto=5), "a dump sees its effect"
+
+
+def test_a_table_that_is_contradicted_again_is_found_again() -> None:
+    """A check that began between the two is no answer to the second."""
+    doubted = contradicted_by_log(KNOWN, [LoggedTable(7, AWAY, lsn=5)], lambda _table: 0)
+    again = [LoggedTable(7, AWAY, lsn=6)]
+    assert contradicted_by_log({**KNOWN, **doubted}, again, lambda _table: 0) == doubted
