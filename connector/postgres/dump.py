@@ -88,10 +88,13 @@ class PostgresChunk:
         self.schema, self.low, self.high = schema, low, high
         self._connection, self._query, self._marked = connection, query, marked
         self._copy = driver().open_rows(connection)
+        self._read: int | None = None
         self.reading = False
 
     def rows(self) -> Iterator[ChunkRows]:
         """Read the rows; the server is ahead only by what the socket buffers hold."""
+        named = "SELECT to_regclass(%s)::oid::bigint"
+        (self._read,) = one_row(self._connection, named, (qualified(self.schema.table),)) or (None,)
         self._copy.start(f"COPY ({self._query}) TO STDOUT")
         self.reading = True
         while not self._copy.done:
@@ -104,13 +107,16 @@ class PostgresChunk:
         """Return the table, and those of its partitions that are or were not empty.
 
         As attached now, not in the snapshot: rows of one that was attached after it may have been read, too.
-        None that was read can have been detached meanwhile: that waits for our lock.
+        None that was read can have been detached meanwhile: that waits for our lock. A schema does not wait:
+        what had the table's name as reading began may have another one by now.
         """
         table, lsn = self.schema.table, self.low + 1
         rows = all_rows(self._connection, _READ_FROM, {"table": qualified(table)})
+        parts = [(oid, TableName(namespace, name)) for oid, namespace, name, is_part in rows if is_part]
+        whole = {self._read, *(oid for oid, *_, is_part in rows if not is_part)}
         return [
-            LoggedTable(oid, TableName(namespace, name), table if is_part else None, lsn, dumped=True)
-            for oid, namespace, name, is_part in rows
+            *(LoggedTable(oid, table, lsn=lsn, dumped=True) for oid in whole if oid is not None),
+            *(LoggedTable(oid, name, table, lsn, dumped=True) for oid, name in parts),
         ]
 
     def abandon(self) -> None:

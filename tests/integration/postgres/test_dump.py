@@ -317,6 +317,24 @@ def test_columns_change_between_two_chunks(database: Database) -> None:
         tables.close()
 
 
+def test_a_chunk_knows_the_table_that_had_the_name_when_its_rows_were_read(database: Database) -> None:
+    """Renaming a schema waits for no lock; the rows of a small chunk are read before it knows them."""
+    for schema in ("s", "s2"):
+        database.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.t (id int PRIMARY KEY)")
+    both = database.execute("SELECT 's.t'::regclass::oid::bigint, 's2.t'::regclass::oid::bigint")[0]
+    source, table = source_of(database, tables=["s.t"]), TableName("s", "t")
+    with following(source):
+        tables = source.open_tables()
+        with tables.open_chunk(table, KeyRange()) as chunk:
+            rows = chunk.rows()
+            next(rows, None)
+            database.execute(
+                "ALTER SCHEMA s RENAME TO away; ALTER SCHEMA s2 RENAME TO s; ALTER SCHEMA away RENAME TO s2"
+            )
+            assert {(each.id, each.table) for each in chunk.read_from()} == {(oid, table) for oid in both}
+        tables.close()
+
+
 @both_ways
 def test_a_rewriting_alter_never_makes_a_chunk_empty(database: Database) -> None:
     database.execute(
