@@ -26,7 +26,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from connector.config import Config
-from connector.errors import ConfigurationError, GapError, TableError
+from connector.errors import ConfigurationError, FormatError, GapError, TableError
 from connector.landing.format import (
     BEFORE,
     CDC,
@@ -36,7 +36,6 @@ from connector.landing.format import (
     MANIFESTS_PER_FOLDER,
     RETENTION,
     block_of,
-    compacted_block,
     compacted_path,
     manifest_folder,
     manifest_path,
@@ -45,13 +44,10 @@ from connector.landing.format import (
 )
 from connector.landing.manifest import LandedFile, Manifest, TableState
 from connector.landing.manifest_object import (
-    EMPTY,
     CompactionProgress,
     LandingState,
     Retained,
-    StoredManifest,
     first_missing,
-    missing_state,
     parse_compacted,
     require_one_source,
 )
@@ -68,6 +64,7 @@ from merge.columns.landed_files import (
 )
 from merge.columns.projection import Projection, projections_of
 from merge.lake.retry import unread_hint
+from merge.reading.stored_manifests import Folder, States, state_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -114,9 +111,10 @@ class LandingZone:
         self._projections = projections or {}
         self._spark = spark
         self._manifests: dict[int, Manifest] = {}
+        self._damaged: dict[int, FormatError] = {}
         self._first_read: list[Manifest] = []  # one; all others are of the same database
         self._cached_at = time.monotonic()
-        self._states: dict[str, LandingState] = {}
+        self._states_read: dict[str, LandingState] = {}
         self._intact: set[str] = set()
         self.first_kept = 0
         """The first manifest from which all are kept, known once one was missing; else 0."""
@@ -141,8 +139,8 @@ class LandingZone:
     def newest(self, after: int, until: int | None = None) -> int:
         """Read the manifests after number `after`, up to `until` at most, and return the last one's number.
 
-        Returns `after` if there is none. `GapError` if one is missing, `FormatError` for a newer format. From
-        0, those before the last hole are not read.
+        Returns `after` if there is none. `GapError` if one is missing, `FormatError` if one is damaged, or of
+        a newer format. From 0, those before the last hole are not read.
         """
         if time.monotonic() - self._cached_at > CACHED_SECONDS:
             self._manifests, self._cached_at = {}, time.monotonic()
@@ -154,6 +152,8 @@ class LandingZone:
         if (hole := first_missing(found, first, after)) is not None and hole < self._read_first_kept():
             found = self._read(self.first_kept, until)  # `merge.plan` begins with the last full dump
             hole = first_missing(found, self.first_kept, self.first_kept)
+        if damaged := [n for n in self._damaged if n >= first and (until is None or n <= until)]:
+            raise self._damaged[min(damaged)]
         if hole is not None:
             raise GapError(
                 f"manifest {hole} is missing in {self.root}",
@@ -187,7 +187,10 @@ class LandingZone:
         return {int(name.removesuffix(".json")) for name in names if _MANIFEST.fullmatch(name)}
 
     def get(self, number: int) -> Manifest:
-        """Return one manifest that must exist; reads its whole block, since plans go back and forth."""
+        """Return one manifest that must exist; reads its whole block, since plans go back and forth.
+
+        `GapError` if it is gone, or damaged.
+        """
         if number not in self._manifests:  # try without the lock first: every plan gets every manifest
             with self._reading:
                 if number not in self._manifests:
@@ -196,7 +199,7 @@ class LandingZone:
             return self._manifests[number]
         except KeyError:
             raise GapError(
-                f"manifest {number} is missing in {self.root}",
+                str(self._damaged.get(number, f"manifest {number} is missing in {self.root}")),
                 hint="restore it, since its log must be read again; or dump the tables that need it in full:"
                 " once the dump has ended, they continue from it",
             ) from None
@@ -232,9 +235,9 @@ class LandingZone:
         """Drop from memory the manifests that are rarely needed again."""
         self._manifests = {n: m for n, m in self._manifests.items() if n >= before}
         self._intact.clear()
-        older = sorted(path for path in self._states if path < state_path(before + 1, ""))
+        older = sorted(path for path in self._states_read if path < state_path(before + 1, ""))
         for path in older[:-1]:  # manifests that are kept may name the last one
-            del self._states[path]
+            del self._states_read[path]
 
     def _read(self, first: int, last: int | None) -> dict[int, Manifest]:
         found: dict[int, Manifest] = {}
@@ -256,14 +259,11 @@ class LandingZone:
         if last is not None:
             wanted &= name <= manifest_path(last).rpartition("/")[2]
         path = f"{self.root}/{manifest_folder(folder * MANIFESTS_PER_FOLDER)}"
-        texts = dict(self.texts([path], wanted))
-        blocks = {last: parse_compacted(texts.pop(f), f) for f in list(texts) if (last := compacted_block(f))}
-        read = [StoredManifest.from_json(text, f"manifest {file}") for file, text in texts.items()]
-        read = [manifest for manifest in read if not manifest.removed]
-        states = self._states_of(read)
-        found = {m.number: self._named(m.whole(states[m.state.path] if m.state else EMPTY)) for m in read}
-        for last in blocks.keys() & found.keys():
-            found[last].compacted = blocks[last]
+        read = Folder.parsed(dict(self.texts([path], wanted)))
+        found = {number: self._named(manifest) for number, manifest in read.whole(self._states).items()}
+        for number in found.keys() & self._damaged.keys():  # it was restored
+            del self._damaged[number]
+        self._damaged.update(read.damaged)
         require_one_source([*self._first_read, *found.values()], self.root)
         self._first_read = self._first_read or [*found.values()][:1]
         return found
@@ -280,19 +280,16 @@ class LandingZone:
         tables = ChainMap(renamed, manifest.tables)  # type: ignore[arg-type]
         return manifest.model_copy(update={"tables": tables})
 
-    def _states_of(self, manifests: Iterable[StoredManifest]) -> dict[str, LandingState]:
-        """Read the state objects that manifests name, all at once; return them by path."""
-        named = dict.fromkeys(manifest.state.path for manifest in manifests if manifest.state)
+    def _states(self, paths: Sequence[str]) -> States:
+        """Read state objects that manifests name, all at once."""
         with self._reading:
-            new = [path for path in named if path not in self._states]
-            if new:
-                texts = dict(self.texts([f"{self.root}/{path}" for path in new]))
-                for path in new:
-                    text = texts.get(path.rpartition("/")[2])
-                    if text is None:
-                        raise missing_state(f"{self.root}/{path}")
-                    self._states[path] = LandingState.from_json(text, path)
-            return {path: self._states[path] for path in named}
+            new = [path for path in paths if path not in self._states_read]
+            texts = dict(self.texts([f"{self.root}/{path}" for path in new])) if new else {}
+            if len(texts) < len(new):  # one that is gone keeps Spark from reading any
+                texts = dict(text for path in new for text in self.texts([f"{self.root}/{path}"]))
+            read = {path: state_of(texts.get(path.rpartition("/")[2]), path, self.root) for path in new}
+            self._states_read.update({p: s for p, s in read.items() if isinstance(s, LandingState)})
+            return {**read, **{p: self._states_read[p] for p in paths if p not in read}}
 
     def texts(self, paths: Sequence[str], wanted: Column | None = None) -> list[tuple[str, str]]:
         """Return file names and contents of whole files; nothing if the folder does not exist."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
 
 from connector.errors import FormatError, GapError
+from connector.landing.format import compacted_path, manifest_path
 from connector.landing.manifest_object import StoredManifest
 from merge import landing_zone
 from merge.landing_zone import LandingZone
@@ -102,6 +103,46 @@ def test_a_folder_of_manifests_is_of_the_database_of_the_folder_before(
     nothing: Any = None
     with pytest.raises(FormatError, match=r"different databases: 999 \(.*\) and 1000 \("):
         LandingZone(nothing, str(tmp_path), "shop").newest(999)
+
+
+@pytest.mark.parametrize("damaged", ["manifest", "state", "state gone", "block"])
+def test_a_damaged_manifest_stops_only_who_needs_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    """Not who needs others of its block, as a table that fell behind does: they are read together."""
+
+    def texts(_: LandingZone, paths: list[str], _wanted: Any = None) -> list[tuple[str, str]]:
+        found = [[*Path(path).glob("*.json")] if Path(path).is_dir() else [Path(path)] for path in paths]
+        if not all(files[0].exists() for files in found):  # Spark then reads none
+            return []
+        return [(file.name, file.read_text()) for files in found for file in files]
+
+    monkeypatch.setattr(LandingZone, "texts", texts)
+    functions = MagicMock()
+    functions.col.return_value.__ge__.return_value = functions
+    functions.col.return_value.__le__.return_value = functions
+    monkeypatch.setattr(landing_zone, "F", functions)
+    landed = Landed.local(tmp_path)
+    landed.state_objects = 1  # each names its own
+    for number in range(1, 101):
+        landed.commit(10 * number)
+    folder = tmp_path / "shop"
+    (state,) = folder.glob("state/*03-*")
+    needs = 100 if damaged == "block" else 3
+    file = {"manifest": folder / manifest_path(3), "block": folder / compacted_path(100)}.get(damaged, state)
+    good = file.read_text() if file.exists() else None
+    file.unlink() if damaged == "state gone" else file.write_text("{")
+    landing = LandingZone(cast(Any, None), str(tmp_path), "shop")
+    assert landing.get(5).number == 5
+    assert landing.get(needs - 1).number == needs - 1
+    with pytest.raises(GapError, match=r"(?s)is not a|is damaged|is missing") as stopped:
+        landing.get(needs)
+    assert "dump the tables" in str(stopped.value.hint)
+    with pytest.raises(FormatError):
+        landing.newest(2)
+    file.unlink(missing_ok=True) if good is None else file.write_text(good)
+    assert landing.get(needs).number == needs
+    assert landing.newest(2) == 100
 
 
 def test_the_merge_opens_landing_zones_with_the_projections_of_their_tables() -> None:
