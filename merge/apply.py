@@ -52,7 +52,7 @@ from connector.landing.format import CDC, DELETE
 from merge.key_pruning import WIDENED, key_conditions
 from merge.keys import TargetLayout, keys_equal
 from merge.lake.commits import USER_METADATA, Mark
-from merge.lake.target import DROP, Target, TargetState
+from merge.lake.target import Target, TargetState
 from merge.reconcile import TARGET_FIELDS
 from merge.spark.session_settings import applied_settings
 from merge.sql_formatting import listed, position, quoted, text
@@ -151,7 +151,7 @@ def _partitionable(source: DataFrame, target: Target, state: TargetState, rules:
                 F.lit(
                     f"{target.table}: {target.name} is partitioned by column {name}, and a row has a text"
                     f" that Delta can't hold in a partition: empty, {NO_PARTITION}, or with a NUL; use"
-                    f" cluster_by instead of partition_by in {target.table.section}, and {DROP}"
+                    f" cluster_by instead of partition_by in {target.table.section}, and {target.drop_hint}"
                 )
             )
             source = source.withColumn(name, F.when(lost, problem.cast("string")).otherwise(value))

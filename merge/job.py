@@ -44,6 +44,7 @@ from merge.lake.control_table import (
     append_cut,
     create_cuts,
     cuts_table,
+    left_frontiers,
     read_frontiers,
 )
 from merge.lake.retry import TABLE_ERRORS, described, with_retries
@@ -257,6 +258,7 @@ class MergeRun:
             check_schema(self.spark, self.config)
         if not newest or self.landing.is_known_removed(newest):
             create_cuts(self.spark, self.config)
+            left_frontiers(self.spark, self.config).check(self.landing, self.landing.first_kept)
             register(self.spark, self.landing, self.config)
 
     def merge_in_parallel(

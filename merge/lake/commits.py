@@ -227,6 +227,12 @@ def read_history(spark: SparkSession, target: Target, since: int) -> list[Row]:
         count = wanted + COMMITS_READ  # others may commit meanwhile
 
 
+def is_new(spark: SparkSession, target: Target, mark: Mark) -> bool:
+    """Return whether a table has only the commit that created it: this one, as far as marks are kept."""
+    (newest,) = _newest(spark, target, 1)
+    return newest["version"] == 0 and Mark.parse(newest["userMetadata"], mark.source) in (None, mark)
+
+
 def _newest(spark: SparkSession, target: Target, count: int) -> list[Row]:
     rows = spark.sql(f"DESCRIBE HISTORY {target.name} LIMIT {count}").collect()  # as it is: without a job
     return sorted(rows, key=lambda row: int(row["version"]), reverse=True)

@@ -123,7 +123,7 @@ class Frontiers:
                 f"manifest {manifest.number} of source {manifest.source.name!r} is at"
                 f" {manifest.epoch}/{manifest.position},"
                 f" but the lake has merged it at {self.epoch}/{self.position}",
-                hint="the landing zone was replaced; choose another lake.url or source.name for it",
+                hint="the landing zone was replaced; choose another [lake] or source.name for it",
             )
 
 
@@ -298,6 +298,15 @@ def create_cuts(spark: SparkSession, config: Config) -> None:
         "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
     )
     with_retries(lambda: spark.sql(create), cuts_table(config))
+
+
+def left_frontiers(spark: SparkSession, config: Config) -> Frontiers:
+    """Return the frontiers in the table of cuts that `create_cuts` found in ``lake.location``.
+
+    A catalog that drops an external table leaves its files; without a location, nothing is read.
+    """
+    has_folder = lake_folder(config, CUTS_PATH) is not None
+    return read_frontiers(spark, config) if has_folder else Frontiers()
 
 
 def cuts(spark: SparkSession, config: Config) -> DataFrame:

@@ -22,7 +22,7 @@ from connector.errors import TableError
 from connector.landing.format import CDC
 from connector.schema import Column, TableName, TableSchema, decimal_of, fold
 from merge.keys import may_be_raw
-from merge.lake.commits import USER_METADATA, Mark
+from merge.lake.commits import USER_METADATA, Mark, is_new
 from merge.lake.retry import OvertakenError
 from merge.lake.target import (
     COLUMNS_PROPERTY,
@@ -84,7 +84,9 @@ def create_or_evolve_target(
     `state`: as found, None if it does not exist. `mark`: of the merge that will write the rows. `like`:
     another Delta table of these rows, whose columns come first, with their names. `create`: builds the CREATE
     statement, by default `create_sql`. Returns the new state. `TableError` if the target isn't this source's,
-    or the change can't be made; `OvertakenError` if another job creates or drops it at this moment.
+    or the change can't be made; `OvertakenError` if another job creates or drops it at this moment, or if it
+    was there already: a catalog that drops an external table leaves its files. Who tries again finds it, and
+    whose it is.
     """
     schemas = [newest, *others]
     all_ = schemas if like is None else [_layout_of(like, newest), *schemas]
@@ -95,6 +97,8 @@ def create_or_evolve_target(
         state = read_state(spark, target)
         if state is None:
             raise OvertakenError(f"{target.name}: another job is creating it, or has just dropped it")
+        if target.folder is not None and not is_new(spark, target, mark.for_layout_commit()):
+            raise OvertakenError(f"{target.name}: {target.folder} had a table already")
     check_owner(state, target, mark.source, newest.key)
     check_file_layout(state, target)
     changes = alter_sql(target, state, wanted)
@@ -112,8 +116,7 @@ def create_or_evolve_target(
 def refused_folders(target: Target) -> Iterator[None]:
     """Say what to do if the folder of a new table holds another Delta table than the statement creates.
 
-    A catalog that drops an external table leaves its files. If they are just what is to be created, the table
-    is that one again.
+    If they are just what is to be created, the table is that one again.
     """
     try:
         yield

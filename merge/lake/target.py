@@ -38,6 +38,8 @@ SHAPES = ("changes", "history")
 """The shapes kept beside the current rows."""
 DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
 COPY = "copy what you need, then drop it: the next merge begins a new one with what the landing zone has kept"
+LEFT = "; its files stay in {}: remove that folder, too"
+"""What else is to be done after a hint to drop a Delta table, if that is an external one of a catalog."""
 
 
 INEXACT_PARTITIONS = ("timestamp", "binary")
@@ -73,7 +75,11 @@ class Target:
     @property
     def drop_hint(self) -> str:
         """Return how to have it rebuilt; nothing can rebuild a whole shape."""
-        return COPY if self.shape else DROP
+        return self.hint_to_drop(COPY if self.shape else DROP)
+
+    def hint_to_drop(self, hint: str) -> str:
+        """Complete a hint that ends with `DROP` or `COPY`."""
+        return hint if self.folder is None else hint + LEFT.format(self.folder)
 
     @property
     def located(self) -> str:
@@ -346,13 +352,12 @@ def ownership_error(state: TargetState, target: Target, source: str, key: Iterab
     owner, table = state.properties.get(SOURCE_PROPERTY), state.properties.get(TABLE_PROPERTY)
     if owner != source:
         whose = f"belongs to source {owner!r}" if owner else "was not created by deltatide"
-        return TableError(
-            target.table, f"{target.name} {whose}", hint="choose another [lake], or drop that table"
-        )
+        hint = target.hint_to_drop("choose another [lake], or drop that table")
+        return TableError(target.table, f"{target.name} {whose}", hint=hint)
     shape = state.properties.get(SHAPE_PROPERTY)
     if (table, shape) != (str(target.table), target.shape):
         held = f"the {shape} table {table}" if shape else f"the rows of source table {table}"
-        hint = COPY if shape else DROP
+        hint = target.hint_to_drop(COPY if shape else DROP)
         return TableError(target.table, f"{target.name} already holds {held}", hint=hint)
     if state.key != list(key):
         reason = f"its key is now {list(key)}, the key of {target.name} is {state.key}"
@@ -370,7 +375,7 @@ def _built_otherwise(state: TargetState, target: Target) -> TableError:
         reason = f"{target.name} is being rebuilt with other columns, masks or rows; or that was interrupted"
     rebuild = f"deltatide rebuild {shlex.quote(str(target.table))}"
     hint = f"rewrite all of its rows: {rebuild}; or restore the former configuration"
-    return TableError(target.table, reason, hint=COPY if target.shape is not None else hint)
+    return TableError(target.table, reason, hint=target.drop_hint if target.shape is not None else hint)
 
 
 def check_partitions(target: Target, names: Iterable[str], types: Mapping[str, str]) -> None:
@@ -386,7 +391,7 @@ def check_partitions(target: Target, names: Iterable[str], types: Mapping[str, s
             f"{target.name} is to be partitioned by column {inexact!r}, and Delta changes some values of type"
             f" {types[inexact]} there",
             hint=f"use cluster_by instead of partition_by in {target.table.section}; if the Delta table"
-            f" exists, also {DROP}",
+            f" exists, also {target.drop_hint}",
         )
 
 
@@ -402,7 +407,7 @@ def check_file_layout(state: TargetState, target: Target) -> None:
                 target.table,
                 f"{target.name} has {setting} = {json.dumps(list(known))}, and the configuration says"
                 f" {json.dumps(list(wanted))}",
-                hint=f"restore the former {setting}, or leave it out; or {DROP}",
+                hint=f"restore the former {setting}, or leave it out; or {target.drop_hint}",
             )
 
 

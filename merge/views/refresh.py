@@ -28,8 +28,11 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
 
 from connector.config import Config
 from connector.errors import TableError
@@ -52,6 +55,7 @@ from merge.lake.commits import (
 )
 from merge.lake.control_table import Frontier
 from merge.lake.retry import (
+    BEING_CREATED,
     TABLE_ERRORS,
     OvertakenError,
     described,
@@ -369,6 +373,15 @@ class Refresh:
                 f"CREATE TABLE IF NOT EXISTS {self.target.name} USING DELTA {self.target.located}"
                 f"TBLPROPERTIES ({properties_sql(properties)}) AS SELECT * FROM {rows}"
             )
+        except AnalysisException as error:
+            if self.target.folder is None or BEING_CREATED not in str(error):
+                raise
+            with suppress(AnalysisException):  # no Delta table: other files, or another job is creating it
+                self.spark.sql(f"CREATE TABLE {self.target.name} USING DELTA {self.target.located}")
+                raise OvertakenError(
+                    f"{self.target.name}: {self.target.folder} had a table already"
+                ) from error
+            raise
         finally:
             self.spark.catalog.dropTempView(rows)
 

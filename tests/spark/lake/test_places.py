@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.config import Config
-from connector.errors import ConfigurationError, TableError
+from connector.config import Config, LandingConfig, TableConfig
+from connector.errors import ConfigurationError, SourceMismatchError, TableError
+from connector.schema import TableName
 from merge import apply, as_of, cuts, key_pruning, live, merge_once
+from tests.spark.views.test_views import with_views
 from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
 
 ORDERS = schema_of("public.orders", id="int", a="int")
@@ -79,6 +81,58 @@ def test_new_tables_of_a_catalog_lie_in_the_given_folder(
     landed.commit(40)
     assert merge_once(spark, config).exact
     assert [tuple(r) for r in spark.sql(f"SELECT id, a FROM {schema}.orders").collect()] == [(3, "x")]
+
+
+def test_files_that_a_catalog_left_are_not_taken_for_what_has_landed(
+    spark: SparkSession, tmp_path: Path, schema: str
+) -> None:
+    """Those of another landing zone, whose rows have later positions; each hint leads on."""
+    former, folder = Landed.local(tmp_path / "former"), tmp_path / "external"
+    config = in_schema(tmp_path, schema, location=str(folder))
+    config = with_views(config, sums="SELECT sum(a) AS a FROM orders")
+    shapes = {TableName.parse("public.orders"): TableConfig(shapes=["current", "changes"])}
+    config = config.model_copy(update={"tables": shapes})
+    before = config.model_copy(update={"landing": LandingConfig(url=str(tmp_path / "former"))})
+    former.table(ORDERS)
+    rows = [Event("insert", 500, number, {"id": number, "a": 1}) for number in (1, 7)]
+    former.commit(600, [former.log(ORDERS, rows)])
+    assert merge_once(spark, before).exact
+    spark.sql(f"DROP SCHEMA {schema} CASCADE")
+    spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path / 'warehouse'}'")
+    landed = Landed.local(tmp_path / "landing", "later-")
+    landed.table(ORDERS)
+    landed.full_dump("public.orders", 1, 20, started_in=1)
+    landed.commit(30, [landed.chunk(ORDERS, Chunk(20, 25, [{"id": 1, "a": 9}, {"id": 2, "a": 2}]))])
+    landed.commit(40, [landed.log(ORDERS, [Event("insert", 35, 0, {"id": 3, "a": 3})])])
+    with pytest.raises(SourceMismatchError, match="but the lake has merged it"):
+        merge_once(spark, config)
+    assert not spark.sql(f"SHOW TABLES IN {schema} LIKE 'orders*'").collect(), "nothing else was written"
+    spark.sql(f"DROP TABLE {schema}._deltatide_cuts")
+    shutil.rmtree(folder / "_deltatide")
+    failed = {str(table.table): table for table in merge_once(spark, config).failed}
+    assert failed.keys() == {"public.orders", "public.orders_changes"}
+    for name, table in failed.items():
+        path = folder / name.replace(".", "/")
+        assert "of another landing zone" in str(table.error)
+        assert str(table.hint).endswith(f"{path}: remove that folder, too")
+        spark.sql(f"DROP TABLE {schema}.{path.name}")
+        shutil.rmtree(path)
+    report = merge_once(spark, config)
+    assert (report.exact, [view.error for view in report.views]) == (True, [None])
+    assert [tuple(row) for row in spark.sql(f"SELECT id, a FROM {schema}.orders ORDER BY id").collect()] == [
+        (1, 9),
+        (2, 2),
+        (3, 3),
+    ]
+    assert [tuple(row) for row in spark.sql(f"SELECT a FROM {schema}.sums").collect()] == [(14,)]
+    spark.sql(f"DROP TABLE {schema}.orders_changes")
+    spark.sql(f"DROP TABLE {schema}.sums")
+    landed.commit(50, [landed.log(ORDERS, [Event("delete", 45, 0, {"id": 3})])])
+    report = merge_once(spark, config)
+    assert (report.exact, [view.error for view in report.views]) == (True, [None])
+    ops = [row.op for row in spark.sql(f"SELECT _cdc.op FROM {schema}.orders_changes ORDER BY 1").collect()]
+    assert ops == ["delete", "insert"], "of the files that were left, each change once"
+    assert [tuple(row) for row in spark.sql(f"SELECT a FROM {schema}.sums").collect()] == [(11,)]
 
 
 def test_two_tables_of_one_name_do_not_share_a_schema_and_stop_no_other(
