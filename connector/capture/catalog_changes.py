@@ -302,11 +302,12 @@ def _unlogged_changes(
 
 
 def forget_contradicted_checks(
-    source: Source, tables: Tables, dumps: DumpQueue, logged: Sequence[LoggedTable]
+    source: Source, tables: Tables, dumps: DumpQueue, logged: Sequence[LoggedTable], landed: int
 ) -> bool:
     """Forget what checks found of tables that the log describes differently; return whether there are any.
 
-    A later check repairs them, and the caller must not apply an older one.
+    A later check repairs them, and the caller must not apply an older one. Until they are dumped again, no
+    cut with the log up to `landed` is exact.
     """
     if not logged:
         return False
@@ -315,6 +316,8 @@ def forget_contradicted_checks(
     )
     for table, fingerprint in contradicted_by_log.items():
         tables.update(table, fingerprint=fingerprint)
+        if tables.has_key(table):
+            dumps.require(table, landed, None)
     return bool(contradicted_by_log)
 
 

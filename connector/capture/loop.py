@@ -380,7 +380,9 @@ class Capture:
         end_dumps_of_quarantined(self._tables, self._dumps)
         files = self._tables.landing(landed.files)
         files += self._claim_committable_chunks(landed, number)
-        if forget_contradicted_checks(self._source, self._tables, self._dumps, landed.logged):
+        if forget_contradicted_checks(
+            self._source, self._tables, self._dumps, landed.logged, landed.position
+        ):
             self._checked_at = max(self._checked_at, landed.position)
         failpoint.reach("files-landed")
         with self.progress.commits.timing():
