@@ -198,13 +198,15 @@ def parse_query(kind: int, body: bytes) -> Query:
 def _statement(text: bytes, status: dict[int, bytes]) -> str | None:
     """Decode a statement, in its client's character set; None if its text or its parts can't be determined.
 
-    By some sql_modes a backslash within quotes is a character like any other. To a client of one byte per
-    character, a no-break space is a space; to others it is part of a name.
+    By some sql_modes a backslash within quotes is a character like any other, or brackets quote a name. To a
+    client of one byte per character, a no-break space is a space; to others it is part of a name.
     """
     modes = int.from_bytes(status.get(_SQL_MODE, b""), "little")
     if len(text) > LONGEST_STATEMENT or (modes & _NO_ESCAPES and b"\\" in text):
         return None
     if modes & _ANSI_QUOTES and b"\\" in text and b'"' in text:
+        return None
+    if modes & _BRACKETS and b"[" in text:
         return None
     client = int.from_bytes(status.get(_CHARSETS, b"")[:2], "little")
     charset = charset_of(client) if client else "utf8mb4"
@@ -221,7 +223,9 @@ def _statement(text: bytes, status: dict[int, bytes]) -> str | None:
 
 
 _SQL_MODE, _CHARSETS, _INVOKER, _UPDATED, _TOO_MANY = 1, 4, 11, 12, 254
-_NO_ESCAPES, _ANSI_QUOTES = 1 << 20, 1 << 2
+_NO_ESCAPES, _ANSI_QUOTES, _BRACKETS = 1 << 20, 1 << 2, 1 << 10
+"""Bits of sql_mode: NO_BACKSLASH_ESCAPES, ANSI_QUOTES and MariaDB's MSSQL."""
+
 _NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 _NO_ASCII = "swe7"
 """The only character set that a client may have in which brackets, braces and quotes are letters."""

@@ -295,3 +295,11 @@ def test_a_backslash_in_a_quoted_name_never_hides_what_follows_it() -> None:
     assert read(statement, modes=1 << 2) is None
     comment = rb"""ALTER TABLE `t` COMMENT 'it\'s', MODIFY c tinyint"""
     assert read(comment, modes=1 << 2) == comment.decode()
+
+
+def test_brackets_around_a_name_never_hide_what_a_statement_does() -> None:
+    """MariaDB accepts them with sql_mode = 'MSSQL'."""
+    for statement in (b"TRUNCATE TABLE [my table]", b"TRUNCATE TABLE [other].[t]"):
+        assert read(statement, modes=1 << 10 | 1 << 2) is None
+    assert read(b"TRUNCATE TABLE t", modes=1 << 10) == "TRUNCATE TABLE t"
+    assert read(b"ALTER TABLE t COMMENT '[a]'", modes=1 << 2) is not None
