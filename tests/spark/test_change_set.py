@@ -46,7 +46,7 @@ def test_a_truncate_deletes_what_is_older_and_nothing_else(zone: Zone) -> None:
     assert zone.rows() == [(2, 9, "x"), (4, 4, "x")]
 
 
-@pytest.mark.parametrize("what", ["truncate", "sweep"])
+@pytest.mark.parametrize("what", [pytest.param("truncate", marks=pytest.mark.soak), "sweep"])
 def test_rows_that_a_slower_job_adds_between_reading_and_merging_are_deleted_too(
     zone: Zone, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -88,6 +88,7 @@ def test_soft_deletes_mark_the_row_and_keep_its_values(spark: SparkSession, tmp_
     assert zone.rows(shown) == [(1, 8, "delete"), (2, 2, "delete"), (3, None, "delete")]
 
 
+@pytest.mark.soak
 def test_a_soft_deleted_row_gets_its_values_from_a_chunk_after_its_delete_was_merged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_soft_deleted_row_gets_its_values_from_a_chunk_after_its_delete_was_me
     assert zone.live() == [(1, 1, "x")]
 
 
+@pytest.mark.soak
 def test_a_truncate_deletes_softly_only_the_rows_that_it_finds(spark: SparkSession, tmp_path: Path) -> None:
     zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})
     zone.log(15, insert(10, 4), insert(10, 5), delete(11, 5))
@@ -185,7 +187,7 @@ def test_a_table_built_anew_over_a_gap_has_no_ghosts(zone: Zone) -> None:
     assert zone.rows() == [(2, 22, "new"), (3, 3, "x")]
 
 
-@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("soft", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_first_load_takes_dumped_rows_as_they_are_unless_another_file_has_their_key(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soft: bool
 ) -> None:

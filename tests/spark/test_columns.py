@@ -269,7 +269,7 @@ TEXTS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("mask", ["sha256", "keep last 3"])
+@pytest.mark.parametrize("mask", ["sha256", pytest.param("keep last 3", marks=pytest.mark.soak)])
 def test_a_value_masked_before_it_lands_is_as_one_that_the_merge_masks(
     spark: SparkSession, tmp_path: Path, mask: str
 ) -> None:

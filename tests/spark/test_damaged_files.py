@@ -76,7 +76,9 @@ def one_file(folder: Path, how: str, beside: Path | None = None) -> Path:
     return file
 
 
-@pytest.mark.parametrize("other", [{"system_id": "another"}, {"database": "store"}], ids=str)
+@pytest.mark.parametrize(
+    "other", [{"system_id": "another"}, pytest.param({"database": "store"}, marks=pytest.mark.soak)], ids=str
+)
 def test_a_manifest_of_another_database_stops_merge_and_verify(
     spark: SparkSession, tmp_path: Path, other: dict[str, str]
 ) -> None:

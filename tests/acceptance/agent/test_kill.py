@@ -10,18 +10,18 @@ from tests.support.agent.installed import Installation, Meddler
 from tests.support.source.shop_writer import TABLES, ShopWriter
 from tests.support.spark.lake import assert_lake, assert_landed, merge, merge_until_whole
 
-POSTGRES = pytest.mark.only_postgres
+EACH_MOMENT = (pytest.mark.only_postgres, pytest.mark.soak)
 """Each moment for itself: the agent does the same for all databases."""
 
 
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(["files-landed:1", "files-landed:3", "files-landed:9"], marks=POSTGRES),
+        pytest.param(["files-landed:1", "files-landed:3", "files-landed:9"], marks=EACH_MOMENT),
         pytest.param(
-            ["manifest-committed:1", "manifest-committed:2", "manifest-committed:8"], marks=POSTGRES
+            ["manifest-committed:1", "manifest-committed:2", "manifest-committed:8"], marks=EACH_MOMENT
         ),
-        pytest.param(["chunk-half-read:1", "chunk-half-read:2", "chunk-half-read:7"], marks=POSTGRES),
+        pytest.param(["chunk-half-read:1", "chunk-half-read:2", "chunk-half-read:7"], marks=EACH_MOMENT),
         ["chunk-half-read:3", "manifest-committed:1", "files-landed:2", "manifest-committed:6"],
     ],
     ids=["files-landed", "manifest-committed", "chunk-half-read", "one-after-the-other"],

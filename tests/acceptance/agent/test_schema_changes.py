@@ -140,6 +140,7 @@ def test_columns_altered_while_running_are_whole(place: Installation) -> None:
 
 @pytest.mark.only_postgres
 @pytest.mark.only_mariadb
+@pytest.mark.soak_on_mariadb  # integration/test_schema_changes dumps between any two statements
 def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> None:
     place.configure(dump={"chunk_rows": 50, "workers": 1, "delay_seconds": 1})
     place.database.script(of(place, TABLES))
@@ -159,6 +160,7 @@ def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> No
 
 @pytest.mark.only_postgres
 @pytest.mark.only_mysql
+@pytest.mark.soak_on_mysql  # integration/test_schema_changes restarts between any two statements
 def test_columns_altered_across_restarts_and_kills_are_whole(place: Installation) -> None:
     place.database.script(of(place, TABLES))
     changes = Changes(place)

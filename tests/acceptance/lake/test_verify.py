@@ -42,8 +42,7 @@ def things(shop: Installation) -> str:
     return shop.table("things")
 
 
-@pytest.mark.soak_on_mysql
-@pytest.mark.soak_on_mariadb  # verified with its merges and repairs in test_proof
+@pytest.mark.soak  # verified with its merges and repairs in test_proof
 def test_what_the_log_never_told_is_found_under_a_running_writer_and_repaired(
     shop: Installation, spark: Any, things: str
 ) -> None:

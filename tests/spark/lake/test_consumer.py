@@ -125,6 +125,7 @@ def test_a_lake_that_was_forgotten_asks_for_a_dump_and_goes_on_from_it(zone: Zon
     assert zone.rows("id") == [(n,) for n in range(2, 7)]
 
 
+@pytest.mark.soak
 def test_a_table_that_returns_after_the_retention_time_begins_with_its_dump(
     zone: Zone, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

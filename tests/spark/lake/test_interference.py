@@ -185,6 +185,7 @@ def test_a_table_that_somebody_emptied_is_not_overwritten_after_another_job_buil
     assert zone.rows("id") == [(1,), (2,), (3,), (4,)]
 
 
+@pytest.mark.soak
 def test_a_table_that_others_always_write_to_stops_no_other_table(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def full_dump(zone: Zone, schema: TableSchema, number: int, low: int, *rows: dic
     zone.landed.commit(low + 5, [zone.landed.chunk(schema, Chunk(low, low + 3, rows, dump=number))])
 
 
+@pytest.mark.soak
 def test_an_impossible_type_that_was_changed_back_and_dumped_blocks_nothing(zone: Zone) -> None:
     zone.log(10, insert(5, 1), insert(5, 2))
     zone.merge()
@@ -108,7 +109,12 @@ def test_a_table_that_is_no_longer_captured_leaves_the_cuts(zone: Zone) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "deletes"), [("", "hard"), ("__HIVE_DEFAULT_PARTITION__", "soft"), ("a\0b", "hard")]
+    ("text", "deletes"),
+    [
+        ("", "hard"),
+        pytest.param("__HIVE_DEFAULT_PARTITION__", "soft", marks=pytest.mark.soak),
+        pytest.param("a\0b", "hard", marks=pytest.mark.soak),
+    ],
 )
 def test_a_text_that_no_partition_can_hold_stops_the_table_and_not_silently_becomes_null(
     spark: SparkSession, tmp_path: Path, text: str, deletes: str
@@ -153,7 +159,7 @@ def test_rows_marked_as_deleted_before_deletes_became_hard_are_shown_by_nothing_
     assert zone.rows("id") == [(1,), (4,)]
 
 
-@pytest.mark.parametrize("type_", ["timestamp", "binary"])
+@pytest.mark.parametrize("type_", ["timestamp", pytest.param("binary", marks=pytest.mark.soak)])
 def test_partitions_by_a_type_of_which_delta_changes_values_are_refused(
     spark: SparkSession, tmp_path: Path, type_: str
 ) -> None:

@@ -83,6 +83,7 @@ def test_new_tables_of_a_catalog_lie_in_the_given_folder(
     assert [tuple(r) for r in spark.sql(f"SELECT id, a FROM {schema}.orders").collect()] == [(3, "x")]
 
 
+@pytest.mark.soak
 def test_files_that_a_catalog_left_are_not_taken_for_what_has_landed(
     spark: SparkSession, tmp_path: Path, schema: str
 ) -> None:

@@ -289,6 +289,7 @@ def test_a_cut_of_before_files_were_put_back_is_refused_not_shown_with_other_row
     assert [ids(as_of(zone.spark, zone.config, n)[T]) for n in (1, 3)] == [[1], [1, 2, 9]]
 
 
+@pytest.mark.soak
 def test_the_hint_of_a_refused_cut_leads_out_though_the_table_does_not_change(zone: Zone) -> None:
     zone.log(10, insert(5, 1))
     zone.merge()
@@ -306,7 +307,9 @@ def test_the_hint_of_a_refused_cut_leads_out_though_the_table_does_not_change(zo
     assert ids(as_of(zone.spark, zone.config, 3)[T]) == [1]
 
 
-@pytest.mark.parametrize("since", ["now", pytest.param("a week ago", marks=pytest.mark.soak), "vacuumed"])
+@pytest.mark.parametrize(
+    "since", [*(pytest.param(since, marks=pytest.mark.soak) for since in ("now", "a week ago")), "vacuumed"]
+)
 def test_what_somebody_else_wrote_does_not_survive_in_rows_that_are_deleted(
     spark: SparkSession, tmp_path: Path, since: str
 ) -> None:
@@ -359,6 +362,7 @@ def test_a_file_missing_for_an_instant_does_not_cost_a_rebuild_the_deleted_rows(
     assert zone.rows("id, a, b, _cdc.op") == [(1, 1, "x", "delete"), (2, 2, "x", "dump")]
 
 
+@pytest.mark.soak
 def test_a_table_captured_again_goes_on_from_the_last_version_that_a_cut_recorded(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +416,7 @@ def test_rows_deleted_after_the_version_that_a_table_was_put_back_to_stay_marked
     ]
 
 
+@pytest.mark.soak
 def test_a_table_put_back_as_it_was_without_rows_is_built_anew_though_we_altered_it_since(zone: Zone) -> None:
     """The ALTER takes the version that the first rows had. All commits of a merge name its manifest."""
     zone.log(10)

@@ -114,6 +114,7 @@ def test_old_cuts_go_and_young_ones_stay_though_files_were_rewritten_long_ago(zo
     assert operations.count("WRITE") == 1, "it was not rebuilt"
 
 
+@pytest.mark.soak
 def test_what_an_idle_table_replaced_is_removed_once_delta_may_and_never_said_to_be_back(
     zone: OldZone,
 ) -> None:
@@ -233,7 +234,7 @@ def test_repeated_merges_do_upkeep_when_it_is_due_not_at_every_start(zone: OldZo
     assert read_kept(zone.spark, zone.config).began_at == began_at
 
 
-@pytest.mark.parametrize("meanwhile", [False, True])
+@pytest.mark.parametrize("meanwhile", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_table_restored_from_an_older_copy_is_left_to_the_merge_that_rebuilds_it(
     zone: OldZone, meanwhile: bool
 ) -> None:

@@ -145,7 +145,7 @@ def test_what_is_gone_from_the_landing_zone_is_named_and_nothing_is_written(zone
     assert ORDERS.table in zone.landed.tables
 
 
-@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("merged", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_rows_deleted_softly_before_the_last_full_dump_stay(
     spark: SparkSession, tmp_path: Path, merged: bool
 ) -> None:
@@ -176,6 +176,7 @@ def test_rows_deleted_softly_before_the_last_full_dump_stay(
         assert zone.rows("id") == [(2,)]
 
 
+@pytest.mark.soak
 def test_another_table_holds_all_that_softly_deleted_rows_have(spark: SparkSession, tmp_path: Path) -> None:
     """A column was renamed in case, narrowed, or dropped before the last full dump."""
     zone = Zone(spark, tmp_path, public__orders={"deletes": "soft"})

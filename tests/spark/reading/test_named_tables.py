@@ -26,6 +26,7 @@ def land(zone: Zone, lsn: int, *keys: int, minutes: int) -> None:
     zone.landed.commit(lsn, files, at=AT + timedelta(minutes=minutes))
 
 
+@pytest.mark.soak
 def test_a_time_names_no_cut_with_later_commits_though_its_last_commit_says_an_early_time(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_each_change_has_its_before_image_once_in_changes_and_in_the_data_source
     assert [(r["id"], r["a"]) for r in current.collect()] == [(2, 1 << 40)]  # of the event, not of its image
 
 
+@pytest.mark.soak
 @pytest.mark.only_classic("a server's Python processes do not have deltatide")
 def test_the_data_source_reads_before_images_of_all_layouts(spark: SparkSession, tmp_path: Path) -> None:
     pytest.importorskip("pyspark.sql.datasource", reason="Python data sources need Spark 4")
