@@ -1,7 +1,8 @@
-"""Tables as they land: names, columns, key; one JSON object per schema, named by its content.
+"""Tables as they land: names, columns, key, comments; one JSON object per schema, named by its content.
 
 Invariant: a schema's id is a function of its content. Two agents that see the same layout write the same
-object, and a landing file stays readable by the schema it names.
+object, and a landing file stays readable by the schema it names. Comments are no part of it: they are objects
+of their own, so a new comment is no new layout.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -124,15 +125,74 @@ class TableSchema:
     def from_json(cls, data: bytes | str) -> TableSchema:
         """Parse what `to_json` wrote; `FormatError` for a newer format."""
         body = json.loads(data)
-        if body.get("format") != SCHEMA_FORMAT:
-            raise FormatError(
-                f"schema format {body.get('format')!r} is not {SCHEMA_FORMAT}", hint="upgrade deltatide"
-            )
+        _check_format(body, "schema")
         return cls(
             TableName(body["namespace"], body["name"]),
             tuple(Column(c["name"], c["source_type"], c["type"], c.get("mask")) for c in body["columns"]),
             tuple(body["key"]),
             body.get("before_images", False),
+        )
+
+
+COMMENT_CHARACTERS = 4000
+"""The most characters of a comment that land: more than catalogs take, and PostgreSQL has no limit."""
+
+
+@dataclass(frozen=True)
+class TableComments:
+    """The comments of a table (`text`, empty if it has none) and of its columns, of those that have one."""
+
+    table: TableName
+    text: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: TableName, text: str | None, columns: Mapping[str, str | None]) -> TableComments:
+        """Return comments as they land: each cut to `COMMENT_CHARACTERS`, and empty ones left out."""
+        kept = {name: comment[:COMMENT_CHARACTERS] for name, comment in columns.items() if comment}
+        return cls(table, (text or "")[:COMMENT_CHARACTERS], kept)
+
+    @property
+    def empty(self) -> bool:
+        """Return whether there are none."""
+        return not self.text and not self.columns
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a hash of the content: 16 hexadecimal digits."""
+        return hashlib.sha256(self.to_json()).hexdigest()[:16]
+
+    def of_column(self, name: str) -> str | None:
+        """Return a column's comment, by its name in the lake (`fold`); None if it has none."""
+        return self._by_folded_name.get(fold(name))
+
+    @cached_property
+    def _by_folded_name(self) -> dict[str, str]:
+        return {fold(name): comment for name, comment in self.columns.items()}
+
+    def to_json(self) -> bytes:
+        """Serialize; the same content gives the same bytes."""
+        body: dict[str, Any] = {
+            "format": SCHEMA_FORMAT,
+            "namespace": self.table.namespace,
+            "name": self.table.name,
+            "comment": self.text,
+            "columns": dict(self.columns),
+        }
+        return json.dumps(body, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> TableComments:
+        """Parse what `to_json` wrote; `FormatError` for a newer format."""
+        body = json.loads(data)
+        _check_format(body, "comments")
+        return cls(TableName(body["namespace"], body["name"]), body["comment"], body["columns"])
+
+
+def _check_format(body: Mapping[str, Any], what: str) -> None:
+    if body.get("format") != SCHEMA_FORMAT:
+        raise FormatError(
+            f"{what} format {body.get('format')!r} is not {SCHEMA_FORMAT}", hint="upgrade deltatide"
         )
 
 

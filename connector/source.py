@@ -24,7 +24,7 @@ from connector.errors import TableError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.landing.manifest import InvisibleCommit, LastCommit, Manifest, SourceIdentity
 from connector.logged_table import LoggedTable, Positions
-from connector.schema import TableName, TableSchema
+from connector.schema import TableComments, TableName, TableSchema
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ class CatalogSnapshot:
     `existing`: these tables, plus configured ones that exist but can't be captured (`unfit`), or can't be
     examined now because other sessions hold locks on them (`busy`; nothing is known of these). `unprepared`:
     tables whose changes the log carries only after `Source.prepare`. `columns`: the columns that land, if the
-    log does not show every layout change.
+    log does not show every layout change. `comments`: of those tables in `tables` that have any; as they are
+    no part of a layout or a fingerprint, nothing else follows from them.
     """
 
     tables: Mapping[TableName, str]
@@ -153,6 +154,7 @@ class CatalogSnapshot:
     columns: Mapping[TableName, frozenset[str]] = field(default_factory=dict)
     busy: frozenset[TableName] = frozenset()
     begun: int = 0
+    comments: Mapping[TableName, TableComments] = field(default_factory=dict)
 
 
 class Segment(Protocol):

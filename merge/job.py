@@ -36,6 +36,7 @@ from connector.errors import ConfigurationError, DeltatideError, GapError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.key_pruning import PUSHED_LISTS
+from merge.lake.comments import are_newer
 from merge.lake.consumer import Recorded, record_progress, register
 from merge.lake.control_table import (
     Frontier,
@@ -348,6 +349,7 @@ class MergeRun:
         now = replace(frontier, manifest=self.manifest.number, error=None)
         idle = plan.is_empty and frontier.version is not None and frontier.error is None
         idle = idle and not self._may_request_again(frontier, target)
+        idle = idle and not are_newer(plan.state, frontier.manifest)
         if idle and has_columns(self.spark, target, frontier.version):
             return self._report(target, now)
         self._show(target, "reading", plan.rows)

@@ -17,6 +17,7 @@ from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
 from merge.change_set import changes, first_changes
 from merge.keys import TargetLayout
+from merge.lake.comments import SourceComments
 from merge.lake.commits import Commits, Mark, is_from_landing_zone, read_commits
 from merge.lake.control_table import Frontier, recorded_frontiers
 from merge.lake.retry import SPARK_ERRORS, OvertakenError, is_lost_file
@@ -182,7 +183,8 @@ class TableJob:
             landing.check_settings(plan.table, plan.state.schema_id)
         write_id = landing.get(plan.upto).write_id
         mark = Mark(config.source.name, plan.upto, write_id=write_id, built_with=target.built_with)
-        ready = create_or_evolve_target(spark, target, state, mark, newest, others, like)
+        comments = SourceComments.landed(landing, plan.table, plan.state)
+        ready = create_or_evolve_target(spark, target, state, mark, newest, others, like, comments=comments)
         mark = replace(mark, generation=ready.generation)
         return cls(spark, config, landing, target, plan, schemas, ready, mark, asks)
 

@@ -1,7 +1,8 @@
 """Acts on catalog checks: decides which tables are captured, dumped, and quarantined.
 
 New tables are dumped. Tables that changed without row events are dumped again. Tables that can't be captured
-(anymore) are quarantined. Dropped tables are no longer captured.
+(anymore) are quarantined. Dropped tables are no longer captured. Changed comments land; they change nothing
+else.
 
 Invariants:
 
@@ -26,9 +27,10 @@ from connector.capture.tables import HINT, Tables
 from connector.config import Config, TableConfig
 from connector.errors import GapError, RequestError, TableError
 from connector.findings import checked_tables
+from connector.landing.format import comments_id
 from connector.landing.manifest import TableState
 from connector.logged_table import LoggedTable
-from connector.schema import TableName
+from connector.schema import TableComments, TableName
 from connector.source import (
     CatalogSnapshot,
     PreparedSource,
@@ -57,6 +59,7 @@ def start_capturing(
     for schema in listed.schemas:
         lander.ensure_schema(schema)
     catalog_snapshot = queue_initial_and_repair_dumps(source, manifest_history, tables, dumps, listed, config)
+    land_new_comments(tables, lander, catalog_snapshot, manifest_history.next_number)
     if tables.notices or dumps.news:
         commit_queued(manifest_history, tables, dumps, prepared)
     return catalog_snapshot.position
@@ -265,6 +268,21 @@ def _queue_repair(dumps: DumpQueue, table: TableName, manifest: int, floor: int,
             dumps.end(state, "cancelled", "replaced by a later dump of the table")
     if not dumps.require(table, floor, barrier):
         dumps.add(table, manifest=manifest, reason="repair", floor=floor, xid_barrier=barrier)
+
+
+def land_new_comments(
+    tables: Tables, lander: Lander, catalog_snapshot: CatalogSnapshot, manifest: int
+) -> None:
+    """Land the comments that have changed, for manifest number `manifest`, the next one, to name.
+
+    Tables that the check could not examine keep theirs.
+    """
+    seen = catalog_snapshot.tables.keys() & tables.states.keys()
+    found = (catalog_snapshot.comments.get(name, TableComments(name)) for name in seen)
+    new = {comments_id(manifest, its.digest): its for its in found if not tables.has_comments(its)}
+    if new:
+        lander.land_comments(new)
+        tables.note_comments(new)
 
 
 def quarantine_unfit(tables: Tables, catalog_snapshot: CatalogSnapshot) -> None:

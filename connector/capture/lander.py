@@ -6,7 +6,7 @@ Readers don't see a file until a manifest names it. For a chunk, `DumpQueue.take
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -17,17 +17,21 @@ import pyarrow.compute as pc
 from connector.errors import FormatError
 from connector.figures.progress import Progress
 from connector.landing.event_batch import EventBatch, QuarantineNotice
-from connector.landing.format import CDC, DELETE, UPDATE, schema_path
+from connector.landing.format import CDC, DELETE, UPDATE, comments_path, schema_path
 from connector.landing.manifest import LandedFile, Manifest
 from connector.landing.parquet import FileWriter, SchemaWriter
 from connector.logged_table import LoggedTable
 from connector.position import Position
-from connector.schema import TableName, TableSchema
+from connector.schema import TableComments, TableName, TableSchema
 from connector.source import ResumePoint, Segment
 from connector.store.protocol import Store
 
 SEGMENTS_IN_FLIGHT = 1
 """Land one segment while the next is read; more would only cost memory."""
+
+
+COMMENTS_AT_ONCE = 8
+"""At the first start there is one object for each table that has comments."""
 
 
 @dataclass
@@ -94,6 +98,16 @@ class Lander:
     def ensure_schema(self, schema: TableSchema) -> None:
         """Write a schema's object, once; durable on return."""
         self._schemas.ensure(schema)
+
+    def land_comments(self, found: Mapping[str, TableComments]) -> None:
+        """Write the objects of tables' comments, by their ids; durable on return."""
+        with ThreadPoolExecutor(COMMENTS_AT_ONCE, thread_name_prefix="comments") as threads:
+            writes = [
+                threads.submit(self._store.put, comments_path(its.table, id_), its.to_json())
+                for id_, its in found.items()
+            ]
+        for write in writes:
+            write.result()
 
     def assume_landed(self, manifest: Manifest) -> None:
         """Skip writing the schemas that a manifest names: they are durable."""

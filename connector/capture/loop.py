@@ -30,6 +30,7 @@ from connector.capture.catalog_changes import (
     capture_named,
     end_dumps_of_quarantined,
     forget_contradicted_checks,
+    land_new_comments,
     repair_unlogged,
     require_some_named,
     start_capturing,
@@ -285,6 +286,7 @@ class Capture:
         self._stop_capturing_dropped(catalog_snapshot)
         number = self._manifest_history.next_number
         repair_unlogged(self._source, self._tables, self._dumps, catalog_snapshot, number, self._config)
+        land_new_comments(self._tables, self._lander, catalog_snapshot, number)
         new = catalog_snapshot.tables.keys() - self._tables.states.keys()
         fixed = {
             n for n in self._unfit_before & catalog_snapshot.tables.keys() if self._tables.lacks_layout(n)
@@ -341,7 +343,8 @@ class Capture:
         )
 
     def _has_news(self) -> bool:
-        return self._intake.news or self._dumps.news or bool(self._workers.quarantined)
+        news = self._intake.news or self._dumps.news or self._tables.comments_news
+        return news or bool(self._workers.quarantined)
 
     def _land(self, reader: LogReader, landings: Landings) -> None:
         """Hand what was read to the landing thread: whole transactions, and parts of one too large."""

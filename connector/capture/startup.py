@@ -16,6 +16,7 @@ import logging
 
 from connector.capture.catalog_changes import (
     commit_queued,
+    land_new_comments,
     prepare,
     quarantine_unfit,
     queue_initial_and_repair_dumps,
@@ -66,7 +67,8 @@ def begin_or_resume(
     prepared = prepare(source, tables)
     for schema in listed.schemas:
         lander.ensure_schema(schema)
-    queue_initial_and_repair_dumps(source, manifest_history, tables, dumps, listed, config)
+    seen = queue_initial_and_repair_dumps(source, manifest_history, tables, dumps, listed, config)
+    land_new_comments(tables, lander, seen, manifest_history.next_number)
     commit_queued(manifest_history, tables, dumps, prepared)
     log.info("resuming after manifest %s at %s", newest.number, newest.position_text)
     return tables, dumps
@@ -113,6 +115,7 @@ def _begin(
     for problem in listed.unfit:
         tables.quarantine_unfit(problem, resume_point.position)
     dumps.start_unblocked(source.position_past_barrier)
+    land_new_comments(tables, lander, catalog_snapshot, 1)
     manifest_history.begin(
         source.identity().model_copy(update={"server": resume_point.server}),
         epoch=1,

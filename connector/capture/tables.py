@@ -26,7 +26,7 @@ from connector.errors import TableError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
 from connector.position import Position
-from connector.schema import TableName, TableSchema, folded
+from connector.schema import TableComments, TableName, TableSchema, folded
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ class Tables:
     """All captured tables of a source. Used only by the capture loop's thread, except for `key`.
 
     `joined`: those that the log began to carry lately, and that no check of the catalog has seen since.
-    `columns_keep_order`: see `Source.keeps_column_order`.
+    `columns_keep_order`: see `Source.keeps_column_order`. `comments_news`: comments have changed since the
+    last `snapshot`.
     """
 
     states: dict[TableName, TableState]
@@ -52,6 +53,7 @@ class Tables:
     notices: list[Notice] = field(default_factory=list)
     joined: set[TableName] = field(default_factory=set)
     columns_keep_order: bool = False
+    comments_news: bool = False
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
     _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
 
@@ -185,6 +187,17 @@ class Tables:
         """Return whether one of these columns was dropped before."""
         return not folded(self.states[table].dropped).isdisjoint(folded(columns))
 
+    def has_comments(self, found: TableComments) -> bool:
+        """Return whether a table's recorded comments are these."""
+        known = self.states[found.table].comments
+        return found.empty if known is None else known.endswith(found.digest)
+
+    def note_comments(self, landed: Mapping[str, TableComments]) -> None:
+        """Record the ids of comments that have landed."""
+        for id_, found in landed.items():
+            self.update(found.table, comments=id_)
+            self.comments_news = True
+
     def quarantine(self, found: QuarantineNotice) -> None:
         """Quarantine a table from its transaction `found.lsn` on."""
         state = self.states.get(found.table)
@@ -263,6 +276,7 @@ class Tables:
                 state = state.changed(schema_since=since)
             self.states[name] = state
         self._in_manifest = dict(self.states)
+        self.comments_news = False
         return dict(self.states)
 
 

@@ -71,10 +71,9 @@ def _removed(result: LandingMaintenance) -> Iterator[tuple[str, str]]:
     if result.needed is None or not result.removal.objects:
         return
     removal, first = result.removal, result.needed.needs[0]
-    others = removal.orphans + removal.states + removal.schemas
     what = (
         f"remove {removal.manifests:,} manifests, {removal.files:,} landing files "
-        f"({removal.bytes / 2**20:,.1f} MiB), {others:,} other objects"
+        f"({removal.bytes / 2**20:,.1f} MiB), {removal.others:,} other objects"
     )
     yield what, f"the first manifest still needed is {result.needed.first}: {first.who}"
 

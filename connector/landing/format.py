@@ -7,6 +7,7 @@
       state/<number>-<hash>.json
       data/<namespace>.<table>/<date>/<file>.parquet
       schema/<namespace>.<table>/<id>.json
+      comments/<namespace>.<table>/<number>-<hash>.json
       requests/<id>.json
       consumers/<id>/
       retention.json
@@ -69,6 +70,7 @@ RETENTION = "retention.json"
 COMPACTION = "compaction.json"
 STATES = "state"
 SCHEMAS = "schema"
+COMMENTS = "comments"
 DATA = "data"
 
 _MANIFEST = re.compile(r"(?:.*/)?(\d{15})\.json")
@@ -144,6 +146,21 @@ def data_path(table: TableName, date: str, file: str) -> str:
 def schema_path(table: TableName, schema_id: str) -> str:
     """Return the path of one schema of a table."""
     return f"{SCHEMAS}/{table_folder(table)}/{schema_id}.json"
+
+
+def comments_id(number: int, digest: str) -> str:
+    """Return the id of a table's comments: the first manifest that names them, and a hash of the content."""
+    return f"{number:015d}-{digest}"
+
+
+def comments_since(comments_id: str) -> int:
+    """Return the number of the first manifest that names a table's comments."""
+    return int(comments_id.partition("-")[0])
+
+
+def comments_path(table: TableName, comments_id: str) -> str:
+    """Return the path of a table's comments."""
+    return f"{COMMENTS}/{table_folder(table)}/{comments_id}.json"
 
 
 def request_path(request_id: str) -> str:

@@ -264,8 +264,7 @@ class FullDump(_Part):
         """Return what is recorded of a dump whose last chunk is committed."""
         if dump.low is None:
             raise BugError(f"{dump.table}: dump {dump.id} is complete but has no low watermark")
-        number, low, since = dump.number, dump.low, dump.started_in
-        return cls(id=dump.id, number=number, epoch=dump.epoch, low=low, started_in=since)
+        return cls(**{name: getattr(dump, name) for name in cls.model_fields})
 
 
 def _shortened(text: str | None) -> str | None:
@@ -291,7 +290,7 @@ class TableState(_Part):
     columns that it once had, in lower case; the lake still holds their old values. `gaps` (epoch, floor): log
     from before that did not land, or did not show all changes, and no full dump from after that had ended by
     the manifest before. `schema_since`: the manifest that adopted this layout; the one before it names the
-    previous layout (`connector.landing.layout_history`).
+    previous layout (`connector.landing.layout_history`). `comments`: their id; None if it never had any.
 
     Replaced, never modified, so comparing it with a manifest's shows whether the table's state has changed.
     """
@@ -309,6 +308,7 @@ class TableState(_Part):
     fingerprint: str | None = None
     dropped: list[str] = Field(default_factory=list)
     gaps: list[tuple[int, int]] = Field(default_factory=list)
+    comments: str | None = None
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

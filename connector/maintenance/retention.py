@@ -39,11 +39,14 @@ from datetime import date, datetime, timedelta
 from connector.errors import FormatError, TransientError
 from connector.landing.consumers import Consumer, read_consumers
 from connector.landing.format import (
+    COMMENTS,
     DATA,
     MANIFESTS,
     RETENTION,
     STATES,
     block_of,
+    comments_id,
+    comments_path,
     compacted_block,
     compacted_path,
     is_manifest,
@@ -110,12 +113,18 @@ class Removal:
     orphans: int = 0
     states: int = 0
     schemas: int = 0
+    comments: int = 0
     stopped: bool = False
 
     @property
     def objects(self) -> int:
         """Count all objects."""
-        return self.manifests + self.files + self.orphans + self.states + self.schemas
+        return self.manifests + self.files + self.others
+
+    @property
+    def others(self) -> int:
+        """Count the objects that are neither manifests nor files that these name."""
+        return self.orphans + self.states + self.schemas + self.comments
 
 
 @dataclass
@@ -295,6 +304,7 @@ def remove_unneeded(
     removal.orphans = 0 if dry_run else remove(orphans(latest, first))
     removal.states = remove(unneeded_states(latest, first))
     removal.schemas = remove(unneeded_schemas(latest, first, layouts))
+    removal.comments = remove(unneeded_comments(latest, first))
     progress(removal)
     return removal
 
@@ -354,6 +364,23 @@ def unneeded_states(history: History, first: int) -> list[str]:
     base = history.reader.base_of(first)
     kept = base.reference.path if base else state_path(first, "")
     return [path for path in history.store.list(f"{STATES}/") if path < kept]
+
+
+def unneeded_comments(history: History, first: int) -> list[str]:
+    """List the objects of comments that no manifest from `first` on names.
+
+    The number in an object's name is that of the first manifest that names it, or would have. So what an
+    agent is about to name has a greater number than `first`.
+    """
+    named = {
+        comments_path(table, state.comments)
+        for manifest in (history.get(first), history.newest)
+        for table, state in manifest.tables.items()
+        if state.comments is not None
+    }
+    old = comments_id(first, "")
+    paths = history.store.list(f"{COMMENTS}/")
+    return [path for path in paths if path.rpartition("/")[2] < old and path not in named]
 
 
 def unneeded_schemas(history: History, first: int, candidates: Mapping[TableName, set[str]]) -> list[str]:

@@ -19,7 +19,7 @@ from connector.errors import RequestError, TableError, TransientError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.logged_table import LoggedTable
 from connector.masking.columns import LandedColumns
-from connector.schema import TableName, TableSchema
+from connector.schema import TableComments, TableName, TableSchema
 from connector.source import (
     CatalogSnapshot,
     Chunk,
@@ -103,7 +103,16 @@ class _MaskedSource(_Wrapper):
     def check_catalog(self, known: Mapping[TableName, str] | None = None) -> CatalogSnapshot:
         found: CatalogSnapshot = self._inner.check_catalog(known)
         columns = {table: self._selected(table, names) for table, names in found.columns.items()}
-        return replace(found, columns=columns)
+        comments = {table: self._without_others(its) for table, its in found.comments.items()}
+        return replace(found, columns=columns, comments=comments)
+
+    def _without_others(self, found: TableComments) -> TableComments:
+        """Leave out the comments of columns that don't land."""
+        landed = self._masked.of(found.table)
+        if landed is None:
+            return found
+        kept = {name: text for name, text in found.columns.items() if landed.settings.selects(name)}
+        return replace(found, columns=kept)
 
     def _selected(self, table: TableName, names: frozenset[str]) -> frozenset[str]:
         landed = self._masked.of(table)

@@ -21,7 +21,7 @@ from connector.mysql.codec.types import LONGLONG, SET, ColumnType, type_of_catal
 from connector.mysql.connection import code_of, is_transient, literal, quote, rows
 from connector.mysql.log.schema_cache import NotedColumn, ResolvedLayout, captures, landing_schema_of
 from connector.mysql.server import Server
-from connector.schema import TableName
+from connector.schema import TableComments, TableName
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class TableFacts:
     kind: str
     engine: str | None
     estimate: int | None
+    comment: str | None = None
 
 
 def find_tables(
@@ -44,10 +45,11 @@ def find_tables(
     """
     found = rows(
         connection,
-        "SELECT table_schema, table_name, table_type, engine, table_rows FROM information_schema.tables"
+        "SELECT table_schema, table_name, table_type, engine, table_rows, table_comment"
+        " FROM information_schema.tables"
         " WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY 1, 2",
     )
-    facts = [TableFacts(TableName(s, t), kind, engine, n) for s, t, kind, engine, n in found]
+    facts = [TableFacts(TableName(namespace, name), *rest) for namespace, name, *rest in found]
     named = [f for f in facts if captures(config, f.table)]
     return [_of_unlocked(connection, f, busy) if f.engine is None else f for f in named]
 
@@ -72,10 +74,9 @@ def _of_unlocked(connection: Connection[Any], facts: TableFacts, busy: set[Table
         elif is_transient(code_of(error)):
             raise
         return facts
-    found = rows(
-        connection, f"SELECT engine FROM information_schema.tables WHERE {table_condition(facts.table)}"
-    )
-    return replace(facts, engine=found[0][0]) if found else facts
+    condition = table_condition(facts.table)  # an unopened table's comment was why it was not opened
+    found = rows(connection, f"SELECT engine, table_comment FROM information_schema.tables WHERE {condition}")
+    return replace(facts, engine=found[0][0], comment=found[0][1]) if found else facts
 
 
 def _opened(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
@@ -128,8 +129,13 @@ def table_map_of(connection: Connection[Any], table: TableName) -> TableMap | No
     `TableError` for an unknown type.
     """
     found, key = _columns_and_key(connection, table)
-    if not found:
-        return None
+    return _table_map(connection, table, found, key) if found else None
+
+
+def _table_map(
+    connection: Connection[Any], table: TableName, found: Sequence[Sequence[Any]], key: Sequence[str]
+) -> TableMap:
+    """Return the layout of a table with these columns and primary key; `TableError` for an unknown type."""
     columns = []
     for name, column_type, charset, *_ in found:
         try:
@@ -163,13 +169,14 @@ def _columns_and_key(
         before = found
         found = _opened(
             connection,
-            f"SELECT column_name, column_type, character_set_name, column_key = 'PRI', {_IS_ROW_END}"
+            "SELECT column_name, column_type, character_set_name, column_comment,"
+            f" column_key = 'PRI', {_IS_ROW_END}"
             f" FROM information_schema.columns WHERE {table_condition(table)} ORDER BY ordinal_position",
         )
         if found == before:
             break
         key = primary_key(connection, table) if found else ()
-        if {name for name, _, _, in_key, _ in found if in_key} == {*key}:
+        if {name for name, *_, in_key, _ in found if in_key} == {*key}:
             break
     return found, key
 
@@ -261,12 +268,13 @@ def layout_of(
     If its rows can't be captured, `problem` is set and `schema` is None.
     """
     try:
-        table_map = table_map_of(connection, table)
-        return (
-            None
-            if table_map is None
-            else ResolvedLayout(table, table_map, landing_schema_of(table_map, settings))
-        )
+        found, key = _columns_and_key(connection, table)
+        if not found:
+            return None
+        table_map = _table_map(connection, table, found, key)
+        comments = {name: comment for name, _, _, comment, *_ in found}
+        schema = landing_schema_of(table_map, settings)
+        return ResolvedLayout(table, table_map, schema, comments=TableComments.of(table, None, comments))
     except TableError as error:
         return ResolvedLayout(table, None, None, error) if is_there(connection, table) else None
 
@@ -304,7 +312,7 @@ def layouts_of(
             busy.add(facts.table)
             continue
         if layout is not None:
-            layouts.append(layout)
+            layouts.append(layout.with_comment(facts.comment))
     return layouts
 
 

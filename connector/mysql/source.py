@@ -178,7 +178,10 @@ class MysqlSource:
         problems = [x.problem for x in layouts if x.problem is not None]
         unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in problems}
         existing = frozenset(facts.table for facts in found)
-        return CatalogSnapshot(fingerprints, position, existing, unfit, busy=frozenset(busy), begun=position)
+        comments = {x.table: x.comments for x in layouts if x.comments is not None and not x.comments.empty}
+        return CatalogSnapshot(
+            fingerprints, position, existing, unfit, busy=frozenset(busy), begun=position, comments=comments
+        )
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Compare two fingerprints of a table: return what may have changed rows without row events."""

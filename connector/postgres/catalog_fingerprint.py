@@ -55,7 +55,7 @@ from connector.postgres.catalog import Catalog, TableLayout, layouts_of
 from connector.postgres.connection import all_rows, one_row, one_snapshot
 from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.publication import Publication, find_publication, uncarried
-from connector.postgres.table_facts import PARTS, TableFacts, find_tables
+from connector.postgres.table_facts import PARTS, TableFacts, comments_of, find_tables
 from connector.schema import TableName, folded
 from connector.source import CatalogSnapshot, UnfitTable, UnloggedChange
 
@@ -205,6 +205,7 @@ def _take_snapshot(
         unfit,
         frozenset(_unprepared(found, capturable) - unfit.keys()),
         {t: _columns(layouts[t]) for t in fit.values()},
+        comments=comments_of(connection, fit),
     )
 
 

@@ -1,4 +1,4 @@
-"""Queries what the catalog says of tables: indexes, replica identity, partitions, row security.
+"""Queries what the catalog says of tables: indexes, replica identity, partitions, row security, comments.
 
 No query here waits for a lock or takes one per partition, so activity on one table never blocks a check of
 the others. Hence pg_inherits, not pg_partition_tree(), which locks all partitions.
@@ -6,7 +6,7 @@ the others. Hence pg_inherits, not pg_partition_tree(), which locks all partitio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from psycopg2.extensions import connection as Connection
 
 from connector.config import SourceConfig
 from connector.postgres.connection import all_rows, one_row, quote
-from connector.schema import TableName
+from connector.schema import COMMENT_CHARACTERS, TableComments, TableName
 
 
 @dataclass(frozen=True)
@@ -198,6 +198,29 @@ def _index(
     nullable = tuple(column for column, required, _ in columns if not required)
     generated = tuple(column for column, _, computed in columns if computed)
     return Index(frozenset(traces.split(",")), name, names, nullable, generated, primary, identity, immediate)
+
+
+_OF_TABLE = ""
+"""Stands for the table among its columns; no column has an empty name."""
+
+_COMMENTS = """
+    SELECT d.objoid::bigint, json_object_agg(coalesce(a.attname, %(of_table)s), left(d.description, %(most)s))
+    FROM pg_description d LEFT JOIN pg_attribute a ON a.attrelid = d.objoid AND a.attnum = d.objsubid
+    WHERE d.classoid = 'pg_class'::regclass AND d.objoid = ANY (%(tables)s::oid[]) AND d.objsubid >= 0
+    GROUP BY d.objoid"""
+
+
+def comments_of(connection: Connection, tables: Mapping[int, TableName]) -> dict[TableName, TableComments]:
+    """Return the comments (COMMENT ON) of tables, given by oid; tables without any are left out.
+
+    A partition's own are left out, too: its rows land as the root's.
+    """
+    given = {"of_table": _OF_TABLE, "most": COMMENT_CHARACTERS, "tables": list(tables)}
+    found = {}
+    for oid, comments in all_rows(connection, _COMMENTS, given):
+        text = comments.pop(_OF_TABLE, None)
+        found[tables[oid]] = TableComments.of(tables[oid], text, comments)
+    return found
 
 
 def qualified(table: TableName) -> str:

@@ -30,7 +30,7 @@ from typing import Any
 
 from connector.landing.format import DELETE, INSERT, TRUNCATE, UPDATE
 from connector.postgres.visibility import Snapshot
-from connector.schema import Column, TableName, TableSchema
+from connector.schema import Column, TableComments, TableName, TableSchema
 
 Key = tuple[Any, ...]
 Row = Mapping[str, Any]
@@ -98,6 +98,7 @@ class MemoryDatabase:
         self.log: list[Commit] = []
         self.slots: dict[str, Slot] = {}
         self.unlogged: dict[TableName, int] = {}
+        self.comments: dict[TableName, TableComments] = {}
         self.busy: set[TableName] = set()
         self.keyless: set[TableName] = set()  # sources see their changes, and no key
         self.end = self.flushed = BEGINNING

@@ -152,7 +152,8 @@ class MemorySource:
         seen = {s.table: str(self.database.unlogged.get(s.table, 0)) for s in listed.schemas}
         unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.unfit}
         end, existing = self.database.end, frozenset(listed.existing)
-        return CatalogSnapshot(seen, end, existing, unfit, busy=listed.busy, begun=end)
+        comments = dict(self.database.comments)
+        return CatalogSnapshot(seen, end, existing, unfit, busy=listed.busy, begun=end, comments=comments)
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Report an unlogged change of unspecified kind."""

@@ -34,12 +34,13 @@ A column that a mask leaves null is carried by every event.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ from connector.config.target_columns import (
 from connector.errors import ConfigurationError, TableError
 from connector.landing.format import CDC, DELETE, DUMP, INSERT, UPDATE
 from connector.schema import Column as SourceColumn
-from connector.schema import TableName, TableSchema, fold, folded
+from connector.schema import TableComments, TableName, TableSchema, fold, folded
 from merge.columns.masks import masked
 from merge.columns.other_names import other_names
 from merge.spark.session_settings import judging_settings
@@ -134,6 +135,21 @@ class Projection:
         if twice := next((c.name for c in columns if names.count(fold(c.name)) > 1), None):
             raise self._refused(f"two columns of the target would have the name {twice!r}")
         return TableSchema(landed.table, columns, self.key(landed.key))
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of the projection."""
+        return hashlib.sha256(self.recorded.encode()).hexdigest()[:16]
+
+    def comments(self, found: TableComments) -> TableComments:
+        """Return the comments of the target's columns, by their names there; masked ones say so."""
+        columns = {}
+        for name, comment in found.columns.items():
+            if self.settings.selects(name):
+                mask = self.settings.mask_of(name)
+                masked_as = "" if mask is None else f" (masked: {mask})"
+                columns[self.settings.name_of(name)] = comment + masked_as
+        return replace(found, columns=columns)
 
     def key(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names that key columns have in the target."""

@@ -1,4 +1,4 @@
-"""Creates target tables and evolves them: adds columns and widens types, nothing else.
+"""Creates target tables and evolves them: adds columns, widens types, sets comments; nothing else.
 
 Invariants:
 
@@ -22,6 +22,7 @@ from connector.errors import TableError
 from connector.landing.format import CDC
 from connector.schema import Column, TableName, TableSchema, decimal_of, fold
 from merge.keys import may_be_raw
+from merge.lake.comments import NO_COMMENTS, SourceComments, comment_sql
 from merge.lake.commits import USER_METADATA, Mark, is_new
 from merge.lake.retry import OvertakenError
 from merge.lake.target import (
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 
 CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in TARGET_FIELDS.items()) + ">"
 
-Create = Callable[[Target, str, Sequence[str], Mapping[str, Column]], str]
-"""Builds the statement that creates a Delta table of a source, with this key and these columns."""
+Create = Callable[[Target, str, Sequence[str], Mapping[str, Column], SourceComments], str]
+"""Builds the statement that creates a Delta table of a source, with this key, these columns and comments."""
 
 WIDER: Mapping[str, tuple[str, ...]] = {
     "tinyint": ("smallint", "int", "bigint", "double"),
@@ -78,22 +79,24 @@ def create_or_evolve_target(
     others: Iterable[TableSchema] = (),
     like: TargetState | None = None,
     create: Create | None = None,
+    comments: SourceComments = NO_COMMENTS,
 ) -> TargetState:
     """Create the target, or evolve its columns to what `newest` and `others` (also to be read) need.
 
     `state`: as found, None if it does not exist. `mark`: of the merge that will write the rows. `like`:
     another Delta table of these rows, whose columns come first, with their names. `create`: builds the CREATE
-    statement, by default `create_sql`. Returns the new state. `TableError` if the target isn't this source's,
-    or the change can't be made; `OvertakenError` if another job creates or drops it at this moment, or if it
-    was there already: a catalog that drops an external table leaves its files. Who tries again finds it, and
-    whose it is.
+    statement, by default `create_sql`. `comments`: to be set if they are new. Returns the new state.
+    `TableError` if the target isn't this source's, or the change can't be made; `OvertakenError` if another
+    job creates or drops it at this moment, or if it was there already: a catalog that drops an external table
+    leaves its files. Who tries again finds it, and whose it is.
     """
     schemas = [newest, *others]
     all_ = schemas if like is None else [_layout_of(like, newest), *schemas]
     wanted = wanted_columns(target.table, all_, target.drop_hint)
     if state is None:
         with refused_folders(target):
-            commit_layout(spark, mark, [(create or create_sql)(target, mark.source, newest.key, wanted)])
+            statement = (create or create_sql)(target, mark.source, newest.key, wanted, comments)
+            commit_layout(spark, mark, [statement])
         state = read_state(spark, target)
         if state is None:
             raise OvertakenError(f"{target.name}: another job is creating it, or has just dropped it")
@@ -101,7 +104,8 @@ def create_or_evolve_target(
             raise OvertakenError(f"{target.name}: {target.folder} had a table already")
     check_owner(state, target, mark.source, newest.key)
     check_file_layout(state, target)
-    changes = alter_sql(target, state, wanted)
+    changes = alter_sql(target, state, wanted, comments)
+    changes += comment_sql(target, state, newest, comments, spark.version)
     if not changes:
         return state
     commit_layout(spark, mark, changes)
@@ -207,25 +211,29 @@ def _widens(narrow: str, wide: str) -> bool:
     return part is not None and whole[1] >= part[1] and whole[0] - whole[1] >= part[0] - part[1]
 
 
-def create_sql(target: Target, source: str, key: Sequence[str], columns: Mapping[str, Column]) -> str:
+def create_sql(
+    target: Target, source: str, key: Sequence[str], columns: Mapping[str, Column], comments: SourceComments
+) -> str:
     """Build the statement that creates a target.
 
     With deletion vectors, a merge writes only what changed, unless the table is tiny (`merge.table`).
     """
     properties = {"delta.enableDeletionVectors": "true", **own_properties(target, source, key)}
+    properties |= comments.properties
     if any(NEEDS_MAPPING.search(name) for name in columns):
         properties |= MAPPING
     if target.layout.change_data_feed:
         properties |= FEED
     whole = {name for name in key if not may_be_raw(columns[name].type, columns[name].source_type)}
     lines = [
-        f"{quoted(c.name)} {c.type}{' NOT NULL' if c.name in whole else ''} COMMENT {text(c.source_type)}"
+        f"{quoted(c.name)} {c.type}{' NOT NULL' if c.name in whole else ''}"
+        f" COMMENT {text(comments.of_column(c))}"
         for c in columns.values()
     ]
     cdc = f"{quoted(CDC)} {CDC_TYPE} COMMENT {text('written by deltatide')}"
     return (
         f"CREATE TABLE IF NOT EXISTS {target.name} ({', '.join([*lines, cdc])}) USING DELTA "
-        f"{_laid_out(target, columns)}{target.located}"
+        f"{_laid_out(target, columns)}{target.located}{comments.clause}"
         f"TBLPROPERTIES ({properties_sql(properties)})"
     )
 
@@ -270,7 +278,12 @@ def change_properties(
     commit_layout(spark, mark, statements)
 
 
-def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) -> list[str]:
+def alter_sql(
+    target: Target,
+    state: TargetState,
+    wanted: Mapping[str, Column],
+    comments: SourceComments = NO_COMMENTS,
+) -> list[str]:
     """Build the statements that evolve a target's columns to `wanted`; columns not in it are left alone."""
     named = {fold(name): name for name in state.columns}
     added = [c for c in wanted.values() if fold(c.name) not in named]
@@ -292,7 +305,7 @@ def alter_sql(target: Target, state: TargetState, wanted: Mapping[str, Column]) 
     alter = f"ALTER TABLE {target.name}"
     statements = [f"{alter} SET TBLPROPERTIES ({properties_sql(properties)})"] if properties else []
     if added:
-        lines = [f"{quoted(c.name)} {c.type} COMMENT {text(c.source_type)}" for c in added]
+        lines = [f"{quoted(c.name)} {c.type} COMMENT {text(comments.of_column(c))}" for c in added]
         statements.append(f"{alter} ADD COLUMNS ({', '.join(lines)})")
     for name, type_ in widened.items():
         if name in state.key and may_be_raw(type_) and not may_be_raw(state.columns[name]):

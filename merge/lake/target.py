@@ -6,7 +6,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -102,7 +102,10 @@ class Target:
 
 @dataclass(frozen=True)
 class TargetState:
-    """A Delta table's current state: id, columns (without `_cdc`) with their types, properties, size."""
+    """A Delta table's current state: id, columns (without `_cdc`) with their types, properties, size.
+
+    `comment`: its own, empty if it has none. `comments`: of the columns that have one.
+    """
 
     id: str
     columns: dict[str, str]
@@ -111,6 +114,8 @@ class TargetState:
     bytes: int
     partitioned_by: tuple[str, ...] = ()
     clustered_by: tuple[str, ...] = ()
+    comment: str = ""
+    comments: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
@@ -314,10 +319,12 @@ def read_state(spark: SparkSession, target: Target) -> TargetState | None:
     columns = {f.name: f.dataType.simpleString() for f in fields if f.name != CDC}
     properties = dict(detail["properties"])
     known = detail.asDict()
-    laid_out = (tuple(known.get(name) or ()) for name in ("partitionColumns", "clusteringColumns"))
-    return TargetState(
-        detail["id"], columns, properties, detail["numFiles"], detail["sizeInBytes"], *laid_out
+    partitions, clusters = (
+        tuple(known.get(name) or ()) for name in ("partitionColumns", "clusteringColumns")
     )
+    comments = {f.name: f.metadata["comment"] for f in fields if "comment" in f.metadata}
+    size, comment = (detail["numFiles"], detail["sizeInBytes"]), detail["description"] or ""
+    return TargetState(detail["id"], columns, properties, *size, partitions, clusters, comment, comments)
 
 
 def table_id(spark: SparkSession, target: Target) -> str | None:

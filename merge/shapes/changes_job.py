@@ -93,8 +93,9 @@ class ChangesJob(ShapeJob):
         self.show(rows)
         newest, *others = (replace(schema, key=()) for schema in schemas.values())
         state = create_or_evolve_target(
-            self.spark, self.target, state, self.mark, newest, others, create=create_sql
-        )
+            self.spark, self.target, state, self.mark, newest, others,
+            create=create_sql, comments=self.comments,
+        )  # fmt: skip
         old = old_rows_of(self.spark, self.target, state, self.mark, schemas.values())
         if not files:
             return state, Written()

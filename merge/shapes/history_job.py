@@ -43,17 +43,23 @@ class HistoryJob(ShapeJob):
         """
         plan = self._plan(frontier, state)
         self.show(plan.rows)
-        state, written = self._written(plan, state)
+        idle = frontier.version is not None and not plan.news  # but comments are
+        state, written = self._written(plan, state, idle=idle)
         return state, plan.rows, written
 
-    def _written(self, plan: HistoryPlan, state: TargetState | None) -> tuple[TargetState, Written]:
-        """Create the Delta table or evolve its columns, and write the versions of a plan."""
+    def _written(
+        self, plan: HistoryPlan, state: TargetState | None, *, idle: bool
+    ) -> tuple[TargetState, Written]:
+        """Create the Delta table or evolve its columns, and write the versions of a plan, unless `idle`."""
         plan, schemas = self._keyed(plan, state)
         self._check_names(schemas)
         newest, *others = self._layouts(plan, schemas)
         state = create_or_evolve_target(
-            self.spark, self.target, state, self.mark, newest, others, create=create_sql
-        )
+            self.spark, self.target, state, self.mark, newest, others,
+            create=create_sql, comments=self.comments,
+        )  # fmt: skip
+        if idle:
+            return state, Written()
         own = {name: type_ for name, type_ in state.columns.items() if name not in (FROM, TO)}
         layout = TargetLayout.of(own, self.key, newest)
         with applied_settings(self.spark, settings_for(plan.rows, plan.bytes, state)):

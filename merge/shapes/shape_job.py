@@ -20,6 +20,7 @@ from connector.errors import TableError
 from connector.landing.manifest import LandedFile, Manifest
 from connector.schema import TableSchema
 from merge.apply import Written
+from merge.lake.comments import SourceComments, are_newer
 from merge.lake.commits import Commits, Mark, read_commits
 from merge.lake.control_table import Frontier
 from merge.lake.target import Target, TargetState, check_owner, has_columns, read_state
@@ -50,7 +51,8 @@ class ShapeJob(ABC):
         If nothing has, reads only manifests. `TableError` if the Delta table does not continue from its
         frontier. Also raises what `write` raises.
         """
-        if frontier.version is not None and self.is_idle(frontier):
+        told = not are_newer(self.manifest.tables[self.shape.table], frontier.manifest)
+        if frontier.version is not None and told and self.is_idle(frontier):
             has_columns(self.spark, self.target, frontier.version)
             return self.report(frontier)
         state = self.state()
@@ -79,6 +81,12 @@ class ShapeJob(ABC):
     def key(self) -> tuple[str, ...]:
         """Return the key by which rows are matched."""
         return ()
+
+    @property
+    def comments(self) -> SourceComments:
+        """Return the source table's comments."""
+        table = self.shape.table
+        return SourceComments.landed(self.landing, table, self.manifest.tables[table])
 
     def state(self) -> TargetState | None:
         """Read the Delta table's state; None if there is none. `TableError` if it is not this shape's."""

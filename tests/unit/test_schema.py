@@ -1,4 +1,4 @@
-"""Names of columns, compared as the lake compares them."""
+"""Names of columns, compared as the lake compares them; comments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.errors import FormatError
 from connector.landing.format import misnamed
-from connector.schema import fold
+from connector.schema import COMMENT_CHARACTERS, TableComments, TableName, fold
+
+WELL = st.characters(exclude_categories=["Cs"])
 
 ALIKE = """
     µμ İi ıi ſs \u0345ι ςσ ϐβ ϑθ ϕφ ϖπ ϰκ ϱρ ϵε ᲀв ᲁд ᲂо ᲃс ᲄт ᲅт ᲆъ ᲇѣ ᲈꙋ ẛṡ \u1fbeι
@@ -47,3 +50,22 @@ def test_the_name_of_before_images_is_taken_only_where_they_are_asked_for() -> N
 @pytest.mark.parametrize("names", [("straße", "STRASSE"), ("ŉ", "ʼn"), ("é", "e\u0301"), ("a", "а")])
 def test_names_that_spark_distinguishes_may_land_together(names: tuple[str, str]) -> None:
     assert misnamed(names) is None
+
+
+@given(st.text(WELL), st.dictionaries(st.text(WELL, min_size=1), st.text(WELL)))
+def test_comments_are_read_as_they_were_written(text: str, columns: dict[str, str]) -> None:
+    comments = TableComments.of(TableName("Shop", "or.ders"), text, columns)
+    again = TableComments.from_json(comments.to_json())
+    assert again == comments
+    assert again.digest == comments.digest
+    assert comments.empty == (not text and not any(columns.values()))
+
+
+def test_long_comments_are_cut_empty_ones_left_out_and_newer_ones_refused() -> None:
+    table = TableName("public", "t")
+    comments = TableComments.of(table, None, {"Long": "x" * 9999, "none": "", "null": None})
+    assert (comments.text, comments.columns) == ("", {"Long": "x" * COMMENT_CHARACTERS})
+    assert comments.of_column("LONG") == comments.columns["Long"]
+    assert comments.of_column("none") is None
+    with pytest.raises(FormatError, match="comments format 2"):
+        TableComments.from_json(comments.to_json().replace(b'"format":1', b'"format":2'))

@@ -14,7 +14,7 @@ from connector.config import SourceConfig, TableConfig
 from connector.errors import TableError
 from connector.landing.format import misnamed
 from connector.mysql.codec.table_map import TableMap, parse_table_map, table_name_of
-from connector.schema import TableName, TableSchema
+from connector.schema import TableComments, TableName, TableSchema
 
 OWN_DATABASE = "deltatide"
 
@@ -23,12 +23,23 @@ WATERMARK = TableName(OWN_DATABASE, "watermark")
 
 
 class ResolvedLayout(NamedTuple):
-    """A table's layout; `schema` None: not captured. `problem`: why its rows can't be decoded."""
+    """A table's layout; `schema` None: not captured. `problem`: why its rows can't be decoded.
+
+    `comments`: if it was read from the catalog.
+    """
 
     table: TableName
     table_map: TableMap | None = None
     schema: TableSchema | None = None
     problem: TableError | None = None
+    comments: TableComments | None = None
+
+    def with_comment(self, comment: str | None) -> ResolvedLayout:
+        """Add the table's own comment to those of its columns."""
+        its = self.comments
+        return (
+            self if its is None else self._replace(comments=TableComments.of(its.table, comment, its.columns))
+        )
 
 
 class NotedColumn(NamedTuple):

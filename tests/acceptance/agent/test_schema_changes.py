@@ -15,6 +15,7 @@ from tests.support.spark.lake import (
     assert_lake,
     assert_landed,
     lake_columns,
+    lake_comment,
     lake_rows,
     merge,
     merge_until_whole,
@@ -40,6 +41,7 @@ TABLES = {
 }
 ALTERATIONS = {
     "postgres": (
+        "COMMENT ON TABLE wide IS 'What''s wide'; COMMENT ON COLUMN wide.name IS 'what it is called'",
         "ALTER TABLE wide ADD COLUMN stock int",
         "UPDATE wide SET stock = id WHERE id % 10 = 0",
         "ALTER TABLE wide ADD COLUMN colour text DEFAULT 'red'",
@@ -112,6 +114,8 @@ def test_columns_altered_while_running_arrive_in_the_lake(place: Installation, s
             merge(spark, place)
             alter(place, agent, of(place, ALTERATIONS), changes)
         place.wait_caught_up(agent)
+        wide = TableName.parse(place.table("wide"))
+        place.wait(agent, lambda m: m.tables[wide].comments is not None, "the comments have landed")
         merge_until_whole(spark, place, agent)
         assert place.run("status").returncode == 0
     notices = [n.text for m in place.history() for n in m.notices if n.kind == "schema"]
@@ -119,7 +123,9 @@ def test_columns_altered_while_running_arrive_in_the_lake(place: Installation, s
     assert_landed(place, "wide", "other", "still")
     assert_lake(place, "wide", spark=spark)
     assert_lake(place, "other", "still")
-    assert {"old", "price"} <= set(lake_columns(place, "wide")), "dropped columns stay"
+    columns = lake_columns(place, "wide")
+    assert {"old", "price"} <= columns.keys(), "dropped columns stay"
+    assert (columns["name"], lake_comment(place, "wide")) == ("what it is called", "What's wide")
 
 
 @pytest.mark.only_mariadb

@@ -13,7 +13,7 @@ import pytest
 from connector.errors import TransientError
 from connector.findings import unfit_tables
 from connector.postgres import catalog_fingerprint, publication
-from connector.schema import TableName
+from connector.schema import COMMENT_CHARACTERS, TableComments, TableName
 from connector.source import UnloggedChange
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.source.postgres_source import source_of
@@ -261,6 +261,34 @@ def test_a_look_takes_as_many_queries_for_many_tables_as_for_one(
         source.close()
         monkeypatch.undo()
     assert counts[0] == counts[1]
+
+
+def test_comments_are_those_of_now_of_the_table_itself_and_change_no_fingerprint(database: Database) -> None:
+    odd = "it's \"odd\" \\ `x` %s {y} ü \U0001f600\n\t'; --"
+    database.execute(PARTITIONED)
+    database.execute("CREATE TABLE bare (id int PRIMARY KEY)")
+    database.execute("CREATE INDEX t_note ON t (note)")
+    source = source_of(database)
+    source.prepare()
+    before = source.check_catalog()
+    assert before.comments == {}
+    for what, comment in (
+        ("TABLE t", odd), ("COLUMN t.note", odd), ("COLUMN t.day", "x" * 9999), ("TABLE t1", "a partition's"),
+        ("COLUMN t1.id", "a partition's"), ("INDEX t_note", "an index's"), ("CONSTRAINT t_pkey ON t", "key"),
+    ):  # fmt: skip
+        quoted = comment.replace("'", "''")
+        database.execute(f"COMMENT ON {what} IS '{quoted}'")
+    seen = source.check_catalog()
+    columns = {"note": odd, "day": "x" * COMMENT_CHARACTERS}
+    assert seen.comments == {TABLE: TableComments(TABLE, odd, columns)}
+    assert source.unlogged(before.tables[TABLE], seen.tables[TABLE]) is None
+    database.execute("COMMENT ON TABLE t IS NULL")
+    database.execute("ALTER TABLE t RENAME note TO remark")
+    database.execute("ALTER TABLE t ADD COLUMN note text")
+    assert source.check_catalog().comments[TABLE] == TableComments(
+        TABLE, "", {"remark": odd, "day": columns["day"]}
+    )
+    source.close()
 
 
 def test_a_partition_that_somebody_locks_stops_no_look_at_the_others(database: Database) -> None:

@@ -42,10 +42,15 @@ def _url(place: Installation, table: str) -> str:
     return f"{place.lake_url}/{place.table(table).replace('.', '/')}"
 
 
-def lake_columns(place: Installation, table: str) -> list[str]:
-    """Return the Delta table's columns except `_cdc`."""
+def lake_columns(place: Installation, table: str) -> dict[str, str | None]:
+    """Return the Delta table's columns except `_cdc`, with their comments."""
     fields = _delta(place, table).schema().fields
-    return [field.name for field in fields if field.name != CDC]
+    return {field.name: field.metadata.get("comment") for field in fields if field.name != CDC}
+
+
+def lake_comment(place: Installation, table: str) -> str | None:
+    """Return the Delta table's comment."""
+    return _delta(place, table).metadata().description
 
 
 def lake_rows(place: Installation, table: str, columns: list[str]) -> Rows:

@@ -14,7 +14,7 @@ from connector.capture.tables import Tables
 from connector.errors import FencedError, FormatError, TransientError
 from connector.landing import format
 from connector.landing.consumers import Consumer, forget, read_consumers, record_path, slot_due
-from connector.landing.format import data_path, manifest_path, schema_path
+from connector.landing.format import comments_id, comments_path, data_path, manifest_path, schema_path
 from connector.landing.layout_history import layout_history
 from connector.landing.manifest import (
     DumpState,
@@ -36,7 +36,7 @@ from connector.maintenance.retention import (
     remove_unneeded,
 )
 from connector.position import CHUNK_SEQ, Position
-from connector.schema import TableName
+from connector.schema import TableComments, TableName
 from connector.testing.memory_store import MemoryStore
 from merge.plan import plan_table
 from tests.support.landing.landed import schema_of
@@ -336,6 +336,27 @@ def test_schemas_of_layouts_that_ended_before_are_removed(dumping: bool) -> None
     kept = layouts[2:] if not dumping else layouts
     assert removed(store).schemas == len(layouts) - len(kept)
     assert set(store.list("schema/")) == {schema_path(T, layout.id) for layout in kept}
+
+
+def test_comments_that_no_kept_manifest_names_are_removed() -> None:
+    """Four, from manifests 1, 20, 60, 116 on; manifest 30 named none; 121 is yet to come."""
+    store = MemoryStore()
+    since = {n: TableComments(T, str(n)) for n in (1, 20, 30, 60, 116, 121)}
+    ids = {n: comments_id(n, comments.digest) for n, comments in since.items()}
+    for n, comments in since.items():
+        store.put(comments_path(T, ids[n]), comments.to_json())
+    writer = ManifestWriter(store)
+    for number in range(1, 121):
+        named = ids[next(n for n in (116, 60, 20, 1) if n <= number)]
+        writer.commit(
+            Manifest(
+                number=number, term=1, write_id=str(number), source=SHOP, epoch=1, position=number * 10,
+                committed_at=BEGIN + number * DAY / 4, tables={T: TableState(schema_id="s", comments=named)},
+            )
+        )  # fmt: skip
+    assert removed(store).comments == 3
+    assert 60 < history_of(store).oldest < 116
+    assert set(store.list("comments/")) == {comments_path(T, ids[n]) for n in (60, 116, 121)}
 
 
 def test_a_run_that_is_stopped_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

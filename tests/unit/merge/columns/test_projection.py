@@ -13,7 +13,7 @@ from connector.config import Config
 from connector.config.target_columns import words_of
 from connector.errors import ConfigurationError, TableError
 from connector.schema import Column as SourceColumn
-from connector.schema import TableSchema
+from connector.schema import TableComments, TableSchema
 from merge.columns.projection import Projection, projections_of, recorded_projection
 from tests.support.landing.landed import config_of, schema_of
 
@@ -42,6 +42,16 @@ def test_a_table_without_such_settings_is_as_it_is() -> None:
     config = configured(deletes="soft", shapes=["current", "changes"])
     assert projections_of(config) == {}
     assert recorded_projection(config, ORDERS.table) is None
+
+
+def test_comments_are_those_of_the_targets_columns_and_say_what_is_masked() -> None:
+    landed = TableComments(
+        ORDERS.table, "Orders", {"ID": "key", "mail": "who", "note": "gone", "card": "paid"}
+    )
+    found = projection(exclude_columns=["NOTE"], rename={"id": "order_id"}, mask={"Mail": "sha256"})
+    columns = {"order_id": "key", "mail": "who (masked: sha256)", "card": "paid"}
+    assert found.comments(landed) == TableComments(ORDERS.table, "Orders", columns)
+    assert found.digest != projection(exclude_columns=["NOTE"]).digest
 
 
 def test_a_layout_has_the_columns_and_types_of_the_target() -> None:
