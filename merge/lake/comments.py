@@ -11,7 +11,7 @@ Rules:
   back: a column then has its type at the source, like any column without a comment.
 - A column that the source has dropped keeps its comment.
 - Comments are set before the merge's rows, by ALTER statements that have its mark; the id comes last. So
-  after a crash they are set again.
+  after a crash they are set again. A job that was overtaken does not bring earlier ones back.
 - Comments are no reason to fail: if their object is missing or can't be parsed, they stay as they are.
 """
 
@@ -117,7 +117,9 @@ def comment_sql(
     `newest`: the table's layout. `release`: Spark's; since 4.0, one statement alters several columns.
     """
     known, recorded = state.properties.get(COMMENTS_PROPERTY), comments.recorded
-    if recorded is None or known == recorded or (now := comments.now) is None:
+    if recorded is None or known == recorded or _number(known) > _number(recorded):
+        return
+    if (now := comments.now) is None:
         return
     before, alter = comments.before(known), f"ALTER TABLE {target.name}"
     changed = dict(_changed_columns(state, newest, now, before))
@@ -129,6 +131,11 @@ def comment_sql(
     if comment != state.comment:
         yield f"COMMENT ON TABLE {target.name} IS {text(comment)}"
     yield f"{alter} SET TBLPROPERTIES ({properties_sql({COMMENTS_PROPERTY: recorded})})"
+
+
+def _number(recorded: str | None) -> str:
+    """Return the manifest's number in a recorded id, with leading zeros; empty if nothing is recorded."""
+    return (recorded or "").partition("-")[0]
 
 
 def _changed_columns(

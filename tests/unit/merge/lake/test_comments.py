@@ -112,6 +112,11 @@ def test_former_comments_whose_object_is_missing_count_as_set_by_hand() -> None:
     assert changed(state_of(zone.at(1), "Orders", id="key"), zone.at(2)) == [recorded(zone.at(2))]
 
 
+def test_a_job_that_was_overtaken_brings_no_earlier_comments_back() -> None:
+    zone = Zone(comments("Orders"), comments("Orders now"))
+    assert changed(state_of(zone.at(2), "Orders now"), zone.at(1)) == []
+
+
 def test_an_older_agent_which_knows_of_no_comments_takes_none_back() -> None:
     zone = Zone(comments("Orders"))
     assert changed(state_of(zone.at(1), "Orders"), SourceComments(zone.read)) == []
