@@ -18,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from connector.capture.dumps.queue import DumpQueue
@@ -28,7 +29,7 @@ from connector.config import Config, TableConfig
 from connector.errors import GapError, RequestError, TableError
 from connector.findings import checked_tables
 from connector.landing.format import comments_id
-from connector.landing.manifest import TableState
+from connector.landing.manifest import DumpNeed, DumpState, TableState
 from connector.logged_table import LoggedTable
 from connector.schema import TableComments, TableName
 from connector.source import (
@@ -340,11 +341,16 @@ def forget_contradicted_checks(
 
 
 def _repaired_upto(state: TableState, dumps: DumpQueue, name: TableName) -> int:
-    """Return the position before which log does not matter: a full dump sees, or saw, all commits there."""
-    floors = [dump.floor or 0 for dump in dumps.active_of(name) if dump.kind == "full"]
+    """Return the position before which log does not matter: a full dump sees, or saw, all commits there.
+
+    One that waits for transactions to end sees all log so far: its floor will be after their end.
+    """
     need, ended = dumps.needs.by_table.get(name), state.full_dump
-    if need is not None:
-        floors.append(need.floor or 0)
+    awaited: list[DumpState | DumpNeed] = [d for d in dumps.active_of(name) if d.kind == "full"]
+    awaited += [need] if need is not None else []
+    if any(each.xid_barrier is not None for each in awaited):
+        return sys.maxsize
+    floors = [each.floor or 0 for each in awaited]
     if ended is not None and ended.epoch == dumps.epoch:
         floors.append(ended.low + 1)
     return max(floors, default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -205,7 +206,9 @@ def test_log_that_a_full_dump_sees_the_effect_of_leaves_no_doubt(
         return int(seen[-1])
 
     (initial,) = dumps.active_of(ITEMS)
-    initial.floor = 7
+    initial.floor, initial.xid_barrier = 7, 9
+    assert upto() == sys.maxsize, "its floor will be after the end of transactions that are running now"
+    initial.xid_barrier = None
     assert upto() == 7
     dumps.end(initial, "cancelled")
     assert (upto(), dumps.needs.by_table[ITEMS].floor) == (7, 7)
