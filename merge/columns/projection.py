@@ -159,11 +159,11 @@ class Projection:
         """Refuse a column that may be a masked or excluded one under another name (`other_names`).
 
         Looks at all layouts of the table: the column may have been renamed at the source, before or since. A
-        column that a setting names is accepted.
+        column that is masked, left out or renamed by name is accepted; one in `columns` is only listed.
         """
         its, known = self.settings, [layout for layout in layouts if not _is_of_checksums(layout)]
         names = {name: written for layout in known for name, written in _names_of(layout).items()}
-        named = folded([*its.mask, *its.exclude_columns, *its.rename, *(its.columns or ())])
+        named = folded([*its.mask, *its.exclude_columns, *its.rename])
         for hidden in (*its.mask, *its.exclude_columns):
             for name, why in _other_names(fold(hidden), tuple(known)).items():
                 if name in named or not self.settings.selects(name):
