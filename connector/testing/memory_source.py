@@ -152,7 +152,7 @@ class MemorySource:
         seen = {s.table: str(self.database.unlogged.get(s.table, 0)) for s in listed.schemas}
         unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.unfit}
         end, existing = self.database.end, frozenset(listed.existing)
-        comments = dict(self.database.comments)
+        comments = {t: its for t, its in self.database.comments.items() if t in seen}
         return CatalogSnapshot(seen, end, existing, unfit, busy=listed.busy, begun=end, comments=comments)
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:

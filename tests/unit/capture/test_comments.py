@@ -106,6 +106,7 @@ def test_no_manifest_names_comments_that_could_not_be_written(
 def test_comments_of_columns_that_do_not_land_do_not_land_either() -> None:
     people, database = TableName("public", "people"), MemoryDatabase()
     database.create_table(str(people), ["id"], {"id": "int", "mail": "string", "secret": "string"})
+    database.create_table(str(ITEMS), ["id"], {"id": "int"})
     found = TableComments(people, "People", {"Mail": "by hand", "secret": "all of it"})
     database.comments |= {people: found, ITEMS: SOLD}
     settings = {"columns": ["id", "mail"], "mask": {"mail": "null"}, "mask_before_landing": True}
