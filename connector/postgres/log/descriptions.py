@@ -77,18 +77,23 @@ class Descriptions:
         """Return the ids of the tables whose names may have changed without a description."""
         return sorted(self._roots) if self.tells_schemas else sorted(self._names)
 
-    def compare(self, current: Mapping[int, TableName], position: int) -> None:
-        """Compare with the catalog's names, each of which was changed before `position`."""
+    def compare(self, current: Mapping[int, TableName], position: int) -> bool:
+        """Compare with the catalog's names, as of before `position`; return whether more are outdated now.
+
+        What is taken from now on tells of them.
+        """
         outdated = [i for i, name in current.items() if self._is_untold(i, self._names[i], name)]
+        is_new = not self._outdated.keys() >= set(outdated)
         self._outdated = {relid: self._outdated.get(relid, position) for relid in outdated}
+        return is_new
 
     def outdated(self, position: int) -> list[LoggedTable]:
         """Return the tables whose changes up to a position may have their former names."""
         return [LoggedTable(i, self._names[i], lsn=position, former=True) for i in self._outdated]
 
     def outdated_before(self, position: int) -> list[TableName]:
-        """Return the names of those renamed before a position."""
-        return [self._names[relid] for relid, since in self._outdated.items() if since <= position]
+        """Return the names of those found before a position: what was taken up to there told of them."""
+        return [self._names[relid] for relid, since in self._outdated.items() if since < position]
 
     def _is_untold(self, relid: int, name: TableName, now: TableName) -> bool:
         """Return whether the log may go on with a name, although the table has another one now."""

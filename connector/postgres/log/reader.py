@@ -217,13 +217,18 @@ class PostgresLogReader:
         self._advance_after = now + (now - began) / ADVANCE_SHARE
 
     def _compare_names(self) -> None:
-        """Find tables that were renamed without being described again."""
+        """Find tables that were renamed without being described again.
+
+        Then something is logged: only what is taken after this tells of them, and there may be no more log.
+        """
         if not (described := self._names.may_be_outdated()):
             return
         with driver_errors("reading the names of tables"):
             found = all_rows(self._side, _NAMES, (described,))
         end = max((round_to_record_end(parse_lsn(lsn)) for *_, lsn in found), default=0)
-        self._names.compare({oid: TableName(*name) for oid, *name, _ in found}, end)
+        if self._names.compare({oid: TableName(*name) for oid, *name, _ in found}, end):
+            with driver_errors("logging the end of a transaction"):
+                one_row(self._side, "SELECT pg_current_xact_id()")
 
     def _poll_end_of_log(self) -> None:
         """Query a fresh snapshot and the end of the log; forget commits that the snapshot shows."""

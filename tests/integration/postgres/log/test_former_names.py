@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from connector.postgres.log import reader
 from connector.schema import TableName
 from tests.support.agent.captured import CapturedDatabase, landed_tables
 from tests.support.servers.postgres import Database, postgres_versions
@@ -51,6 +52,7 @@ def test_tables_that_swapped_names_land_under_their_new_ones(
     for table in tables:
         database.execute(create.format(table))
     captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=[*tables])
+    monkeypatch.setattr(reader, "POLL_SECONDS", 3.0)  # so some rows land under the former names
 
     def insert(*keys: int) -> None:
         for table, key in zip(tables, keys, strict=True):
