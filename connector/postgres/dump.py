@@ -93,8 +93,7 @@ class PostgresChunk:
 
     def rows(self) -> Iterator[ChunkRows]:
         """Read the rows; the server is ahead only by what the socket buffers hold."""
-        named = "SELECT to_regclass(%s)::oid::bigint"
-        (self._read,) = one_row(self._connection, named, (qualified(self.schema.table),)) or (None,)
+        self._read = self._find_oid()
         self._copy.start(f"COPY ({self._query}) TO STDOUT")
         self.reading = True
         while not self._copy.done:
@@ -118,6 +117,13 @@ class PostgresChunk:
             *(LoggedTable(oid, table, lsn=lsn, dumped=True) for oid in whole if oid is not None),
             *(LoggedTable(oid, name, table, lsn, dumped=True) for oid, name in parts),
         ]
+
+    def _find_oid(self) -> int | None:
+        """Return which table has the name now."""
+        found = one_row(
+            self._connection, "SELECT to_regclass(%s)::oid::bigint", (qualified(self.schema.table),)
+        )
+        return found[0] if found else None
 
     def abandon(self) -> None:
         """Close the connection if rows are still arriving on it; never raises."""

@@ -72,11 +72,12 @@ def _pieces(type_: str, size: int) -> Iterator[bytes]:
 def _land_dump(lander: Lander, type_: str, size: int) -> LandedFile | None:
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
+        ours.close()
         _send_copy(theirs, type_, size)
         os._exit(0)
     theirs.close()
     with ours:
-        chunk: Any = PostgresChunk.__new__(PostgresChunk)
+        chunk: Any = _Chunk.__new__(_Chunk)
         chunk.schema, chunk.low, chunk.high, chunk._marked, chunk._query = _schema(type_), 1, 2, False, ""
         chunk._copy = SocketCopy(_Stream(ours.fileno()))  # type: ignore[arg-type]
         position = Position(1, 1, CHUNK_SEQ)
@@ -86,6 +87,13 @@ def _land_dump(lander: Lander, type_: str, size: int) -> LandedFile | None:
                 writer.append(_landing_table(task, chunk, position, rows))
             os.wait()
             return writer.close()
+
+
+class _Chunk(PostgresChunk):
+    """A chunk whose server is this program, which has one table."""
+
+    def _find_oid(self) -> int | None:
+        return None
 
 
 def _send_copy(to: socket.socket, type_: str, size: int) -> None:
@@ -119,6 +127,7 @@ def _land_log(lander: Lander, type_: str, size: int) -> LandedFile | None:
     buffer = LogBuffer(1, Visibility(0), lambda _relation, _xid: TableLayout(schema, "", ""))
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
+        ours.close()
         _send_log(theirs, type_, size)
         os._exit(0)
     theirs.close()
