@@ -67,6 +67,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",  # no page shows the plans
     "spark.ui.showConsoleProgress": "false",
     LOCAL: "true",
     # Delta's 50 partitions for the state of a table make each small merge seconds slower.

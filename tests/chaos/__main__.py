@@ -39,9 +39,13 @@ def main() -> int:
         arguments.minutes * 60, seed, lake_on_s3=arguments.lake == "s3",
         commits_per_second=arguments.commits_per_second,
     )  # fmt: skip
-    with _started(arguments.source, folder) as database, S3Server(folder) as server:
-        with Run(place, database, server.s3.with_bucket("chaos"), options, _say) as run:
-            figures = run.carry_out()
+    try:
+        with _started(arguments.source, folder) as database, S3Server(folder) as server:
+            with Run(place, database, server.s3.with_bucket("chaos"), options, _say) as run:
+                figures = run.carry_out()
+    except KeyboardInterrupt:
+        _say(f"interrupted; everything is kept in {folder}")
+        return 130
     show(figures, _say)
     if figures.ok and not arguments.keep:
         shutil.rmtree(folder, ignore_errors=True)
