@@ -292,12 +292,12 @@ class Installation:
 
     def history(self) -> list[Manifest]:
         """Return all manifests, after checking that they form one line: no hole, no fork, no step back."""
+        confirmed = self.confirmed()  # before the manifests are read: the agent may go on
         manifests = manifests_in(self.store)
         for before, after in itertools.pairwise(manifests):
             assert_follows(before, after)
         paths = [file.path for manifest in manifests for file in manifest.files]
         assert len(paths) == len(set(paths)), "a file is committed twice"
-        confirmed = self.confirmed()
         assert confirmed is None or confirmed <= manifests[-1].position, "confirmed before it was committed"
         return manifests
 
