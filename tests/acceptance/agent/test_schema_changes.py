@@ -41,7 +41,7 @@ TABLES = {
 }
 ALTERATIONS = {
     "postgres": (
-        "COMMENT ON TABLE wide IS 'What''s wide'; COMMENT ON COLUMN wide.name IS 'what it is called'",
+        "COMMENT ON TABLE wide IS 'What''s wide'; COMMENT ON COLUMN wide.name IS 'what it is called';"
         "ALTER TABLE wide ADD COLUMN stock int",
         "UPDATE wide SET stock = id WHERE id % 10 = 0",
         "ALTER TABLE wide ADD COLUMN colour text DEFAULT 'red'",
