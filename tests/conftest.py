@@ -85,6 +85,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         server = _server_of(item)
         if server in ("mariadb", "mysql") and item.get_closest_marker(f"soak_on_{server}"):
             item.add_marker("soak")
+        if server in FURTHER_RELEASES and item.path.parent.name != "codec":
+            item.add_marker("soak")
 
 
 @pytest.hookimpl(trylast=True)
@@ -193,7 +195,8 @@ def older_mysql_server(servers_folder: Path) -> Iterator[MariadbServer]:
 def mariadb(request: pytest.FixtureRequest) -> Iterator[MysqlDatabase]:
     """Yield a database named after the test, once on MariaDB and once on MySQL.
 
-    Tests marked `every_release` also run on the other releases of both.
+    Tests marked `every_release` also run on the other releases of both: those of the codec always, others
+    in make soak.
     """
     yield from _fresh(request, request.getfixturevalue(f"{request.param}_server"))
 

@@ -146,7 +146,7 @@ def test_columns_altered_while_running_are_whole(place: Installation) -> None:
 
 @pytest.mark.only_postgres
 @pytest.mark.only_mariadb
-@pytest.mark.soak_on_mariadb  # integration/test_schema_changes dumps between any two statements
+@pytest.mark.soak  # integration/test_schema_changes dumps between any two statements
 def test_columns_altered_between_two_chunks_are_whole(place: Installation) -> None:
     place.configure(dump={"chunk_rows": 50, "workers": 1, "delay_seconds": 1})
     place.database.script(of(place, TABLES))

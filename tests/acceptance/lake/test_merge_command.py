@@ -36,6 +36,7 @@ def finish(shop: Installation, spark: Any) -> None:
     assert_lake(shop, *TABLES)
 
 
+@pytest.mark.soak  # merges are killed in test_kill
 def test_a_merge_that_was_killed_is_finished_by_the_next(shop: Installation, spark: Any) -> None:
     capture(shop, seed=40)
     # Killed between two tables: test_kill.
@@ -45,6 +46,7 @@ def test_a_merge_that_was_killed_is_finished_by_the_next(shop: Installation, spa
     finish(shop, spark)
 
 
+@pytest.mark.soak  # two at once: spark/test_job.py, spark/lake/test_log_store.py
 def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: Any) -> None:
     capture(shop, seed=43)
     until = shop.newest.number

@@ -405,7 +405,7 @@ def test_a_table_that_only_its_owner_can_publish_again_is_quarantined_with_the_s
         agent.wait_equal("t", "good")
 
 
-@pytest.mark.parametrize("start", ["first", "later"])
+@pytest.mark.parametrize("start", [pytest.param("first", marks=pytest.mark.soak), "later"])
 def test_a_table_that_cannot_be_published_while_somebody_locks_it_stops_no_other(
     start: str, database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

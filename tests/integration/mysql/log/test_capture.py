@@ -228,7 +228,7 @@ def with_old_values(mariadb: MysqlDatabase) -> None:
     ],
 )  # fmt: skip
 # What an agent keeps for its next start is the same for both servers.
-@pytest.mark.parametrize("restart", [False, pytest.param(True, marks=pytest.mark.soak_on_mysql)])
+@pytest.mark.parametrize("restart", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_old_values_never_show_in_a_column_of_the_same_name(
     mariadb: MysqlDatabase, tmp_path: Path, statements: list[str], restart: bool
 ) -> None:

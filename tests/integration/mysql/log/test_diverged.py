@@ -25,7 +25,13 @@ from tests.support.source.replication import Replicated, own_server, replicated
 __all__ = ["little_patience", "servers", "short_waits"]
 
 
-@pytest.mark.parametrize("rotated", [False, True], ids=["in_the_same_file", "in_an_earlier_file"])
+@pytest.mark.parametrize(
+    "rotated",
+    [
+        pytest.param(False, marks=pytest.mark.soak, id="in_the_same_file"),
+        pytest.param(True, id="in_an_earlier_file"),
+    ],
+)
 def test_a_replica_that_somebody_wrote_on_is_a_gap(
     servers: Replicated, tmp_path: Path, rotated: bool
 ) -> None:

@@ -423,7 +423,7 @@ def test_the_replica_of_a_primary_that_was_restored_from_a_copy_is_a_gap(
     assert "restored" in repaired_gap(replica, tmp_path)
 
 
-@pytest.mark.parametrize("started", [True, False])
+@pytest.mark.parametrize("started", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_replica_that_wrote_no_log_for_a_while_is_a_gap(
     servers: Replicated, tmp_path: Path, started: bool
 ) -> None:

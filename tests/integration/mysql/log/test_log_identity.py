@@ -163,7 +163,13 @@ def assert_gap_is_repaired(database: MysqlDatabase, folder: Path) -> None:
     assert len(manifests_in(store)[-1].gaps) == 1
 
 
-@pytest.mark.parametrize("left_out", ["all", "the database", "what a replica applies"])
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        "all",
+        *(pytest.param(part, marks=pytest.mark.soak) for part in ("the database", "what a replica applies")),
+    ],
+)
 def test_a_server_that_ran_without_its_log_for_a_while_is_a_gap(
     restored: MysqlDatabase, tmp_path: Path, left_out: str
 ) -> None:
@@ -202,7 +208,9 @@ def restart_with(database: MysqlDatabase, **settings: str | None) -> None:
     database.server.restart()
 
 
-@pytest.mark.parametrize("maintenance", ["nothing else", "another failure"])
+@pytest.mark.parametrize(
+    "maintenance", ["nothing else", pytest.param("another failure", marks=pytest.mark.soak)]
+)
 def test_a_log_that_was_off_is_a_gap_if_an_agent_was_only_started_meanwhile(
     restored: MysqlDatabase, tmp_path: Path, maintenance: str
 ) -> None:
@@ -229,7 +237,7 @@ def test_a_log_that_was_off_is_a_gap_if_an_agent_was_only_started_meanwhile(
     assert_gap_is_repaired(restored, tmp_path)
 
 
-@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("seen", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_server_that_could_not_write_its_log_and_went_on_is_a_gap(
     restored: MysqlDatabase, tmp_path: Path, seen: bool
 ) -> None:
