@@ -60,11 +60,11 @@ def merge_every(
     with merging_sessions(spark, config) as sessions:
         landing = LandingZone.of(sessions.first, config)
 
-        def merge_once() -> float:
-            """Do what is due, and return the seconds it took."""
+        def merge_once() -> float | None:
+            """Do what is due, and return the seconds it took; None if it is too late to begin."""
             begun = time.monotonic()
             if stop.is_set():  # it was set in a pause
-                return 0.0
+                return None
             done = merge_in(
                 sessions, config, landing, tables=tables, progress=progress, stop=stop, reader=reader
             )
@@ -80,7 +80,7 @@ def merge_every(
         while not stop.is_set():
             outlasting = _through_outages(seconds, stop)
             took = outlasting(merge_once)
-            if outlasting.statistics["attempt_number"] > 1 and not stop.is_set():
+            if outlasting.statistics["attempt_number"] > 1 and took is not None:
                 log.info("the store answers again")
             stop.wait(max(0.0, seconds - (took or 0.0)))
 

@@ -46,8 +46,8 @@ def test_merging_again_and_again_outlives_an_outage_and_logs_it_once(
         spark.conf.set(f"{S3A}endpoint", f"http://127.0.0.1:{proxy.port}")
         pauses: list[float | None] = []
 
-        def wait(seconds: float | None = None) -> bool:
-            pauses.append(seconds)
+        def wait(timeout: float | None = None) -> bool:
+            pauses.append(timeout)
             if len(pauses) == 3:
                 proxy.lead_to(port)
             return stop.is_set()
