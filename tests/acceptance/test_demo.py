@@ -121,7 +121,8 @@ def test_notebooks_are_committed_without_outputs(path: Path) -> None:
         assert cell.get("execution_count") is None
 
 
-@pytest.mark.parametrize("source", ["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("source", ["mariadb", "mysql"])
 def test_the_demo_of_another_database_is_as_hard_ends_equal_and_is_kept_open_until_ctrl_c(
     servers_folder: Path, source: str
 ) -> None:

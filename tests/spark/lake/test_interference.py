@@ -86,6 +86,7 @@ def altered(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(setting, value)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("altered")
 def test_names_keys_dates_and_instants_come_as_they_are_whatever_the_callers_session_makes_of_them(
     zone: Zone, monkeypatch: pytest.MonkeyPatch

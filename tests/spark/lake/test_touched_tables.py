@@ -336,6 +336,7 @@ def test_what_somebody_else_wrote_does_not_survive_in_rows_that_are_deleted(
     assert zone.rows("id, a, b, _cdc.op") == (gone if since == "vacuumed" else kept)
 
 
+@pytest.mark.soak
 def test_a_file_missing_for_an_instant_does_not_cost_a_rebuild_the_deleted_rows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

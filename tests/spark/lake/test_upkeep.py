@@ -138,6 +138,7 @@ def test_what_an_idle_table_replaced_is_removed_once_delta_may_and_never_said_to
     assert [cut.manifest for cut in cuts(zone.spark, zone.config).collect()] == [2, 1], "2 was renewed"
 
 
+@pytest.mark.soak
 def test_vacuum_waits_while_a_young_cut_names_files_that_somebody_else_rewrote(zone: OldZone) -> None:
     zone.log(10, insert(5, 1))
     zone.merge()
