@@ -109,7 +109,10 @@ def test_a_source_that_does_not_answer_is_waited_for(things: Installation, url: 
     ],
     ids=["malformed", "unknown-setting", "wrong-type", "unknown-section"],
 )
-@pytest.mark.parametrize("command", ["run", "check", "status", "merge"])
+@pytest.mark.parametrize(
+    "command",
+    ["run", *(pytest.param(other, marks=pytest.mark.soak) for other in ("check", "status")), "merge"],
+)
 def test_a_configuration_that_can_t_be_read(
     things: Installation, line: str, expected: list[str], command: str
 ) -> None:

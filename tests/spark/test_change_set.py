@@ -168,6 +168,7 @@ def test_after_a_gap_a_full_dump_sweeps_ghosts_and_fixes_what_changed_unseen(zon
     assert zone.rows() == [(2, 22, "new"), (3, 3, "x")]
 
 
+@pytest.mark.soak
 def test_log_that_lands_again_after_a_full_dump_brings_no_ghost_back(zone: Zone) -> None:
     zone.log(19, insert(18, 9))
     zone.merge()

@@ -96,6 +96,7 @@ def test_two_jobs_at_once_leave_the_right_table(zone: Zone) -> None:
     assert [found[0] for found in zone.rows("id")] == keys
 
 
+@pytest.mark.soak
 def test_a_table_that_appears_later_is_merged_from_its_beginning(zone: Zone) -> None:
     zone.log(10, insert(5, 1))
     zone.merge()

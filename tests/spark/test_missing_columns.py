@@ -70,8 +70,10 @@ def test_a_cut_before_the_dump_that_brings_the_columns_is_not_exact(zone: Zone) 
     ("step", "until"),
     [
         ("reading", 2),
-        ("merging", 3),
-        *(pytest.param(*other, marks=pytest.mark.soak) for other in (("reading", 3), ("merging", 2))),
+        *(
+            pytest.param(*other, marks=pytest.mark.soak)
+            for other in (("merging", 3), ("reading", 3), ("merging", 2))
+        ),
     ],
 )
 def test_rows_that_another_job_left_waiting_keep_the_cut_from_being_exact(

@@ -69,7 +69,8 @@ def test_two_merges_at_once_end_in_the_right_state(shop: Installation, spark: An
     finish(shop, spark)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
+@pytest.mark.soak  # a demo is interrupted in test_demo
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_ends_the_merge_after_the_table_under_way(
     shop: Installation, spark: Any, number: signal.Signals
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_store_that_hangs_ends_a_merge_with_a_message(place: Installation) -> 
     assert_message(done, f"{endpoint}: does not answer within 10 s", "landing.endpoint is right")
 
 
+@pytest.mark.soak
 def test_upkeep_says_what_it_would_do_does_it_once_and_leaves_the_rest_to_the_next_after_a_kill(
     shop: Installation, spark: Any
 ) -> None:

@@ -388,7 +388,8 @@ def test_a_table_captured_again_goes_on_from_the_last_version_that_a_cut_recorde
     assert not mark.rebuilt
 
 
-@pytest.mark.parametrize("how", [pytest.param("RESTORE", marks=pytest.mark.soak), "restored"])
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["RESTORE", "restored"])
 def test_rows_deleted_after_the_version_that_a_table_was_put_back_to_stay_marked(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:

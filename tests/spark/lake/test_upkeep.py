@@ -174,6 +174,7 @@ def test_a_table_that_fails_stops_no_other(zone: OldZone) -> None:
     assert ("cuts", "OPTIMIZE", "done") in [(f.subject, f.action, f.status) for f in found]
 
 
+@pytest.mark.soak
 def test_a_merge_during_which_two_upkeeps_rewrite_its_files_is_done_again(
     zone: OldZone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +236,8 @@ def test_repeated_merges_do_upkeep_when_it_is_due_not_at_every_start(zone: OldZo
     assert read_kept(zone.spark, zone.config).began_at == began_at
 
 
-@pytest.mark.parametrize("meanwhile", [pytest.param(False, marks=pytest.mark.soak), True])
+@pytest.mark.soak
+@pytest.mark.parametrize("meanwhile", [False, True])
 def test_a_table_restored_from_an_older_copy_is_left_to_the_merge_that_rebuilds_it(
     zone: OldZone, meanwhile: bool
 ) -> None:

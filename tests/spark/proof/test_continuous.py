@@ -24,6 +24,7 @@ NUMBERS = schema_of("public.numbers", id="int", v="string")
 WORDS = schema_of("public.words", ("w",), w="string")
 
 
+@pytest.mark.soak
 def test_ranges_are_verified_in_turn_and_only_what_was_compared_counts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

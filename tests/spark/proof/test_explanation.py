@@ -103,6 +103,7 @@ def test_each_event_has_the_verdict_by_which_its_row_is_as_it_is(
     assert "file" in text
 
 
+@pytest.mark.soak
 def test_a_row_of_delta_that_no_event_explains_is_said_to_differ(
     zone: Zone, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,6 +163,7 @@ def typed(key: int, **values: Any) -> dict[str, Any]:
     return {"id": key, **same, **values}
 
 
+@pytest.mark.soak
 def test_one_value_off_of_each_type_is_found_and_shown_in_any_time_zone(
     spark: SparkSession, tmp_path: Path
 ) -> None:

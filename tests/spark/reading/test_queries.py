@@ -49,6 +49,7 @@ def test_no_row_of_another_source_or_landing_zone_is_shown(zone: Zone) -> None:
     assert zone.live() == [(3, 3, "x")]
 
 
+@pytest.mark.soak
 def test_without_old_manifests_tables_start_at_their_full_dump(zone: Zone) -> None:
     """One that was left behind, in `live`, and all of them in a new lake."""
     other = schema_of("public.other", id="int", v="int")
