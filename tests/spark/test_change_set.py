@@ -37,6 +37,7 @@ def test_a_row_deleted_during_its_chunk_stays_deleted(zone: Zone) -> None:
     assert zone.rows() == zone.live() == [(1, 1, "x"), (3, 3, "x")]
 
 
+@pytest.mark.soak
 def test_a_truncate_deletes_what_is_older_and_nothing_else(zone: Zone) -> None:
     zone.log(10, insert(5, 1), insert(5, 2))
     zone.merge()
@@ -117,6 +118,7 @@ def test_a_truncate_deletes_softly_only_the_rows_that_it_finds(spark: SparkSessi
     assert not zone.live()
 
 
+@pytest.mark.soak
 def test_a_soft_deleted_row_has_its_last_values_however_merged_and_built_anew(
     spark: SparkSession, tmp_path: Path
 ) -> None:

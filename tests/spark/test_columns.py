@@ -186,6 +186,7 @@ def test_a_changed_key_without_a_column_of_the_condition_stops_the_table_and_no_
         assert "dear" not in str(failed.value)
 
 
+@pytest.mark.soak
 def test_a_changed_configuration_is_refused_until_the_table_is_rebuilt(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,6 +368,7 @@ def test_a_merge_with_the_former_masks_that_would_write_after_a_rebuild_writes_n
     assert zone.rows("id, b") == [(1, "x"), (2, "x"), (3, "x"), (4, "x")]
 
 
+@pytest.mark.soak
 def test_a_rebuild_with_other_masks_that_is_killed_before_its_cut_is_what_the_next_cut_names(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

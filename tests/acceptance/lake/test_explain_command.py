@@ -12,6 +12,7 @@ from tests.support.spark.lake import assert_lake
 pytestmark = pytest.mark.only_postgres
 
 
+@pytest.mark.soak  # explained and rebuilt in Python: test_proof
 def test_a_row_is_explained_and_a_table_whose_rebuild_was_killed_is_rebuilt(shop: Installation) -> None:
     with shop.agent() as agent:
         shop.wait_dumped(agent)

@@ -140,6 +140,7 @@ def test_a_text_that_no_partition_can_hold_stops_the_table_and_not_silently_beco
     assert dict(zone.rows("id, b"))[4] == text
 
 
+@pytest.mark.soak
 def test_rows_marked_as_deleted_before_deletes_became_hard_are_shown_by_nothing_and_go_with_a_rebuild(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_hidden_changes_are_undone_and_merges_go_on_from_there(zone: Zone) -> No
     assert (zone.rows(), len(zone.history())) == (whole[:3], versions + 1)
 
 
+@pytest.mark.soak
 def test_one_killed_before_its_cut_and_one_that_a_merge_overtook_leave_the_right_table(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +146,8 @@ def test_what_is_gone_from_the_landing_zone_is_named_and_nothing_is_written(zone
     assert ORDERS.table in zone.landed.tables
 
 
-@pytest.mark.parametrize("merged", [True, pytest.param(False, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("merged", [True, False])
 def test_rows_deleted_softly_before_the_last_full_dump_stay(
     spark: SparkSession, tmp_path: Path, merged: bool
 ) -> None:

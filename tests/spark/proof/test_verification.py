@@ -43,6 +43,7 @@ def found(spark: SparkSession, config: Any, run: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row["key"]), *row[1:]) for row in rows)
 
 
+@pytest.mark.soak
 def test_what_changes_meanwhile_is_no_difference_and_what_is_planted_is_found(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def check_history(spark: SparkSession, folder: Path, zone: Zone) -> None:
     assert versions_in(rows(spark, folder, "one_history")) == landed
 
 
+@pytest.mark.soak
 def test_shapes_have_all_that_has_landed_at_every_cut_whatever_happens_to_merges(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

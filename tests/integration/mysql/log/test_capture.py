@@ -131,6 +131,7 @@ def dumps_in(store: LocalStore) -> list[DumpState]:
     return newest.dumps if newest else []
 
 
+@pytest.mark.soak_on_mysql
 def test_lost_connections_under_load_change_nothing(mariadb: MysqlDatabase, tmp_path: Path) -> None:
     fill(mariadb)
     with LossyProxy(mariadb.server.port) as proxy:
