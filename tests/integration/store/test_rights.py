@@ -26,7 +26,7 @@ from connector.landing.requests import DumpRequest, pending_ids, rejection_of, s
 from connector.maintenance import compaction
 from connector.maintenance.compaction import compact
 from connector.maintenance.retention import History, horizon, remove_unneeded
-from connector.schema import TableName
+from connector.schema import TableComments, TableName
 from connector.store.probe import probe
 from connector.store.s3 import S3Store
 from tests.support.agent.agents import Agent, ask, insert, shop
@@ -36,6 +36,7 @@ from tests.support.waiting import wait_until
 
 BUCKET = "example"
 DAY = timedelta(days=1)
+ITEMS = TableName("public", "items")
 PART_BYTES = 5 << 20
 ACTIONS = {
     "ListObjectsV2": "s3:ListBucket",
@@ -150,12 +151,15 @@ def capture(agent: Role, merge: Role, folder: Path) -> None:
     lease = Lease.acquire(agent.store, 5)
     lease.renew()
     database = shop(20)
+    database.comments[ITEMS] = TableComments(ITEMS, "what is sold")
     with Agent(database, agent.store) as running:
-        running.wait_dumped()
+        first = running.wait_dumped().tables[ITEMS].comments
+        database.comments[ITEMS] = TableComments(ITEMS, "what was sold")
+        running.wait(lambda m: m.tables[ITEMS].comments != first, "the new comment has landed")
         for number in range(8):
             insert(database, 1000 + number)
             running.wait_caught_up()
-        ask(running, merge.store, tables=[TableName("public", "items")])
+        ask(running, merge.store, tables=[ITEMS])
         unknown = submit(agent.store, DumpRequest(tables=[TableName("public", "unknown")]))
         wait_until(lambda: rejection_of(merge.store, unknown), "it is rejected")
         wait_until(lambda: not pending_ids(merge.store), "requests are taken away")
@@ -177,6 +181,7 @@ def care_for(maintain: Role) -> None:
     removal = remove_unneeded(history, horizon(history, DAY, later), now=later, dry_run=False)
     assert removal.manifests
     assert removal.states
+    assert removal.comments
     maintain.store.delete_all(["schema/public.items/unused.json"])  # in so short a history all are in use
     maintain.abort_an_upload()
 
