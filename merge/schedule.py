@@ -60,8 +60,8 @@ def merge_every(
     with merging_sessions(spark, config) as sessions:
         landing = LandingZone.of(sessions.first, config)
 
-        def merge_once() -> float | None:
-            """Do what is due, and return the seconds it took; None if it is too late to begin."""
+        def do_what_is_due() -> float | None:
+            """Return the seconds it took; None if it is too late to begin."""
             begun = time.monotonic()
             if stop.is_set():  # it was set in a pause
                 return None
@@ -79,7 +79,7 @@ def merge_every(
 
         while not stop.is_set():
             outlasting = _through_outages(seconds, stop)
-            took = outlasting(merge_once)
+            took = outlasting(do_what_is_due)
             if outlasting.statistics["attempt_number"] > 1 and took is not None:
                 log.info("the store answers again")
             stop.wait(max(0.0, seconds - (took or 0.0)))
@@ -87,14 +87,14 @@ def merge_every(
 
 def _through_outages(seconds: float, stop: threading.Event) -> Retrying:
     """Retry transient errors until `stop`, with growing pauses; log the error when it changes."""
-    logged: set[str] = set()
+    logged = ""
 
     def log_changed(state: RetryCallState) -> None:
+        nonlocal logged
         error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, TransientError) and str(error) not in logged:
+        if isinstance(error, TransientError) and str(error) != logged:
             log.warning("%s; retrying%s", error, f" ({error.hint})" if error.hint else "")
-            logged.clear()
-            logged.add(str(error))
+            logged = str(error)
 
     return Retrying(
         retry=retry_if_exception_type(TransientError),
