@@ -147,6 +147,7 @@ class TargetColumns(Section):
 
     `columns` or `exclude_columns`: which columns. `rename`: their names in the lake. `mask`: what the lake
     has instead of their values. `where`: which rows, in Spark SQL, evaluated before masks and renames.
+    `unmasked`: which columns are none of those masked or excluded, although they may look so.
     `mask_before_landing`: the agent lands only these columns, already masked.
     """
 
@@ -157,6 +158,7 @@ class TargetColumns(Section):
         default_factory=dict
     )
     where: Annotated[str, AfterValidator(_condition)] | None = None
+    unmasked: Annotated[list[str], AfterValidator(_names)] = Field(default_factory=list)
     mask_before_landing: bool = False
 
     @property
@@ -186,6 +188,8 @@ class TargetColumns(Section):
                 listed = self.columns is None or fold(name) in folded(self.columns)
                 if not listed or fold(name) in folded(self.exclude_columns):
                     raise ValueError(f"{setting} names column {name}, which is left out")
+        if both := [n for n in self.unmasked if fold(n) in folded([*self.mask, *self.exclude_columns])]:
+            raise ValueError(f"unmasked names column {both[0]}, which is masked or left out")
         return self
 
     @model_validator(mode="after")

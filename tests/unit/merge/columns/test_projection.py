@@ -114,16 +114,17 @@ def test_what_may_be_a_hidden_column_under_another_name_is_refused(hidden: dict[
     for landed in layouts:
         with pytest.raises(TableError, match=r"(?i)column 'address' may be 'mail'") as refused:
             projection(**hidden).schema(landed, layouts)
-        assert 'rename = { "address" = "address" }' in str(refused.value.hint)
+        assert 'unmasked = ["address"]' in str(refused.value.hint)
     (address,) = (column for column in named.columns if column.name == "address")
     both = replace(ORDERS, columns=(*ORDERS.columns, address))
     added = replace(both, columns=tuple(column for column in both.columns if column.name != "Mail"))
     assert projection(**hidden).schema(added, [added, both, ORDERS]), (
         "it was added, and the other one dropped"
     )
-    said = projection(**hidden, rename={"address": "address"})
-    assert said.schema(named, layouts)
-    assert said.recorded == projection(**hidden).recorded, "no rebuild is due"
+    for answer in ({"unmasked": ["Address"]}, {"rename": {"address": "address"}}):
+        said = projection(**hidden, **answer)
+        assert said.schema(named, layouts)
+        assert said.recorded == projection(**hidden).recorded, "no rebuild is due"
     assert projection(columns=["id", "mail"], mask={"mail": "null"}).schema(named, layouts)
     assert projection(exclude_columns=["Mail", "address"]).schema(named, layouts)
 
@@ -165,6 +166,8 @@ def test_a_column_in_the_place_of_a_hidden_one_that_was_added_anew_is_refused(
     hidden: list[dict[str, Any]] = [{"mask": {"ssn": "sha256"}}, {"exclude_columns": ["ssn"]}]
     listed = sorted({name.lower() for names in layouts for name in names.split()})
     hidden.append({"columns": listed, "mask": {"ssn": "sha256"}})  # whose name may be that of another one
+    called = {name: f"{name} in the lake" for name in listed if name != "ssn"}
+    hidden.append({"mask": {"ssn": "sha256"}, "rename": called})  # so may that of a renamed one
     for orders in (found, found[::-1]):
         for settings in hidden:
             if refused is None:
@@ -172,8 +175,7 @@ def test_a_column_in_the_place_of_a_hidden_one_that_was_added_anew_is_refused(
                 continue
             with pytest.raises(TableError, match=f"(?i)column '({refused})' may be 'ssn'"):
                 projection(**settings).schema(orders[0], orders)
-            said = {name: name for name in refused.split("|")}
-            assert projection(**settings, rename=said).schema(orders[0], orders)
+            assert projection(**settings, unmasked=refused.split("|")).schema(orders[0], orders)
 
 
 def test_a_column_that_has_the_type_of_a_hidden_one_only_since_that_is_gone_is_refused() -> None:
