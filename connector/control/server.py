@@ -92,13 +92,14 @@ class _Server:
         from connector.control.connections import MOST_CONNECTIONS, Listener
         from connector.control.guard import Guard
         from connector.control.last_hour import History
+        from connector.control.quiet_server import QuietServer
 
         config = live.config.control
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if config.certificate else 'http'}://{shown}:{port}"
         self._history = History(live)
-        self._server = uvicorn.Server(
+        self._server = QuietServer(
             uvicorn.Config(
                 Guard(build_app(live, self._history), config),
                 http="h11",
@@ -127,7 +128,7 @@ class _Server:
         log.info("status page: %s", self.url)
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        self._server.stop()
         self._thread.join(STOP_SECONDS + 1)
         self._history.stop()
         self._listener.close()

@@ -92,19 +92,26 @@ def _latencies_of(agent: Agent, moment: Moment, sent: Times) -> list[float]:
 
 @contextmanager
 def _page_open(address: str) -> Iterator[None]:
-    """Ask the agent what its page asks, as often; fail if it is not answered."""
+    """Ask the agent what its page asks, as often; fail if it is not answered.
+
+    The first answer is awaited: for it the agent reads the last hundred manifests, each only once.
+    """
     closed, failure = threading.Event(), list[Exception]()
 
     def ask() -> None:
+        for path in ASKED:
+            with urlopen(f"http://{address}/{path}", timeout=10) as answer:
+                answer.read()
+
+    def ask_until_closed() -> None:
         try:
             while not closed.wait(POLL_SECONDS):
-                for path in ASKED:
-                    with urlopen(f"http://{address}/{path}", timeout=10) as answer:
-                        answer.read()
+                ask()
         except Exception as error:
             failure.append(error)
 
-    thread = threading.Thread(target=ask, name="page", daemon=True)
+    ask()
+    thread = threading.Thread(target=ask_until_closed, name="page", daemon=True)
     thread.start()
     yield
     closed.set()
