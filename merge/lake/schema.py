@@ -67,6 +67,8 @@ DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 MAPPING = {"delta.columnMapping.mode": "name"}
 OTHERS_FILES = re.compile("DELTA_CREATE_TABLE_(SCHEME_MISMATCH|WITH_DIFFERENT_)")
+SPARK_CATALOG = "spark_catalog"
+HELD_NAME = re.compile(r"`\w+`\.`\w+`\.`\w+`", re.ASCII)
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -94,6 +96,7 @@ def create_or_evolve_target(
     all_ = schemas if like is None else [_layout_of(like, newest), *schemas]
     wanted = wanted_columns(target.table, all_, target.drop_hint)
     if state is None:
+        check_name(target)
         with refused_folders(target):
             statement = (create or create_sql)(target, mark.source, newest.key, wanted, comments)
             commit_layout(spark, mark, [statement])
@@ -114,6 +117,19 @@ def create_or_evolve_target(
         raise OvertakenError(f"{target.name}: another job has just dropped it")
     check_owner(evolved, target, mark.source, newest.key)  # it may have been rebuilt meanwhile
     return evolved
+
+
+def check_name(target: Target) -> None:
+    """Refuse a new table whose name Spark's own catalog can't hold, whether in memory or Hive's.
+
+    It would refuse the table itself, but only after Delta had made its folder.
+    """
+    if target.name.startswith(f"{quoted(SPARK_CATALOG)}.") and not HELD_NAME.fullmatch(target.name):
+        raise TableError(
+            target.table,
+            f"{target.name}: this catalog holds only names of letters A to Z, digits and underscores",
+            hint="set lake.url instead of catalog and schema, or exclude the table",
+        )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Reports stores that can't be reached or refuse access: early, and with the setting to check.
+"""Reports stores that can't be reached or refuse access, and a missing catalog, with the setting to check.
 
 Java's S3 client retries for minutes and then prints a page of text. If the session is local, `check_endpoint`
 checks from here first; `explained` turns the rest into our errors.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from connector.config import Config
-from connector.errors import DeltatideError, TransientError
+from connector.errors import ConfigurationError, DeltatideError, TransientError
 from merge.lake.retry import SPARK_ERRORS, first_line, without_values
 from merge.landing_zone import spark_url
 from merge.spark.session import LOCAL, S3A, s3_of, s3_settings
@@ -173,13 +173,28 @@ def explain(error: BaseException, config: Config) -> StoreError | None:
     return None
 
 
+NO_CATALOG = re.compile("REQUIRES_SINGLE_PART_NAMESPACE|CATALOG_NOT_FOUND|NO_SUCH_CATALOG")
+"""Spark takes the name of a catalog that it does not have for a namespace of its own catalog."""
+
+
+def missing_catalog(error: BaseException, config: Config) -> ConfigurationError | None:
+    """Return the error of a session that does not have ``lake.catalog``; None if that is not the cause."""
+    catalog = config.lake.catalog if config.lake else None
+    if catalog is None or not NO_CATALOG.search(str(error)) or catalog not in str(error):
+        return None
+    return ConfigurationError(
+        f"lake.catalog: this Spark session has no catalog {catalog!r}",
+        hint=f"start Spark with spark.sql.catalog.{catalog} set; its own one, or Hive's, is spark_catalog",
+    )
+
+
 @contextmanager
 def explained(config: Config) -> Iterator[None]:
-    """Raise `StoreError` for Spark errors that come from an S3 store; let others pass."""
+    """Raise our own errors for Spark's that come from an S3 store or a missing catalog; let others pass."""
     try:
         yield
     except SPARK_ERRORS as error:
-        if found := explain(error, config):
+        if found := explain(error, config) or missing_catalog(error, config):
             raise found from error
         raise
 

@@ -32,7 +32,7 @@ def schema(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
 
 def in_schema(folder: Path, name: str, **more: str) -> Config:
     config = config_of(str(folder / "landing"), str(folder / "lake"))
-    lake = type(config.lake).model_validate({"catalog": "spark_catalog", "schema": name, **more})
+    lake = type(config.lake).model_validate({"catalog": "spark_catalog", "schema": name} | more)
     return config.model_copy(update={"lake": lake})
 
 
@@ -186,13 +186,17 @@ def test_a_table_that_was_replaced_in_its_catalog_is_built_anew_once_it_is_dropp
     }
 
 
-def test_a_schema_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_schema_or_catalog_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
     landed, config = Landed.local(tmp_path / "landing"), in_schema(tmp_path, "nowhere")
     landed.table(ORDERS)
     landed.commit(10, [landed.log(ORDERS, [Event("insert", 5, 0, {"id": 1, "a": 1})])])
     with pytest.raises(ConfigurationError, match="nowhere") as refused:
         merge_once(spark, config)
     assert "CREATE SCHEMA" in (refused.value.hint or "")
+    config = in_schema(tmp_path, "nowhere", catalog="elsewhere")
+    with pytest.raises(ConfigurationError, match=r"lake\.catalog: .* 'elsewhere'") as refused:
+        merge_once(spark, config)
+    assert "spark.sql.catalog.elsewhere" in (refused.value.hint or "")
 
 
 LOW = {"n": -(2**63), "t": "", "d": date(1, 1, 1), "m": Decimal("-1234567890123456789012345678.0123456789")}

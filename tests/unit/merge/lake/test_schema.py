@@ -1,16 +1,19 @@
-"""Creation of a Delta table that other jobs create or drop meanwhile."""
+"""Creation of a Delta table: others create or drop it meanwhile, or its catalog can't hold its name."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
 
+from connector.errors import TableError
 from connector.schema import Column, TableName, TableSchema
 from merge.lake import schema
 from merge.lake.retry import with_retries
-from merge.lake.schema import create_or_evolve_target
+from merge.lake.schema import check_name, create_or_evolve_target
 from merge.lake.target import Target, TargetState
+from merge.sql_formatting import quoted
 
 ORDERS = TableSchema(TableName("public", "orders"), (Column("id", "int", "int"),), ("id",))
 
@@ -31,3 +34,21 @@ def test_a_table_that_is_not_there_once_it_was_created_is_looked_for_again(
 
     assert with_retries(create, "public.orders") == found
     assert next(states, None) is None
+
+
+@pytest.mark.parametrize("name", ["order items", "größe", "a.b", "x`y"])
+def test_a_name_that_sparks_own_catalog_cannot_hold_is_refused_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Delta would make its folder first, and later merges would take that for another job's."""
+    table = replace(ORDERS, table=TableName("public", name))
+    monkeypatch.setattr(schema, "commit_layout", lambda *_: pytest.fail("nothing is created"))
+    target = Target(table.table, f"`spark_catalog`.`shop`.{quoted(name)}")
+    with pytest.raises(TableError, match="holds only names") as refused:
+        create_or_evolve_target(Mock(), target, None, Mock(source="shop"), table)
+    assert "set lake.url" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["`spark_catalog`.`s`.`Orders_2`", "`main`.`shop`.`größe`", "delta.`/a b`"])
+def test_other_names_are_held(name: str) -> None:
+    check_name(Target(ORDERS.table, name))

@@ -8,6 +8,8 @@ import threading
 import pytest
 from pyspark.errors import PySparkException
 
+from connector.config import LakeConfig
+from connector.errors import ConfigurationError
 from merge.spark import unreachable
 from merge.spark.unreachable import explain, explained
 from tests.support.landing.landed import config_of
@@ -97,6 +99,18 @@ def test_other_errors_pass_unchanged(text: str) -> None:
     assert explain(PySparkException(text), CONFIG) is None
     with pytest.raises(PySparkException), explained(CONFIG):
         raise PySparkException(text)
+
+
+def test_a_catalog_that_the_session_does_not_have_is_named() -> None:
+    lake = LakeConfig.model_validate({"catalog": "main", "schema": "shop"})
+    config = CONFIG.model_copy(update={"lake": lake})
+    refused = "[REQUIRES_SINGLE_PART_NAMESPACE] spark_catalog requires a single-part namespace, but got "
+    with pytest.raises(ConfigurationError, match=r"lake\.catalog: .* no catalog 'main'"), explained(config):
+        raise PySparkException(f"{refused}`main`.`shop`.")
+    with pytest.raises(PySparkException), explained(config):
+        raise PySparkException(f"{refused}`x`.`y`.")
+    with pytest.raises(PySparkException), explained(CONFIG):
+        raise PySparkException(f"{refused}`main`.`shop`.")
 
 
 def test_an_endpoint_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
