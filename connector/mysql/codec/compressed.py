@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import zlib
 
+from pymysqlreplication.constants import BINLOG
+
 HEADER = 19
 """Bytes of every event's header."""
 
@@ -16,8 +18,15 @@ TABLE_ID_BYTES = 6
 ROWS_HEADER = HEADER + TABLE_ID_BYTES + 2
 """Bytes of a rows event before what its version adds, or its column count: header, table id and flags."""
 
-# WRITE, UPDATE and DELETE of both versions, compressed, and the plain event for each.
-PLAIN = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
+PLAIN = {
+    166: BINLOG.WRITE_ROWS_EVENT_V1,
+    167: BINLOG.UPDATE_ROWS_EVENT_V1,
+    168: BINLOG.DELETE_ROWS_EVENT_V1,
+    169: BINLOG.WRITE_ROWS_EVENT_V2,
+    170: BINLOG.UPDATE_ROWS_EVENT_V2,
+    171: BINLOG.DELETE_ROWS_EVENT_V2,
+}
+"""MariaDB's compressed rows events, and the plain event for each."""
 
 _WITH_EXTRA, _UPDATES = (169, 170, 171), (167, 170)
 

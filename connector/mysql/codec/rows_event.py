@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from pymysqlreplication.constants import BINLOG
 
 from connector.codec.cells import Bytes
 from connector.mysql.codec.column_cells import Offsets
@@ -22,14 +23,25 @@ from connector.mysql.codec.numbers import unaligned
 from connector.mysql.codec.row_image import ImageColumns, MalformedRowError, RowWalker
 
 INSERT, UPDATE, DELETE, TRUNCATE = range(4)
-TRUNCATE_KIND, PARTIAL_UPDATE = 255, 39
-OPERATIONS = {23: INSERT, 24: UPDATE, 25: DELETE, 30: INSERT, 31: UPDATE, 32: DELETE}
-OPERATIONS |= {PARTIAL_UPDATE: UPDATE, TRUNCATE_KIND: TRUNCATE}
+TRUNCATE_KIND, PARTIAL_UPDATE = 255, BINLOG.PARTIAL_UPDATE_ROWS_EVENT
+OPERATIONS = {
+    BINLOG.WRITE_ROWS_EVENT_V1: INSERT,
+    BINLOG.WRITE_ROWS_EVENT_V2: INSERT,
+    BINLOG.UPDATE_ROWS_EVENT_V1: UPDATE,
+    BINLOG.UPDATE_ROWS_EVENT_V2: UPDATE,
+    PARTIAL_UPDATE: UPDATE,
+    BINLOG.DELETE_ROWS_EVENT_V1: DELETE,
+    BINLOG.DELETE_ROWS_EVENT_V2: DELETE,
+    TRUNCATE_KIND: TRUNCATE,
+}
 """Event types that hold a table's rows, uncompressed; one is our own, see `make_truncate_event`."""
 
-_VERSION_2 = (30, 31, 32, PARTIAL_UPDATE)
-_MARIADB_UPDATE = 24
-_UPDATES = (24, 31, PARTIAL_UPDATE)
+_VERSION_2 = (
+    *(BINLOG.WRITE_ROWS_EVENT_V2, BINLOG.UPDATE_ROWS_EVENT_V2, BINLOG.DELETE_ROWS_EVENT_V2),
+    PARTIAL_UPDATE,
+)
+_MARIADB_UPDATE = BINLOG.UPDATE_ROWS_EVENT_V1
+_UPDATES = (_MARIADB_UPDATE, BINLOG.UPDATE_ROWS_EVENT_V2, PARTIAL_UPDATE)
 
 _FEW_EVENTS = 32
 """Up to this many events are walked faster one by one than all at once."""

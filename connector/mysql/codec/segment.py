@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pymysqlreplication.constants import BINLOG
 
 from connector.codec.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError, TableError
@@ -52,7 +53,7 @@ from connector.mysql.codec.table_map import TableMap
 from connector.schema import TableName, TableSchema
 from connector.source import ResumePoint
 
-TABLE_MAP = 19
+TABLE_MAP = BINLOG.TABLE_MAP_EVENT
 ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != TRUNCATE_KIND), *PLAIN))
 """Event types that `MysqlSegment` decodes."""
 

@@ -11,17 +11,24 @@ import zlib
 from functools import lru_cache
 from typing import NamedTuple
 
+from pymysqlreplication.constants import BINLOG
+
 from connector.errors import BugError
 from connector.mysql.codec.charsets import BINARY, charset_of, decode_bytes, decoder_known, max_bytes
 from connector.mysql.gtid import Gtid, MariadbGtids
 from connector.mysql.log.packet import BODY
 
-QUERY, STOP, ROTATE, FORMAT, XID, INCIDENT, HEARTBEAT = 2, 3, 4, 15, 16, 26, 27
-EXECUTE_LOAD_QUERY = 18
+QUERY, STOP, ROTATE = BINLOG.QUERY_EVENT, BINLOG.STOP_EVENT, BINLOG.ROTATE_EVENT
+FORMAT, XID, INCIDENT = BINLOG.FORMAT_DESCRIPTION_EVENT, BINLOG.XID_EVENT, BINLOG.INCIDENT_EVENT
+EXECUTE_LOAD_QUERY = BINLOG.EXECUTE_LOAD_QUERY_EVENT
 """LOAD DATA in the statement format, logged as a statement."""
 
-GTID, ANONYMOUS_GTID, XA_PREPARE, TRANSACTION_PAYLOAD, HEARTBEAT_2, TAGGED_GTID = 33, 34, 38, 40, 41, 42
-MARIADB_GTID, GTID_LIST, START_ENCRYPTION, COMPRESSED_QUERY = 162, 163, 164, 165
+HEARTBEAT, HEARTBEAT_2 = BINLOG.HEARTBEAT_LOG_EVENT, 41
+GTID, ANONYMOUS_GTID, TAGGED_GTID = BINLOG.GTID_LOG_EVENT, BINLOG.ANONYMOUS_GTID_LOG_EVENT, 42
+XA_PREPARE, TRANSACTION_PAYLOAD = BINLOG.XA_PREPARE_EVENT, 40
+MARIADB_GTID, GTID_LIST = BINLOG.MARIADB_GTID_EVENT, BINLOG.MARIADB_GTID_GTID_LIST_EVENT
+START_ENCRYPTION, COMPRESSED_QUERY = BINLOG.MARIADB_START_ENCRYPTION_EVENT, 165
+"""Types with a plain number are not among pymysqlreplication's."""
 
 FRAMES = frozenset((ROTATE, FORMAT, HEARTBEAT, HEARTBEAT_2, START_ENCRYPTION))
 BEGINS = frozenset((GTID, ANONYMOUS_GTID, TAGGED_GTID, MARIADB_GTID))
@@ -29,13 +36,14 @@ STATEMENTS = frozenset((QUERY, COMPRESSED_QUERY, EXECUTE_LOAD_QUERY))
 
 NOTHING = frozenset(
     (
-        *(5, 13, 14, 28, 29),  # INTVAR, RAND, USER_VAR, IGNORABLE, ROWS_QUERY
-        *(9, 11, 17),  # APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD_QUERY
-        *(35, 36, 37),  # PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE
-        *(160, 161, GTID_LIST),  # MariaDB: ANNOTATE_ROWS, BINLOG_CHECKPOINT
+        *(BINLOG.INTVAR_EVENT, BINLOG.RAND_EVENT, BINLOG.USER_VAR_EVENT),
+        *(BINLOG.IGNORABLE_LOG_EVENT, BINLOG.ROWS_QUERY_LOG_EVENT),
+        *(BINLOG.APPEND_BLOCK_EVENT, BINLOG.DELETE_FILE_EVENT, BINLOG.BEGIN_LOAD_QUERY_EVENT),
+        *(BINLOG.PREVIOUS_GTIDS_LOG_EVENT, 36, 37),  # TRANSACTION_CONTEXT, VIEW_CHANGE
+        *(BINLOG.MARIADB_ANNOTATE_ROWS_EVENT, BINLOG.MARIADB_BINLOG_CHECKPOINT_EVENT, GTID_LIST),
     )
 )
-"""Events that by themselves affect no table; 5 to 17 prepare a statement, which is handled separately."""
+"""Events that by themselves affect no table; some prepare a statement, which is handled separately."""
 
 IGNORABLE = 0x80
 """Flag of events that a reader may skip if it does not know their type."""
