@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 
 from connector.position import Position
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def quoted(name: str) -> str:
@@ -49,6 +51,11 @@ def literal(value: object) -> str | None:
     if isinstance(value, date):
         return f"DATE'{value.isoformat()}'"
     return None
+
+
+def to_micros(value: datetime) -> int:
+    """Return an instant in microseconds since 1970, as Spark counts them."""
+    return (value - _EPOCH) // timedelta(microseconds=1)
 
 
 def timestamp(value: datetime | None) -> str:

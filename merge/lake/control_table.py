@@ -37,7 +37,8 @@ from merge.lake.retry import with_retries
 from merge.lake.target import lake_folder, lake_table, location_sql
 from merge.landing_zone import is_missing
 from merge.plan import Manifests
-from merge.sql_formatting import text, timestamp
+from merge.spark.local_rows import local_rows
+from merge.sql_formatting import text, timestamp, to_micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -57,7 +58,6 @@ COLUMNS = {
 }
 
 CUTS_PATH = "_deltatide/cuts"
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 ROWS_READ = 20
 """Every row names all tables, but a job does not see what others append at the same time."""
@@ -183,7 +183,7 @@ def frontiers_of(rows: list[Row]) -> Frontiers:
                 found[name] = frontier
     by_table = {TableName.parse(name): Frontier(**at.asDict()) for name, at in found.items()}
     newest = max(rows, key=lambda row: row["manifest"])
-    ahead = timedelta(microseconds=rows[0]["at"]) - (_now() - EPOCH)
+    ahead = timedelta(microseconds=rows[0]["at"] - to_micros(_now()))
     return Frontiers(
         newest["manifest"],
         newest["epoch"],
@@ -334,7 +334,7 @@ def cuts(spark: SparkSession, config: Config) -> DataFrame:
     except AnalysisException as error:
         if is_missing(error):
             columns = COLUMNS | {"gone": "array<string>"}
-            return spark.createDataFrame([], ", ".join(f"{n} {t}" for n, t in columns.items()))
+            return local_rows(spark, columns, [])
         raise
 
 

@@ -27,7 +27,7 @@ from connector.landing.format import CDC
 from connector.landing.manifest import LandedFile
 from connector.schema import TableName, TableSchema, array_of, decimal_of
 from merge.keys import TargetLayout, key_text
-from merge.sql_formatting import data_type, quoted
+from merge.sql_formatting import data_type, quoted, to_micros
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -156,7 +156,7 @@ def key_number(type_: str, text: str) -> int | None:
         return (date.fromisoformat(known) - date(1970, 1, 1)).days
     if type_ in ("timestamp", "timestamp_ntz"):
         at = datetime.fromisoformat(known).replace(tzinfo=timezone.utc)  # a timestamp is in UTC already
-        return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+        return to_micros(at)
     return None
 
 

@@ -48,6 +48,7 @@ from merge.overlay import fresh_rows
 from merge.plan import TablePlan, plan_table
 from merge.proof.sought_key import SoughtKey
 from merge.reconcile import SINCE_TYPE, carries, is_boundary, is_current, last_boundary, position_of
+from merge.spark.local_rows import local_rows
 from merge.sql_formatting import data_type, quoted
 
 if TYPE_CHECKING:
@@ -230,13 +231,14 @@ class TableEvents:
     def _located(self, events: DataFrame) -> DataFrame:
         """Add manifest and path to events that have the name of their file."""
         rows = [(name, number, file.path) for name, (number, file) in self.files.items()]
-        places = events.sparkSession.createDataFrame(rows, "name string, manifest bigint, path string")
+        columns = {"name": "string", "manifest": "bigint", "path": "string"}
+        places = local_rows(events.sparkSession, columns, rows)
         known = F.col(f"source.{CDC}.file") == F.col("target.name")
         joined = events.alias("source").join(F.broadcast(places).alias("target"), known)
         cdc = F.col(f"source.{CDC}").withField("manifest", F.col("target.manifest"))
         cdc = cdc.withField("file", F.col("target.path"))
-        columns = [F.col(f"source.{quoted(name)}") for name in events.columns if name != CDC]
-        return joined.select(*columns, cdc.alias(CDC))
+        others = [F.col(f"source.{quoted(name)}") for name in events.columns if name != CDC]
+        return joined.select(*others, cdc.alias(CDC))
 
     def _truncates(self, layout: TargetLayout) -> DataFrame:
         """Return the truncates as explained events."""

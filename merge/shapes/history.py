@@ -46,8 +46,9 @@ from merge.shapes.versions import (
     true_at_low,
     versions,
 )
+from merge.spark.local_rows import local_rows
 from merge.spark.session_settings import applied_settings
-from merge.sql_formatting import data_type, listed, position_literal, quoted, text, timestamp
+from merge.sql_formatting import data_type, listed, position_literal, quoted, text, timestamp, to_micros
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,13 +107,13 @@ class HistorySource:
     def _chunks(self) -> DataFrame:
         """Read the chunks; their events get the commit time that the log had reached before them."""
         chunks = self._read(self.plan.chunks)
-        rows = [(*at, time) for at, time in self.plan.at.items()]
-        times = chunks.sparkSession.createDataFrame(rows, "epoch int, lsn bigint, committed_at timestamp")
+        rows = [(*at, None if time is None else to_micros(time)) for at, time in self.plan.at.items()]
+        times = local_rows(chunks.sparkSession, {"epoch": "int", "lsn": "bigint", "micros": "bigint"}, rows)
         own = F.col(f"source.{CDC}")
         same = (own["epoch"] == F.col("target.epoch")) & (own["lsn"] == F.col("target.lsn"))
         joined = chunks.alias("source").join(F.broadcast(times).alias("target"), same, "left")
         columns = [F.col(f"source.{quoted(name)}") for name in self.layout.columns]
-        timed = own.withField("committed_at", F.col("target.committed_at"))
+        timed = own.withField("committed_at", F.timestamp_micros("target.micros"))
         return joined.select(*columns, timed.alias(CDC))
 
     def _truncates(self) -> list[tuple[Position, int | None]]:

@@ -182,6 +182,7 @@ def test_histories_have_right_versions_with_ghosts_late_chunks_and_dumps(
         check_history(spark, tmp_path, zone)
     assert zone.ended
     assert conditions.call_count == 1
+    assert SparkSession.getActiveSession() is spark  # not one of the merge's own
 
 
 def test_versions_of_one_key(spark: SparkSession) -> None:

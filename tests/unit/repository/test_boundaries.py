@@ -117,6 +117,14 @@ def merge_uses_what_spark_connect_offers(path: str, tree: ast.AST) -> Iterator[s
                 yield f"{path}:{node.lineno}: uses {node.attr}"
 
 
+def merge_leaves_the_active_session_alone(path: str, tree: ast.AST) -> Iterator[str]:
+    """`createDataFrame` makes its session the active one of the whole process (see `local_rows`)."""
+    if path.startswith("merge/"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr == "createDataFrame":
+                yield f"{path}:{node.lineno}: uses {node.attr}"
+
+
 def each_driver_has_one_home(path: str, tree: ast.AST) -> Iterator[str]:
     homes = {"postgres": ("psycopg", "psycopg2"), "mysql": ("pymysql", "pymysqlreplication", "MySQLdb")}
     for found in imports_of(path, tree):
@@ -132,6 +140,7 @@ RULES: list[Rule] = [
     merge_reads_the_landing_zone_itself_only_in_its_data_source,
     merge_has_no_driver_and_no_store_client,
     merge_uses_what_spark_connect_offers,
+    merge_leaves_the_active_session_alone,
     each_driver_has_one_home,
 ]
 
@@ -182,6 +191,7 @@ def test_the_source_keeps_to_its_boundaries(rule: Rule, sources: dict[str, ast.M
         (merge_uses_what_spark_connect_offers, "merge/a.py", "x = spark._jvm.org"),
         (merge_uses_what_spark_connect_offers, "merge/a.py", "spark.sparkContext.setLogLevel('WARN')"),
         (merge_uses_what_spark_connect_offers, "merge/a.py", "n = frame.rdd.getNumPartitions()"),
+        (merge_leaves_the_active_session_alone, "merge/a.py", "rows = spark.createDataFrame([], 'a int')"),
         (each_driver_has_one_home, "connector/capture/loop.py", "import psycopg2"),
         (each_driver_has_one_home, "connector/mysql/dump.py", "import psycopg2.extras"),
         (each_driver_has_one_home, "connector/postgres/dump.py", "import pymysqlreplication"),
