@@ -143,7 +143,8 @@ class CatalogSnapshot:
     examined now because other sessions hold locks on them (`busy`; nothing is known of these). `unprepared`:
     tables whose changes the log carries only after `Source.prepare`. `columns`: the columns that land, if the
     log does not show every layout change. `comments`: of those tables in `tables` that have any; as they are
-    no part of a layout or a fingerprint, nothing else follows from them.
+    no part of a layout or a fingerprint, nothing else follows from them. `column_ids`: by the columns' names,
+    as the lake compares them, what stays when they are renamed; empty if the database has no such ids.
     """
 
     tables: Mapping[TableName, str]
@@ -155,6 +156,7 @@ class CatalogSnapshot:
     busy: frozenset[TableName] = frozenset()
     begun: int = 0
     comments: Mapping[TableName, TableComments] = field(default_factory=dict)
+    column_ids: Mapping[TableName, Mapping[str, int]] = field(default_factory=dict)
 
 
 class Segment(Protocol):

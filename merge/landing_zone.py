@@ -109,6 +109,7 @@ class LandingZone:
     ) -> None:
         self.root = f"{spark_url(url).rstrip('/')}/{source}"
         self._projections = projections or {}
+        self._renamed: dict[TableName, set[frozenset[str]]] = {}
         self._spark = spark
         self._manifests: dict[int, Manifest] = {}
         self._damaged: dict[int, FormatError] = {}
@@ -269,16 +270,16 @@ class LandingZone:
         return found
 
     def _named(self, manifest: Manifest) -> Manifest:
-        """Rename the key columns of tables to their targets' names."""
+        """Rename the key columns of tables to their targets' names; note the names that columns have had."""
         renamed: dict[TableName, TableState] = {}
         for table, projection in self._projections.items():
             if (known := manifest.tables.get(table)) is not None:
+                names = known.column_names.renamed.values() if known.column_names else ()
+                self._renamed.setdefault(table, set()).update(map(frozenset, names))
                 state = known.changed(key=list(projection.key(known.key)))
                 renamed |= {} if state is known else {table: state}
-        if not renamed:
-            return manifest
         tables = ChainMap(renamed, manifest.tables)  # type: ignore[arg-type]
-        return manifest.model_copy(update={"tables": tables})
+        return manifest.model_copy(update={"tables": tables}) if renamed else manifest
 
     def _states(self, paths: Sequence[str]) -> States:
         """Read state objects that manifests name, all at once."""
@@ -359,8 +360,9 @@ class LandingZone:
         return [schema for schema in list(self._schemas.values()) if schema.table == table]
 
     def _projected(self, schema: TableSchema) -> TableSchema:
-        projection = self._projections.get(schema.table)
-        return schema if projection is None else projection.schema(schema, self._layouts(schema.table))
+        table, projection = schema.table, self._projections.get(schema.table)
+        known = self._layouts(table), list(self._renamed.get(table, ()))
+        return schema if projection is None else projection.schema(schema, *known)
 
     def events(
         self,

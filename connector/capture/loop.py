@@ -332,7 +332,7 @@ class Capture:
     def _state_due(self, reader: LogReader) -> bool:
         """Return whether the next manifest should not wait for changes: chunks, news, or a heartbeat."""
         waited = time.monotonic() - self._last_commit
-        chunk_ready = self._dumps.has_committable(reader.position)
+        chunk_ready = bool(self._dumps.committable(reader.position))
         moved_idly = reader.position > self._manifest_history.newest.position and not reader.buffered_rows
         settings = self._config.landing
         return (
@@ -374,6 +374,7 @@ class Capture:
     def _commit(self, landed: LandedSegment, reader: LogReader) -> None:
         number = self._manifest_history.next_number
         not_yet_visible = reader.not_yet_visible(landed.position)  # may fail: before anything is counted
+        self._see_renames(landed)
         last_commit = landed.end.last_commit or self._manifest_history.newest.last_commit
         end = replace(landed.end, not_yet_visible=tuple(not_yet_visible), last_commit=last_commit)
         for found in [*landed.quarantined, *self._workers.take_quarantined(landed.position)]:
@@ -401,6 +402,13 @@ class Capture:
         self._last_commit = time.monotonic()
         self._intake.committed()
         self.progress.committed(manifest, landed.events)
+
+    def _see_renames(self, landed: LandedSegment) -> None:
+        """Check the catalog before a new layout is committed, for the names that its columns have had."""
+        chunks = (c for c in self._dumps.committable(landed.position) if not c.task.dump.verifies)
+        if self._tables.may_rename([*(schema for schema, _ in landed.layouts), *(c.schema for c in chunks)]):
+            found = self._source.check_catalog(self._tables.fingerprints())
+            self._tables.note_column_ids(found.column_ids, found.position)
 
     def _adopt_layouts(self, landed: LandedSegment, number: int) -> None:
         """Adopt new layouts seen in the log, and queue the dumps that they need."""
@@ -436,7 +444,7 @@ class Capture:
         while landings.in_flight:
             self._commit_landed(reader, landings, wait=True)
         newest = self._manifest_history.newest
-        if self._has_news() or self._tables.notices or self._dumps.has_committable(newest.position):
+        if self._has_news() or self._tables.notices or self._dumps.committable(newest.position):
             self._commit(self._nothing_landed(), reader)
         newest = self._manifest_history.newest
         log.info("stopped at %s, manifest %s", newest.position_text, newest.number)

@@ -23,10 +23,11 @@ from datetime import datetime, timezone
 
 from connector.capture.dumps.needs import DumpNeeds
 from connector.errors import TableError
+from connector.landing.column_names import ColumnNames
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import DumpState, LandedFile, Notice, TableState
 from connector.position import Position
-from connector.schema import TableComments, TableName, TableSchema, folded
+from connector.schema import TableComments, TableName, TableSchema, fold, folded
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,8 @@ class Tables:
 
         Returns the dump that is needed if the change altered values without row events: a column that came
         with values (a default, a rename), a changed type, names that changed places, or a dropped column that
-        is back, since the lake holds its old values. A changed key quarantines the table.
+        is back, since the lake holds its old values. A changed key quarantines the table, as does a column
+        that landed masked and would now land as it is, under another name.
         """
         name = schema.table
         state, known = self.states.get(name), self.schemas.get(name)
@@ -120,6 +122,10 @@ class Tables:
         if list(schema.key) != state.key:
             changed = key_changed(name, state.key, schema.key)
             self.quarantine(QuarantineNotice(name, seen_at, changed.reason, HINT))
+            return None
+        names = state.column_names
+        if known and names and (shown := _unmasked(names, known, schema)) is not None:
+            self.quarantine(QuarantineNotice(name, seen_at, *shown))
             return None
         self._adopted_at[name] = seen_at
         if not schema.before_images:
@@ -182,6 +188,20 @@ class Tables:
         before = [c.name for c in known.columns] if known else []
         once = folded([*state.dropped, *before])
         self.update(table, dropped=sorted(once - folded(columns)))
+
+    def note_column_ids(self, found: Mapping[TableName, Mapping[str, int]], seen_at: int) -> None:
+        """Remember the names of columns, as of a check of the catalog; see `adopt` for masked ones."""
+        for table in found.keys() & self.states.keys():
+            names = (self.states[table].column_names or ColumnNames()).seen(found[table])
+            self.update(table, column_names=names)
+            known = self.schemas.get(table)
+            if known is not None and (shown := _unmasked(names, known, known)) is not None:
+                self.quarantine(QuarantineNotice(table, seen_at, *shown))
+
+    def may_rename(self, schemas: Iterable[TableSchema]) -> bool:
+        """Return whether a layout is not the one landed last, of a table whose columns have ids."""
+        states = ((self.states.get(schema.table), schema) for schema in schemas)
+        return any(its and its.column_names and its.schema_id != schema.id for its, schema in states)
 
     def readds_dropped_column(self, table: TableName, columns: Collection[str]) -> bool:
         """Return whether one of these columns was dropped before."""
@@ -302,6 +322,17 @@ def _until_dumped(table: TableName, hint: str) -> str:
 def key_changed(table: TableName, before: Sequence[str], now: Sequence[str]) -> TableError:
     """Build the error for a table whose key has changed."""
     return TableError(table, f"its key changed from {list(before)} to {list(now)}", hint=HINT)
+
+
+def _unmasked(names: ColumnNames, known: TableSchema, schema: TableSchema) -> tuple[str, str] | None:
+    """Return reason and hint if a column of a layout landed masked before, under another name."""
+    masked = {fold(c.name): c.name for c in known.columns if c.mask is not None}
+    for column in schema.columns:
+        if column.mask is None and (former := masked.keys() & names.others_of(fold(column.name))):
+            reason = f"column {column.name!r} was {masked[min(former)]!r}, which lands masked"
+            what = "name it in mask, too; or in unmasked, if it is another column"
+            return reason, f"in {schema.table.section}, {what}: deltatide reload"
+    return None
 
 
 NOT_WHOLE = "its before-images lack columns, since the log does"

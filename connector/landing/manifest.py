@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from connector.config import MOST_ROWS_PER_SECOND
 from connector.errors import BugError
+from connector.landing.column_names import ColumnNames
 from connector.landing.format import FORMAT
 from connector.position import CHUNK_SEQ, Position, format_position
 from connector.schema import TableName
@@ -239,7 +240,8 @@ class DumpState(_Part):
     def drop_details(self) -> None:
         """Drop what only an unfinished dump needs: every later manifest carries this state."""
         self.keys, self.planned_upto, self.open, self.settings, self.paused = None, None, [], None, False
-        self.where, self.error = _shortened(self.where), _shortened(self.error)
+        most, texts = KEPT_CHARACTERS, (self.where, self.error)
+        self.where, self.error = (t if not t or len(t) <= most else f"{t[:most]}..." for t in texts)
 
 
 class FullDump(_Part):
@@ -267,10 +269,6 @@ class FullDump(_Part):
         return cls(**{name: getattr(dump, name) for name in cls.model_fields})
 
 
-def _shortened(text: str | None) -> str | None:
-    return text if text is None or len(text) <= KEPT_CHARACTERS else f"{text[:KEPT_CHARACTERS]}..."
-
-
 class DumpNeed(_Part):
     """A table needs a full dump with a number greater than `outdated`; the rest is as in `DumpState`."""
 
@@ -291,6 +289,7 @@ class TableState(_Part):
     from before that did not land, or did not show all changes, and no full dump from after that had ended by
     the manifest before. `schema_since`: the manifest that adopted this layout; the one before it names the
     previous layout (`connector.landing.layout_history`). `comments`: their id; None if it never had any.
+    `column_names`: None if the database has no ids of columns, or none was seen yet.
 
     Replaced, never modified, so comparing it with a manifest's shows whether the table's state has changed.
     """
@@ -309,6 +308,7 @@ class TableState(_Part):
     dropped: list[str] = Field(default_factory=list)
     gaps: list[tuple[int, int]] = Field(default_factory=list)
     comments: str | None = None
+    column_names: ColumnNames | None = None
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -19,7 +19,7 @@ from connector.errors import RequestError, TableError, TransientError
 from connector.landing.event_batch import EventBatch, QuarantineNotice
 from connector.logged_table import LoggedTable
 from connector.masking.columns import LandedColumns
-from connector.schema import TableComments, TableName, TableSchema
+from connector.schema import TableComments, TableName, TableSchema, folded
 from connector.source import (
     CatalogSnapshot,
     Chunk,
@@ -104,7 +104,8 @@ class _MaskedSource(_Wrapper):
         found: CatalogSnapshot = self._inner.check_catalog(known)
         columns = {table: self._selected(table, names) for table, names in found.columns.items()}
         comments = {table: self._without_others(its) for table, its in found.comments.items()}
-        return replace(found, columns=columns, comments=comments)
+        ids = {table: self._in_question(table, its) for table, its in found.column_ids.items()}
+        return replace(found, columns=columns, comments=comments, column_ids=ids)
 
     def _without_others(self, found: TableComments) -> TableComments:
         """Leave out the comments of columns that don't land."""
@@ -117,6 +118,13 @@ class _MaskedSource(_Wrapper):
     def _selected(self, table: TableName, names: frozenset[str]) -> frozenset[str]:
         landed = self._masked.of(table)
         return names if landed is None else frozenset(filter(landed.settings.selects, names))
+
+    def _in_question(self, table: TableName, ids: Mapping[str, int]) -> Mapping[str, int]:
+        """Leave out columns that don't land, and those that are said to be none of the masked ones."""
+        if (landed := self._masked.of(table)) is None:
+            return ids
+        said, selects = folded(landed.settings.unmasked), landed.settings.selects
+        return {name: id_ for name, id_ in ids.items() if selects(name) and name not in said}
 
     def open_log(self, epoch: int, resume_point: ResumePoint) -> LogReader:
         return cast(LogReader, _MaskedLog(self._inner.open_log(epoch, resume_point), self._masked))

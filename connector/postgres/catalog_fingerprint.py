@@ -56,7 +56,7 @@ from connector.postgres.connection import all_rows, one_row, one_snapshot
 from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.publication import Publication, find_publication, uncarried
 from connector.postgres.table_facts import PARTS, TableFacts, comments_of, find_tables
-from connector.schema import TableName, folded
+from connector.schema import TableName, fold, folded
 from connector.source import CatalogSnapshot, UnfitTable, UnloggedChange
 
 LABELS = 64
@@ -74,6 +74,12 @@ file.
 
 NAMED = re.compile("[0-9a-f]+(?==)")
 """A column's name in a fingerprint as the server returns it, in hex."""
+
+NUMBERED = re.compile(r"([0-9a-f]+)=(\d+)\.")
+"""Such a name, and the column's number."""
+
+MOST_COLUMNS = 2048
+"""More than the number of any column: PostgreSQL has at most 1,600, dropped ones included."""
 
 _FINGERPRINTS = f"""
     WITH RECURSIVE {PARTS.format(roots="c.oid = ANY (%(tables)s::oid[])")},
@@ -196,7 +202,7 @@ def _take_snapshot(
     fingerprints = _fingerprints(connection, config.publication, list(fit), leaves)
     return CatalogSnapshot(
         {
-            t.table: f"{fingerprints[t.oid]} {_identity(t, layouts[t.table])}"
+            t.table: f"{NAMED.sub(_hash_of, fingerprints[t.oid])} {_identity(t, layouts[t.table])}"
             for t in capturable
             if t.oid in fingerprints
         },
@@ -206,7 +212,14 @@ def _take_snapshot(
         frozenset(_unprepared(found, capturable) - unfit.keys()),
         {t: _columns(layouts[t]) for t in fit.values()},
         comments=comments_of(connection, fit),
+        column_ids={fit[oid]: _column_ids(oid, fingerprint) for oid, fingerprint in fingerprints.items()},
     )
+
+
+def _column_ids(oid: int, fingerprint: str) -> dict[str, int]:
+    """Return ids of a table's columns by their folded names; no other table of the database has the same."""
+    found = NUMBERED.findall(fingerprint)
+    return {fold(bytes.fromhex(name).decode()): oid * MOST_COLUMNS + int(number) for name, number in found}
 
 
 def _columns(layout: TableLayout) -> frozenset[str]:
@@ -223,12 +236,11 @@ def _identity(facts: TableFacts, layout: TableLayout) -> str:
 def _fingerprints(
     connection: Connection, publication: str, oids: Sequence[int], leaves: Sequence[int] | None
 ) -> dict[int, str]:
-    """Return fingerprints by oid. `leaves`: partitions whose size is not read; None: all."""
+    """Return fingerprints by oid, names in hex. `leaves`: partitions whose size is not read; None: all."""
     schemas = _SCHEMAS if connection.server_version >= 150000 else "NULL"
     given: dict[str, Any] = {"publication": publication, "tables": list(oids), "labels": LABELS}
     given |= {"sized": leaves is not None, "known": leaves or []}
-    found = all_rows(connection, _FINGERPRINTS.format(schemas=schemas), given)
-    return {oid: NAMED.sub(_hash_of, fingerprint) for oid, fingerprint in found}
+    return dict(all_rows(connection, _FINGERPRINTS.format(schemas=schemas), given))
 
 
 def _hash_of(name: re.Match[str]) -> str:

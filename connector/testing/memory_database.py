@@ -99,6 +99,7 @@ class MemoryDatabase:
         self.slots: dict[str, Slot] = {}
         self.unlogged: dict[TableName, int] = {}
         self.comments: dict[TableName, TableComments] = {}
+        self.column_ids: dict[TableName, dict[str, int]] = {}
         self.busy: set[TableName] = set()
         self.keyless: set[TableName] = set()  # sources see their changes, and no key
         self.end = self.flushed = BEGINNING

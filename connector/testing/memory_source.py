@@ -153,7 +153,10 @@ class MemorySource:
         unfit = {problem.table: UnfitTable(problem.reason, problem.hint or "") for problem in listed.unfit}
         end, existing = self.database.end, frozenset(listed.existing)
         comments = {t: its for t, its in self.database.comments.items() if t in seen}
-        return CatalogSnapshot(seen, end, existing, unfit, busy=listed.busy, begun=end, comments=comments)
+        ids = {t: dict(its) for t, its in self.database.column_ids.items() if t in seen}
+        return CatalogSnapshot(
+            seen, end, existing, unfit, busy=listed.busy, begun=end, comments=comments, column_ids=ids
+        )
 
     def unlogged(self, before: str, now: str) -> UnloggedChange | None:
         """Report an unlogged change of unspecified kind."""

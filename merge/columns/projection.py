@@ -75,6 +75,8 @@ log = logging.getLogger(__name__)
 
 _WARNED: set[TableName] = set()
 
+SEEN = "one column has had both names, as the source's catalog has shown"
+
 _ALL_COLUMNS = re.compile(r"[(,]\s*\*")
 
 
@@ -117,15 +119,21 @@ class Projection:
         }
         return json.dumps({name: value for name, value in said.items() if value}, sort_keys=True)
 
-    def schema(self, landed: TableSchema, layouts: Iterable[TableSchema] = ()) -> TableSchema:
+    def schema(
+        self,
+        landed: TableSchema,
+        layouts: Iterable[TableSchema] = (),
+        renamed: Sequence[Collection[str]] = (),
+    ) -> TableSchema:
         """Return a layout in the target's columns; a layout of landed checksums unchanged.
 
-        `layouts`: all of the table's. `TableError` if the key is left out or masked, if two columns would get
-        the same name, if a mask does not apply to a column's type, or if `check_renamed` refuses a column.
+        `layouts`: all of the table's. `renamed`: as for `check_renamed`. `TableError` if the key is left out
+        or masked, if two columns would get the same name, if a mask does not apply to a column's type, or if
+        `check_renamed` refuses a column.
         """
         if _is_of_checksums(landed):
             return landed
-        self.check_renamed(layouts)
+        self.check_renamed(layouts, renamed)
         columns = tuple(map(self._column, self._selected(landed)))
         for name in landed.key:
             if fold(name) in folded(self.settings.mask) or not self.settings.selects(name):
@@ -155,17 +163,22 @@ class Projection:
         """Return the names that key columns have in the target."""
         return tuple(map(self.settings.name_of, names))
 
-    def check_renamed(self, layouts: Iterable[TableSchema]) -> None:
+    def check_renamed(self, layouts: Iterable[TableSchema], renamed: Sequence[Collection[str]] = ()) -> None:
         """Refuse a column that may be a masked or excluded one under another name (`other_names`).
 
-        Looks at all layouts of the table: the column may have been renamed at the source, before or since. A
-        column that is masked, left out or renamed by name is accepted; one in `columns` is only listed.
+        Looks at all layouts of the table: the column may have been renamed at the source, before or since.
+        `renamed`: folded names of which the catalog has shown that one column had them (`TableState`). A
+        column that is masked, left out or called unmasked (earlier: renamed to its own name) is accepted. One
+        in `columns` is only listed, and one in `rename` only has another name in the lake: the hidden column
+        may have been given its name.
         """
         its, known = self.settings, [layout for layout in layouts if not _is_of_checksums(layout)]
         names = {name: written for layout in known for name, written in _names_of(layout).items()}
-        named = folded([*its.mask, *its.exclude_columns, *its.rename])
+        unmasked = [*its.unmasked, *(old for old, new in its.rename.items() if old == new)]
+        named = folded([*its.mask, *its.exclude_columns, *unmasked])
         for hidden in (*its.mask, *its.exclude_columns):
-            for name, why in _other_names(fold(hidden), tuple(known)).items():
+            others = {n: SEEN for one in renamed if fold(hidden) in one for n in one if n in names}
+            for name, why in (_other_names(fold(hidden), tuple(known)) | others).items():
                 if name in named or not self.settings.selects(name):
                     continue
                 raise TableError(
@@ -173,7 +186,7 @@ class Projection:
                     f"column {names[name]!r} may be {hidden!r}, which is masked or left out, under another"
                     f" name: {why}",
                     hint=f"in {self.table.section}, name it in mask or exclude_columns as well; or, if it is"
-                    f' another column, say so: rename = {{ "{names[name]}" = "{names[name]}" }}',
+                    f" another column, say so: unmasked = {json.dumps([names[name]], ensure_ascii=False)}",
                 )
 
     def check_names(self, layouts: Iterable[TableSchema]) -> None:
@@ -335,7 +348,7 @@ def warn_of_unused(config: Config, tables: Collection[TableName]) -> None:
 
 
 @lru_cache(maxsize=256)
-def _other_names(hidden: str, layouts: tuple[TableSchema, ...]) -> Mapping[str, str]:
+def _other_names(hidden: str, layouts: tuple[TableSchema, ...]) -> dict[str, str]:
     """Cache `other_names`, which is called once per layout."""
     types = [{fold(column.name): column.type for column in layout.columns} for layout in layouts]
     return other_names(hidden, types)

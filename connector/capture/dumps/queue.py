@@ -307,10 +307,10 @@ class DumpQueue:
             active = self._active()
             return len(active) >= MOST_ACTIVE or sum(len(s.keys or s.open) for s in active) >= MOST_KEYS
 
-    def has_committable(self, position: int) -> bool:
-        """Return whether a manifest at this position may hold a waiting chunk."""
+    def committable(self, position: int) -> list[FinishedChunk]:
+        """Return the waiting chunks that a manifest at this position may hold."""
         with self._lock:
-            return any(c.high <= position for c in self._finished)
+            return [c for c in self._finished if c.high <= position]
 
     def reads_the_last(self) -> bool:
         """Return whether the last chunks are being read: a commit is due soon."""
@@ -330,7 +330,7 @@ class DumpQueue:
         The caller must commit that manifest or stop: this can't be undone.
         """
         with self._lock:
-            ready = [c for c in self._finished if c.high <= position]
+            ready = self.committable(position)
             self._finished = [c for c in self._finished if c.high > position]
             for chunk in ready:
                 self._count(chunk)

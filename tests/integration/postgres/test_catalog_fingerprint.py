@@ -285,9 +285,11 @@ def test_comments_are_those_of_now_of_the_table_itself_and_change_no_fingerprint
     database.execute("COMMENT ON TABLE t IS NULL")
     database.execute("ALTER TABLE t RENAME note TO remark")
     database.execute("ALTER TABLE t ADD COLUMN note text")
-    assert source.check_catalog().comments[TABLE] == TableComments(
-        TABLE, "", {"remark": odd, "day": columns["day"]}
-    )
+    now = source.check_catalog()
+    assert now.comments[TABLE] == TableComments(TABLE, "", {"remark": odd, "day": columns["day"]})
+    were, are = before.column_ids[TABLE], now.column_ids[TABLE]
+    assert are == {"id": were["id"], "day": were["day"], "remark": were["note"], "note": were["note"] + 1}
+    assert len({id_ for ids in now.column_ids.values() for id_ in ids.values()}) == len(are) + 1, "of bare"
     source.close()
 
 

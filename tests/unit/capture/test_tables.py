@@ -56,6 +56,37 @@ def test_dropped_columns_leave_nothing_to_be_read(tables: Tables) -> None:
     assert texts(tables) == ["columns dropped: a"]
 
 
+@pytest.mark.parametrize("mask", [None, "null"])
+def test_a_masked_column_that_would_land_under_another_name_quarantines_the_table(
+    tables: Tables, mask: str | None
+) -> None:
+    """Before it is dumped, and even if its name is that of a dropped column, so that no layout tells."""
+    ssn, note = Column("SSN", "text", "string", "null"), Column("Note", "text", "string", mask)
+    before = replace(layout("id"), columns=(*layout("id").columns, ssn, note))
+    assert tables.adopt(before, 90) is not None
+    tables.note_column_ids({NAME: {"id": 1, "ssn": 2, "note": 3}}, 95)
+    assert tables.states[NAME].state == "captured"
+    tables.note_column_ids({NAME: {"id": 1, "note": 2}}, 100)
+    state = tables.states[NAME]
+    assert state.state == ("quarantined" if mask is None else "captured")
+    if mask is None:
+        assert state.reason == "column 'Note' was 'SSN', which lands masked"
+        assert "name it in mask, too; or in unmasked" in str(state.hint)
+
+
+def test_a_masked_column_that_would_land_under_a_new_name_quarantines_the_table(tables: Tables) -> None:
+    ssn, note = Column("ssn", "text", "string", "null"), Column("note", "text", "string")
+    tables.adopt(replace(layout("id"), columns=(*layout("id").columns, ssn)), 90)
+    for ids in ({"id": 1, "ssn": 2}, {"id": 1, "note": 2}):
+        tables.note_column_ids({NAME: ids}, 95)
+    assert tables.states[NAME].state == "captured", "it may be masked, too"
+    tables.adopt(replace(layout("id"), columns=(*layout("id").columns, note)), 100)
+    assert tables.states[NAME].state == "quarantined"
+    tables.release(NAME, replace(layout("id"), columns=(*layout("id").columns, note)))
+    tables.note_column_ids({NAME: {"id": 1, "note": 2}}, 110)
+    assert tables.states[NAME].state == "captured", "whoever had it dumped wants it so"
+
+
 def test_a_rename_is_one_dropped_and_one_added(tables: Tables) -> None:
     assert tables.adopt(layout("id", "b"), 100) == Repair(NAME, ("b",))
     assert texts(tables) == ["columns added: b", "columns dropped: a"]

@@ -8,12 +8,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from connector.errors import FormatError, GapError
+from connector.errors import FormatError, GapError, TableError
+from connector.landing.column_names import ColumnNames
 from connector.landing.format import compacted_path, manifest_path
 from connector.landing.manifest_object import StoredManifest
 from merge import landing_zone
 from merge.landing_zone import LandingZone
-from tests.support.landing.landed import Landed
+from tests.support.landing.landed import Landed, config_of, schema_of
 
 
 class Counting(LandingZone):
@@ -143,6 +144,40 @@ def test_a_damaged_manifest_stops_only_who_needs_that_one(
     file.unlink(missing_ok=True) if good is None else file.write_text(good)
     assert landing.get(needs).number == needs
     assert landing.newest(2) == 100
+
+
+def test_a_hidden_column_that_a_manifest_knows_by_another_name_stops_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL's catalog shows it, layouts do not: that column may just have been dropped."""
+
+    def texts(_: LandingZone, paths: list[str], _wanted: Any = None) -> list[tuple[str, str]]:
+        found = (sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [Path(path)] for path in paths)
+        return [(file.name, file.read_text()) for files in found for file in files if file.exists()]
+
+    monkeypatch.setattr(LandingZone, "texts", texts)
+    functions = MagicMock()
+    functions.col.return_value.__ge__.return_value = functions
+    functions.col.return_value.__le__.return_value = functions
+    monkeypatch.setattr(landing_zone, "F", functions)
+    before = schema_of("public.orders", id="int", ssn="string", note="string")
+    after = schema_of("public.orders", id="int", note="string")
+    landed = Landed.local(tmp_path)
+    landed.table(before)
+    landed.commit(10)
+    landed.table(after)
+    landed.commit(20)
+    config = config_of(str(tmp_path), str(tmp_path / "lake"), public__orders={"mask": {"ssn": "null"}})
+    landing = LandingZone.of(cast(Any, None), config)
+    wanted = [(after.table, after.id)]
+    assert landing.get(2).tables[after.table].column_names is None
+    assert landing.schemas(wanted)[after.id].columns == after.columns
+    state, names = landed.tables[after.table], ColumnNames(ids={"id": 1, "ssn": 2, "note": 3})
+    landed.tables[after.table] = state.changed(column_names=names.seen({"id": 1, "note": 2}))
+    landed.commit(30)
+    assert landing.get(3).tables[after.table].column_names is not None
+    with pytest.raises(TableError, match="column 'note' may be 'ssn'"):
+        landing.schemas(wanted)
 
 
 def test_the_merge_opens_landing_zones_with_the_projections_of_their_tables() -> None:

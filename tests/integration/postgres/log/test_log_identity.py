@@ -336,7 +336,7 @@ def test_a_crash_after_asynchronous_commits_leaves_nothing_in_the_lake_that_it_t
         execute(server, "SET synchronous_commit = off", "INSERT INTO t VALUES (2)")
         submit(store, DumpRequest(tables=["public.t"]))
         wait_until(
-            lambda: agent.capture._dumps.has_committable(1 << 63), "a chunk waits for the log to be flushed"
+            lambda: bool(agent.capture._dumps.committable(1 << 63)), "a chunk waits for the log to be flushed"
         )
         server.stop("immediate")
         server.restart()

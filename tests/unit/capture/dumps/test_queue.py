@@ -75,10 +75,10 @@ def test_a_chunk_waits_for_its_high_watermark(dumps: DumpQueue) -> None:
     state = dumps.add(TableName.parse("public.items"), manifest=1)
     plan(dumps, None)
     dumps.finished(read(take(dumps), low=90, high=100))
-    assert not dumps.has_committable(99)
+    assert not dumps.committable(99)
     assert dumps.take_committable(99, manifest=2) == []
     assert state.state == "running"
-    assert dumps.has_committable(100)
+    assert dumps.committable(100)
     assert len(dumps.take_committable(100, manifest=3)) == 1
     assert (state.state, state.finished_in, state.low, state.rows) == ("complete", 3, 90, 5)
     assert dumps.finished_in(3) == [state]

@@ -485,7 +485,7 @@ def crash_behind_a_chunk(database: MemoryDatabase, store: MemoryStore) -> None:
         insert(database, 1001)
         submit(store, DumpRequest(tables=["public.items"]))
         wait_until(
-            lambda: agent.capture._dumps.has_committable(1 << 63), "a chunk waits for the log to be flushed"
+            lambda: bool(agent.capture._dumps.committable(1 << 63)), "a chunk waits for the log to be flushed"
         )
         database.crash()
         database.asynchronous = False

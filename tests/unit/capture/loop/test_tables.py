@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from connector.capture import catalog_watcher
 from connector.errors import RequestError, TableError
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
@@ -79,6 +80,30 @@ def test_a_renamed_column_is_one_dropped_and_one_added(database: MemoryDatabase,
     notices = [n.text for m in manifests_in(store) for n in m.notices]
     assert notices == ["columns added: d", "columns dropped: b"]
     assert_every_cut_exact(store, database)
+
+
+@pytest.mark.parametrize("seen_in", ["log", "chunk"])
+def test_names_that_a_column_has_had_are_known_with_the_first_rows_under_the_later_one(
+    database: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, seen_in: str
+) -> None:
+    """Before the next regular check: the layout alone may look as if the one whose name it has had stayed."""
+    items = TableName.parse("public.items")
+    database.column_ids[items] = {"id": 1, "a": 2, "b": 3}
+    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 60)
+    with dumped(database, store) as agent:
+        database.alter("public.items", drop=["b"])
+        database.alter("public.items", rename={"a": "b"})
+        database.column_ids[items] = {"id": 1, "b": 2}
+        if seen_in == "log":
+            touch(database)
+        else:
+            ask(agent, store, tables=["public.items"])
+        layout = database.schema("public.items").id
+        agent.wait(lambda m: m.tables[items].schema_id == layout, "the layout is adopted")
+    first = next(m for m in manifests_in(store) if any(f.schema_id == layout for f in m.files_of(items)))
+    names = first.tables[items].column_names
+    assert names is not None
+    assert names.renamed == {"2": ["a", "b"]}
 
 
 def test_a_dropped_column_needs_no_dump(database: MemoryDatabase, store: MemoryStore) -> None:

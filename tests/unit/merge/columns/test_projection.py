@@ -190,6 +190,18 @@ def test_a_column_that_has_the_type_of_a_hidden_one_only_since_that_is_gone_is_r
     assert projection(mask={"ssn": "null"}).schema(after, [before, after])
 
 
+@pytest.mark.parametrize("hidden", [{"mask": {"SSN": "sha256"}}, {"exclude_columns": ["ssn"]}])
+def test_a_column_that_the_catalog_has_shown_to_be_a_hidden_one_is_refused(hidden: dict[str, Any]) -> None:
+    """It has the name of a dropped one next to it, of its type: it looks as if it had been dropped."""
+    layouts = [layout("id ssn Note"), layout("id Note")]
+    for renamed in ([], [{"a", "b"}, {"id", "key"}], [{"ssn", "gone"}]):
+        assert projection(**hidden).schema(layouts[1], layouts, renamed)
+    for landed in layouts:
+        with pytest.raises(TableError, match=r"(?i)column 'Note' may be 'ssn'.*catalog has shown"):
+            projection(**hidden).schema(landed, layouts, [{"a", "b"}, {"note", "ssn"}])
+    assert projection(**hidden, unmasked=["note"]).schema(layouts[1], layouts, [{"note", "ssn"}])
+
+
 def test_what_is_recorded_differs_exactly_if_the_target_does() -> None:
     one = {"columns": ["ID", "mail"], "mask": {"MAIL": "sha256"}, "where": "id > 1"}
     same = {"columns": ["mail", "id"], "mask": {"mail": "sha256"}, "where": "id > 1"}
