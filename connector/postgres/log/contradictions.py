@@ -19,9 +19,10 @@ def contradicted_by_log(
     tables, nor does a table that was attached and detached.) A table whose rows appear there under another
     name: its changes did not land. Rows of another table, or of a partition that no check has seen, under a
     table's name: they landed, and may be gone since. Rows of a partition of which the log had less than
-    their keys: old ones may be left. A table's log from before `repaired_upto` does not count: a dump sees
-    its effect. Tables that are contradicted again are returned again: a check that began meanwhile is no
-    older than what was known of them.
+    their keys: old ones may be left. A former name, whatever is known of it: the catalog has shown that its
+    table has another one by now. A table's log from before `repaired_upto` does not count: a dump sees its
+    effect. Tables that are contradicted again are returned again: a check that began meanwhile is no older
+    than what was known of them.
     """
     relations = {table: relations_of(fingerprint) for table, fingerprint in known.items()}
     owners: dict[str, set[TableName]] = {}
@@ -48,7 +49,7 @@ def contradicted_by_log(
         if named not in relations or each.lsn < repaired_upto(named):
             continue
         whole, parts = relations[named]
-        if relation not in (parts if each.root else (whole,)):
+        if each.former or relation not in (parts if each.root else (whole,)):
             mark(named, relation, LOGGED)
         elif not each.identified:
             mark(named, relation, UNIDENTIFIED)

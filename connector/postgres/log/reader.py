@@ -5,6 +5,8 @@ Invariants:
 - The buffer is empty whenever the reader switches between the two, so its messages are all of one kind.
 - The log counts as read over one connection while the server process behind the side connection lives, which
   a crash of the server would end.
+- Names of tables are compared with the catalog's once log has been read and before it is taken. So the names
+  that log is taken with are checked against a catalog no older than any check whose dumps it follows.
 - The log is opened again once everything from before a table was renamed has landed, if the server may go on
   with its former name.
 - Only `confirm` lets the server discard log. The slot moves by a status message while it is streamed, and by
@@ -93,7 +95,7 @@ class PostgresLogReader:
         self._names.tells_schemas = side.server_version >= TELLS_SCHEMAS
         self._process: Process | None = process_of(side)
         self._log_source: StreamReader | BacklogReader | None = None
-        self._confirmed = self._advanced = visibility.position
+        self._confirmed = self._advanced = self._compared = visibility.position
         self._polled_at = self._advance_after = 0.0
         self._choose_reader()
 
@@ -143,7 +145,9 @@ class PostgresLogReader:
         self._advance_if_due()
 
     def take(self) -> LogSegment | PostgresSegment:
-        """Take all whole transactions out of the buffer."""
+        """Take all whole transactions out of the buffer, once their tables' names are compared."""
+        if self.position > self._compared:
+            self._compare_names()
         return self._buffer.take()
 
     def take_open(self) -> LogSegment | PostgresSegment | None:
@@ -221,6 +225,7 @@ class PostgresLogReader:
 
         Then something is logged: only what is taken after this tells of them, and there may be no more log.
         """
+        self._compared = self.position
         if not (described := self._names.may_be_outdated()):
             return
         with driver_errors("reading the names of tables"):

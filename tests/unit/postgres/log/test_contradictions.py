@@ -42,6 +42,7 @@ def reasons_after(*logged: LoggedTable, repaired_upto: int = 0) -> dict[TableNam
         (LoggedTable(7, T, AWAY, dumped=True), None, None),
         (LoggedTable(7, AWAY, former=True), None, T),  # renamed, and not described again
         (LoggedTable(99, T, former=True), None, T),
+        (LoggedTable(7, T, former=True), None, T),  # renamed since the last check, which the next one sees
         (LoggedTable(82, TableName("s", "u2")), None, None),  # no longer a partition: the next check sees it
     ],
 )
