@@ -17,6 +17,7 @@ from typing import Protocol
 from psycopg2.extensions import connection as Connection
 
 from connector.config import TableConfig
+from connector.errors import NotYetError
 from connector.landing.format import misnamed
 from connector.postgres.codec.types import landing_type, source_type
 from connector.postgres.connection import all_rows, one_row, quote
@@ -102,10 +103,10 @@ class Catalog:
         self._types = {} if types is None else types
 
     def layout_now(self, table: TableName) -> TableLayout:
-        """Return a table's current layout, in this connection's transaction."""
+        """Return a table's layout as of this connection's transaction; `NotYetError` if it had none then."""
         facts = find_table(self._connection, table)
         if facts is None:
-            return TableLayout(None, "the table does not exist", "create it, or remove it from source.tables")
+            raise NotYetError(f"{table}: it was renamed or created just now")
         return self.layout(table, self.columns([facts])[facts.oid], facts)
 
     def columns(self, found: Sequence[TableFacts]) -> dict[int, list[CatalogColumn]]:

@@ -67,20 +67,20 @@ def check(
     """
     row = one_row(connection, "SELECT current_user::text")
     assert row is not None
-    with one_snapshot(connection):
+    with one_snapshot(connection):  # else a table that is renamed meanwhile would seem unfit
         found = find_tables(connection, config)
         layouts = dict(layouts_of(Catalog(connection, tables), found))
-    context = _CheckContext(connection, config, tables, row[0], found, layouts)
-    findings = [
-        *_check_server(context),
-        *_check_capacity(context),
-        *_check_load(context),
-        *_check_languages(context),
-        *_check_search_path(context),
-        *_check_slot(context),
-        *_check_tables(context),
-        *_check_publication(context),
-    ]
+        context = _CheckContext(connection, config, tables, row[0], found, layouts)
+        findings = [
+            *_check_server(context),
+            *_check_capacity(context),
+            *_check_load(context),
+            *_check_languages(context),
+            *_check_search_path(context),
+            *_check_slot(context),
+            *_check_tables(context),
+            *_check_publication(context),
+        ]
     return [*findings, *_check_role(context, connect_for_replication, findings)]
 
 

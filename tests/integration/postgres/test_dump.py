@@ -335,6 +335,26 @@ def test_a_chunk_knows_the_table_that_had_the_name_when_its_rows_were_read(datab
         tables.close()
 
 
+def test_a_table_whose_schema_is_renamed_while_its_chunk_is_opened_is_not_unfit(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renaming a schema waits for no lock, so the snapshot may know the table under another name."""
+    database.execute("CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY)")
+    source, run = source_of(database, tables=["s.t"]), PostgresTables._run
+
+    def renamed_once_locked(tables: PostgresTables, statement: str) -> None:
+        run(tables, statement)
+        if statement.startswith("LOCK"):
+            database.execute("ALTER SCHEMA s RENAME TO away")
+
+    monkeypatch.setattr(PostgresTables, "_run", renamed_once_locked)
+    with following(source):
+        tables = source.open_tables()
+        with pytest.raises(NotYetError), tables.open_chunk(TableName("s", "t"), KeyRange()):
+            pass
+        tables.close()
+
+
 @both_ways
 def test_a_rewriting_alter_never_makes_a_chunk_empty(database: Database) -> None:
     database.execute(

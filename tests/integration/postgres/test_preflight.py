@@ -20,6 +20,7 @@ from connector.errors import (
     TableError,
     TransientError,
 )
+from connector.postgres import publication
 from connector.postgres.connection import connect
 from connector.postgres.source import PostgresSource
 from connector.schema import TableName
@@ -134,6 +135,21 @@ def test_a_publication_that_carries_less_is_found_and_fixed_by_the_sql_given(dat
     with following(source) as log:
         database.execute("INSERT INTO p VALUES (1); INSERT INTO t VALUES (1, 2)")
         assert len(ops(events_of(read_rows(log, 2)), "id")) == 2
+
+
+def test_a_table_whose_schema_is_renamed_during_a_check_is_not_unfit(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY)")
+    source, find = source_of(database, ["s.*"]), publication.find_publication
+    source.prepare()
+
+    def find_after_rename(*args: Any) -> Any:
+        database.execute("ALTER SCHEMA s RENAME TO away")
+        return find(*args)
+
+    monkeypatch.setattr(publication, "find_publication", find_after_rename)
+    assert bad(source) == {}
 
 
 def test_what_a_publication_of_others_lacks_of_one_table_keeps_no_other_from_being_captured(
