@@ -12,7 +12,8 @@ Rules:
 - A column that the source has dropped keeps its comment.
 - Comments are set before the merge's rows, by ALTER statements that have its mark; the id comes last. So
   after a crash they are set again. A job that was overtaken does not bring earlier ones back.
-- Comments are no reason to fail: if their object is missing or can't be parsed, they stay as they are.
+- Comments are no reason to fail: if their object is missing or can't be parsed, or a catalog refuses one,
+  they stay as they are. Only who creates the Delta table needs them accepted.
 """
 
 from __future__ import annotations

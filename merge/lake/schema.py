@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from connector.schema import Column, TableName, TableSchema, decimal_of, fold
 from merge.keys import may_be_raw
 from merge.lake.comments import NO_COMMENTS, SourceComments, comment_sql
 from merge.lake.commits import USER_METADATA, Mark, is_new
-from merge.lake.retry import OvertakenError
+from merge.lake.retry import SPARK_ERRORS, OvertakenError, first_line, is_conflict
 from merge.lake.target import (
     COLUMNS_PROPERTY,
     DROP,
@@ -46,6 +47,8 @@ from merge.sql_formatting import listed, quoted, text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 CDC_TYPE = "struct<" + ",".join(f"{name}:{type_}" for name, type_ in TARGET_FIELDS.items()) + ">"
 
@@ -108,10 +111,11 @@ def create_or_evolve_target(
     check_owner(state, target, mark.source, newest.key)
     check_file_layout(state, target)
     changes = alter_sql(target, state, wanted, comments)
-    changes += comment_sql(target, state, newest, comments, spark.version)
-    if not changes:
+    told = list(comment_sql(target, state, newest, comments, spark.version))
+    if not (changes or told):
         return state
     commit_layout(spark, mark, changes)
+    _set_comments(spark, target, mark, told)
     evolved = read_state(spark, target)
     if evolved is None:
         raise OvertakenError(f"{target.name}: another job has just dropped it")
@@ -130,6 +134,16 @@ def check_name(target: Target) -> None:
             f"{target.name}: this catalog holds only names of letters A to Z, digits and underscores",
             hint="set lake.url instead of catalog and schema, or exclude the table",
         )
+
+
+def _set_comments(spark: SparkSession, target: Target, mark: Mark, statements: Sequence[str]) -> None:
+    """Set comments. If a catalog refuses one, log it: rows matter more, and a later merge tries again."""
+    try:
+        commit_layout(spark, mark, statements)
+    except SPARK_ERRORS as error:
+        if is_conflict(error):
+            raise
+        log.warning("%s keeps its comments, as a new one was refused: %s", target.name, first_line(error))
 
 
 @contextmanager

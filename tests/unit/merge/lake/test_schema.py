@@ -6,10 +6,13 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from connector.errors import TableError
-from connector.schema import Column, TableName, TableSchema
+from connector.landing.format import comments_id
+from connector.schema import Column, TableComments, TableName, TableSchema
 from merge.lake import schema
+from merge.lake.comments import SourceComments
 from merge.lake.retry import with_retries
 from merge.lake.schema import check_name, create_or_evolve_target
 from merge.lake.target import Target, TargetState
@@ -52,3 +55,33 @@ def test_a_name_that_sparks_own_catalog_cannot_hold_is_refused_before_anything_i
 @pytest.mark.parametrize("name", ["`spark_catalog`.`s`.`Orders_2`", "`main`.`shop`.`größe`", "delta.`/a b`"])
 def test_other_names_are_held(name: str) -> None:
     check_name(Target(ORDERS.table, name))
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [AnalysisException("comment is too long"), AnalysisException("[DELTA_METADATA_CHANGED] by others")],
+)
+def test_a_refused_comment_stops_no_table_unless_another_job_came_first(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: AnalysisException
+) -> None:
+    def commit(_spark: Mock, _mark: Mock, statements: list[str]) -> None:
+        if any("COMMENT" in statement for statement in statements):
+            raise refused
+
+    monkeypatch.setattr(schema, "commit_layout", commit)
+    monkeypatch.setattr(schema, "check_owner", lambda *_: None)
+    state = TargetState("id", {"id": "int"}, {}, 0, 0)
+    monkeypatch.setattr(schema, "read_state", lambda *_: state)
+    found = TableComments(ORDERS.table, "Orders")
+    comments = SourceComments(lambda _: found, comments_id(1, found.digest))
+    target, mark = Target(ORDERS.table, "delta.`/lake/public/orders`"), Mock(source="shop")
+
+    def evolve() -> TargetState:
+        return create_or_evolve_target(Mock(version="4.1.4"), target, state, mark, ORDERS, comments=comments)
+
+    if "DELTA" in str(refused):
+        with pytest.raises(AnalysisException):
+            evolve()
+    else:
+        assert evolve() == state
+        assert "keeps its comments, as a new one was refused: comment is too long" in caplog.text
