@@ -306,9 +306,9 @@ class MergeRun:
         hint = error.hint if isinstance(error, DeltatideError) else self.landing.hint_for(error)
         if hint == DAMAGED_HINT and target.table in self.shapes:
             hint = self.shapes[target.table].damaged_hint
-        reason, told = described(error, f"merge of {target.table}", whole=target.columns is None)
+        reason, printed = described(error, f"merge of {target.table}", whole=target.columns is None)
         lost, at = isinstance(error, GapError), self.frontiers.of(target.table)
-        return self._report(target, at, error=reason, told=told, hint=hint, lacks_history=lost)
+        return self._report(target, at, error=reason, printed=printed, hint=hint, lacks_history=lost)
 
     def _show(self, target: Target, step: str, rows: int, seconds: float = 0.0) -> None:
         with self.showing:

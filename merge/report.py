@@ -30,7 +30,7 @@ class TableReport:
     `id` and `version`: the Delta table and its version with the state after `manifest`. `missing`: how many
     of its rows lack a column that no event has carried; `requested`: how many of these this merge requested.
     `lacks_history`: the landing zone no longer has what it must read, so it needs a full dump. `error`: as
-    the lake records it, which may quote a row; `told`: as it is printed.
+    the lake records it, which may quote a row; `printed`: without values of rows.
     """
 
     table: TableName
@@ -47,7 +47,7 @@ class TableReport:
     error: str | None = None
     hint: str | None = None
     lacks_history: bool = False
-    told: str | None = None
+    printed: str | None = None
 
     @property
     def frontier(self) -> Frontier:
@@ -64,7 +64,7 @@ class ViewReport:
     """What a merge did to one view: its frontier afterward, and if `refreshed` how many `rows` were written.
 
     `incremental`: only rows that may have changed were; `full_because`: why that was not done. With an
-    `error` the view is unchanged: its rows don't belong to this merge's cut. `told`: as of a table.
+    `error` the view is unchanged: its rows don't belong to this merge's cut. `printed`: as for a table.
     """
 
     table: TableName
@@ -78,7 +78,7 @@ class ViewReport:
     seconds: float = 0.0
     error: str | None = None
     hint: str | None = None
-    told: str | None = None
+    printed: str | None = None
 
     @property
     def frontier(self) -> Frontier:
@@ -124,6 +124,6 @@ class MergeReport:
 
 
 def _to_dict(report: TableReport | ViewReport) -> dict[str, Any]:
-    values = asdict(report) | {"table": str(report.table), "error": report.told or report.error}
-    del values["told"]
+    values = asdict(report) | {"table": str(report.table), "error": report.printed or report.error}
+    del values["printed"]
     return values

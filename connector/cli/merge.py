@@ -151,7 +151,7 @@ NOT_EXACT = "a dump is under way, rows are missing a column, or a table is quara
 
 
 def _print_failed(failed: Any) -> None:
-    show_error("failed", failed.told or failed.error, failed.hint, of=str(failed.table))
+    show_error("failed", failed.printed or failed.error, failed.hint, of=str(failed.table))
 
 
 def print_view(view: Any) -> None:

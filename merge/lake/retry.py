@@ -165,8 +165,8 @@ def reason_without_values(reason: str) -> str:
     return f"[{name[1]}] (the lake's table of cuts has the rest)"
 
 
-def told(error: Exception, reason: str) -> str:
-    """Return what is printed of an error whose `reason` the lake records: no row's value.
+def printed(error: Exception, reason: str) -> str:
+    """Return what is printed of an error whose `reason` the lake records: no value of a row.
 
     Errors of a query's analysis are whole: no row has been read by then.
     """
@@ -181,7 +181,7 @@ def described(error: Exception, what: str, *, whole: bool) -> tuple[str, str]:
     if bug := isinstance(error, UNEXPECTED):
         log.error("%s failed, a bug:\n%s", what, where_it_was(error))
     reason = whole_reason(error) if whole and not bug else without_values(error)
-    return reason, told(error, reason)
+    return reason, printed(error, reason)
 
 
 def where_it_was(error: BaseException) -> str:

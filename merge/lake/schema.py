@@ -111,11 +111,11 @@ def create_or_evolve_target(
     check_owner(state, target, mark.source, newest.key)
     check_file_layout(state, target)
     changes = alter_sql(target, state, wanted, comments)
-    told = list(comment_sql(target, state, newest, comments, spark.version))
-    if not (changes or told):
+    statements = list(comment_sql(target, state, newest, comments, spark.version))
+    if not (changes or statements):
         return state
     commit_layout(spark, mark, changes)
-    _set_comments(spark, target, mark, told)
+    _set_comments(spark, target, mark, statements)
     evolved = read_state(spark, target)
     if evolved is None:
         raise OvertakenError(f"{target.name}: another job has just dropped it")

@@ -51,8 +51,8 @@ class ShapeJob(ABC):
         If nothing has, reads only manifests. `TableError` if the Delta table does not continue from its
         frontier. Also raises what `write` raises.
         """
-        told = not are_newer(self.manifest.tables[self.shape.table], frontier.manifest)
-        if frontier.version is not None and told and self.is_idle(frontier):
+        comments_known = not are_newer(self.manifest.tables[self.shape.table], frontier.manifest)
+        if frontier.version is not None and comments_known and self.is_idle(frontier):
             has_columns(self.spark, self.target, frontier.version)
             return self.report(frontier)
         state = self.state()

@@ -23,7 +23,7 @@ from connector.errors import ConfigurationError, DeltatideError, TableError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.control_table import Frontier
-from merge.lake.retry import TABLE_ERRORS, UNEXPECTED, innermost, told, where_it_was, whole_reason
+from merge.lake.retry import TABLE_ERRORS, UNEXPECTED, innermost, printed, where_it_was, whole_reason
 from merge.lake.target import Target
 from merge.landing_zone import LandingZone
 from merge.report import STOPPED, Progress, TableProgress, ViewReport
@@ -153,7 +153,7 @@ class ViewsOfMerge:
         if isinstance(error, TableError) and error.table == table:
             reason = error.reason
         hint = error.hint if isinstance(error, DeltatideError) else None
-        return replace(self._left(table), error=reason, told=told(error, reason), hint=hint)
+        return replace(self._left(table), error=reason, printed=printed(error, reason), hint=hint)
 
     def _left(self, table: TableName) -> ViewReport:
         at = self.before[table]

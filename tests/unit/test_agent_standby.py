@@ -195,7 +195,7 @@ def test_an_invalid_file_ends_one_that_is_no_standby(
 def test_a_standby_leaves_the_lease_to_others_until_its_file_is_valid(
     monkeypatch: pytest.MonkeyPatch, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its service manager would not start it again: then nobody would take over once the file is mended."""
+    """Its service manager would not start it again: then nobody would take over once the file is fixed."""
     tries: list[bool] = []
     other: list[Lease] = []
 

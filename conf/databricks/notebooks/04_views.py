@@ -185,7 +185,7 @@ sorted(as_of(spark, broken))
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Mended, it is refreshed by the next merge that finds it not up to date, or at once:
+# MAGIC Once it is fixed, the next merge refreshes it; or do so at once:
 
 # COMMAND ----------
 

@@ -24,7 +24,7 @@ from connector.schema import TableName
 FULL = "f"
 """The replica identity of whole rows."""
 
-TELLS_SCHEMAS = 160000
+DESCRIBES_SCHEMA_RENAMES = 160000
 """The first version that describes tables again after their schema was renamed."""
 
 
@@ -44,12 +44,12 @@ class _Described(NamedTuple):
 class Descriptions:
     """The descriptions not taken yet.
 
-    `truncates` tells of a change by its number whether it is a TRUNCATE of a table, given by its id; False
-    for a number that is not reached yet. `tells_schemas`: the server describes tables again whose schema was
-    renamed.
+    `truncates` returns whether a change, given by its number, is a TRUNCATE of a table, given by its id;
+    False for a number that is not reached yet. `describes_schema_renames`: the server describes tables again
+    after their schema was renamed.
     """
 
-    tells_schemas = True
+    describes_schema_renames = True
 
     def __init__(self, truncates: Callable[[int, int], bool]) -> None:
         self._truncates = truncates
@@ -65,7 +65,7 @@ class Descriptions:
         follows = bool(self._open) and self._next == (kept, dropped)
         root = self._open[-1].relation if follows else None
         name, former = _name(relation), self._names.get(relation.relid)
-        renamed = former is not None and self._is_untold(relation.relid, former, name)
+        renamed = former is not None and self._is_undescribed(relation.relid, former, name)
         self._open.append(_Described(relation, kept, lsn, root, former if renamed else None))
         self._next = kept, dropped
         self._names[relation.relid] = name
@@ -75,14 +75,14 @@ class Descriptions:
 
     def may_be_outdated(self) -> list[int]:
         """Return the ids of the tables whose names may have changed without a description."""
-        return sorted(self._roots) if self.tells_schemas else sorted(self._names)
+        return sorted(self._roots) if self.describes_schema_renames else sorted(self._names)
 
     def compare(self, current: Mapping[int, TableName], position: int) -> bool:
         """Compare with the catalog's names, as of before `position`; return whether more are outdated now.
 
-        What is taken from now on tells of them.
+        What is taken from now on names them.
         """
-        outdated = [i for i, name in current.items() if self._is_untold(i, self._names[i], name)]
+        outdated = [i for i, name in current.items() if self._is_undescribed(i, self._names[i], name)]
         is_new = not self._outdated.keys() >= set(outdated)
         self._outdated = {relid: self._outdated.get(relid, position) for relid in outdated}
         return is_new
@@ -92,12 +92,12 @@ class Descriptions:
         return [LoggedTable(i, self._names[i], lsn=position, former=True) for i in self._outdated]
 
     def outdated_before(self, position: int) -> list[TableName]:
-        """Return the names of those found before a position: what was taken up to there told of them."""
+        """Return the names of those found before a position; what was taken up to there names them."""
         return [self._names[relid] for relid, since in self._outdated.items() if since < position]
 
-    def _is_untold(self, relid: int, name: TableName, now: TableName) -> bool:
+    def _is_undescribed(self, relid: int, name: TableName, now: TableName) -> bool:
         """Return whether the log may go on with a name, although the table has another one now."""
-        schema_renamed = not self.tells_schemas and name.namespace != now.namespace
+        schema_renamed = not self.describes_schema_renames and name.namespace != now.namespace
         return schema_renamed or (relid in self._roots and name != now)
 
     def commit(self) -> None:

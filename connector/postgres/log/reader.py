@@ -29,7 +29,7 @@ from connector.postgres.codec.segment import PostgresSegment
 from connector.postgres.connection import all_rows, close, driver_errors, one_row
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.bulk import BacklogReader
-from connector.postgres.log.descriptions import TELLS_SCHEMAS
+from connector.postgres.log.descriptions import DESCRIBES_SCHEMA_RENAMES
 from connector.postgres.log.stream import StreamReader
 from connector.postgres.log.wal import round_to_record_end
 from connector.postgres.primary_session import CHANGED, Process, process_of
@@ -92,7 +92,7 @@ class PostgresLogReader:
         self._buffer, self._visibility, self._side, self._connect = buffer, visibility, side, connect
         self._slot, self._publication, self._bulk_bytes = slot, publication, bulk_bytes
         self._names = buffer.descriptions
-        self._names.tells_schemas = side.server_version >= TELLS_SCHEMAS
+        self._names.describes_schema_renames = side.server_version >= DESCRIBES_SCHEMA_RENAMES
         self._process: Process | None = process_of(side)
         self._log_source: StreamReader | BacklogReader | None = None
         self._confirmed = self._advanced = self._compared = visibility.position
@@ -223,7 +223,7 @@ class PostgresLogReader:
     def _compare_names(self) -> None:
         """Find tables that were renamed without being described again.
 
-        Then something is logged: only what is taken after this tells of them, and there may be no more log.
+        If there are any, logs something: only what is taken after this names them, and no more log may come.
         """
         self._compared = self.position
         if not (described := self._names.may_be_outdated()):

@@ -37,7 +37,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     )
     reports = {
         "spent": ViewReport(TableName("views", "spent"), 12, 4, refreshed=True, rows=3400, seconds=1.25),
-        "big": ViewReport(TableName("views", "big"), 9, 2, error="no [b]", hint="mend it"),
+        "big": ViewReport(TableName("views", "big"), 9, 2, error="no [b]", hint="fix it"),
         "same": ViewReport(TableName("views", "same"), 12, 4),
         "few": ViewReport(TableName("views", "few"), 12, 4, refreshed=True, incremental=True, rows=3),
     }
@@ -73,7 +73,7 @@ def test_a_refresh_says_what_it_did_and_fails_with_a_view(config: str) -> None:
     done = run("refresh", "spent", "big", "--full", "-c", config)
     assert (ASKED[-1], done.exit_code) == ((["spent", "big"], True), 1)
     assert "views.spent: refreshed, 3,400 rows, 1.2 s" in done.output
-    assert "failed views.big: no [b]\nhint: mend it" in done.output
+    assert "failed views.big: no [b]\nhint: fix it" in done.output
     assert "views.few: refreshed incrementally, 3 rows, 0.0 s" in run("refresh", "few", "-c", config).output
     done = run("refresh", "same", "-c", config)
     assert (ASKED[-1], done.exit_code) == ((["same"], False), 0)

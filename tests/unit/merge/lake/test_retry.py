@@ -24,8 +24,8 @@ from merge.lake.retry import (
     UNDELIVERED_HINT,
     innermost,
     is_lost_file,
+    printed,
     reason_without_values,
-    told,
     unread_hint,
     where_it_was,
     whole_reason,
@@ -187,14 +187,14 @@ def test_what_a_merge_prints_of_an_error_quotes_no_row() -> None:
     )
     analysis = AnalysisException("[UNRESOLVED_COLUMN] A column `emial` cannot be resolved.")
     hint = " (the lake's table of cuts has the rest)"
-    assert told(cast, whole_reason(cast)) == f"[CAST_INVALID_INPUT]{hint}"
-    assert told(analysis, whole_reason(analysis)) == str(analysis)
+    assert printed(cast, whole_reason(cast)) == f"[CAST_INVALID_INPUT]{hint}"
+    assert printed(analysis, whole_reason(analysis)) == str(analysis)
     unnamed = PySparkException('stopped\nCaused by: java.lang.NumberFormatException: For input string: "a@b"')
     reason = whole_reason(unnamed, innermost(unnamed))
     assert reason == '[UNNAMED_ERROR] For input string: "a@b"'
-    assert told(unnamed, reason) == f"[UNNAMED_ERROR]{hint}"
+    assert printed(unnamed, reason) == f"[UNNAMED_ERROR]{hint}"
 
-    failed: dict[str, Any] = {"error": whole_reason(cast), "told": told(cast, whole_reason(cast))}
+    failed: dict[str, Any] = {"error": whole_reason(cast), "printed": printed(cast, whole_reason(cast))}
     report = MergeReport(
         "shop", 7,
         tables=[TableReport(TableName("public", "orders"), 7, 3, **failed)],

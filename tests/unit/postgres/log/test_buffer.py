@@ -144,7 +144,7 @@ def test_a_root_that_is_not_described_after_a_rename_goes_on_under_its_former_na
 
 
 @pytest.mark.parametrize(
-    ("now", "tells_schemas", "former"),
+    ("now", "describes_schema_renames", "former"),
     [
         (TableName("public", "u"), False, False),
         (TableName("s", "t"), False, True),
@@ -152,11 +152,11 @@ def test_a_root_that_is_not_described_after_a_rename_goes_on_under_its_former_na
     ],
 )
 def test_a_table_without_partitions_is_described_after_a_rename_but_not_always_of_its_schema(
-    now: TableName, tells_schemas: bool, former: bool
+    now: TableName, describes_schema_renames: bool, former: bool
 ) -> None:
     buffer = LogBuffer(1, Visibility(0), layout_of)
-    buffer.descriptions.tells_schemas = tells_schemas
+    buffer.descriptions.describes_schema_renames = describes_schema_renames
     buffer.feed(transaction(7, 100, relation("t"), insert(RELID, ["1"])), 0)
-    assert buffer.descriptions.may_be_outdated() == ([] if tells_schemas else [RELID])
+    assert buffer.descriptions.may_be_outdated() == ([] if describes_schema_renames else [RELID])
     buffer.descriptions.compare({RELID: now}, 200)
     assert bool(buffer.descriptions.outdated_before(201)) == former
