@@ -57,15 +57,15 @@ def retrying(stop: threading.Event, asked: str = "the landing zone") -> Retrying
 
 
 def reconnecting(
-    stop: threading.Event, lose: Callable[[], None], got_on: Callable[[], bool] = lambda: False
+    stop: threading.Event, lose: Callable[[], None], progressed: Callable[[], bool] = lambda: False
 ) -> Callable[[Callable[[], _Result]], _Result | None]:
     """Retry work on the log after transient errors; once `stop` is set, begin none and return None instead.
 
-    Call `lose` before each pause. Pauses start over if the last attempt `got_on`.
+    Call `lose` before each pause. Pauses start over if the last attempt `progressed`.
     """
 
     def count(state: RetryCallState) -> None:
-        if got_on():
+        if progressed():
             state.attempt_number = 1
 
     def log_pause(state: RetryCallState) -> None:

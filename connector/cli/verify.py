@@ -49,6 +49,30 @@ def parse_share(text: str) -> float:
     return share
 
 
+RepairOption = Annotated[
+    bool, typer.Option("--repair", help="Dump and merge the keys that differ, and verify them again.")
+]
+ChecksumsOption = Annotated[
+    bool,
+    typer.Option(
+        "--checksums",
+        help="Have the database compute checksums, and read only the rows that these don't prove equal.",
+    ),
+]
+SampleOption = Annotated[
+    float | None,
+    typer.Option(
+        "--sample",
+        metavar="SHARE",
+        parser=parse_share,
+        help="Compare only a share of each table's key ranges, chosen at random, such as 1% or 0.01.",
+    ),
+]
+SeedOption = Annotated[
+    int | None, typer.Option(min=0, help="Choose the same ranges as the run that printed this seed.")
+]
+
+
 @verify_commands.command(epilog="Example: deltatide verify -c shop.toml public.orders --repair")
 def verify(
     config: ConfigOption,
@@ -58,29 +82,10 @@ def verify(
     where: WhereOption = None,
     keys: KeysOption = None,
     keys_file: KeysFileOption = None,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Dump and merge the keys that differ, and verify them again.")
-    ] = False,
-    checksums: Annotated[
-        bool,
-        typer.Option(
-            "--checksums",
-            help="Have the database compute checksums, and read only the rows that these don't prove equal.",
-        ),
-    ] = False,
-    sample: Annotated[
-        float | None,
-        typer.Option(
-            "--sample",
-            metavar="SHARE",
-            parser=parse_share,
-            help="Compare only a share of each table's key ranges, chosen at random, such as 1% or 0.01.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Choose the ranges of --sample as the run that printed this seed."),
-    ] = None,
+    repair: RepairOption = False,
+    checksums: ChecksumsOption = False,
+    sample: SampleOption = None,
+    seed: SeedOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the lake with the source, row by row and exactly, while both keep changing.
