@@ -1,7 +1,7 @@
-"""uvicorn's server, but idle while nobody asks: its own loop wakes up ten times a second.
+"""uvicorn's server, with a loop that costs little while nobody sends requests.
 
-That was a third of what an idle agent costs. Here a stop wakes the loop up, and otherwise it turns once a
-second, since answers carry the date.
+uvicorn's own loop wakes up ten times a second: a third of what an idle agent costs. This one runs once a
+second, since responses carry the date, and at once when it is asked to stop.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The names that each column of a table has had, if the database has more than names to identify it. Pure.
+"""The names that each column of a table has had, if the database identifies columns by numbers, too. Pure.
 
-A layout has names alone: a column that was given the name of a dropped one looks as if it were that one. So
-whoever masks or leaves out a column by its name would let its values pass. PostgreSQL numbers columns, and
-never uses a number twice; the agent compares numbers and names whenever it checks the catalog.
+A layout has only names: a column that was given the name of a dropped one looks as if it were that one. So
+masking or leaving out a column by its name could let its values pass. PostgreSQL numbers columns, and never
+uses a number twice; the agent compares numbers and names whenever it checks the catalog.
 
 Invariant: names that one column has had stay known for good, and no later than with the first rows that land
-under the later one. Not seen is a name that a column had only between two checks.
+under the later one. A name that a column had only between two checks is not seen.
 
 ::
 

@@ -51,7 +51,7 @@ _VOLATILE = """
         AND proname OPERATOR(pg_catalog.=) ANY (%s::pg_catalog.name[])
     ORDER BY 1"""
 
-_TELLING = """
+_REVEALING = """
     SELECT DISTINCT proname::pg_catalog.text FROM pg_catalog.pg_proc
     WHERE provolatile OPERATOR(pg_catalog.=) 's'::pg_catalog."char"
         AND pronamespace OPERATOR(pg_catalog.=) 11::pg_catalog.oid
@@ -127,8 +127,8 @@ def check_predicate(connection: Connection, relation: str, where: str) -> None:
         )
     if any(map(_SUBQUERY.match, lines)):
         raise RequestError("a condition may not contain a subquery", hint=ROW_ALONE)
-    if telling := [name for (name,) in all_rows(connection, _TELLING, (called,))]:
-        raise RequestError(f"the condition calls {', '.join(telling)}", hint=ROW_ALONE)
+    if revealing := [name for (name,) in all_rows(connection, _REVEALING, (called,))]:
+        raise RequestError(f"the condition calls {', '.join(revealing)}", hint=ROW_ALONE)
 
 
 def called_functions(plan: str) -> Iterator[str]:

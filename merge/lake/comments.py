@@ -1,19 +1,20 @@
 """Comments of tables and columns: the source's, on Delta tables.
 
-The agent lands a table's comments as an object of their own, which manifests name by an id that tells since
-which one (`connector.landing.format`). A Delta table has the id of those that it was given last as a
-property. So a merge with nothing new about a table's comments compares a number and reads nothing.
+The agent lands a table's comments as an object of their own. Manifests name it by an id, which contains the
+number of the first one that did (`connector.landing.format`). A property of the Delta table records the id of
+the comments that were set last. So while a table's comments stay the same, a merge compares a number and
+reads nothing.
 
 Rules:
 
 - A comment of the source is set when the source's comments of the table have changed, whatever is there.
-- Where the source has none, a comment that was set by hand stays. One that the source no longer has is taken
-  back: a column then has its type at the source, like any column without a comment.
+- Where the source has none, a comment that was set by hand stays. One that the source no longer has is
+  removed: a column then has its type at the source, like any column without a comment.
 - A column that the source has dropped keeps its comment.
 - Comments are set before the merge's rows, by ALTER statements that have its mark; the id comes last. So
   after a crash they are set again. A job that was overtaken does not bring earlier ones back.
 - Comments are no reason to fail: if their object is missing or can't be parsed, or a catalog refuses one,
-  they stay as they are. Only who creates the Delta table needs them accepted.
+  they stay as they are. Only creating the Delta table requires that they are accepted.
 """
 
 from __future__ import annotations

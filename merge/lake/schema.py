@@ -93,7 +93,7 @@ def create_or_evolve_target(
     statement, by default `create_sql`. `comments`: to be set if they are new. Returns the new state.
     `TableError` if the target isn't this source's, or the change can't be made; `OvertakenError` if another
     job creates or drops it at this moment, or if it was there already: a catalog that drops an external table
-    leaves its files. Who tries again finds it, and whose it is.
+    leaves its files. A retry finds it, and whose it is.
     """
     schemas = [newest, *others]
     all_ = schemas if like is None else [_layout_of(like, newest), *schemas]

@@ -39,7 +39,7 @@ SHAPES = ("changes", "history")
 DROP = "drop that Delta table: the next merge rebuilds it from the landing zone"
 COPY = "copy what you need, then drop it: the next merge begins a new one with what the landing zone has kept"
 LEFT = "; its files stay in {}: remove that folder, too"
-"""What else is to be done after a hint to drop a Delta table, if that is an external one of a catalog."""
+"""The end of a hint to drop a Delta table, if it is an external table of a catalog."""
 
 
 INEXACT_PARTITIONS = ("timestamp", "binary")

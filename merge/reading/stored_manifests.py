@@ -1,7 +1,7 @@
 """Parses what is read of a folder of manifests. Pure.
 
-Invariant: a manifest that is damaged, or whose state object or record of compaction is, stops only who needs
-that very manifest: it is kept apart with the error, since manifests are read by blocks of a hundred.
+Invariant: a manifest that is damaged, or whose state object or record of compaction is, fails only readers
+that need that manifest. It is kept apart with its error, since manifests are read by blocks of a hundred.
 """
 
 from __future__ import annotations

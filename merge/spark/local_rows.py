@@ -1,4 +1,4 @@
-"""What Python already has, in a DataFrame."""
+"""Builds DataFrames of rows that Python already has."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ DESCRIBES_SCHEMA_RENAMES = 160000
 class _Described(NamedTuple):
     """A table described before the change number `before`, in a transaction; `root`: just before it.
 
-    `former`: another name, under which the log may have gone on with it until then.
+    `former`: another name, which the log may have kept using until then.
     """
 
     relation: Relation
@@ -96,7 +96,7 @@ class Descriptions:
         return [self._names[relid] for relid, since in self._outdated.items() if since < position]
 
     def _is_undescribed(self, relid: int, name: TableName, now: TableName) -> bool:
-        """Return whether the log may go on with a name, although the table has another one now."""
+        """Return whether the log may keep using a name, although the table has another one now."""
         schema_renamed = not self.describes_schema_renames and name.namespace != now.namespace
         return schema_renamed or (relid in self._roots and name != now)
 

@@ -130,7 +130,7 @@ class PostgresLogReader:
 
     def _read(self, seconds: float, upto_bytes: int) -> None:
         if outdated := self._names.outdated_before(self._confirmed):
-            raise TransientError(f"the log goes on with the former name {min(outdated)} of a renamed table")
+            raise TransientError(f"the log still uses the former name {min(outdated)} of a renamed table")
         if not self._buffer.resume():
             time.sleep(min(seconds, WAIT_SECONDS))
         elif isinstance(self._log_source, BacklogReader):
