@@ -49,7 +49,7 @@ class MetricsFile:
             )
         if not path.parent.is_dir():
             raise ConfigurationError(
-                f"--metrics-file: {path.parent} is no folder",
+                f"--metrics-file: {path.parent} is not a folder",
                 hint="create it, or name a file in the folder of the textfile collector",
             )
         self._path = path

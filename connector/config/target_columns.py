@@ -147,7 +147,7 @@ class TargetColumns(Section):
 
     `columns` or `exclude_columns`: which columns. `rename`: their names in the lake. `mask`: what the lake
     has instead of their values. `where`: which rows, in Spark SQL, evaluated before masks and renames.
-    `unmasked`: which columns are none of those masked or excluded, although they may look so.
+    `unmasked`: columns that are not a masked or excluded one under another name, although they may look so.
     `mask_before_landing`: the agent lands only these columns, already masked.
     """
 

@@ -115,7 +115,7 @@ class LandedColumns:
         if mask != NULL and not has_one_text(column.type):
             raise self._refused(
                 f"mask {mask!r} does not apply to column {column.name!r} ({column.source_type}), whose values"
-                ' have no certain text; use "null", or leave the column out'
+                ' have no unique text; use "null", or leave the column out'
             )
         return replace(column, type=masked_type(mask, column.type), mask=mask_identity(mask, self.salt))
 

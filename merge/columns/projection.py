@@ -305,7 +305,7 @@ class Projection:
         if mask != NULL and not has_one_text(column.type):
             raise self._refused(
                 f"mask {mask!r} does not apply to column {column.name!r} ({column.source_type}), whose values"
-                ' have no certain text; use "null", or leave the column out'
+                ' have no unique text; use "null", or leave the column out'
             )
         type_ = masked_type(mask, column.type)
         return SourceColumn(name, f"{column.source_type}, masked: {mask}", type_)

@@ -107,7 +107,7 @@ def create_or_evolve_target(
         if state is None:
             raise OvertakenError(f"{target.name}: another job is creating it, or has just dropped it")
         if target.folder is not None and not is_new(spark, target, mark.for_layout_commit()):
-            raise OvertakenError(f"{target.name}: {target.folder} had a table already")
+            raise OvertakenError(f"{target.name}: {target.folder} already had a table")
     check_owner(state, target, mark.source, newest.key)
     check_file_layout(state, target)
     changes = alter_sql(target, state, wanted, comments)
@@ -160,7 +160,7 @@ def refused_folders(target: Target) -> Iterator[None]:
         raise TableError(
             target.table,
             f"{target.folder} holds another Delta table than the one to be created as {target.name}",
-            hint=f"remove that folder, if its rows are of no use any more; or change {target.table.section}"
+            hint=f"remove that folder, if its rows are no longer needed; or change {target.table.section}"
             " or lake.location",
         ) from error
 

@@ -101,7 +101,7 @@ def _unknown(view: View, name: str, names: Mapping[str, TableName]) -> TableErro
     else:
         hint = f"tables and views: {', '.join(map(quoted, sorted(names))) or 'none yet'}"
     return TableError(
-        view.table, f"its query reads {in_one}, which is no table or view of this lake", hint=hint
+        view.table, f"its query reads {in_one}, which is not a table or view of this lake", hint=hint
     )
 
 

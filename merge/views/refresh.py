@@ -331,7 +331,7 @@ class Refresh:
         if foreign is not None:
             raise TableError(
                 self.target.table,
-                f"its query reads {foreign}, which is no table or view of this lake",
+                f"its query reads {foreign}, which is not a table or view of this lake",
                 hint="a view reads only what belongs to the same cut",
             )
         return frame, plan
@@ -379,7 +379,7 @@ class Refresh:
             with suppress(AnalysisException):  # no Delta table: other files, or another job is creating it
                 self.spark.sql(f"CREATE TABLE {self.target.name} USING DELTA {self.target.located}")
                 raise OvertakenError(
-                    f"{self.target.name}: {self.target.folder} had a table already"
+                    f"{self.target.name}: {self.target.folder} already had a table"
                 ) from error
             raise
         finally:

@@ -43,7 +43,7 @@ def test_each_merge_replaces_the_figures_of_the_one_before(tmp_path: Path) -> No
 def test_a_missing_folder_is_refused_at_once_and_a_lost_one_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(ConfigurationError, match="is no folder"):
+    with pytest.raises(ConfigurationError, match="is not a folder"):
         MetricsFile(tmp_path / "missing" / "deltatide.prom")
     folder = tmp_path / "there"
     folder.mkdir()

@@ -112,7 +112,7 @@ def test_rows_of_a_chunk_land_as_events_of_the_log_do() -> None:
     [
         ({"mask": {"id": "null"}}, "'id' is in the key"),
         ({"columns": ["mail"], "mask": {}}, "'id' is in the key"),
-        ({"mask": {"mail": "sha256"}}, "no certain text"),
+        ({"mask": {"mail": "sha256"}}, "no unique text"),
     ],
 )
 def test_settings_that_do_not_fit_the_layout_are_refused(settings: dict[str, Any], problem: str) -> None:

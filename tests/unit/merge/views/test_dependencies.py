@@ -114,7 +114,7 @@ def test_names_are_found_as_in_queries_whatever_their_case(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("name", "reads", "tables", "catalog", "said", "hint"),
     [
-        ("a", ["x"], [ORDERS], False, "reads x, which is no table", "`orders`, `public.orders`"),
+        ("a", ["x"], [ORDERS], False, "reads x, which is not a table", "`orders`, `public.orders`"),
         ("a", ["orders"], [ORDERS, OLD], False, "reads orders, which is no", "`old.Orders`, `public.orders`"),
         ("a", ["public, orders"], [ORDERS], False, "reads public.orders,", "as one name: `public.orders`"),
         ("Items", [], [ITEMS], False, "the table public.items has the same name", "rename views.Items"),
