@@ -1,4 +1,4 @@
-"""The agent's commands: check, run, reload, schema, status."""
+"""The agent's commands: check, run, reload, handover, schema, status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check all preconditions of capture; each failure comes with the exact SQL that fixes it.
+"""Checks all preconditions of capture; each failure comes with the exact SQL that fixes it.
 
 Read-only: nothing here creates or changes anything at the source.
 """

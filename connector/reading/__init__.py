@@ -1,1 +1,1 @@
-"""The landing zone's changes of one table, for whoever reads them without a merge. No Spark."""
+"""One table's changes in the landing zone, for readers without a merge. No Spark."""

@@ -1,4 +1,4 @@
-"""Convert MySQL's binary JSON to the text that MySQL prints for it. Pure.
+"""Converts MySQL's binary JSON to the text that MySQL prints for it. Pure.
 
 Format: ``sql-common/json_binary.h``; the text: ``Json_wrapper::to_string``. Members keep their stored order
 (by length, then bytes), one space follows each comma and colon; strings are quoted as Python does.

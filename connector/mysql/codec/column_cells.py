@@ -1,7 +1,6 @@
-"""Cells: the bytes of one column for many rows, as an Arrow binary array, null for NULL or absent. Pure.
+"""Turns cells (`connector.codec.cells`) into arrays, texts and bytes and back, for MySQL's decoders. Pure.
 
-Everything here works on whole columns: gathering ranges of a buffer into contiguous cells, giving cells new
-offsets or nulls, combining the `raw` texts of the columns.
+Everything here works on whole columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find the values in row images, walked column by column over many rows at once. Pure.
+"""Finds the values in row images, walked column by column over many rows at once. Pure.
 
 An image is a NULL bitmap over the columns that it has, then their values in sequence, each of its type's
 width or prefixed by its length. The after image of a PARTIAL_UPDATE_ROWS event begins with its options and,

@@ -1,4 +1,4 @@
-"""Decode a segment of the binary log: raw rows events to event batches, by table. Pure.
+"""Decodes a segment of the binary log: raw rows events to event batches, by table. Pure.
 
 The log reader's output, and the hot loop that produces it::
 

@@ -1,4 +1,4 @@
-"""Decode rows of the text protocol (the result of COM_QUERY) to Arrow, a column at a time. Pure.
+"""Decodes rows of the text protocol (the result of COM_QUERY) to Arrow, a column at a time. Pure.
 
 The dump feeds the bytes that the server sends after the column definitions (and their EOF packet), packet
 headers included, as they come off the socket: `RowStream.feed`. There a row is a packet in which each value
@@ -195,7 +195,7 @@ def _values(data: Bytes, offset: Offsets) -> tuple[Offsets, Offsets, Mask | None
 def decode_rows(
     rows: TextRows, columns: Sequence[ColumnType], charset: str | None = None
 ) -> tuple[list[pa.Array], list[pa.Array | None]]:
-    """Decode rows to one array per column, as `values.decode_values` does, and the `raw` texts of each.
+    """Decodes rows to one array per column, as `values.decode_values` does, and the `raw` texts of each.
 
     `charset`: the one to which the session converts all texts; None: each is in its column's own.
     """

@@ -1,4 +1,4 @@
-"""Assemble event groups: what a GTID opens, what is in it, and what closes it. Does no I/O.
+"""Assembles event groups: what a GTID opens, what is in it, and what closes it. Does no I/O.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Follow a log through its files: where each event ends, and which file comes next. Does no I/O.
+"""Follows a log through its files: where each event ends, and which file comes next. Does no I/O.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Decode PostgreSQL's array texts (``{1,NULL,"a b"}``) to Arrow lists. Pure.
+"""Decodes PostgreSQL's array texts (``{1,NULL,"a b"}``) to Arrow lists. Pure.
 
 Invariant: an array that a list cannot represent (more than one dimension, or a lower bound other than 1) is
 never flattened: it is returned as `raw` text. Arrow splits arrays without quotes; only those with quotes go

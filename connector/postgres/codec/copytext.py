@@ -1,4 +1,4 @@
-r"""Split rows of ``COPY ... TO STDOUT`` in text format into cells, a column at a time. Pure.
+r"""Splits rows of ``COPY ... TO STDOUT`` in text format into cells, a column at a time. Pure.
 
 Rows end in a newline, tabs separate values, ``\N`` is NULL; within values a backslash begins an escape, so a
 raw tab or newline is never part of one (PostgreSQL's manual, COPY, "Text Format").

@@ -1,4 +1,4 @@
-"""Parse pgoutput's messages, one at a time, except the tuples of row changes. Pure.
+"""Parses pgoutput's messages, one at a time, except the tuples of row changes. Pure.
 
 Protocol version 1 (PostgreSQL's manual, "Logical Replication Message Formats"). Every function takes a
 payload and `base`, the number of bytes before the message's kind: 0 when streaming, `COPY_BASE` in a row of a

@@ -1,4 +1,4 @@
-"""Decode a segment of PostgreSQL's logical log (pgoutput): raw messages to event batches, by table. Pure.
+"""Decodes a segment of PostgreSQL's logical log (pgoutput): raw messages to event batches, by table. Pure.
 
 The log reader's hot loop is cheap: it checks one byte of each message and appends the payload of a change::
 

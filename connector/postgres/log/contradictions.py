@@ -1,4 +1,4 @@
-"""Tables that the log describes differently than the last check of the catalog. Pure."""
+"""Finds tables that the log describes differently from the last check of the catalog. Pure."""
 
 from __future__ import annotations
 
