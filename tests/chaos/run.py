@@ -90,7 +90,7 @@ class Run:
     def __init__(
         self, folder: Path, database: TestedDatabase, s3: S3, options: Options, say: Callable[[str], None]
     ) -> None:
-        self.tally = Tally()
+        self.tally = Tally(say)
         self._database, self._options, self._say = database, options, say
         self._folder, self._s3 = folder, s3
         self._stack = ExitStack()

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 SHOWN = 30
 
 
 class Tally:
-    """`counts` by kind of fault; `problems`: what must not happen, of which a few are kept in words."""
+    """`counts` by kind of fault; `problems`: what must not happen, of which a few are kept in words.
 
-    def __init__(self) -> None:
+    `say` is told of those at once: who interrupts a long run knows them.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
         self.counts: Counter[str] = Counter()
         self.problems = 0
         self.first: list[str] = []
@@ -26,5 +31,7 @@ class Tally:
         """Note what must not happen."""
         with self._lock:
             self.problems += 1
-            if len(self.first) < SHOWN:
-                self.first.append(text)
+            if len(self.first) >= SHOWN:
+                return
+            self.first.append(text)
+        self._say(f"problem: {text}")
