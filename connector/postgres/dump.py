@@ -64,12 +64,22 @@ _BY_CONDITION = ("08P01", "53000", "53100", "53200", "53400", "54")
 
 
 _READ_FROM = """
-    SELECT c.oid::bigint, n.nspname::text, c.relname::text, r.is_part
-    FROM (SELECT to_regclass(%(table)s)::oid, false
-          UNION ALL
-          SELECT relid, true FROM pg_partition_tree(to_regclass(%(table)s)) WHERE isleaf) r(oid, is_part)
-    JOIN pg_class c ON c.oid = r.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE NOT r.is_part OR c.relfilenode <> c.oid OR pg_relation_size(c.oid) > 0"""
+    WITH locked AS (
+        SELECT l.relation AS oid, c.relkind FROM pg_locks l LEFT JOIN pg_class c ON c.oid = l.relation
+        WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation'
+          AND (c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relnamespace <> 'pg_catalog'::regnamespace
+               OR c.oid IS NULL)),
+    parts AS (
+        SELECT DISTINCT t.relid, t.isleaf FROM locked l CROSS JOIN LATERAL pg_partition_tree(l.oid) t
+        WHERE coalesce(l.relkind, 'p') = 'p' AND t.relid <> l.oid)
+    SELECT oid::bigint, NULL, NULL FROM locked WHERE oid NOT IN (SELECT relid FROM parts)
+    UNION ALL
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text
+    FROM parts p JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE p.isleaf AND (c.relfilenode <> c.oid OR pg_relation_size(c.oid) > 0)"""
+"""What a transaction has read holds its lock to the end. What was created after the snapshot is not in its
+pg_class.
+"""
 
 
 class _NoLowWatermarkError(NotYetError):
@@ -88,12 +98,10 @@ class PostgresChunk:
         self.schema, self.low, self.high = schema, low, high
         self._connection, self._query, self._marked = connection, query, marked
         self._copy = driver().open_rows(connection)
-        self._read: int | None = None
         self.reading = False
 
     def rows(self) -> Iterator[ChunkRows]:
         """Read the rows; the server is ahead only by what the socket buffers hold."""
-        self._read = self._find_oid()
         self._copy.start(f"COPY ({self._query}) TO STDOUT")
         self.reading = True
         while not self._copy.done:
@@ -106,24 +114,16 @@ class PostgresChunk:
         """Return the table, and those of its partitions that are or were not empty.
 
         As attached now, not in the snapshot: rows of one that was attached after it may have been read, too.
-        None that was read can have been detached meanwhile: that waits for our lock. A schema does not wait:
-        what had the table's name as reading began may have another one by now.
+        None that was read can have been detached meanwhile: that waits for our lock. Renaming a schema does
+        not wait, so another table may have had the name for a moment: all that we have locked is returned.
         """
         table, lsn = self.schema.table, self.low + 1
-        rows = all_rows(self._connection, _READ_FROM, {"table": qualified(table)})
-        parts = [(oid, TableName(namespace, name)) for oid, namespace, name, is_part in rows if is_part]
-        whole = {self._read, *(oid for oid, *_, is_part in rows if not is_part)}
         return [
-            *(LoggedTable(oid, table, lsn=lsn, dumped=True) for oid in whole if oid is not None),
-            *(LoggedTable(oid, name, table, lsn, dumped=True) for oid, name in parts),
+            LoggedTable(oid, table, lsn=lsn, dumped=True)
+            if namespace is None
+            else LoggedTable(oid, TableName(namespace, name), table, lsn, dumped=True)
+            for oid, namespace, name in all_rows(self._connection, _READ_FROM)
         ]
-
-    def _find_oid(self) -> int | None:
-        """Return which table has the name now."""
-        found = one_row(
-            self._connection, "SELECT to_regclass(%s)::oid::bigint", (qualified(self.schema.table),)
-        )
-        return found[0] if found else None
 
     def abandon(self) -> None:
         """Close the connection if rows are still arriving on it; never raises."""

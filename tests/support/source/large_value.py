@@ -77,7 +77,7 @@ def _land_dump(lander: Lander, type_: str, size: int) -> LandedFile | None:
         os._exit(0)
     theirs.close()
     with ours:
-        chunk: Any = _Chunk.__new__(_Chunk)
+        chunk: Any = PostgresChunk.__new__(PostgresChunk)
         chunk.schema, chunk.low, chunk.high, chunk._marked, chunk._query = _schema(type_), 1, 2, False, ""
         chunk._copy = SocketCopy(_Stream(ours.fileno()))  # type: ignore[arg-type]
         position = Position(1, 1, CHUNK_SEQ)
@@ -87,13 +87,6 @@ def _land_dump(lander: Lander, type_: str, size: int) -> LandedFile | None:
                 writer.append(_landing_table(task, chunk, position, rows))
             os.wait()
             return writer.close()
-
-
-class _Chunk(PostgresChunk):
-    """A chunk whose server is this program, which has one table."""
-
-    def _find_oid(self) -> int | None:
-        return None
 
 
 def _send_copy(to: socket.socket, type_: str, size: int) -> None:
