@@ -120,7 +120,7 @@ class _MaskedSource(_Wrapper):
         return names if landed is None else frozenset(filter(landed.settings.selects, names))
 
     def _in_question(self, table: TableName, ids: Mapping[str, int]) -> Mapping[str, int]:
-        """Leave out columns that don't land, and those that are said to be none of the masked ones."""
+        """Leave out columns that don't land, and those declared as `unmasked`."""
         if (landed := self._masked.of(table)) is None:
             return ids
         said, selects = folded(landed.settings.unmasked), landed.settings.selects

@@ -88,7 +88,7 @@ class SourceComments:
         return found
 
     def before(self, recorded: str | None) -> TableComments:
-        """Return the comments with which a property was recorded: those that were not set by hand."""
+        """Return the comments that a recorded property stands for: those that were not set by hand."""
         return (self.read(recorded.split(" ")[0]) if recorded else None) or _NONE
 
     def of_column(self, column: Column) -> str:

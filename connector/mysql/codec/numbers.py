@@ -44,7 +44,7 @@ def little_endian(data: Bytes, starts: Offsets, width: int) -> U64:
 
 
 def decode_integers(data: Bytes, starts: Offsets, valid: Mask | None, type_: ColumnType) -> pa.Array:
-    """Decodes integers and years to their landing type."""
+    """Decode integers and years to their landing type."""
     if type_.code == types.YEAR:
         years = data[starts].astype(np.int32)
         return from_numpy(np.where(years == 0, 0, years + 1900).astype(np.int32), pa.int32(), valid)

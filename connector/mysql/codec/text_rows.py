@@ -195,7 +195,7 @@ def _values(data: Bytes, offset: Offsets) -> tuple[Offsets, Offsets, Mask | None
 def decode_rows(
     rows: TextRows, columns: Sequence[ColumnType], charset: str | None = None
 ) -> tuple[list[pa.Array], list[pa.Array | None]]:
-    """Decodes rows to one array per column, as `values.decode_values` does, and the `raw` texts of each.
+    """Decode rows to one array per column, as `values.decode_values` does, and the `raw` texts of each.
 
     `charset`: the one to which the session converts all texts; None: each is in its column's own.
     """

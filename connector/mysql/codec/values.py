@@ -50,7 +50,7 @@ _FIXED: dict[int, Callable[[Bytes, Offsets, Mask | None, ColumnType], pa.Array]]
 def decode_values(
     data: Bytes, starts: Offsets, ends: Offsets, valid: Mask | None, type_: ColumnType
 ) -> tuple[pa.Array, pa.Array | None]:
-    """Decodes the values ``data[start:end]`` to ``arrow_type(type_.landing)``.
+    """Decode the values ``data[start:end]`` to ``arrow_type(type_.landing)``.
 
     Offsets ascend as `cells.gather` requires; a row that is not `valid` (None: all are) has an empty range,
     and is null. `data` has `PADDING` at both ends. The second array is None if every value fits; otherwise it
