@@ -18,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -39,6 +40,8 @@ from connector.source import (
     TableListing,
     UnloggedChange,
 )
+
+log = logging.getLogger(__name__)
 
 
 def start_capturing(
@@ -328,18 +331,30 @@ def forget_contradicted_checks(
     """Forget what checks found of tables that the log describes differently; return whether there are any.
 
     A later check repairs them, and the caller must not apply an older one. Until they are dumped again, no
-    cut with the log up to `landed` is exact.
+    cut with the log up to `landed` is exact. Tables without a key can't be repaired: that is reported.
     """
     if not logged:
         return False
     contradicted_by_log = source.contradicted_by_log(
         tables.fingerprints(), logged, lambda name: _repaired_upto(tables.states[name], dumps, name)
     )
+    is_renamed = any(each.former for each in logged)
     for table, fingerprint in contradicted_by_log.items():
+        is_new = fingerprint != tables.states[table].fingerprint
         tables.update(table, fingerprint=fingerprint)
         if tables.has_key(table):
             dumps.require(table, landed, None)
+        elif is_renamed and is_new:
+            log.warning("%s: %s", table, _MISPLACED)
+            tables.notice(table, "gap", _MISPLACED)
     return bool(contradicted_by_log)
+
+
+_MISPLACED = (
+    "tables were renamed and the server logs their changes under former names: changes that land from here"
+    " on may be another table's, or land as another table's, until the log is opened again"
+)
+"""Said of tables without a key, which no dump repairs."""
 
 
 def _repaired_upto(state: TableState, dumps: DumpQueue, name: TableName) -> int:

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from connector.capture.catalog_changes import capture_named, end_dumps_of_quarantined, repair_unlogged
+from connector.capture.catalog_changes import (
+    capture_named,
+    end_dumps_of_quarantined,
+    forget_contradicted_checks,
+    repair_unlogged,
+)
 from connector.capture.request_intake import RequestIntake
 from connector.config import TableConfig
 from connector.control.dump_requests import request_dump
@@ -15,6 +20,7 @@ from connector.errors import RequestError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import Manifest
 from connector.landing.requests import DumpRequest, submit
+from connector.logged_table import LoggedTable
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
@@ -97,6 +103,21 @@ def test_a_change_without_row_events_is_told(keyless: MemoryDatabase, store: Mem
     repair_unlogged(start.source, tables, dumps, start.source.check_catalog(), 2, start.config)
     assert not dumps.active_of(ITEMS)
     assert ["row changes that this made did not land" in n.text for n in tables.notices] == [True]
+
+
+@pytest.mark.parametrize("former", [True, False])
+def test_changes_under_a_former_name_are_told_in_the_manifest_in_which_they_begin(
+    keyless: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, former: bool
+) -> None:
+    start = Start(keyless, store)
+    tables, dumps = start.open()
+    monkeypatch.setattr(start.source, "contradicted_by_log", lambda *_: {ITEMS: "doubted"})
+    for _ in range(2):
+        assert forget_contradicted_checks(
+            start.source, tables, dumps, [LoggedTable(1, ITEMS, lsn=5, former=former)], 20
+        )
+    assert ["under former names" in notice.text for notice in tables.notices] == [True] * former
+    assert ITEMS not in dumps.needs.by_table
 
 
 def test_a_quarantined_one_is_released_by_a_request_for_a_dump_that_is_not_taken(
