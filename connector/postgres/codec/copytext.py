@@ -1,7 +1,8 @@
 r"""Splits rows of ``COPY ... TO STDOUT`` in text format into cells, a column at a time. Pure.
 
 Rows end in a newline, tabs separate values, ``\N`` is NULL; within values a backslash begins an escape, so a
-raw tab or newline is never part of one (PostgreSQL's manual, COPY, "Text Format").
+raw tab or newline is never part of one (PostgreSQL's manual, COPY, "Text Format"). Nor is a carriage return,
+so Arrow's CSV reader splits the rows; escapes are replaced afterwards.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 import codecs
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyarrow import csv
 
-from connector.codec.cells import Bytes, Mask, gather, offsets_of
+from connector.codec.cells import Bytes, offsets_of
 from connector.errors import BugError
 
-_TAB, _NEWLINE, _BACKSLASH, _N = b"\t\n\\N"
+_TAB, _NEWLINE, _BACKSLASH = b"\t\n\\"
+_NULL = "\\N"
 
 Offsets = npt.NDArray[np.int64]
 
@@ -30,18 +33,14 @@ _UNESCAPED = np.arange(256, dtype=np.uint8)
 _UNESCAPED[list(b"bfnrtv")] = list(b"\b\f\n\r\t\v")
 
 
-@dataclass(frozen=True)
-class _Escapes:
-    """Backslashes that begin an escape: their offsets, and their cells (counted row by row)."""
-
-    offsets: Offsets
-    cells: Offsets
+MOST_BYTES = 32 << 20
+"""More rows than this are split in parts: large ones come one by one, and are not copied twice."""
 
 
 class CopiedRows(NamedTuple):
     """Rows as COPY wrote them: row i begins at `starts[i]` in `data`; bytes between rows are zero.
 
-    `split_rows` consumes `data`, replacing escapes in place.
+    Unless the only row is a large one, a byte or more precedes each row. `split_rows` writes to them.
     """
 
     data: Bytes
@@ -52,8 +51,9 @@ class CopiedRows(NamedTuple):
         """Put whole rows together."""
         if len(rows) == 1 and len(rows[0]) >= LARGE_ROW_BYTES:
             return cls(np.frombuffer(rows[0], np.uint8), np.zeros(1, np.int64))
-        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-        return cls(np.frombuffer(bytearray().join(rows), np.uint8), np.cumsum(sizes) - sizes)
+        sizes = np.fromiter(map(len, rows), np.int64, len(rows)) + 1
+        data = bytearray(1) + bytearray(1).join(rows)
+        return cls(np.frombuffer(data, np.uint8), np.cumsum(sizes) - sizes + 1)
 
 
 def split_rows(rows: CopiedRows, columns: int) -> list[pa.Array]:
@@ -61,31 +61,81 @@ def split_rows(rows: CopiedRows, columns: int) -> list[pa.Array]:
 
     `BugError` if rows do not have `columns` values.
     """
-    data = rows.data
-    if columns == 0:
-        return []
-    if len(rows.starts) == 1 and len(data) - rows.starts[0] >= LARGE_ROW_BYTES:
+    count = len(rows.starts)
+    if not count or columns == 0:
+        return [pa.array([], pa.binary())] * columns
+    if count == 1 and len(rows.data) - rows.starts[0] >= LARGE_ROW_BYTES:
         return [_large_cell(cell) for cell in _large_cells(rows, columns)]
-    marks = np.flatnonzero((data == _TAB) | (data == _NEWLINE) | (data == _BACKSLASH))
-    is_end = data[marks] != _BACKSLASH
-    ends = marks[is_end]
-    _check_shape(rows, ends, columns)
-    starts = np.empty_like(ends)
-    starts[1:] = ends[:-1] + 1
-    starts[::columns] = rows.starts
-    nulls, escapes = None, None
-    if len(ends) < len(marks):
-        backslashes = _Escapes(marks[~is_end], np.cumsum(is_end)[~is_end])
-        nulls, escapes = _nulls_and_escapes(data, starts, ends, backslashes)
-        _unescape_letters(data, escapes.offsets)
-    return [_column(data, starts, ends, nulls, escapes, column, columns) for column in range(columns)]
+    if count > 1 and len(rows.data) > MOST_BYTES:
+        halves = (split_rows(half, columns) for half in _halves(rows))
+        return [pa.concat_arrays(parts) for parts in zip(*halves, strict=True)]
+    return _split(rows, columns)
+
+
+def _halves(rows: CopiedRows) -> tuple[CopiedRows, CopiedRows]:
+    half = len(rows.starts) // 2
+    cut = int(rows.starts[half]) - 1
+    first = CopiedRows(rows.data[:cut], rows.starts[:half])
+    return first, CopiedRows(rows.data[cut:], rows.starts[half:] - cut)
+
+
+def _split(rows: CopiedRows, columns: int) -> list[pa.Array]:
+    """Split rows by Arrow's CSV reader, for which what precedes a row is a first column, passed over.
+
+    So no line is empty, and none begins with a byte order mark, which the reader would drop.
+    """
+    data = rows.data[: _end_of_last(rows.data)]
+    data[rows.starts - 1] = _TAB
+    escaped = bool((data == _BACKSLASH).any())
+    names, convert = _reading(columns, nulls=escaped)
+    read = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
+    try:
+        table = csv.read_csv(pa.BufferReader(pa.py_buffer(data)), read, _TEXT_FORMAT, convert)
+    except pa.ArrowInvalid:  # it shows the row
+        raise BugError(f"a COPY row does not have {columns} columns") from None
+    if table.num_rows != len(rows.starts):
+        raise BugError(f"{len(rows.starts)} COPY rows were read as {table.num_rows}")
+    cells = [_joined(column) for column in table.columns]
+    return [_unescaped(each) for each in cells] if escaped else cells
+
+
+def _end_of_last(data: Bytes) -> int:
+    """Return where the last row ends; only zero bytes follow."""
+    end = len(data)
+    while end and data[end - 1] == 0:
+        end -= 1
+    if not end or data[end - 1] != _NEWLINE:
+        raise BugError("a COPY row does not end")
+    return end
+
+
+_TEXT_FORMAT = csv.ParseOptions(
+    delimiter="\t", quote_char=False, escape_char=False, newlines_in_values=False, ignore_empty_lines=False
+)
+
+
+@lru_cache(maxsize=64)
+def _reading(columns: int, *, nulls: bool) -> tuple[list[str], csv.ConvertOptions]:
+    names = [str(number) for number in range(columns + 1)]
+    convert = csv.ConvertOptions(
+        include_columns=names[1:],
+        column_types=dict.fromkeys(names[1:], pa.binary()),
+        null_values=[_NULL] if nulls else [],
+        strings_can_be_null=nulls,
+        check_utf8=False,
+    )
+    return names, convert
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _large_cells(rows: CopiedRows, columns: int) -> list[memoryview]:
     """Split the only row at its tabs, which are never part of a value."""
-    row = memoryview(rows.data.data)[int(rows.starts[0]) :]
-    ends = _find_all(rows.data[int(rows.starts[0]) :], _TAB)
-    if row[-1] != _NEWLINE or len(ends) != columns - 1:
+    data = rows.data[int(rows.starts[0]) : _end_of_last(rows.data)]
+    row, ends = memoryview(data.data), _find_all(data, _TAB)
+    if len(ends) != columns - 1:
         raise BugError(f"a COPY row does not have {columns} columns")
     bounds = [-1, *ends, len(row) - 1]
     return [row[begin + 1 : end] for begin, end in itertools.pairwise(bounds)]
@@ -119,69 +169,31 @@ def _has_backslash(cell: memoryview) -> bool:
     return any((np.frombuffer(block, np.uint8) == _BACKSLASH).any() for block in blocks)
 
 
-def _check_shape(rows: CopiedRows, ends: Offsets, columns: int) -> None:
-    if len(ends) != len(rows.starts) * columns:
-        raise BugError(f"{len(ends)} COPY values do not make {len(rows.starts)} rows of {columns} columns")
-    is_last = (rows.data[ends] == _NEWLINE).reshape(-1, columns)
-    if not is_last[:, -1].all() or is_last[:, :-1].any():
-        raise BugError(f"a COPY row does not have {columns} columns")
-
-
-def _nulls_and_escapes(
-    data: Bytes, starts: Offsets, ends: Offsets, backslashes: _Escapes
-) -> tuple[Mask | None, _Escapes]:
-    """Distinguish backslashes of NULLs, those that begin an escape, and those that are escaped."""
-    offsets, cells = backslashes.offsets, backslashes.cells
-    is_null = (ends[cells] - starts[cells] == 2) & (offsets == starts[cells]) & (data[offsets + 1] == _N)
-    nulls = np.zeros(len(starts), np.bool_)
-    nulls[cells[is_null]] = True
-    offsets, cells = offsets[~is_null], cells[~is_null]
-    # In a run of backslashes the first, third, ... begin an escape; runs end with their cell.
-    begins = np.concatenate(([True], np.diff(offsets) != 1)) if len(offsets) else np.zeros(0, np.bool_)
-    run = np.flatnonzero(begins)[np.cumsum(begins) - 1] if len(offsets) else offsets
-    is_escape = (np.arange(len(offsets)) - run) % 2 == 0
-    return (nulls if is_null.any() else None), _Escapes(offsets[is_escape], cells[is_escape])
-
-
-def _unescape_letters(data: Bytes, offsets: Offsets) -> None:
-    """Replace each escape's letter with the character it means; the backslash is dropped later."""
-    letters = data[offsets + 1]
-    special = letters != _BACKSLASH
-    data[offsets[special] + 1] = _UNESCAPED[letters[special]]
-
-
-def _column(
-    data: Bytes,
-    starts: Offsets,
-    ends: Offsets,
-    nulls: Mask | None,
-    escapes: _Escapes | None,
-    column: int,
-    columns: int,
-) -> pa.Array:
-    first, last = starts[column::columns], ends[column::columns]
-    valid = None
-    if nulls is not None and (null := nulls[column::columns]).any():
-        valid = ~null
-        last = np.where(null, first, last)
-    cells = gather(data, first, last, valid)
-    if escapes is None:
-        return cells
-    here = escapes.cells % columns == column
-    if not here.any():
-        return cells
-    rows = escapes.cells[here] // columns
-    return _drop_backslashes(cells, rows, escapes.offsets[here] - first[rows])
-
-
-def _drop_backslashes(cells: pa.Array, rows: Offsets, within: Offsets) -> pa.Array:
-    """Remove one byte from each given row's cell, at its offset within the cell."""
+def _unescaped(cells: pa.Array) -> pa.Array:
+    """Replace escapes: each becomes the character that it means, and its backslash is dropped."""
     offsets = offsets_of(cells)
+    if cells.buffers()[2] is None:
+        return cells
     text = np.frombuffer(cells.buffers()[2], np.uint8)[: offsets[-1]]
+    found = np.flatnonzero(text == _BACKSLASH)
+    if not len(found):
+        return cells
+    rows = np.searchsorted(offsets, found, "right") - 1
+    # In a run of backslashes the first, third, ... begin an escape; runs end with their cell.
+    begins = (np.diff(found, prepend=-2) != 1) | (np.diff(rows, prepend=-1) != 0)
+    run = np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    is_escape = (np.arange(len(found)) - run) % 2 == 0
+    return _without_backslashes(cells, text, rows[is_escape], found[is_escape])
+
+
+def _without_backslashes(cells: pa.Array, text: Bytes, rows: Offsets, escapes: Offsets) -> pa.Array:
+    """Drop the backslashes at these offsets, in these rows; convert the letters that follow them."""
+    text = text.copy()
+    text[escapes + 1] = _UNESCAPED[text[escapes + 1]]
     kept = np.ones(len(text), np.bool_)
-    kept[offsets[rows] + within] = False
+    kept[escapes] = False
     dropped = np.bincount(rows, minlength=len(cells))
-    shorter = offsets.copy()
-    shorter[1:] -= np.cumsum(dropped, dtype=np.int32)
-    buffers = [cells.buffers()[0], pa.py_buffer(shorter), pa.py_buffer(text[kept])]
+    offsets = offsets_of(cells).copy()
+    offsets[1:] -= np.cumsum(dropped, dtype=np.int32)
+    buffers = [cells.buffers()[0], pa.py_buffer(offsets), pa.py_buffer(text[kept])]
     return pa.Array.from_buffers(pa.binary(), len(cells), buffers)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +46,29 @@ def test_bytea_values_lose_their_escaping_backslash():
         ["\\x00ff", "\\x", None],
         ["1", "2", "3"],
     ]
+
+
+@pytest.mark.parametrize(
+    "value", ["", "\ufeff", '"', '"a', 'a""b', " ", "\\N", "NULL", "\r", "\ufeff\r\n\ufeff"]
+)
+def test_values_that_other_csv_files_treat_specially_are_texts(value):
+    assert split([copy_row([value])] * 2, 1) == [[value, value]]
+    assert split([copy_row([value, None])] * 2, 2) == [[value, value], [None, None]]
+
+
+def test_many_bytes_are_split_in_parts(monkeypatch):
+    rows = [copy_row([str(number) * number, None, "\\"]) for number in range(9)]
+    whole = split(rows, 3)
+    monkeypatch.setattr(copytext, "MOST_BYTES", 1)
+    assert split(rows, 3) == whole
+    monkeypatch.setattr(copytext, "LARGE_ROW_BYTES", 8)
+    assert split(rows, 3) == whole
+
+
+def test_bytes_after_the_last_row_are_passed_over():
+    rows = CopiedRows.of([b"1\ta\n"])
+    late = CopiedRows(np.concatenate([rows.data, np.zeros(7, np.uint8)]), rows.starts)
+    assert [array.to_pylist() for array in split_rows(late, 2)] == [[b"1"], [b"a"]]
 
 
 def test_no_rows_give_empty_columns():
