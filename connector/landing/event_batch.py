@@ -7,7 +7,7 @@ Invariant: the rows of a batch are in position order, and all have its schema.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -135,7 +135,10 @@ class Placement:
 
 @dataclass
 class CdcColumns:
-    """The fields of `_cdc`, each an Arrow array of the batch's length, a scalar for all rows, or None."""
+    """The fields of `_cdc`, each an Arrow array of the batch's length, a scalar for all rows, or None.
+
+    Without arrays, it is built once and then sliced, for as many batches as there are.
+    """
 
     op: pa.Array | str
     epoch: int
@@ -149,11 +152,21 @@ class CdcColumns:
     chunk: int | None = None
     unchanged: pa.Array | None = None
     raw: pa.Array | None = None
+    _built: pa.StructArray | None = field(default=None, init=False, repr=False, compare=False)
 
     def to_struct(self, rows: int) -> pa.StructArray:
-        """Build the struct column of `rows` rows."""
-        arrays = [_fill(getattr(self, f.name), f.type, rows) for f in CDC_TYPE]
-        return pa.StructArray.from_arrays(arrays, fields=list(CDC_TYPE))
+        """Return the struct column of `rows` rows."""
+        values = [getattr(self, f.name) for f in CDC_TYPE]
+        if any(isinstance(value, pa.Array) for value in values):
+            return _struct(values, rows)
+        if self._built is None or len(self._built) < rows:
+            self._built = _struct(values, rows)
+        return self._built.slice(0, rows)
+
+
+def _struct(values: Sequence[object], rows: int) -> pa.StructArray:
+    arrays = [_fill(value, f.type, rows) for value, f in zip(values, CDC_TYPE, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=list(CDC_TYPE))
 
 
 def _fill(value: object, type_: pa.DataType, rows: int) -> pa.Array:

@@ -36,6 +36,7 @@ ROW_GROUP_ROWS = 65_536  # Spark splits files between row groups; more rows save
 ROW_GROUP_BYTES = 16 << 20  # of Arrow; wide rows fill a row group sooner, and each open file may hold one
 
 _REPEATED = [f"{CDC}.{name}" for name in ("op", "epoch", "low_lsn", "high_lsn", "dump", "chunk")]
+_POSITION = [f"{CDC}.lsn", f"{CDC}.seq"]  # the same in all rows of a chunk
 
 
 class FileWriter:
@@ -133,7 +134,7 @@ class FileWriter:
         if self._writer is None:
             self._local = self._store.scratch / self._path.rpartition("/")[2]
             with _disk_errors(self._local):
-                self._writer = _parquet_writer(self._local, self._layout, self._schema.key)
+                self._writer = self._open_writer(self._local)
             self._span = span
         self._span = joined(self._span, span)
         groups = max(1, self._held_rows // ROW_GROUP_ROWS)  # equal sizes, without a small remainder
@@ -141,6 +142,10 @@ class FileWriter:
             self._writer.write_table(table, row_group_size=-(-self._held_rows // groups))
         self._held.clear()
         self._held_rows = self._held_bytes = 0
+
+    def _open_writer(self, local: Path) -> pq.ParquetWriter:
+        repeated = [*_REPEATED, *_POSITION] if self._first.seq >= CHUNK_SEQ else _REPEATED
+        return _parquet_writer(local, self._layout, self._schema.key, repeated)
 
 
 class SchemaWriter:
@@ -200,7 +205,9 @@ def _file_name(first: Position) -> str:
     return f"{first.epoch:06d}-{first.lsn:016X}-{uuid.uuid4().hex[:16]}"
 
 
-def _parquet_writer(local: Path, layout: pa.Schema, key: Iterable[str]) -> pq.ParquetWriter:
+def _parquet_writer(
+    local: Path, layout: pa.Schema, key: Iterable[str], repeated: list[str]
+) -> pq.ParquetWriter:
     """Open a writer tuned for CPU: 0.4 s for a million rows of ten columns, versus 0.7 with the defaults.
 
     Dictionaries only where values repeat by nature, statistics only where a reader may skip by them (the key,
@@ -212,7 +219,7 @@ def _parquet_writer(local: Path, layout: pa.Schema, key: Iterable[str]) -> pq.Pa
         layout,
         compression="zstd",
         compression_level=1,
-        use_dictionary=_REPEATED,
+        use_dictionary=repeated,
         write_statistics=[*key, f"{CDC}.lsn"],
         write_page_checksum=True,
         store_decimal_as_integer=True,

@@ -14,8 +14,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector import failpoint
@@ -248,11 +248,12 @@ def read_chunk(
                 f"{task.dump.table}: its snapshot does not show every commit before {task.dump.floor} yet"
             )
         position, count = Position.of_chunk(task.epoch, chunk.low, task.dump.number), 0
+        cdc = _cdc_of(task, chunk, position)
         with lander.writer(chunk.schema, position) as writer:
             for rows in chunk.rows():
                 if stopping():
                     raise TransientError("the agent is stopping")
-                writer.append(_landing_table(task, chunk, position, rows))
+                writer.append(assemble(chunk.schema, rows.columns, _with_rows(cdc, rows)))
                 count += rows.count
                 failpoint.reach("chunk-half-read")
             file = writer.close()
@@ -278,12 +279,9 @@ def _open(task: ReadTask, tables: TableReader) -> AbstractContextManager[Chunk]:
     return tables.open_chunk(table, task.range, task.dump.where)
 
 
-def _landing_table(task: ReadTask, chunk: Chunk, position: Position, rows: ChunkRows) -> pa.Table:
-    op: pa.Array | str = DUMP
-    if rows.absent is not None:
-        op = pc.if_else(rows.absent, DELETE, DUMP)
-    cdc = CdcColumns(
-        op=op,
+def _cdc_of(task: ReadTask, chunk: Chunk, position: Position) -> CdcColumns:
+    return CdcColumns(
+        op=DUMP,
         epoch=position.epoch,
         lsn=position.lsn,
         seq=position.seq,
@@ -291,6 +289,12 @@ def _landing_table(task: ReadTask, chunk: Chunk, position: Position, rows: Chunk
         high_lsn=chunk.high,
         dump=task.dump.id,
         chunk=task.chunk,
-        raw=rows.raw,
     )
-    return assemble(chunk.schema, rows.columns, cdc)
+
+
+def _with_rows(cdc: CdcColumns, rows: ChunkRows) -> CdcColumns:
+    """Return `_cdc` with what differs between these rows; itself if nothing does."""
+    if rows.absent is None and rows.raw is None:
+        return cdc
+    op = cdc.op if rows.absent is None else pc.if_else(rows.absent, DELETE, DUMP)
+    return replace(cdc, op=op, raw=rows.raw)

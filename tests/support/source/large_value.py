@@ -19,8 +19,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from connector.capture.dumps.workers import _landing_table
+from connector.capture.dumps.workers import _cdc_of
 from connector.capture.lander import Lander
+from connector.landing.event_batch import assemble
 from connector.landing.manifest import LandedFile
 from connector.position import CHUNK_SEQ, Position
 from connector.postgres.catalog import TableLayout
@@ -82,9 +83,10 @@ def _land_dump(lander: Lander, type_: str, size: int) -> LandedFile | None:
         chunk._copy = SocketCopy(_Stream(ours.fileno()))  # type: ignore[arg-type]
         position = Position(1, 1, CHUNK_SEQ)
         task: Any = SimpleNamespace(dump=SimpleNamespace(id="x"), chunk=0)
+        cdc = _cdc_of(task, chunk, position)
         with lander.writer(chunk.schema, position) as writer:
             for rows in chunk.rows():
-                writer.append(_landing_table(task, chunk, position, rows))
+                writer.append(assemble(chunk.schema, rows.columns, cdc))
             os.wait()
             return writer.close()
 
