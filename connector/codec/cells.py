@@ -53,6 +53,13 @@ def gather(
     return cells if valid is None else with_nulls(cells, valid)
 
 
+def unaligned(data: Bytes, dtype: str) -> npt.NDArray[Any]:
+    """View the buffer as numbers that begin at every byte."""
+    windows = max(0, len(data) - np.dtype(dtype).itemsize + 1)
+    numbers: npt.NDArray[Any] = np.ndarray((windows,), dtype, buffer=data.data, strides=(1,))
+    return numbers
+
+
 def _view(data: Bytes, start: int, end: int) -> pa.Array:
     """Return one cell that covers most of its buffer, without copying it."""
     offsets = pa.py_buffer(np.array([start, end], np.int32))

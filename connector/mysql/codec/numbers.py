@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.codec.cells import Bytes, Mask, with_nulls
+from connector.codec.cells import Bytes, Mask, unaligned, with_nulls
 from connector.mysql.codec import types
 from connector.mysql.codec.column_cells import Offsets, from_numpy
 from connector.mysql.codec.types import ColumnType, decimal_words
@@ -22,13 +22,6 @@ from connector.mysql.codec.types import ColumnType, decimal_words
 U64 = npt.NDArray[np.uint64]
 
 _WIDE = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
-
-
-def unaligned(data: Bytes, dtype: str) -> npt.NDArray[Any]:
-    """View the buffer as numbers that begin at every byte."""
-    windows = len(data) - np.dtype(dtype).itemsize + 1
-    numbers: npt.NDArray[Any] = np.ndarray((windows,), dtype, buffer=data.data, strides=(1,))
-    return numbers
 
 
 def big_endian(data: Bytes, starts: Offsets, width: int) -> U64:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from connector.codec.cells import Bytes, Mask
+from connector.codec.cells import Bytes, Mask, unaligned
 from connector.mysql.codec import types
 from connector.mysql.codec.column_cells import Offsets
-from connector.mysql.codec.numbers import unaligned
 from connector.mysql.codec.types import ColumnType
 
 ABSENT, VALUE, NULL, DIFFERENCE = range(4)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from connector.codec.cells import Bytes
+from connector.codec.cells import Bytes, unaligned
 from connector.postgres.codec.copytext import CopiedRows, Offsets
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.driver.libpq import CopyStream
@@ -133,8 +133,8 @@ class SocketCopy:
         """Return the rows, with the bytes between them zeroed: a length may look like a newline."""
         data = np.frombuffer(self._buffer, np.uint8)[: self._walked]
         rows = np.concatenate([walk.rows for walk in walks]) if walks else np.zeros(0, np.int64)
-        for byte in range(_HEADER):
-            data[rows + byte] = 0
+        data[rows] = 0
+        unaligned(data, ">u4")[rows + 1] = 0
         for begin, end in (span for walk in walks for span in walk.passed_over):
             data[begin:end] = 0
         return CopiedRows(data, rows + _HEADER)
@@ -182,10 +182,7 @@ def _stride(data: Bytes, begin: int) -> Walk | None:
 
 
 def _lengths(area: Bytes, messages: Offsets) -> Offsets:
-    lengths = area[messages + 1].astype(np.int64)
-    for byte in (2, 3, 4):
-        lengths = lengths << 8 | area[messages + byte]
-    return lengths
+    return unaligned(area, ">u4")[messages + 1].astype(np.int64)
 
 
 def _step(data: Bytes, begin: int) -> Walk:
