@@ -274,8 +274,8 @@ class LandingZone:
         renamed: dict[TableName, TableState] = {}
         for table, projection in self._projections.items():
             if (known := manifest.tables.get(table)) is not None:
-                names = known.column_names.renamed.values() if known.column_names else ()
-                self._renamed.setdefault(table, set()).update(map(frozenset, names))
+                names = known.column_names.of_one if known.column_names else ()
+                self._renamed.setdefault(table, set()).update(names)
                 state = known.changed(key=list(projection.key(known.key)))
                 renamed |= {} if state is known else {table: state}
         tables = ChainMap(renamed, manifest.tables)  # type: ignore[arg-type]

@@ -148,6 +148,7 @@ class Tables:
         ):
             if names:
                 self.notice(name, "schema", f"columns {verb}: {', '.join(names)}")
+        self._note_came(name, list(before), [c.name for c in schema.columns])
         once = folded([*self.states[name].dropped, *dropped])
         self.update(name, dropped=sorted(once - folded(added)))
         if not schema.key:
@@ -198,10 +199,19 @@ class Tables:
             if known is not None and (shown := _unmasked(names, known, known)) is not None:
                 self.quarantine(QuarantineNotice(table, seen_at, *shown))
 
+    def _note_came(self, name: TableName, before: Collection[str], now: Collection[str]) -> None:
+        """Remember which columns came while which were gone, if columns have no ids."""
+        state, were, are = self.states[name], folded(before), folded(now)
+        known = state.column_names or ColumnNames()
+        new = known.after(are - were, {*state.dropped, *were} - (were & are))
+        if new is not known:
+            self.update(name, column_names=new)
+
     def may_rename(self, schemas: Iterable[TableSchema]) -> bool:
         """Return whether a layout is not the one landed last, of a table whose columns have ids."""
         states = ((self.states.get(schema.table), schema) for schema in schemas)
-        return any(its and its.column_names and its.schema_id != schema.id for its, schema in states)
+        known = (its.column_names for its, schema in states if its and its.schema_id != schema.id)
+        return any(names is not None and names.ids for names in known)
 
     def readds_dropped_column(self, table: TableName, columns: Collection[str]) -> bool:
         """Return whether one of these columns was dropped before."""
@@ -251,7 +261,9 @@ class Tables:
         only_changes = schema is not None and not schema.key
         self.update(table, state="captured", reason=None, hint=None, since=None, dumped=only_changes)
         if schema is not None:
-            self.note_columns(table, [c.name for c in schema.columns])
+            before, now = self.schemas.get(table, schema).columns, [c.name for c in schema.columns]
+            self._note_came(table, [c.name for c in before], now)
+            self.note_columns(table, now)
             self.update(table, key=list(schema.key), schema_id=schema.id)
             self.schemas[table] = schema
         follows = "what happened meanwhile is lost" if only_changes else "a full dump follows"

@@ -1,6 +1,6 @@
 """Finds columns that may be a masked or excluded one under another name, from a table's layouts. Pure.
 
-Layouts carry neither dates nor renames (for those that PostgreSQL's catalog has shown, see
+Layouts carry neither dates nor renames (for those that the agent has seen in catalog or log, see
 `connector.landing.column_names`). So this compares names, order and types, and reports every column
 that may be the same, even if a table is stopped at another one already: whoever answers for that one would
 let the other pass::

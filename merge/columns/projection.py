@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 _WARNED: set[TableName] = set()
 
-SEEN = "one column has had both names, as the source's catalog has shown"
+SEEN = "one column has had both names, or may have had them, as the source's catalog or log has shown"
 
 _ALL_COLUMNS = re.compile(r"[(,]\s*\*")
 
@@ -167,7 +167,7 @@ class Projection:
         """Refuse a column that may be a masked or excluded one under another name (`other_names`).
 
         Looks at all layouts of the table: the column may have been renamed at the source, before or since.
-        `renamed`: folded names of which the catalog has shown that one column had them (`TableState`). A
+        `renamed`: sets of folded names that one column has had, or may have had (`ColumnNames.of_one`). A
         column that is masked, left out or called unmasked (earlier: renamed to its own name) is accepted. One
         in `columns` is only listed, and one in `rename` only has another name in the lake: the hidden column
         may have been given its name.

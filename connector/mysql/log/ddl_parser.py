@@ -234,13 +234,20 @@ def _lost_columns(tokens: list[_Token], index: int) -> tuple[str, ...]:
     found: list[str] = []
     while index < len(tokens):
         verb, index = tokens[index].word, index + 1
-        if verb not in ("DROP", "RENAME"):
+        if verb not in ("DROP", "RENAME", "CHANGE"):
             continue
         while index < len(tokens) and tokens[index].word in ("COLUMN", "IF", "EXISTS"):
             index += 1
-        if index < len(tokens) and tokens[index].is_name and not _is_no_column(tokens, index):
+        named = index < len(tokens) and tokens[index].is_name and not _is_no_column(tokens, index)
+        if named and (verb != "CHANGE" or _is_renamed(tokens, index)):
             found.append(tokens[index].text)
     return tuple(found)
+
+
+def _is_renamed(tokens: list[_Token], index: int) -> bool:
+    """Return whether a CHANGE gives its column another name; names differ regardless of case."""
+    names = [token.text.lower() for token in tokens[index : index + 2] if token.is_name]
+    return len(names) == 2 and names[0] != names[1]
 
 
 def _is_no_column(tokens: list[_Token], index: int) -> bool:

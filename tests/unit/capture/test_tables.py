@@ -87,6 +87,28 @@ def test_a_masked_column_that_would_land_under_a_new_name_quarantines_the_table(
     assert tables.states[NAME].state == "captured", "whoever had it dumped wants it so"
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_a_column_that_is_back_once_another_is_gone_may_be_that_one(
+    tables: Tables, *, released: bool
+) -> None:
+    """A layout alone looks as if it had stayed; where columns have no ids, only their order in time tells."""
+    tables.adopt(layout("id", "SSN", "note"), 90)
+    if released:
+        tables.quarantine(QuarantineNotice(NAME, 95, "its key changed", "fix it"))
+        tables.release(NAME, layout("id", "other"))
+        tables.adopt(layout("id", "other", "Note"), 110)
+    else:
+        tables.adopt(layout("id"), 100)
+        tables.adopt(layout("id", "Note"), 110)
+    names = tables.states[NAME].column_names
+    assert names is not None
+    assert {"note", "ssn"} in set(names.of_one)
+    tables.adopt(layout("id", "Note", "new"), 120)
+    names = tables.states[NAME].column_names
+    assert names is not None
+    assert {"note", "new"} not in set(names.of_one)
+
+
 def test_a_rename_is_one_dropped_and_one_added(tables: Tables) -> None:
     assert tables.adopt(layout("id", "b"), 100) == Repair(NAME, ("b",))
     assert texts(tables) == ["columns added: b", "columns dropped: a"]

@@ -19,3 +19,11 @@ def test_names_of_one_column_stay_known_whoever_has_them_now() -> None:
 def test_names_that_stay_or_come_and_go_are_no_renames() -> None:
     names = ColumnNames().seen({"id": 1, "a": 2}).seen({"id": 1, "a": 3, "b": 4}).seen({"id": 1, "c": 5})
     assert names.renamed == {}
+
+
+def test_a_column_without_an_id_that_comes_may_be_any_that_is_gone() -> None:
+    names = ColumnNames().after({"note"}, {"ssn", "note"}).after({"a"}, {"a"})
+    assert names.came == {"note": ["ssn"]}, "that a was there before says nothing"
+    names = names.after({"note"}, {"b"})
+    assert set(names.of_one) == {frozenset(("note", "ssn")), frozenset(("note", "b"))}
+    assert ColumnNames().seen({"id": 1}).after({"note"}, {"ssn"}).came == {}, "ids tell"

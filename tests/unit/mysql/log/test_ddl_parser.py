@@ -93,6 +93,7 @@ def test_an_alter_that_drops_no_index_names_none(clauses: str) -> None:
     [
         ("DROP COLUMN c, DROP INDEX i, DROP `D`, ALTER e DROP DEFAULT", ("c", "D")),
         ("RENAME COLUMN a TO b, RENAME COLUMN `b` TO `a`", ("a", "b")),
+        ("CHANGE a b int, CHANGE COLUMN IF EXISTS `b` `a` text FIRST, CHANGE c C bigint", ("a", "b")),
         ("DROP COLUMN IF EXISTS c, ALGORITHM=INSTANT", ("c",)),
         ("ADD c int, RENAME INDEX x TO y, DROP PRIMARY KEY, DROP FOREIGN KEY f, DROP CHECK z", ()),
         ("DROP `index`", ("index",)),
