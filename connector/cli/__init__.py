@@ -7,6 +7,7 @@ With ``--json``, output for programs is printed as JSON.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,15 +36,25 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(agent_commands)
-app.add_typer(dump_commands)
-app.add_typer(merge_commands)
-app.add_typer(query_commands)
-app.add_typer(view_commands)
-app.add_typer(verify_commands)
-app.add_typer(explain_commands)
-app.add_typer(rebuild_commands)
-app.add_typer(maintain_commands)
+
+
+def _add(commands: typer.Typer) -> None:
+    """Add commands; each paragraph of their help becomes one line, which a terminal wraps to its width."""
+    for command in commands.registered_commands:
+        text = inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in text.split("\n\n"))
+    app.add_typer(commands)
+
+
+_add(agent_commands)
+_add(dump_commands)
+_add(merge_commands)
+_add(query_commands)
+_add(view_commands)
+_add(verify_commands)
+_add(explain_commands)
+_add(rebuild_commands)
+_add(maintain_commands)
 
 
 def main() -> None:

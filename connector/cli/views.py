@@ -23,16 +23,18 @@ def views(
     action: Annotated[
         Literal["refresh"] | None, typer.Argument(help="refresh: bring views to the newest cut.")
     ] = None,
-    names: Annotated[list[str] | None, typer.Argument(help="The views to refresh; all if none.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The views to refresh; without any, all of them.")
+    ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Refresh them although nothing that they read has changed.")
+        bool, typer.Option("--full", help="Refresh them even if nothing that they read has changed.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the materialized views: state, rows, as of which manifest, what they read, why one failed.
 
-    Also why one is refreshed in full; the others are refreshed incrementally. Merges refresh them. A refresh
-    by hand reads what the newest cut names, and records that cut again.
+    Also shows why one is refreshed in full; others are refreshed incrementally. Merges refresh views. A
+    refresh by hand reads what the newest cut names, and records that cut again.
     """
     if full and action is None:
         raise ConfigurationError("--full needs refresh", hint="deltatide views refresh --full")
