@@ -8,8 +8,12 @@ It does not describe a table again because its schema was renamed (before Postgr
 renamed itself, since it keeps track of descriptions by partition. What changes from then on lands under the
 former name. So names are compared with the catalog's, and with those of later descriptions.
 
-Invariant: descriptions are handed over with the changes that they precede, or with their transaction. What
-is landed of a transaction is never without them.
+Invariants:
+
+- Descriptions are handed over with the changes that they precede, or with their transaction. What is landed
+  of a transaction is never without them.
+- A former name is handed over with all that was taken under it, even if the transaction that gives the new
+  one is still open: the log may be lost before that one is whole, and would not show it again.
 """
 
 from __future__ import annotations
@@ -58,6 +62,7 @@ class Descriptions:
         self._outdated: dict[int, int] = {}
         self._whole: list[LoggedTable] = []
         self._open: list[_Described] = []
+        self._replaced: list[tuple[int, TableName]] = []
         self._next: tuple[int, int] | None = None
 
     def add(self, relation: Relation, lsn: int, kept: int, dropped: int) -> None:
@@ -67,6 +72,8 @@ class Descriptions:
         name, former = _name(relation), self._names.get(relation.relid)
         renamed = former is not None and self._is_undescribed(relation.relid, former, name)
         self._open.append(_Described(relation, kept, lsn, root, former if renamed else None))
+        if former is not None and renamed:
+            self._replaced.append((relation.relid, former))
         self._next = kept, dropped
         self._names[relation.relid] = name
         self._outdated.pop(relation.relid, None)
@@ -89,7 +96,9 @@ class Descriptions:
 
     def outdated(self, position: int) -> list[LoggedTable]:
         """Return the tables whose changes up to a position may have their former names."""
-        return [LoggedTable(i, self._names[i], lsn=position, former=True) for i in self._outdated]
+        replaced, self._replaced = self._replaced, []
+        found = [*replaced, *((relid, self._names[relid]) for relid in self._outdated)]
+        return [LoggedTable(relid, name, lsn=position, former=True) for relid, name in found]
 
     def outdated_before(self, position: int) -> list[TableName]:
         """Return the names of those found before a position; what was taken up to there names them."""
@@ -103,7 +112,7 @@ class Descriptions:
     def commit(self) -> None:
         """The transaction is whole."""
         self._whole += self._resolved(self._open)
-        self._open, self._next = [], None
+        self._open, self._replaced, self._next = [], [], None
 
     def take(self, kept: int) -> list[LoggedTable]:
         """Take those of whole transactions; `kept` changes are taken with them."""

@@ -106,7 +106,7 @@ def test_a_change_without_row_events_is_told(keyless: MemoryDatabase, store: Mem
 
 
 @pytest.mark.parametrize("former", [True, False])
-def test_changes_under_a_former_name_are_told_in_the_manifest_in_which_they_begin(
+def test_changes_under_a_former_name_are_reported_in_the_manifest_in_which_they_begin(
     keyless: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, former: bool
 ) -> None:
     start = Start(keyless, store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -160,3 +161,19 @@ def test_a_table_without_partitions_is_described_after_a_rename_but_not_always_o
     assert buffer.descriptions.may_be_outdated() == ([] if describes_schema_renames else [RELID])
     buffer.descriptions.compare({RELID: now}, 200)
     assert bool(buffer.descriptions.outdated_before(201)) == former
+
+
+def test_a_former_name_is_reported_with_its_changes_though_the_new_one_is_in_an_open_transaction() -> None:
+    """If the log is lost before its end, it begins with the new name."""
+    buffer = LogBuffer(1, Visibility(0), layout_of)
+    former = LoggedTable(RELID, TableName("public", "t"), former=True)
+    buffer.feed(transaction(7, 100, relation("t"), relation("part", 98), insert(RELID, ["1"])), 0)
+    buffer.take()
+    buffer.feed(transaction(8, 200, insert(RELID, ["2"])), 0)
+    begin, *changes, commit = transaction(9, 300, relation("u"), relation("part2", 97), insert(97, ["3"]))
+    buffer.feed([begin, *changes], 0)
+    buffer.descriptions.compare({RELID: TableName("public", "u")}, 300)
+    assert buffer.take().logged == [replace(former, lsn=208)]
+    assert buffer.take().logged == []
+    buffer.feed([commit], 0)
+    assert [each for each in buffer.take().logged if each.former] == [replace(former, lsn=300)]
