@@ -180,7 +180,7 @@ def queue_initial_and_repair_dumps(
             number = manifest_history.next_number
             dumps.needs.note_gap(name, dumps.epoch, manifest_history.newest.position)  # it may be back
             dumps.add(name, manifest=number, reason="initial", floor=floor, xid_barrier=barrier)
-    tables.note_column_ids(catalog_snapshot.column_ids, catalog_snapshot.position)
+    tables.note_column_ids(catalog_snapshot.column_ids, catalog_snapshot.begun)
     dumps.start_unblocked(source.position_past_barrier)
     return catalog_snapshot
 
@@ -237,7 +237,7 @@ def repair_unlogged(
     `GapError`, and nothing is recorded, if log is lost and the configuration says to stop.
     """
     quarantine_unfit(tables, catalog_snapshot)
-    tables.note_column_ids(catalog_snapshot.column_ids, catalog_snapshot.position)
+    tables.note_column_ids(catalog_snapshot.column_ids, catalog_snapshot.begun)
     seen = {
         name: fingerprint
         for name, fingerprint in catalog_snapshot.tables.items()

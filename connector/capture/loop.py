@@ -405,10 +405,10 @@ class Capture:
 
     def _see_renames(self, landed: LandedSegment) -> None:
         """Check the catalog before a new layout is committed, for the names that its columns have had."""
-        chunks = (c for c in self._dumps.committable(landed.position) if not c.task.dump.verifies)
-        if self._tables.may_rename([*(schema for schema, _ in landed.layouts), *(c.schema for c in chunks)]):
+        chunks = [c.schema for c in self._dumps.committable(landed.position) if not c.task.dump.verifies]
+        if self._tables.may_rename([*(s for s, _ in landed.layouts), *chunks], landed.position):
             found = self._source.check_catalog(self._tables.fingerprints())
-            self._tables.note_column_ids(found.column_ids, found.position)
+            self._tables.note_column_ids(found.column_ids, found.begun)
 
     def _adopt_layouts(self, landed: LandedSegment, number: int) -> None:
         """Adopt new layouts seen in the log, and queue the dumps that they need."""

@@ -56,6 +56,7 @@ class Tables:
     columns_keep_order: bool = False
     comments_news: bool = False
     _adopted_at: dict[TableName, int] = field(default_factory=dict)
+    _names_seen_at: int = 0
     _in_manifest: dict[TableName, TableState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -178,6 +179,7 @@ class Tables:
     def begin_epoch(self) -> None:
         """Forget where layouts were seen: positions of different epochs can't be compared."""
         self._adopted_at.clear()
+        self._names_seen_at = 0
 
     def note_columns(self, table: TableName, columns: Collection[str]) -> None:
         """Remember which columns are gone, as of a check of the catalog.
@@ -191,7 +193,8 @@ class Tables:
         self.update(table, dropped=sorted(once - folded(columns)))
 
     def note_column_ids(self, found: Mapping[TableName, Mapping[str, int]], seen_at: int) -> None:
-        """Remember the names of columns, as of a check of the catalog; see `adopt` for masked ones."""
+        """Remember the names of columns, as of a check begun at `seen_at`; see `adopt` for masked ones."""
+        self._names_seen_at = seen_at
         for table in found.keys() & self.states.keys():
             names = (self.states[table].column_names or ColumnNames()).seen(found[table])
             self.update(table, column_names=names)
@@ -207,11 +210,16 @@ class Tables:
         if new is not known:
             self.update(name, column_names=new)
 
-    def may_rename(self, schemas: Iterable[TableSchema]) -> bool:
-        """Return whether a layout is not the one landed last, of a table whose columns have ids."""
-        states = ((self.states.get(schema.table), schema) for schema in schemas)
-        known = (its.column_names for its, schema in states if its and its.schema_id != schema.id)
-        return any(names is not None and names.ids for names in known)
+    def may_rename(self, schemas: Iterable[TableSchema], position: int) -> bool:
+        """Return whether a layout is new, of a table that lands and whose columns have ids.
+
+        Not up to a `position` from before the last check, which has seen the names of now.
+        """
+        if position <= self._names_seen_at:
+            return False
+        known = ((self.states.get(schema.table), schema.id) for schema in schemas)
+        new = (state for state, id_ in known if state and state.schema_id != id_)
+        return any(s.state == "captured" and s.column_names and s.column_names.ids for s in new)
 
     def readds_dropped_column(self, table: TableName, columns: Collection[str]) -> bool:
         """Return whether one of these columns was dropped before."""

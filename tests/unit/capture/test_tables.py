@@ -300,3 +300,17 @@ def test_a_quarantine_says_more_than_before_images(tables: Tables) -> None:
     tables.quarantine(QuarantineNotice(NAME, 100, "odd", "fix it"))
     tables.note_before_images({NAME: None, TableName("public", "left"): "x"})
     assert tables.states[NAME].reason == "odd"
+
+
+def test_only_a_new_layout_after_the_last_check_of_a_table_that_lands_may_rename_a_column(
+    tables: Tables,
+) -> None:
+    """Else each commit of a quarantined table's log, or of an agent behind, would check the catalog."""
+    new = [layout("id", "b")]
+    assert not tables.may_rename(new, 100), "its columns have no ids"
+    tables.note_column_ids({NAME: {"id": 1, "a": 2}}, 100)
+    assert tables.may_rename(new, 101)
+    assert not tables.may_rename(new, 100)
+    assert not tables.may_rename([layout("id", "a")], 101)
+    tables.quarantine(QuarantineNotice(NAME, 101, "its key changed", "fix it"))
+    assert not tables.may_rename(new, 102)
