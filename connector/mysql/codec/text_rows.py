@@ -14,7 +14,6 @@ from __future__ import annotations
 import datetime
 import re
 import struct
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,29 +90,33 @@ class RowStream:
             del self.rest[:offset]
         else:
             del self.rest[: offset + self._last_packet]
-        shift = len(PADDING)
-        return TextRows(data, np.array(starts, np.int64) + shift, np.array(ends, np.int64) + shift)
+        return TextRows(data, starts + len(PADDING), ends + len(PADDING))
 
-    def _split_packets(self) -> tuple[array[int], array[int], int]:
-        starts, ends = array("q"), array("q")
-        offset, limit, data = 0, len(self.rest), self.rest
-        while offset + _HEADER < limit and not self.ended:
-            start = offset + _HEADER
-            length = _uint32(data, offset)[0] & _LONGEST
-            end = start + length
+    def _split_packets(self) -> tuple[Offsets, Offsets, int]:
+        """Find the whole rows that have arrived: their starts and ends, and the offset after the last one."""
+        headers, end = _walk(self.rest)
+        starts = np.array(headers, np.int64) + _HEADER
+        ends = np.append(starts[1:] - _HEADER, np.int64(end))[: len(starts)]
+        count = self._rows_before_the_end(starts, ends)
+        if count == len(starts) and end > len(self.rest):
+            count -= 1
+            self.wanted = end - headers[-1]
+        return starts[:count], ends[:count], headers[count] if count < len(headers) else end
+
+    def _rows_before_the_end(self, starts: Offsets, ends: Offsets) -> int:
+        """Return how many packets precede the end of the result, or a packet that continues in the next."""
+        if not len(starts):
+            return 0
+        lengths, first = ends - starts, np.frombuffer(self.rest, np.uint8)[starts]
+        for number in np.flatnonzero((lengths == _LONGEST) | (first >= _EOF)).tolist():
+            start, end, length = int(starts[number]), int(ends[number]), int(lengths[number])
             if length == _LONGEST:
                 self.pending = True
-                break
-            if end > limit:
-                self.wanted = end - offset
-                break
-            if data[start] >= _EOF and (data[start] == _ERR or length < _EOF_BYTES):
+                return int(number)
+            if end <= len(self.rest) and (first[number] == _ERR or length < _EOF_BYTES):
                 self._end(start, end)
-                break
-            starts.append(start)
-            ends.append(end)
-            offset = end
-        return starts, ends, offset
+                return int(number)
+        return len(starts)
 
     def _end(self, start: int, end: int) -> None:
         self.ended = True
@@ -154,6 +157,19 @@ class RowStream:
             if self._missing:
                 return False
         return True
+
+
+def _walk(data: bytearray) -> tuple[list[int], int]:
+    """Return where packets begin, of which a byte or more is there, and where the last one ends.
+
+    One step per row: this loop is as short as can be. What follows a special packet may be nonsense.
+    """
+    headers: list[int] = []
+    add, unpack, offset, limit = headers.append, _uint32, 0, len(data) - _HEADER
+    while offset < limit:
+        add(offset)
+        offset += (unpack(data, offset)[0] & _LONGEST) + _HEADER
+    return headers, offset
 
 
 def split_rows(rows: TextRows, columns: int) -> list[tuple[Offsets, Offsets, Mask | None]]:
