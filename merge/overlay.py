@@ -44,7 +44,10 @@ def overlay(target: DataFrame, source: DataFrame, layout: TargetLayout, rules: R
     stays = "true" if rules.soft else f"NOT (({changed}) AND {DELETED})"
     fresh = fresh_values(layout)
     folded = [
-        F.expr(
+        # A key in an expression would keep filters by key from the target, and so from its files.
+        F.col(f"source.{quoted(name)}")
+        if name in layout.key
+        else F.expr(
             f"CASE WHEN {absent} THEN {fresh[name]} WHEN {changed} THEN {value}"
             f" ELSE target.{quoted(name)} END"
         ).alias(name)
