@@ -21,6 +21,7 @@ from merge.proof.rebuilding import rebuild
 from merge.proof.sides import TableVerification
 from merge.proof.verification import Verification, verify
 from merge.queries import as_of, live
+from merge.reading.live_views import register
 from merge.report import MergeReport, TableProgress, TableReport, ViewReport
 from merge.schedule import merge_every
 from merge.spark.session import local_session, open_session
@@ -47,6 +48,7 @@ __all__ = [
     "rebuild",
     "recorded_differences",
     "refresh_views",
+    "register",
     "verify",
     "view_states",
 ]

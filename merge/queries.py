@@ -105,7 +105,7 @@ def live_tables(
 
 
 @dataclass(frozen=True)
-class _Begun:
+class Begun:
     """A Delta table to overlay with what landed after `frontier`; `frame` None: ignore the table."""
 
     target: Target
@@ -117,6 +117,14 @@ class _Begun:
 def _live(
     spark: SparkSession, config: Config, choose: Callable[[Sequence[TableName]], Iterable[TableName]]
 ) -> tuple[Manifest, dict[TableName, LiveTable]]:
+    landing, newest, begun = begin(spark, config, choose)
+    return newest, {each.target.table: _brought_up(landing, config, each, newest) for each in begun}
+
+
+def begin(
+    spark: SparkSession, config: Config, choose: Callable[[Sequence[TableName]], Iterable[TableName]]
+) -> tuple[LandingZone, Manifest, list[Begun]]:
+    """Find tables' Delta tables as they are now, and the newest manifest after that."""
     landing = LandingZone.of(spark, config)
     # This order keeps frontier <= state of the Delta table <= newest manifest, even while merges run.
     # The newest manifest is looked for once, after all Delta tables: so no table shows more than the others.
@@ -129,8 +137,7 @@ def _live(
     frontiers.check(landing, landing.first_kept)
     targets = targets_of(config, known.tables)
     begun = [_begin(spark, config, landing, targets[name], frontiers.of(name)) for name in names]
-    newest = _newest(landing, known.number)
-    return newest, {each.target.table: _brought_up(landing, config, each, newest) for each in begun}
+    return landing, _newest(landing, known.number), begun
 
 
 def _newest(landing: LandingZone, after: int) -> Manifest:
@@ -143,7 +150,7 @@ def _newest(landing: LandingZone, after: int) -> Manifest:
 
 def _begin(
     spark: SparkSession, config: Config, landing: LandingZone, target: Target, frontier: Frontier
-) -> _Begun:
+) -> Begun:
     """Find a table's Delta table as it is now."""
     check_rival(spark, target)
     state = read_state(spark, target)
@@ -151,10 +158,10 @@ def _begin(
         recorded = recorded_frontiers(spark, config, target.table, state.id, frontier.manifest)
         frontier = recorded[0] if recorded else frontier
     frame = None if state is None else _continuing(spark, config, landing, target, state.id, frontier)
-    return _Begun(target, frontier, state, frame)
+    return Begun(target, frontier, state, frame)
 
 
-def _brought_up(landing: LandingZone, config: Config, begun: _Begun, newest: Manifest) -> LiveTable:
+def _brought_up(landing: LandingZone, config: Config, begun: Begun, newest: Manifest) -> LiveTable:
     """Overlay a Delta table with what has landed since, up to a manifest."""
     name, source, frame = begun.target.table, config.source.name, begun.frame
     key = require_landed(name, newest).tables[name].key
@@ -216,7 +223,7 @@ def _types(frame: DataFrame) -> dict[str, str]:
 def _with_changes(landing: LandingZone, plan: TablePlan, frame: DataFrame | None) -> DataFrame:
     schemas, plan = _keyed(landing, plan)
     known = {} if frame is None else _types(frame)
-    wanted = _columns(plan, known, [schemas[id_] for id_ in plan.schema_ids])
+    wanted = columns_with(plan.table, known, [schemas[id_] for id_ in plan.schema_ids])
     layout = TargetLayout.of(wanted, plan.state.key, schemas[plan.schema_ids[0]])
     if frame is None:
         return fresh_rows(changes(landing, plan, schemas, layout, None), layout)
@@ -225,11 +232,11 @@ def _with_changes(landing: LandingZone, plan: TablePlan, frame: DataFrame | None
     return overlay(target, source, layout, Rules(plan.partial, plan.chunks, soft=False)).where(ALIVE)
 
 
-def _columns(plan: TablePlan, known: Columns, schemas: list[TableSchema]) -> dict[str, str]:
-    """Return the columns that the target will have after a merge."""
+def columns_with(table: TableName, known: Columns, schemas: list[TableSchema]) -> dict[str, str]:
+    """Return the columns that a target with `known` ones will have after a merge of events of `schemas`."""
     named = {fold(name): name for name in known}
     columns = dict(known)
-    for wanted in wanted_columns(plan.table, schemas).values():
+    for wanted in wanted_columns(table, schemas).values():
         name = named.get(fold(wanted.name), wanted.name)
         type_ = wider(known.get(name, wanted.type), wanted.type)
         assert type_ is not None, "checked before"

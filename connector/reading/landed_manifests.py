@@ -1,0 +1,89 @@
+"""The manifests of a landing zone, as plans of merges read them, for whoever plans without Spark.
+
+Invariant: what was read once is the same for the life of a reader; of a compacted block, its record was read
+with the manifest that ends the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from connector.errors import ConfigurationError, GapError
+from connector.landing.format import block_of
+from connector.landing.manifest import Manifest
+from connector.landing.manifest_object import EMPTY, LandingState, StoredManifest, missing_state
+from connector.landing.manifest_object import require_one_source as require_one_database
+from connector.landing.manifest_store import ManifestReader, newest_manifest, read_compacted, read_retained
+from connector.store.protocol import Store
+from connector.store.read_ahead import read_ahead
+
+
+class LandedManifests:
+    """The manifests of one source, by number. Keeps those that it has read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reader = ManifestReader(store)
+        self._known: dict[int, Manifest] = {}
+        self._states: dict[str, LandingState] = {}
+
+    def newest(self) -> Manifest:
+        """Return the newest manifest there is now. `ConfigurationError` if nothing has landed."""
+        return newest_in(self._store)
+
+    def load(self, first: int, last: int) -> None:
+        """Read the manifests of a range, several at once; those that are missing are found out by `get`."""
+        unknown = [number for number in range(first, last + 1) if number not in self._known]
+        found = [m for m in read_ahead(self._reader.stored, unknown) if m is not None and not m.removed]
+        require_one_database([*list(self._known.values())[:1], *found], self._store.url)
+        self._read_states(found)
+        for stored in found:
+            self._known[stored.number] = self._whole(stored)
+
+    def get(self, number: int) -> Manifest:
+        """Return a manifest; `GapError` if it is missing. Reads its block's others up to it, too."""
+        if number not in self._known:
+            self.load(block_of(number)[0], number)
+        try:
+            return self._known[number]
+        except KeyError:
+            raise GapError(
+                f"manifest {number} is missing in {self._store.url}, whose changes are still to be read",
+                hint="merge the lake, whose tables need less of the landing zone then; if a merge fails too,"
+                " it says what to do",
+            ) from None
+
+    def is_removed(self, number: int) -> bool:
+        """Return whether a manifest is from before those that are kept."""
+        return number < self.first_kept
+
+    @cached_property
+    def first_kept(self) -> int:
+        """Return the number of the first manifest from which all are kept."""
+        retained = read_retained(self._store)
+        return 1 if retained is None else retained.first
+
+    def _read_states(self, manifests: Iterable[StoredManifest]) -> None:
+        named = dict.fromkeys(manifest.state.path for manifest in manifests if manifest.state is not None)
+        new = [path for path in named if path not in self._states]
+        for path, data in zip(new, read_ahead(self._store.read, new), strict=True):
+            if data is None:
+                raise missing_state(f"{self._store.url}/{path}")
+            self._states[path] = LandingState.from_json(data, f"{self._store.url}/{path}")
+
+    def _whole(self, stored: StoredManifest) -> Manifest:
+        manifest = stored.whole(self._states[stored.state.path] if stored.state is not None else EMPTY)
+        if manifest.number == block_of(manifest.number)[1]:
+            manifest.compacted = read_compacted(self._store, manifest.number)
+        return manifest
+
+
+def newest_in(store: Store) -> Manifest:
+    """Return the newest manifest in a store. `ConfigurationError` if nothing has landed."""
+    manifest = newest_manifest(store)
+    if manifest is None:
+        raise ConfigurationError(
+            f"nothing has landed in {store.url} yet", hint="start the agent: deltatide run"
+        )
+    return manifest

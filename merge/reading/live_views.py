@@ -1,0 +1,289 @@
+"""Live rows in SQL: temporary views that are current at each query, not as of when they were registered.
+
+A view is the plan of ``Delta table overlaid with what has landed since``, in which nothing is decided yet
+but columns and types. Each query decides anew. Let F be the manifest that its version of the Delta table
+holds, which nothing in that version says, and ``(after, upto]`` the manifests that the other half reads.
+
+**Invariant:** ``after <= F <= upto``. Then the rows are exactly those after manifest `upto`, however far
+`after` is below F: they are what a merge from `after` leaves of a table that is ahead of its frontier, as
+after a crash. Events that are applied again lose or tie; a delete, truncate or sweep in between is read
+with what it deletes; chunks bring the log since their low watermark along (`merge.plan`). Above F, `after`
+would lose events. Below F, `upto` would bring rows back whose delete only the Delta table has seen.
+
+How every query keeps it:
+
+1. The optimizer pins the Delta tables and the table of cuts, each once for the whole query. A cut is
+   recorded after the versions that it names, so F is at or after each cut of a table of cuts that was
+   pinned first. It is: Delta pins a plan's subqueries before the plan (`PrepareDeltaScan`), and `after` is
+   a scalar subquery. If the order were another, a merge that commits between the two pins would be lost. So
+   the newest cut does not count either, as long as the landing zone has what landed since the one before
+   it.
+2. Execution first finds the newest manifest: one scalar subquery, the same for all views of the query. So
+   they show one manifest together, and since it is found after the pins, F <= `upto` for each of them.
+3. A task plans as a merge would what landed in ``(after, upto]``, others read it, and the overlay is a
+   merge's.
+
+Merges in the middle: before the pins they are in F, after them in ``(after, upto]``. A frame that was
+planned long ago keeps its pins; what it needs may be removed by then, and it fails. Compaction: one task
+plans, and the files that it names stay for a day. Retention: as above.
+
+Some settings must be as Spark and Delta have them by default when a query runs, or the halves are of
+several states (`REQUIRED`, `STALENESS`). Not known here, but to `merge.live`, which looks at the Delta
+table's history: rows that somebody else has written, and a table that was restored, or dropped, show as
+they are until the next merge has rebuilt them. Spark's own cache (``CACHE TABLE``) keeps what a view
+showed then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from connector.config import Config
+from connector.errors import ConfigurationError, TableError
+from connector.landing.format import CDC
+from connector.schema import Column as SourceColumn
+from connector.schema import TableName, TableSchema, fold
+from merge.apply import Rules
+from merge.columns.landed_files import CDC_TYPE, in_columns, schema_ddl
+from merge.columns.projection import Projection
+from merge.keys import TargetLayout
+from merge.lake.control_table import ROWS_READ, cuts_table
+from merge.lake.schema import check_layout
+from merge.lake.target import table_name
+from merge.landing_zone import LandingZone, is_missing
+from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
+from merge.queries import Begun, begin, columns_with
+from merge.reading.named_tables import view_names
+from merge.reading.pending import NEWEST, STATE, STATUS, PendingTable, Source, Status
+from merge.reconcile import position_of, reconcile
+from merge.spark.session_settings import check_strict, get_setting, plain_settings
+from merge.sql_formatting import quoted, text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+    from connector.landing.manifest import Manifest
+
+STATUS_VIEW = "_deltatide_status"
+SUFFIX = "_live"
+TASKS, TASKS_WITHOUT_TABLE = 2, 8
+"""How many tasks read what has landed. Spark can't know how much that is, and starts all of them; with
+a Delta table, it is what landed since the merge before the last."""
+
+REQUIRED = {"spark.sql.execution.reuseSubquery": "true", "spark.databricks.delta.stats.skipping": "true"}
+"""Without the first, each half looks for the newest manifest; without the second, Delta pins no version."""
+
+STALENESS = "spark.databricks.delta.stalenessLimit"
+"""With it, Delta may read an older version than the newest, which the cuts know nothing of."""
+
+OURS = {"deltatide": "live view"}
+"""Metadata of a column of each view, by which it is recognized."""
+
+
+def register(spark: SparkSession, config: Config, tables: Iterable[str] | None = None) -> list[str]:
+    """Create temporary views of live rows, and `_deltatide_status`; return their names.
+
+    For ``public.orders``: `` `public.orders_live` ``, and ``orders_live`` unless several namespaces have a
+    table of that name. They have the columns of `merge.live` as of now. `tables`: of these, by default all
+    that have landed with a key. Our own views of these names are replaced, those of another source, too.
+
+    `_deltatide_status` has a row for each of the tables: `table`, `manifest`, `position`, `committed_at` (of
+    the manifest, by the agent's clock), `age_seconds` since then, `exact`, and the `reason` if it is not.
+
+    A view whose table has no Delta table now, or one that `merge.live` would ignore, reads everything that
+    landed, until it is registered again. `ConfigurationError` before Spark 4, if something else has one of
+    these names, or in a session with settings by which a view's halves would be of several states.
+    """
+    if not hasattr(DataFrame, "scalar"):
+        raise ConfigurationError("live views need Spark 4", hint="merge.live works with Spark 3.5")
+    check_strict(spark)
+    _check_pinning(spark)
+    wanted = None if tables is None else [table_name(table) for table in tables]
+    with plain_settings(spark):
+        landing, manifest, begun = begin(spark, config, lambda all_: all_ if wanted is None else wanted)
+        names = view_names(each.target.table for each in begun)
+        by_table = {each.target.table: each for each in begun}
+        views = {f"{name}{SUFFIX}": table for name, table in names.items()}
+        for name in (*views, STATUS_VIEW):
+            _require_free(spark, name)
+        source = Source(config.landing, config.source.name)
+        newest = _one_row(spark).mapInArrow(source.newest, NEWEST).scalar()
+        builder = _Builder(spark, config, landing, manifest, source, newest)
+        frames = {table: builder.view(each) for table, each in by_table.items()}
+        for name, table in views.items():
+            frames[table].createOrReplaceTempView(quoted(name))
+        status = Status(source, tuple(by_table))
+        _marked(
+            _one_row(spark).select(newest.alias("manifest")).mapInArrow(status.rows, STATUS), "table"
+        ).createOrReplaceTempView(STATUS_VIEW)
+    return [*map(quoted, views), STATUS_VIEW]
+
+
+def _check_pinning(spark: SparkSession) -> None:
+    """Refuse a session whose queries read several states."""
+    for name, value in REQUIRED.items():
+        if (get_setting(spark, name) or value).lower() != value:
+            raise ConfigurationError(
+                f"{name} is off in this session: a view's halves would be of several states",
+                hint=f'spark.conf.set("{name}", "{value}")',
+            )
+    if re.fullmatch(r"0?[a-z]*", get_setting(spark, STALENESS) or "0") is None:
+        raise ConfigurationError(
+            f"{STALENESS} is set in this session: Delta tables would be read as they were before",
+            hint=f'spark.conf.unset("{STALENESS}")',
+        )
+
+
+def _one_row(spark: SparkSession) -> DataFrame:
+    return spark.range(1, numPartitions=1)
+
+
+def _marked(frame: DataFrame, name: str) -> DataFrame:
+    """Mark a column of a view as ours."""
+    return frame.withColumn(name, F.col(quoted(name)).alias(name, metadata=OURS))
+
+
+def _require_free(spark: SparkSession, name: str) -> None:
+    if not spark.catalog.tableExists(quoted(name)):
+        return
+    known = spark.table(quoted(name)).schema.fields
+    if not any(field.metadata == OURS for field in known):
+        raise ConfigurationError(
+            f"a table or view {name!r} exists already, which is not a live view of ours",
+            hint=f"drop it, if it is a temporary view (DROP VIEW {quoted(name)}), or change to another schema"
+            " (USE ...) if it is one of the catalog's",
+        )
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """Builds the views of one source; `newest`: the number of the newest manifest when a query runs."""
+
+    spark: SparkSession
+    config: Config
+    landing: LandingZone
+    manifest: Manifest
+    source: Source
+    newest: Column
+
+    def view(self, begun: Begun) -> DataFrame:
+        """Build a table's live rows, of which nothing is read before a query runs."""
+        table, target = begun.target.table, begun.target
+        state = self.manifest.tables[table]
+        assert state.schema_id is not None, "it has landed"
+        schema = self.landing.schemas([(table, state.schema_id)])[state.schema_id]
+        delta = begun.state if self._is_usable(begun, schema) else None
+        known = {} if delta is None else delta.columns
+        layout = TargetLayout.of(columns_with(table, known, [schema]), state.key, schema)
+        frame = None if delta is None else as_wide(target.frame(self.spark), layout)
+        landed = self._landed(table, state.schema_id)
+        projection = self.landing.projection(table)
+        emitted = landed if projection is not None else _widest(landed, layout)
+        pending = PendingTable(self.source, table, emitted, only_emitted=projection is not None)
+        at = self._state(pending, frame)
+        events = self._events(pending, at, projection, TASKS_WITHOUT_TABLE if frame is None else TASKS)
+        known_as = schema if projection is not None else emitted
+        source = reconcile(
+            in_columns(events, known_as, layout.columns),
+            layout.key,
+            layout.values,
+            partial=True,
+            raw_keys=layout.raw_keys,
+        )
+        if frame is None:
+            return _marked(fresh_rows(source, layout), CDC)
+        kept = frame.where(position_of(F.col(CDC)) >= at["oldest"])
+        rules = Rules(partial=True, ties=True, soft=False)
+        return _marked(overlay(kept, source, layout, rules).where(ALIVE), CDC)
+
+    def _is_usable(self, begun: Begun, schema: TableSchema) -> bool:
+        """Return whether a Delta table is one that `merge.live` would begin with."""
+        if begun.state is None or begun.frame is None:
+            return False
+        try:
+            check_layout(begun.target, begun.state, self.config.source.name, schema)
+        except TableError:
+            return False
+        return True
+
+    def _landed(self, table: TableName, id_: str) -> TableSchema:
+        """Read a layout as it landed, without projection."""
+        zone = LandingZone(self.spark, self.config.landing.url, self.config.source.name)
+        landed = zone.schemas([(table, id_)])[id_]
+        return TableSchema(table, landed.columns, landed.key)
+
+    def _state(self, pending: PendingTable, frame: DataFrame | None) -> Column:
+        """Build the scalar with the oldest position and what to read; a query evaluates it once."""
+        cuts = None if frame is None else self._cuts(pending.table)
+        none = F.lit(None).cast("bigint")
+        after, last, merged = (
+            none,
+            none,
+            F.lit(None).cast("struct<manifest:bigint,epoch:int,position:bigint>"),
+        )
+        if frame is not None and cuts is not None:
+            after, last, merged = cuts["after"], cuts["last"], cuts["merged"]
+        given = _one_row(self.spark).select(
+            self.newest.alias("upto"), after.alias("after"), last.alias("last"), merged.alias("merged")
+        )
+        return given.mapInArrow(pending.state, STATE).select(F.struct("*").alias("state")).scalar()
+
+    def _cuts(self, table: TableName) -> Column | None:
+        """Build the scalar with the table's frontier in the newest cut, `last`, and in those before, `after`.
+
+        `merged`: the newest cut. None if there are no cuts yet.
+        """
+        at = F.col("tables")[str(table)]
+        try:
+            cuts = self.spark.table(cuts_table(self.config)).where(
+                f"source = {text(self.config.source.name)}"
+            )
+            _ = cuts.schema
+        except AnalysisException as error:
+            if not is_missing(error):
+                raise
+            return None
+        newest = cuts.select("merged_at").orderBy(F.desc("merged_at")).limit(ROWS_READ)
+        first = newest.agg(F.min("merged_at").alias("first")).scalar()
+        fields = [F.col(name) for name in ("merged_at", "manifest", "epoch", "position")]
+        row = F.struct(*fields, at["manifest"].alias("done"), at["id"].alias("id"))
+        rows = F.sort_array(F.collect_list(row), asc=False)
+        found = cuts.where(F.col("merged_at") >= first).agg(rows.alias("rows"))
+        cut = F.get("rows", F.lit(0))
+        same = F.filter(F.slice("rows", 2, ROWS_READ), lambda row: row["id"] == cut["id"])
+        last = F.when(cut["id"].isNotNull(), cut["done"])
+        after = F.coalesce(F.array_max(F.transform(same, lambda row: row["done"])), last)
+        merged = F.when(cut.isNotNull(), F.struct(cut["manifest"], cut["epoch"], cut["position"]))
+        named = F.struct(after.alias("after"), last.alias("last"), merged.alias("merged"))
+        return found.select(named.alias("cuts")).scalar()
+
+    def _events(
+        self, pending: PendingTable, at: Column, projection: Projection | None, tasks: int
+    ) -> DataFrame:
+        columns = {column.name: column.type for column in pending.emitted.columns}
+        parts = (
+            _one_row(self.spark).select(at["parts"].alias("parts")).select(F.explode("parts").alias("part"))
+        )
+        read = parts.repartition(tasks).mapInArrow(pending.events, schema_ddl({**columns, CDC: CDC_TYPE}))
+        return read if projection is None else projection.frame(read, pending.emitted, pending.emitted)
+
+
+def _widest(landed: TableSchema, layout: TargetLayout) -> TableSchema:
+    """Return the landed columns with the types of the target, and then those that only the target has."""
+    return TableSchema(landed.table, tuple(_columns(landed, layout)), landed.key)
+
+
+def _columns(landed: TableSchema, layout: TargetLayout) -> Iterator[SourceColumn]:
+    types = {fold(name): type_ for name, type_ in layout.columns.items()}
+    for column in landed.columns:
+        yield SourceColumn(column.name, column.source_type, types.pop(fold(column.name)))
+    for name, type_ in layout.columns.items():
+        if fold(name) in types:
+            yield SourceColumn(name, "", type_)

@@ -1,0 +1,302 @@
+"""Plans and reads what has landed of a table since its Delta table, within the tasks of a query.
+
+It runs in Spark's Python processes, which can't use Spark, and is a function of what the query hands it: of
+manifest `after`, whose changes the Delta table certainly has, and of manifest `upto`. So two tasks of one
+query agree, whatever lands meanwhile. How the rows are used: `merge.reading.live_views`.
+
+Plans are those of a merge (`merge.plan`). What a merge does to rows of the target that no event names is
+one position here, `oldest`: rows positioned before it are gone. A truncate is one; so is the end of a full
+dump, since each key in its chunks has a row at or after the dump's position once the chunks are merged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector.config import LandingConfig
+from connector.errors import DeltatideError, SourceMismatchError, TableError
+from connector.landing.format import CDC, TRUNCATE
+from connector.landing.manifest import LandedFile, Manifest
+from connector.position import Position, format_position
+from connector.reading.change_log import Part
+from connector.reading.change_rows import read_layout, read_rows
+from connector.reading.landed_manifests import LandedManifests, newest_in
+from connector.reading.table_changes import PARTITION_BYTES
+from connector.schema import Column, TableName, TableSchema, fold
+from connector.store.factory import open_store
+from merge.lake.schema import wider
+from merge.plan import NOTHING, TablePlan, plan_past_holes
+
+if TYPE_CHECKING:
+    from connector.store.protocol import Store
+
+Batches = Iterable[pa.RecordBatch]
+
+NEWEST = "manifest bigint"
+STATE = "manifest bigint, oldest struct<epoch:int,lsn:bigint,seq:bigint>, parts array<string>"
+STATUS = (
+    "`table` string, manifest bigint, position string, committed_at timestamp, age_seconds double,"
+    " exact boolean, reason string"
+)
+_STATE = pa.schema(
+    [
+        ("manifest", pa.int64()),
+        ("oldest", pa.struct([("epoch", pa.int32()), ("lsn", pa.int64()), ("seq", pa.int64())])),
+        ("parts", pa.list_(pa.string())),
+    ]
+)
+_STATUS = pa.schema(
+    [
+        ("table", pa.string()),
+        ("manifest", pa.int64()),
+        ("position", pa.string()),
+        ("committed_at", pa.timestamp("us", "UTC")),
+        ("age_seconds", pa.float64()),
+        ("exact", pa.bool_()),
+        ("reason", pa.string()),
+    ]
+)
+
+AGAIN = "call merge.register again: views keep the columns that tables had then"
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Add the hint to our errors' text: Spark shows nothing else of them."""
+    try:
+        yield
+    except DeltatideError as error:
+        raise DeltatideError(f"{error}; hint: {error.hint}" if error.hint else str(error)) from error
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source's landing zone, by the source's name."""
+
+    landing: LandingConfig
+    name: str
+
+    def open(self) -> Store:
+        """Open its store."""
+        return open_store(self.landing, self.name)
+
+    def newest(self, batches: Batches) -> Batches:
+        """Return the number of the newest manifest, for `NEWEST`."""
+        for _ in batches:
+            with explained():
+                yield pa.RecordBatch.from_pylist([{"manifest": newest_in(self.open()).number}])
+
+
+@dataclass(frozen=True)
+class Status:
+    """How current the views of some tables are."""
+
+    source: Source
+    tables: tuple[TableName, ...]
+
+    def rows(self, batches: Batches) -> Batches:
+        """Return a row for each table as of a manifest, for `STATUS`."""
+        for batch in batches:
+            for given in batch.to_pylist():
+                with explained():
+                    manifests, number = LandedManifests(self.source.open()), given["manifest"]
+                    manifests.load(number, number)
+                    manifest = manifests.get(number)
+                found = [_status(manifest, table) for table in self.tables]
+                yield pa.RecordBatch.from_pylist(found, schema=_STATUS)
+
+
+def _status(manifest: Manifest, table: TableName) -> dict[str, Any]:
+    reason = _why_inexact(manifest, table)
+    age = datetime.now(timezone.utc) - manifest.committed_at
+    return {
+        "table": str(table),
+        "manifest": manifest.number,
+        "position": format_position(manifest.position, manifest.source.kind),
+        "committed_at": manifest.committed_at,
+        "age_seconds": max(age.total_seconds(), 0.0),
+        "exact": reason is None,
+        "reason": reason,
+    }
+
+
+def _why_inexact(manifest: Manifest, table: TableName) -> str | None:
+    """Return why the table's rows as of a manifest are not the source's at its position, or None."""
+    state = manifest.tables.get(table)
+    if state is None:
+        return "it is not captured"
+    if state.state == "quarantined":
+        return f"it is quarantined: {state.reason}"
+    if not state.dumped:
+        return "its full dump has not ended"
+    waiting = (d for d in manifest.dumps_of(table) if d.active and d.reason in ("repair", "missing"))
+    return next((f"a dump that repairs it has not ended: {dump.id}" for dump in waiting), None)
+
+
+@dataclass(frozen=True)
+class PendingTable:
+    """What has landed of one table since its Delta table, as events of the layout `emitted`.
+
+    `only_emitted`: refuse events of any other layout, since what is then done to columns depends on it.
+    """
+
+    source: Source
+    table: TableName
+    emitted: TableSchema
+    only_emitted: bool
+
+    def state(self, batches: Batches) -> Batches:
+        """Return `oldest`, and what to read, for `STATE`; from rows with `upto`, `after`, `last`, `merged`.
+
+        `after` null: there is no Delta table. `last`: a later manifest that it has as well if the cuts
+        were read before it. `merged`: a cut's manifest, epoch and position, or null.
+        """
+        for batch in batches:
+            for given in batch.to_pylist():
+                with explained():
+                    found = self._state(
+                        given["upto"], given["after"] or 0, given["last"] or 0, given["merged"]
+                    )
+                yield pa.RecordBatch.from_pylist([found], schema=_STATE)
+
+    def events(self, batches: Batches) -> Batches:
+        """Read the events of parts, one in each row, in the columns of the layout and `_cdc`."""
+        for batch in batches:
+            for given in batch.to_pylist():
+                with explained():
+                    yield from self._events(json.loads(given["part"]))
+
+    def _state(self, upto: int, after: int, last: int, merged: Mapping[str, int] | None) -> dict[str, Any]:
+        store = self.source.open()
+        manifests = LandedManifests(store)
+        if after < last and manifests.is_removed(after):
+            after = last
+        manifests.load(after or manifests.first_kept, upto)
+        state = manifests.get(upto).tables.get(self.table)
+        if state is None or state.schema_id is None:
+            raise TableError(
+                self.table,
+                "it is no longer captured",
+                hint="its Delta table has it as last merged; call merge.register again for the other tables",
+            )
+        if tuple(state.key) != self.emitted.key:
+            raise TableError(
+                self.table, f"its key is ({', '.join(state.key)}) now", hint=f"merge, and {AGAIN}"
+            )
+        _check_same_zone(manifests, store, upto, merged)
+        if after == upto:
+            return {"manifest": upto, "oldest": NOTHING._asdict(), "parts": []}
+        plan = plan_past_holes(self.table, manifests, after, upto)
+        layouts = {id_: read_layout(store, self.table, id_) for id_ in plan.all_schema_ids}
+        plan = plan.of_key(layouts)
+        for id_ in {file.schema_id for file in plan.all}:
+            self._require_fit(layouts[id_])
+        truncate = max(_truncates(store, plan, layouts), default=NOTHING)
+        oldest = max([truncate, *(sweep.position for sweep in plan.sweeps)])
+        counts = max(truncate, plan.swept or NOTHING)
+        return {"manifest": upto, "oldest": oldest._asdict(), "parts": list(_parts(plan, counts))}
+
+    def _events(self, part: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+        files = [LandedFile.model_validate(file) for file in part["files"]]
+        from_, after = Position(*part["from"]), None if part["after"] is None else Position(*part["after"])
+        store = self.source.open()
+        layouts = {id_: read_layout(store, self.table, id_) for id_ in {file.schema_id for file in files}}
+        for batch in read_rows(store, [Part(file) for file in files], layouts, self.emitted):
+            cdc = batch.column(CDC)
+            keep = pc.and_(_compare(cdc, from_, or_equal=True), pc.not_equal(_field(cdc, "op"), TRUNCATE))
+            if after is not None:
+                keep = pc.and_(keep, _compare(cdc, after, or_equal=False))
+            yield batch.filter(keep)
+
+    def _require_fit(self, landed: TableSchema) -> None:
+        wanted = {fold(column.name): column for column in self.emitted.columns}
+        for column in landed.columns:
+            known = wanted.get(fold(column.name))
+            if not self._fits(column, known):
+                here = "not there" if known is None else f"{known.name!r}, {_described(known)},"
+                raise TableError(
+                    self.table,
+                    f"column {column.name!r} landed as {_described(column)}, and is {here} in this view",
+                    hint=f"merge, and {AGAIN}",
+                )
+        missing = wanted.keys() - {fold(column.name) for column in landed.columns}
+        if missing and self.only_emitted:
+            raise TableError(
+                self.table,
+                f"events of a layout without {', '.join(sorted(missing))} are pending, whose columns or"
+                " rows are selected",
+                hint="merge, until they are no longer pending: merge.live shows them now",
+            )
+
+    def _fits(self, column: Column, known: Column | None) -> bool:
+        """Return whether a landed column can be shown; with a projection, only just as it was registered."""
+        if known is None:
+            return not self.only_emitted
+        if self.only_emitted:
+            return (column.name, column.type, column.mask) == (known.name, known.type, known.mask)
+        return known.name == column.name and wider(column.type, known.type) == known.type
+
+
+def _described(column: Column) -> str:
+    return column.type if column.mask is None else f"{column.type}, masked"
+
+
+def _check_same_zone(
+    manifests: LandedManifests, store: Store, upto: int, merged: Mapping[str, int] | None
+) -> None:
+    """Refuse a landing zone whose manifest of a cut is not the one that was merged."""
+    if merged is None or manifests.is_removed(merged["manifest"]):
+        return
+    known = manifests.get(merged["manifest"]) if merged["manifest"] <= upto else None
+    if known is None or (known.epoch, known.position) != (merged["epoch"], merged["position"]):
+        raise SourceMismatchError(
+            f"manifest {merged['manifest']} of {store.url} is not the one that the lake has merged",
+            hint="the landing zone was replaced; choose another lake.url or source.name for it",
+        )
+
+
+def _truncates(store: Store, plan: TablePlan, layouts: Mapping[str, TableSchema]) -> Iterator[Position]:
+    bare = TableSchema(plan.table, (), ())
+    for batch in read_rows(store, [Part(file) for file in plan.truncates], layouts, bare):
+        for cdc in batch.column(CDC).to_pylist():
+            if cdc["op"] == TRUNCATE:
+                yield Position(cdc["epoch"], cdc["lsn"], cdc["seq"])
+
+
+def _parts(plan: TablePlan, counts: Position) -> Iterator[str]:
+    """Describe what each task reads; events before `counts` don't count."""
+    for files, after in ((plan.files, None), (plan.again, plan.low)):
+        for group in _groups(files):
+            part = {"files": [file.model_dump(mode="json") for file in group], "from": counts, "after": after}
+            yield json.dumps(part)
+
+
+def _groups(files: Sequence[LandedFile]) -> Iterator[list[LandedFile]]:
+    group: list[LandedFile] = []
+    for file in files:
+        group.append(file)
+        if sum(each.bytes for each in group) >= PARTITION_BYTES:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _field(cdc: pa.StructArray, name: str) -> pa.Array:
+    return pc.struct_field(cdc, name)
+
+
+def _compare(cdc: pa.StructArray, position: Position, *, or_equal: bool) -> pa.BooleanArray:
+    """Return which events are positioned after a position, or at it if `or_equal`."""
+    epoch, lsn, seq = (_field(cdc, name) for name in ("epoch", "lsn", "seq"))
+    last = (pc.greater_equal if or_equal else pc.greater)(seq, position.seq)
+    later = pc.or_(pc.greater(lsn, position.lsn), pc.and_(pc.equal(lsn, position.lsn), last))
+    return pc.or_(pc.greater(epoch, position.epoch), pc.and_(pc.equal(epoch, position.epoch), later))

@@ -1,0 +1,139 @@
+"""What the tasks of a live view's query read, without Spark: which events, and how old a row may be."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connector.config import LandingConfig
+from connector.errors import DeltatideError
+from connector.landing.format import CDC, RETENTION, manifest_path
+from connector.landing.manifest import LandedFile
+from connector.landing.manifest_object import Retained
+from connector.position import Position
+from connector.schema import TableName
+from merge.plan import Manifests, plan_table
+from merge.reading.pending import PendingTable, Source, Status
+from tests.support.landing.histories import Key
+from tests.support.landing.landed import AT, Chunk, Event, Landed, schema_of
+from tests.support.landing.zone import ORDERS, T, delete, insert, row
+from tests.unit.merge import test_oracle_full_dumps as full_dumps
+from tests.unit.merge.test_oracle import SCHEMA, Target, apply_rules, read
+
+
+class Zone:
+    """A landing zone with one table, and what a query would read of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.landed = Landed.local(folder)
+        self.landed.table(ORDERS)
+        self.source = Source(LandingConfig(url=str(folder)), "shop")
+        self.pending = PendingTable(self.source, TableName.parse(T), ORDERS, only_emitted=False)
+
+    def log(self, position: int, *events: Event) -> LandedFile:
+        file = self.landed.log(ORDERS, events)
+        self.landed.commit(position, [file])
+        return file
+
+    def state(self, after: int | None = None, last: int | None = None, merged: int | None = None) -> Any:
+        cut = None if merged is None else {"manifest": merged, "epoch": 1, "position": 10 * merged}
+        given = {"upto": self.landed.number, "after": after, "last": last, "merged": cut}
+        (found,) = self.pending.state([pa.RecordBatch.from_pylist([given])])
+        return found.to_pylist()[0]
+
+    def positions(self, state: Any) -> list[tuple[int, str]]:
+        parts = [pa.RecordBatch.from_pylist([{"part": part}]) for part in state["parts"]]
+        found = [cdc for batch in self.pending.events(parts) for cdc in batch.column(CDC).to_pylist()]
+        return sorted((cdc["lsn"], cdc["op"]) for cdc in found)
+
+
+@pytest.fixture
+def zone(tmp_path: Path) -> Zone:
+    return Zone(tmp_path)
+
+
+def oldest_of(state: Any) -> Position:
+    return Position(**state["oldest"])
+
+
+def test_what_landed_after_the_cut_before_the_newest_is_read_up_to_the_newest_manifest(zone: Zone) -> None:
+    for number in (1, 2, 3):
+        zone.log(10 * number, insert(10 * number - 5, number))
+    assert zone.positions(zone.state(1, 2, merged=2)) == [(15, "insert"), (25, "insert")]
+    assert zone.positions(zone.state(3, 3, merged=3)) == []
+    assert zone.positions(zone.state()) == [(5, "insert"), (15, "insert"), (25, "insert")]
+
+
+def test_what_retention_removed_is_not_asked_for_if_the_newest_cut_has_it(zone: Zone) -> None:
+    for number in (1, 2, 3):
+        zone.log(10 * number, insert(10 * number - 5, number))
+    store = zone.source.open()
+    store.put(RETENTION, Retained(first=2, at=AT).to_json())
+    store.delete(manifest_path(1))
+    assert zone.positions(zone.state(1, 2, merged=2)) == [(25, "insert")]
+    with pytest.raises(DeltatideError, match=r"manifest 1 is missing.*hint: merge the lake"):
+        zone.state()
+
+
+def test_a_truncate_is_the_oldest_position_and_nothing_from_before_it_is_read(zone: Zone) -> None:
+    zone.log(10, insert(5, 1))
+    zone.log(20, insert(15, 2), Event("truncate", 16, 0, {}), insert(17, 3))
+    state = zone.state(1)
+    assert (oldest_of(state), zone.positions(state)) == (Position(1, 16, 0), [(17, "insert")])
+
+
+def test_the_end_of_a_full_dump_is_the_oldest_position_and_log_since_its_chunks_is_read_again(
+    zone: Zone,
+) -> None:
+    zone.log(10, insert(5, 1), delete(8, 2))
+    zone.landed.full_dump(T, 1, 7, started_in=2)
+    zone.landed.commit(20, [zone.landed.chunk(ORDERS, Chunk(7, 9, [row(1, 1), row(2, 2)]))])
+    state = zone.state(1)
+    assert oldest_of(state) == Position.of_chunk(1, 7, 1)
+    assert zone.positions(state) == [(7, "dump"), (7, "dump"), (8, "delete")]
+
+
+def test_another_landing_zone_and_another_layout_are_refused(zone: Zone) -> None:
+    zone.log(11, insert(5, 1))
+    zone.log(20, insert(15, 2))
+    with pytest.raises(DeltatideError, match=r"manifest 1 of .* is not the one that the lake has merged"):
+        zone.state(1, 1, merged=1)
+    wider = schema_of(T, id="bigint", a="int", b="string")
+    zone.landed.table(wider)
+    zone.landed.commit(40, [zone.landed.log(wider, [insert(35, 3)])])
+    with pytest.raises(DeltatideError, match=r"'id' landed as bigint, and is 'id', int, .*register again"):
+        zone.state(2, 2, merged=2)
+
+
+def test_the_status_says_why_rows_are_not_exact(zone: Zone) -> None:
+    status = Status(zone.source, (TableName.parse(T), TableName.parse("public.others")))
+    zone.landed.table(ORDERS, dumped=False)
+    zone.log(10, insert(5, 1))
+    (found,) = status.rows([pa.RecordBatch.from_pylist([{"manifest": 1}])])
+    age = (datetime.now(timezone.utc) - AT).total_seconds()
+    orders, others = found.to_pylist()
+    assert (orders["manifest"], orders["position"], orders["exact"]) == (1, "0/A", False)
+    assert (orders["reason"], others["reason"]) == ("its full dump has not ended", "it is not captured")
+    assert 0 <= age - orders["age_seconds"] < 60 or orders["age_seconds"] == 0.0
+
+
+def merge_by_oldest(
+    source: full_dumps.Source, reader: Manifests, target: dict[Key, Target], after: int, mutant: str
+) -> None:
+    """As a view sees it: no row of the target from before the oldest position, and then the events."""
+    plan = plan_table(SCHEMA.table, reader, after, source.landed.number)
+    for sweep in plan.sweeps if not mutant else ():
+        for key in [key for key, known in target.items() if known.position < sweep.position]:
+            del target[key]
+    apply_rules(target, read(source.landed, plan))
+
+
+def test_the_oldest_position_removes_the_rows_that_a_sweep_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of random histories, from any earlier manifest on."""
+    monkeypatch.setattr(full_dumps, "merge", merge_by_oldest)
+    assert [seed for seed in range(300) if not full_dumps.run(seed)] == []
+    assert not all(full_dumps.run(seed, "keeps all") for seed in range(300))
