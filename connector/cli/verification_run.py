@@ -12,7 +12,7 @@ import typer
 from connector.cli.lake import Stopping, stopping
 from connector.cli.printing import Shown, err, escape
 from connector.config import Config
-from connector.errors import RequestError
+from connector.errors import PreconditionError, RequestError
 from connector.landing.manifest import DumpState
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ STILL_WAIT = "rows still wait for columns that the log left out: verify again on
 
 @dataclass
 class VerificationRun:
-    """One run of the command: results before and after a repair. Starts Spark when it is needed."""
+    """One run of the command: results before and after a repair. Starts Spark while the agent reads."""
 
     config: Config
     view: SourceView
@@ -200,12 +200,14 @@ class VerificationRun:
         )
 
     def _await(self, request: str) -> list[DumpState]:
+        """Wait until the agent has done what a request asks for; Spark starts meanwhile."""
         from connector.control.verifications import await_dumps
 
         try:
+            _ = self.spark
             found = await_dumps(self.view, request, self.shown, self.stop.event)
             self._exit_if_stopped()
-        except (KeyboardInterrupt, typer.Exit):
+        except (KeyboardInterrupt, SystemExit, typer.Exit, PreconditionError):
             err.print(f"the agent keeps reading; to stop that: deltatide cancel {escape(request)}")
             raise
         return found

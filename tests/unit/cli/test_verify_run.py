@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from connector.cli import verification_run, verify
-from connector.control import dump_requests, source_view
-from connector.errors import RequestError
+from connector.control import dump_requests, source_view, verifications
+from connector.errors import PreconditionError, RequestError
 from connector.schema import TableName
 from merge.proof import sampling
 from merge.proof.sampling import Sample
@@ -86,6 +88,34 @@ def test_a_table_whose_rows_cannot_be_read_is_reported_beside_the_others(
     run.verify([str(ORDERS)])
     assert [bool(table.error) for result in run.found for table in result.tables] == [False, True]
     assert not run.equal
+
+
+def test_spark_starts_while_the_agent_reads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+
+    @contextmanager
+    def started(*_: Any) -> Iterator[str]:
+        done.append("Spark")
+        if "no Java" in done:
+            raise PreconditionError("Spark did not start")
+        yield "session"
+
+    monkeypatch.setattr(verification_run, "stopping", started)
+    monkeypatch.setattr(source_view, "captured_name", lambda name, _: name)
+    monkeypatch.setattr(dump_requests, "request_dump", lambda *_, **__: done.append("asked") or "7")
+    monkeypatch.setattr(verifications, "await_dumps", lambda *_: done.append("read") or [])
+    run = verification_run.VerificationRun(Mock(), Mock(), Mock(), ExitStack())
+    monkeypatch.setattr(run, "_merge", lambda: done.append("merged"))
+    monkeypatch.setattr(run, "_compare_read", lambda *_, **__: Verification("run", []))
+    run.verify_checksums([str(ORDERS)])
+    assert done == ["asked", "Spark", "read", "merged"]
+    done.append("no Java")
+    run = verification_run.VerificationRun(Mock(), Mock(), Mock(), ExitStack())
+    with pytest.raises(PreconditionError):
+        run.verify_checksums([str(ORDERS)])
+    assert "deltatide cancel 7" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_sample_says_of_what_it_is_one_and_each_table_that_it_could_not_take(
