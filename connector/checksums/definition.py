@@ -6,7 +6,7 @@ the landed type:
 =============================  =====================================================
 boolean                        ``true``, ``false``
 integers, decimal              digits, as many after the point as the type has
-string                         length in bytes, ``:``, the text; both in UTF-8
+string                         length in bytes, ``;``, the text; both in UTF-8
 binary                         ``\x`` and hexadecimal digits in lower case
 date                           ``2026-11-21``
 timestamp_ntz                  ``2026-11-21 10:00:00.5``, without trailing zeros
@@ -21,7 +21,7 @@ bucket's count and sum of checksums, so buckets may be read in parts, in any ord
 
 Invariants: a table is covered with all its columns, or not at all (`uncovered`). A value that the landed type
 can't hold (`_cdc.raw`) has no cell, as Spark has none: whoever compares looks at such rows themselves. Equal
-sums prove equal rows but for one chance in 2 ** 60; different sums prove nothing, since a database may format
+sums prove equal rows but for one chance in 2 ** 56; different sums prove nothing, since a database may format
 a rare value in another way.
 """
 
@@ -33,8 +33,10 @@ from typing import Any
 
 from connector.schema import Column, TableName, TableSchema, decimal_of
 
-HEX_DIGITS = 15
-"""60 bits: a positive number in every database's 64-bit integers."""
+HEX_DIGITS = 14
+"""56 bits: whole bytes of the hash, as PostgreSQL cuts bytes faster than text, and a positive number in every
+database's 64-bit integers.
+"""
 
 SEPARATOR, NULL = ";", "-"
 
@@ -106,7 +108,7 @@ def _cell(value: Any, type_: str) -> bytes:
     if value is None:
         return NULL.encode()
     text = _text(value, type_).encode()
-    return b"%d:%s" % (len(text), text) if type_ == "string" else text
+    return b"%d%s%s" % (len(text), SEPARATOR.encode(), text) if type_ == "string" else text
 
 
 def _text(value: Any, type_: str) -> str:

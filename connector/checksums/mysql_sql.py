@@ -49,7 +49,7 @@ def _cell(column: Column, type_: ColumnType) -> str:
     if text is None:
         raise RequestError(why_uncovered(column))
     if column.type == "string":
-        text = f"CONCAT(LENGTH({text}), ':', {text})"
+        text = f"CONCAT(LENGTH({text}), '{SEPARATOR}', {text})"
     return f"IF({name} IS NULL, '{NULL}', CAST({text} AS BINARY))"
 
 

@@ -54,7 +54,7 @@ PLAIN_DECIMALS = {"spark.sql.ansi.enabled": "true"}
 NO_TEXT = "?"
 """Stands for a text that Spark can't build, so that it does not count as null."""
 
-HALF_BITS = 30
+HALF_BITS = 28
 """Checksums are summed in two halves: sums of 64-bit integers are quick, and these do not overflow."""
 
 MOST_RANGES = 200
@@ -138,16 +138,16 @@ def touched_buckets(events: DataFrame, key: str, type_: str, bits: int) -> dict[
 
 def row_checksum(columns: Mapping[str, str]) -> Column:
     """Return a row's checksum over these columns; `columns`: names with types, in order."""
-    cells = [_cell(F.col(quoted(name)), type_) for name, type_ in columns.items()]
-    digits = F.substring(F.sha2(F.concat_ws(SEPARATOR, *cells).cast("binary"), 256), 1, HEX_DIGITS)
+    parts = [part for name, type_ in columns.items() for part in _parts(F.col(quoted(name)), type_)]
+    digits = F.substring(F.sha2(F.concat_ws(SEPARATOR, *parts).cast("binary"), 256), 1, HEX_DIGITS)
     return F.conv(digits, 16, 10).cast("bigint")
 
 
-def _cell(value: Column, type_: str) -> Column:
-    text = value_text(value, type_)
+def _parts(value: Column, type_: str) -> tuple[Column, ...]:
+    """Return what is joined for a value; ``concat_ws`` skips null."""
     if type_ == "string":
-        text = F.concat(F.octet_length(value).cast("string"), F.lit(":"), value)
-    return F.when(value.isNull(), F.lit(NULL)).otherwise(F.coalesce(text, F.lit(NO_TEXT)))
+        return F.coalesce(F.octet_length(value).cast("string"), F.lit(NULL)), value
+    return (F.coalesce(value_text(value, type_), F.when(value.isNull(), NULL).otherwise(NO_TEXT)),)
 
 
 def bucket_of(value: Column, type_: str, bits: int) -> Column:

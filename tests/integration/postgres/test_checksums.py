@@ -53,6 +53,9 @@ def test_buckets_are_cut_at_powers_of_two_and_a_range_may_be_of_the_keys_first_c
     ends = (-(2**63), -257, -256, -1, 0, 255, 256, 2**63 - 1)
     for id_ in ends:
         database.execute("INSERT INTO wide (id, part, c7) VALUES (%s, 'a;b', 1), (%s, 'c', NULL)", (id_, id_))
+    whole = ", ".join(["7"] * 120)
+    database.execute("CREATE TABLE whole (LIKE wide, PRIMARY KEY (id)); INSERT INTO whole VALUES (1, '')")
+    database.execute(f"INSERT INTO whole VALUES (2, 'a;b', {whole})")
     database.execute("CREATE TABLE keyed (id uuid PRIMARY KEY)")
     source, wide = source_of(database), TableName("public", "wide")
     with following(source), closing(source.open_tables()) as reader:
@@ -65,6 +68,7 @@ def test_buckets_are_cut_at_powers_of_two_and_a_range_may_be_of_the_keys_first_c
         assert {bucket: count for bucket, (count, _) in sums(reader, wide, part).items()} == {
             -256: 2, -1: 2, 0: 2,
         }  # fmt: skip
+        assert compare_checksums(source, [("whole", TableName("public", "whole"))]) == (set(), [])
         with pytest.raises(RequestError, match="not an integer"):
             sums(reader, TableName("public", "keyed"))
         with pytest.raises(RequestError, match="not an integer"):

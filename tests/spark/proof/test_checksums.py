@@ -37,7 +37,7 @@ VALUES: dict[str, tuple[str, Sequence[Any]]] = {
     "fine": ("decimal(38,38)", (Decimal("0E-38"), SMALL, -SMALL)),
     "wide": ("decimal(38,10)", (Decimal("1E-10"), Decimal("0E-10"), Decimal(f"-{'9' * 28}.{'9' * 10}"))),
     "flag": ("boolean", (True, False, None)),
-    "text": ("string", ("", "ä€😀;-", "\t\n\r\\ \x00 'x' {}", "-", "1:a")),
+    "text": ("string", ("", "ä€😀;-", "\t\n\r\\ \x00 'x' {}", "-", "1;a")),
     "bytes": ("binary", (b"", b"\x00\xff\\x", b"abc")),
     "day": ("date", (date(1, 1, 1), date(9999, 12, 31), date(1582, 10, 10))),
     "local": ("timestamp_ntz", (datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999),
@@ -47,7 +47,7 @@ VALUES: dict[str, tuple[str, Sequence[Any]]] = {
 }  # fmt: skip
 OTHER = {
     "tiny": "1Y", "short": "1S", "whole": "7", "big": "1L", "huge": "7", "money": "0.02", "fine": "2E-38BD",
-    "wide": "0.0000000002", "flag": "NOT coalesce(flag, false)", "text": "'1:b'", "bytes": "X'00'",
+    "wide": "0.0000000002", "flag": "NOT coalesce(flag, false)", "text": "'1;b'", "bytes": "X'00'",
     "day": "DATE'0001-01-03'", "local": "local + INTERVAL '0.000001' SECOND - INTERVAL '1' DAY",
     "moment": "TIMESTAMP'1970-01-01 00:00:00Z'",
 }  # fmt: skip
