@@ -153,41 +153,47 @@ class Walk(NamedTuple):
 
 
 def walk_messages(data: Bytes, begin: int) -> Walk:
-    """Find the messages from `begin` on. Pure."""
-    return _stride(data, begin) or _step(data, begin)
+    """Find the messages from `begin` on. Pure.
+
+    Most are rows, found all at once. What precedes and follows them, as in the first and the last bytes of
+    every COPY, is found one by one.
+    """
+    before = _step(data, begin, upto_row=True)
+    if before.foreign:
+        return before
+    rows, upto = _stride(data, before.upto)
+    after = _step(data, upto)
+    found = np.concatenate([rows, after.rows])
+    return Walk(found, before.passed_over + after.passed_over, after.upto, after.foreign)
 
 
-def _stride(data: Bytes, begin: int) -> Walk | None:
-    """Find all rows at once: each begins after the previous one's newline. None if not all are rows.
+def _stride(data: Bytes, begin: int) -> tuple[Offsets, int]:
+    """Find rows at once, each of which begins after the previous one's newline; return their end, too.
 
     A length that ends in a newline byte, before a row that begins with ``d``, looks the same, a few bytes
-    after a true beginning. So the messages found must chain: each ends where the next begins.
+    after a true beginning. So only the messages count that chain: each ends where the next begins.
     """
     area = data[begin:]
+    if len(area) < _HEADER or area[0] != _ROW:
+        return np.zeros(0, np.int64), begin
     newlines = np.flatnonzero(area[:-_HEADER] == _NEWLINE)
     rows = np.concatenate(([0], newlines[area[newlines + 1] == _ROW] + 1))
-    if len(area) < _HEADER or area[0] != _ROW:
-        return None
     rows = rows[np.diff(rows, prepend=-_SHORTEST) >= _SHORTEST]
     ends = rows + 1 + _lengths(area, rows)
-    if (ends[:-1] != rows[1:]).any():
-        return None
-    if ends[-1] > len(area):
-        rows, upto = rows[:-1], int(rows[-1])
-    else:
-        upto = int(ends[-1])
-    if upto < len(area) and area[upto] != _ROW:
-        return None
-    return Walk(rows + begin, [], upto + begin, False)
+    breaks = np.flatnonzero(ends[:-1] != rows[1:])
+    count = int(breaks[0]) + 1 if len(breaks) else len(rows)
+    if ends[count - 1] > len(area):
+        count -= 1
+    return rows[:count] + begin, begin + (int(ends[count - 1]) if count else 0)
 
 
 def _lengths(area: Bytes, messages: Offsets) -> Offsets:
     return unaligned(area, ">u4")[messages + 1].astype(np.int64)
 
 
-def _step(data: Bytes, begin: int) -> Walk:
-    """Find messages one by one."""
-    text = data.tobytes()
+def _step(data: Bytes, begin: int, *, upto_row: bool = False) -> Walk:
+    """Find messages one by one; `upto_row`: only those before the next row."""
+    text = memoryview(data.data)
     rows: list[int] = []
     passed_over: list[tuple[int, int]] = []
     at, foreign = begin, False
@@ -195,7 +201,7 @@ def _step(data: Bytes, begin: int) -> Walk:
         kind = text[at]
         foreign = kind != _ROW and kind not in PASSED_OVER
         end = at + 1 + int.from_bytes(text[at + 1 : at + _HEADER], "big")
-        if foreign or at + _HEADER > len(text) or end > len(text):
+        if foreign or (upto_row and kind == _ROW) or at + _HEADER > len(text) or end > len(text):
             break
         if kind == _ROW:
             rows.append(at)

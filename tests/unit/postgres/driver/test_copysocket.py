@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from connector.postgres.driver import copysocket
 from connector.postgres.driver.copysocket import walk_messages
 
 
@@ -68,3 +70,19 @@ def test_what_is_passed_over_is_to_be_blanked():
     begin = len(row(b"1"))
     assert found.passed_over == [(begin, begin + len(notice))]
     assert found.rows.tolist() == [0, begin + len(notice)]
+
+
+@pytest.mark.parametrize("before", [b"", message(b"H", b"\0\0\1\0\0")])
+@pytest.mark.parametrize("after", [b"", message(b"c", b""), row(b"late")[:-1]])
+def test_rows_are_found_at_once_whatever_precedes_and_follows_them(monkeypatch, before, after):
+    one_by_one = []
+
+    def step(*given, **options):
+        one_by_one.append(found := whole_step(*given, **options))
+        return found
+
+    whole_step = copysocket._step
+    monkeypatch.setattr(copysocket, "_step", step)
+    data = before + b"".join(row(b"%d" % number) for number in range(500)) + after
+    assert len(walk_messages(np.frombuffer(data, np.uint8), 0).rows) == 500
+    assert sum(len(found.rows) for found in one_by_one) == 0
