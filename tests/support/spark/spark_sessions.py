@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +87,21 @@ def forget_delta_logs(spark: SparkSession) -> None:
         pytest.skip("what Delta remembers of a table can't be dropped over Spark Connect")
     java: Any = spark._jvm
     java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+@contextmanager
+def files_limited_to(spark: SparkSession, size: int) -> Iterator[None]:
+    """During the block, Java can write no more bytes to a file: it fails, as on a full disk."""
+    if os.environ.get(CONNECT_MODE):
+        pytest.skip("the process of a Spark Connect server can't be limited from here")
+    java: Any = spark._jvm
+    pid = java.java.lang.ProcessHandle.current().pid()
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def require_conditional_writes() -> None:
