@@ -41,7 +41,7 @@ back what a later manifest deleted. A crash leaves the table at its old version 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -93,6 +93,7 @@ class Rules:
     `partial`: rows may lack columns. `ties`: dumped rows may add to an event that was applied before.
     `soft`: deleted rows stay, with `op` delete. `touches_any_row`: deletes were computed from the target's
     own rows. `replaces_all`: the changes hold every row the table can have, and overwrite it.
+    `groups`: columns that a change lacks all or none of; of other columns, nothing is known.
     """
 
     partial: bool
@@ -100,6 +101,7 @@ class Rules:
     soft: bool
     touches_any_row: bool = False
     replaces_all: bool = False
+    groups: Sequence[Sequence[str]] = ()
 
 
 def apply(
@@ -197,7 +199,7 @@ def merge_sql(target: Target, view: str, layout: TargetLayout, rules: Rules, con
     return f"""
         MERGE INTO {target.name} AS target USING {view} AS source ON {keys_equal(layout)}{conditions}
         {"" if rules.soft else f"WHEN MATCHED AND {NEWER} AND {DELETED} THEN DELETE"}
-        {f"{matched} AND {keeps} THEN UPDATE SET {_updates(layout, _folded(layout))}" if folds else ""}
+        {f"{matched} AND {keeps} THEN UPDATE SET {_updates(layout, _folded(layout, rules))}" if folds else ""}
         {matched} THEN UPDATE SET {_updates(layout, fresh)}
         WHEN NOT MATCHED{"" if rules.soft else f" AND {KEPT}"}
             THEN INSERT ({listed([*layout.columns, CDC])}) VALUES ({inserts})"""
@@ -210,9 +212,9 @@ def _updates(layout: TargetLayout, values: Mapping[str, str]) -> str:
 def new_values(layout: TargetLayout, rules: Rules) -> dict[str, str]:
     """Build each column of a `target` row that `source` changes."""
     if rules.soft:
-        return _folded(layout, KEEPS_SOFT)
+        return _folded(layout, rules, KEEPS_SOFT)
     if rules.partial:
-        return _folded(layout, KEEPS)
+        return _folded(layout, rules, KEEPS)
     return fresh_values(layout)
 
 
@@ -221,11 +223,15 @@ def fresh_values(layout: TargetLayout) -> dict[str, str]:
     return {**{name: f"source.{quoted(name)}" for name in layout.columns}, CDC: fresh_cdc()}
 
 
-def _folded(layout: TargetLayout, keeps: str = "true") -> dict[str, str]:
-    """Build each column, from `target` where `keeps` holds and `source` lacks it."""
+def _folded(layout: TargetLayout, rules: Rules, keeps: str = "true") -> dict[str, str]:
+    """Build each column, from `target` where `keeps` holds and `source` lacks it.
+
+    `missing` lists a group as a whole: its first column is found in few steps, the last of hundreds in many.
+    """
     values = {name: f"source.{quoted(name)}" for name in layout.columns}
+    first = {name: group[0] for group in rules.groups for name in group}
     for name in layout.values:
-        lacking = f"{keeps} AND array_contains(source._cdc.missing, {text(name)})"
+        lacking = f"{keeps} AND array_contains(source._cdc.missing, {text(first.get(name, name))})"
         values[name] = f"CASE WHEN {lacking} THEN target.{quoted(name)} ELSE source.{quoted(name)} END"
     missing = "array_intersect(source._cdc.missing, coalesce(target._cdc.missing, array()))"
     missing = f"CASE WHEN {keeps} THEN {_unless_empty(missing)} ELSE source._cdc.missing END"

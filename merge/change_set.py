@@ -52,6 +52,10 @@ MOST_PARTITIONS = 64
 """How dumped chunks are grouped for a first load; a plan of many unions is slow to analyze."""
 
 
+Groups = Sequence[Sequence[str]]
+"""Columns that every event of a plan carries all or none of."""
+
+
 class Events(Protocol):
     """Where events are read from: the landing zone, or a part of it."""
 
@@ -69,10 +73,13 @@ def changes(
     target: DataFrame | None,
     *,
     soft: bool = False,
+    groups: Groups | None = None,
+    values: Sequence[str] | None = None,
 ) -> DataFrame:
     """Return a plan's changes to `target` (None: it is empty): key, columns, `_cdc` (`merge.reconcile`).
 
-    `soft`: deleted keys have the columns of their last version.
+    `soft`: deleted keys have the columns of their last version. `groups`: what `column_groups` returns; None:
+    it is asked here. `values`: with `groups`, which columns to return besides the key; None: all.
     Some rows may be stale, since log is read again; the caller must compare positions.
     """
     events = _events(landing, plan, plan.files, schemas, layout)
@@ -81,7 +88,9 @@ def changes(
     if target is not None:
         for sweep in plan.sweeps:
             events = events.unionByName(_ghost_deletes(landing, sweep, schemas, layout, target))
-    return _reconciled(events, landing, plan, schemas, layout, soft=soft)
+    if groups is None:
+        groups = column_groups(landing, plan, schemas, layout)
+    return _reconciled(events, plan, layout, groups, soft=soft, values=values)
 
 
 def first_changes(
@@ -91,6 +100,7 @@ def first_changes(
     layout: TargetLayout,
     *,
     soft: bool = False,
+    groups: Groups,
 ) -> DataFrame:
     """Return the same changes to an empty target, without sorting what one full dump has read.
 
@@ -103,7 +113,7 @@ def first_changes(
     broad = logged > MOST_OTHERS or sum(file.bytes for file in (*others, *plan.again)) > MOST_OTHER_BYTES
     sorting = dumped <= FEW_DUMPED or broad or bool(plan.truncates)
     if sorting or _any_twice(landing, bulk, schemas, layout):
-        return changes(landing, plan, schemas, layout, None, soft=soft)
+        return changes(landing, plan, schemas, layout, None, soft=soft, groups=groups)
     rows = _in_order(landing, bulk, schemas, layout)
     if not others and not plan.again:
         return only_events(rows, layout.key, layout.values)
@@ -115,7 +125,7 @@ def first_changes(
     theirs = landing.events(bulk, schemas, layout.columns).alias("source")
     events = events.unionByName(theirs.join(keys, same_rows(layout), "left_semi"))
     return only_events(alone, layout.key, layout.values).unionByName(
-        _reconciled(events, landing, plan, schemas, layout, soft=soft)
+        _reconciled(events, plan, layout, groups, soft=soft)
     )
 
 
@@ -187,35 +197,36 @@ def _union(frames: Iterable[DataFrame]) -> DataFrame:
 
 def _reconciled(
     events: DataFrame,
-    landing: Events,
     plan: TablePlan,
-    schemas: Mapping[str, TableSchema],
     layout: TargetLayout,
+    groups: Groups,
     *,
     soft: bool,
+    values: Sequence[str] | None = None,
 ) -> DataFrame:
     return reconcile(
         events,
         layout.key,
-        layout.values,
+        layout.values if values is None else values,
         partial=plan.partial,
-        groups=_column_groups(landing, plan, schemas, layout),
+        groups=groups,
         raw_keys=layout.raw_keys,
         soft=soft,
     )
 
 
-def _column_groups(
+def column_groups(
     landing: Events, plan: TablePlan, schemas: Mapping[str, TableSchema], layout: TargetLayout
-) -> list[list[str]] | None:
-    """Return which columns the plan's events always carry together; None: not worth asking, or too many."""
+) -> Groups:
+    """Return which columns the plan's events always carry together, if asking is worth it: else one each."""
+    each = [[name] for name in layout.values]
     partial = [file for file in plan.all if file.partial]
-    if not partial or len(layout.values) <= FEW_COLUMNS:
-        return None
+    if not partial or len(each) <= FEW_COLUMNS:
+        return each
     unchanged = F.col(CDC)["unchanged"].alias("unchanged")
     found = landing.events(partial, schemas, layout.columns).select(unchanged).distinct()
     sets = [row["unchanged"] or () for row in found.limit(MOST_SETS + 1).collect()]
-    return group_columns(layout.values, sets) if len(sets) <= MOST_SETS else None
+    return group_columns(layout.values, sets) if len(sets) <= MOST_SETS else each
 
 
 def _truncate(

@@ -73,7 +73,8 @@ def reconcile(
 
     `events`: key, `columns`, `_cdc` as landed; no truncates. `partial`: whether an event may lack columns;
     if none does, the latest event is taken as it is. `groups`: columns that every event carries all or none
-    of (`group_columns`); None: each column by itself, which is always right, but slow for hundreds.
+    of (`group_columns`); None: each column by itself, which is always right, but slow for hundreds. With
+    `groups`, `columns` may be some of theirs: `missing` names all that a row lacks, `raw` has texts of these.
     A deleted key becomes a row with `op` delete. Its columns are meaningless, or if `soft` those of its last
     version, with the unknown ones in `missing`.
     `raw_keys`: the key columns whose raw text belongs to the key (`merge.keys`).
@@ -162,13 +163,16 @@ def _by_group(
     cdc = F.col(CDC)
     at = position_of(cdc)
     boundary = is_boundary(cdc)
-    names = [F.array(*map(F.lit, group)) for group in groups]
+    names, known = [F.array(*map(F.lit, group)) for group in groups], set(columns)
+    returned = [[name for name in group if name in known] for group in groups]
 
     def latest(n: int) -> Column:
-        group, carried = groups[n], carries(cdc, groups[n][0])
-        values = F.struct(*[F.col(quoted(name)).alias(name) for name in group])
-        raw = F.map_filter(cdc["raw"], lambda name, _text: F.array_contains(names[n], name))
-        event = F.struct(at.alias("at"), values.alias("values"), raw.alias("raw"))
+        carried = carries(cdc, groups[n][0])
+        values = F.struct(*[F.col(quoted(name)).alias(name) for name in returned[n]])
+        texts = F.array(*map(F.lit, returned[n]))
+        raw = F.map_filter(cdc["raw"], lambda name, _text: F.array_contains(texts, name))
+        wanted = [values.alias("values"), raw.alias("raw")] if returned[n] else []
+        event = F.struct(at.alias("at"), *wanted)
         return F.max_by(F.when(carried, event), F.when(carried, at))
 
     folded = _grouped(events, key, raw_keys).agg(
@@ -179,7 +183,7 @@ def _by_group(
             *[latest(n).alias(f"g{n}") for n in range(len(groups))],
         ).alias(CDC)
     )
-    return _resolved(folded, key, columns, list(zip(groups, names, strict=True)), raw_keys, soft=soft)
+    return _resolved(folded, key, columns, list(zip(returned, names, strict=True)), raw_keys, soft=soft)
 
 
 def _resolved(
@@ -191,7 +195,10 @@ def _resolved(
     *,
     soft: bool,
 ) -> DataFrame:
-    """Build the rows from each key's `folded` events; `groups`: their columns, and an array of the names."""
+    """Build the rows from each key's `folded` events.
+
+    `groups`: the columns of each that are returned, and an array of the names of all.
+    """
     fold = F.col(CDC)
     deleted = fold["last"]["op"] == DELETE
     since = last_boundary(deleted, fold["boundary"], fold["created"], soft=soft)
@@ -201,10 +208,12 @@ def _resolved(
     for n, (group, names) in enumerate(groups):
         latest = fold[f"g{n}"]
         known = is_current(latest["at"], since)
-        found = F.when(known, latest["values"])
-        values |= {name: found[name] for name in group}
         missing.append(F.when(known, F.array()).otherwise(names))
-        raws.append(F.coalesce(F.when(known, F.map_entries(latest["raw"])), F.array().cast(RAW_ENTRIES)))
+        if group:
+            found = F.when(known, latest["values"])
+            values |= {name: found[name] for name in group}
+            raw = F.when(known, F.map_entries(latest["raw"]))
+            raws.append(F.coalesce(raw, F.array().cast(RAW_ENTRIES)))
     lacking = _unless_empty(F.concat(*missing) if missing else F.array().cast(MISSING_TYPE))
     raw = _unless_empty(F.map_from_entries(F.concat(*raws)))
     if not soft:

@@ -6,7 +6,7 @@ whether anyone else has changed the table since the merge's starting frontier.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from connector.errors import TableError
 from connector.landing.format import CDC
 from connector.schema import TableSchema
 from merge.apply import LARGE_BYTES, Rules, Written, apply
-from merge.change_set import changes, first_changes
+from merge.change_set import Groups, changes, column_groups, first_changes
 from merge.keys import TargetLayout
 from merge.lake.comments import SourceComments
 from merge.lake.commits import Commits, Mark, is_from_landing_zone, read_commits
@@ -258,22 +258,27 @@ class TableJob:
         elif base is not None:
             frame = base.rows(self.spark, self.layout)
         soft = self.config.table(self.plan.table).deletes == "soft"
-        source = self._changes(frame, soft=soft)
+        groups = column_groups(self.landing, self.plan, self.schemas, self.layout)
         missing = IncompleteRows(self.plan.rows if self.plan.partial else 0)
+        source = self._changes(frame, groups, soft=soft)
         if self.plan.partial and self.asks:
-            missing = request_missing(self.spark, self.landing, self.plan, source, self.layout, frame)
+            # Their values are not read for that: of hundreds of columns, that would cost as much as merging.
+            lacking = source if frame is None else self._changes(frame, groups, soft=soft, values=())
+            missing = request_missing(self.spark, self.landing, self.plan, lacking, self.layout, frame)
         touches_any_row = bool(self.plan.truncates or self.plan.sweeps)
-        rules = Rules(self.plan.partial, self.plan.chunks, soft, touches_any_row, replaces_all)
+        rules = Rules(self.plan.partial, self.plan.chunks, soft, touches_any_row, replaces_all, groups)
         if replaces_all and frame is not None:
             source = overlay(frame, source, self.layout, rules)
         rows = self.plan.rows
         return apply(self.spark, self.target, self.state, source, self.layout, rules, mark, rows), missing
 
-    def _changes(self, target: DataFrame | None, *, soft: bool) -> DataFrame:
+    def _changes(
+        self, target: DataFrame | None, groups: Groups, *, soft: bool, values: Sequence[str] | None = None
+    ) -> DataFrame:
         known = (self.landing, self.plan, self.schemas, self.layout)
         if target is None and not self.config.table(self.plan.table).key:
-            return first_changes(*known, soft=soft)
-        return changes(*known, target, soft=soft)
+            return first_changes(*known, soft=soft, groups=groups)
+        return changes(*known, target, soft=soft, groups=groups, values=values)
 
     def request_missing_again(self) -> int:
         """Request all rows that lack a column; return their number."""

@@ -49,6 +49,15 @@ def test_grouped_columns_give_the_same_rows(spark: SparkSession, soft: bool) -> 
     assert together == each
     assert any(cdc["missing"] for cdc, _ in each.values())
     assert any(cdc["raw"] for cdc, _ in each.values())
+    some = reconcile(events, ["id"], ["a"], partial=True, groups=groups, soft=soft).collect()
+    assert {row["id"]: (row["a"], _without_raw(row["_cdc"].asDict(recursive=True))) for row in some} == {
+        id_: (values[0], _without_raw(cdc)) for id_, (cdc, values) in each.items()
+    }
+
+
+def _without_raw(cdc: dict[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in cdc.items() if name != "raw"}
+    return {**known, "missing": sorted(cdc["missing"] or []), "raw of a": (cdc["raw"] or {}).get("a")}
 
 
 def test_columns_that_no_event_lacks_are_one_group() -> None:
