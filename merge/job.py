@@ -161,7 +161,7 @@ def _merge_all(
     targets = targets_with_shapes(config, run.manifest.tables, run.shapes)
     views = run.plan_views(targets)
     run.prepare_lake()
-    landing.compare_new_sizes(frontiers.newest)
+    landing.read_ahead(frontiers.newest)
     reports = run.merge_in_parallel([targets[table] for table in chosen], sessions, stop)
     reports = request_lost(landing, run.manifest, reports, run.source_of, asks=run.asks)
     done = run.record_cut(reports, views, stop)

@@ -63,8 +63,8 @@ from merge.columns.landed_files import (
     types_of,
 )
 from merge.columns.projection import Projection, projections_of
-from merge.lake.retry import unread_hint
-from merge.reading.stored_manifests import Folder, States, state_of
+from merge.lake.retry import UNEXPECTED, unread_hint
+from merge.reading.stored_manifests import Folder, States, merged_files, state_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -332,16 +332,20 @@ class LandingZone:
 
         `TableError` for a layout that does not fit the configuration.
         """
-        ids = dict.fromkeys(wanted)
-        with self._reading:
-            new = [pair for pair in ids if pair[1] not in self._schemas]
-            paths = dict.fromkeys(self._schema_path(table, id_) for table, id_ in new)
-            for file, text in self.texts(list(paths)) if paths else []:
-                self._schemas[file.removesuffix(".json")] = TableSchema.from_json(text)
+        ids = self._read_schemas(wanted)
         for table, id_ in ids:
             if id_ not in self._schemas:
                 raise TableError(table, f"schema {id_} is missing in {self.root}")
         return {id_: self._projected(self._schemas[id_]) for _, id_ in ids}
+
+    def _read_schemas(self, wanted: Iterable[tuple[TableName, str]]) -> Collection[tuple[TableName, str]]:
+        ids = dict.fromkeys(wanted)
+        with self._reading:
+            paths = dict.fromkeys(self._schema_path(*pair) for pair in ids if pair[1] not in self._schemas)
+            read = self.texts(list(paths)) if paths else []
+            # All or none: masks are checked against all layouts of a table.
+            self._schemas.update({f.removesuffix(".json"): TableSchema.from_json(text) for f, text in read})
+        return ids
 
     def check_settings(self, table: TableName, schema_id: str | None) -> None:
         """Refuse settings that don't fit a table's layout, before anything is built with them."""
@@ -398,16 +402,13 @@ class LandingZone:
 
         return reduce(lambda one, other: one.unionByName(other), map(events_of, groups))
 
-    def compare_new_sizes(self, after: int) -> None:
-        """Compare the sizes of all files in the manifests after `after`; `events` compares the rest."""
-        news = [m for number, m in sorted(self._manifests.items()) if number > after]
-        blocks = [m.compacted for m in news if m.compacted]
-        replaced = {path for block in blocks for path in block.replaced}
-        named = [*(f for m in news for f in m.files), *(f for block in blocks for f in block.files)]
-        files = [file for file in named if file.kind != "verify" and file.path not in replaced]
-        if len(files) <= COMPARED_AT_ONCE:
-            with suppress(AnalysisException):
-                self._intact.update(self._of_known_size(files))
+    def read_ahead(self, after: int) -> None:
+        """Compare sizes and read layouts of the files in manifests after `after`; `schemas` reads others."""
+        files = merged_files(m for number, m in sorted(self._manifests.items()) if number > after)
+        with suppress(AnalysisException):
+            self._intact.update(self._of_known_size(files if len(files) <= COMPARED_AT_ONCE else []))
+        with suppress(AnalysisException, FormatError, *UNEXPECTED):
+            self._read_schemas((file.table, file.schema_id) for file in files)
 
     def _require_intact(self, files: Sequence[LandedFile]) -> None:
         unknown = [file for file in files if file.path not in self._intact]

@@ -6,12 +6,12 @@ that need that manifest. It is kept apart with its error, since manifests are re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connector.errors import FormatError
 from connector.landing.format import compacted_block
-from connector.landing.manifest import CompactedBlock, Manifest
+from connector.landing.manifest import CompactedBlock, LandedFile, Manifest
 from connector.landing.manifest_object import (
     EMPTY,
     LandingState,
@@ -69,3 +69,12 @@ def state_of(text: str | None, path: str, root: str) -> LandingState | FormatErr
         return LandingState.from_json(text, path)
     except FormatError as error:
         return error
+
+
+def merged_files(manifests: Iterable[Manifest]) -> list[LandedFile]:
+    """List the files with events to merge; of a compacted block, those that others were joined to."""
+    news = list(manifests)
+    blocks = [manifest.compacted for manifest in news if manifest.compacted]
+    replaced = {path for block in blocks for path in block.replaced}
+    named = [*(f for m in news for f in m.files), *(f for block in blocks for f in block.files)]
+    return [file for file in named if file.kind != "verify" and file.path not in replaced]

@@ -94,6 +94,9 @@ S3A_PATIENCE = {
 becomes an error after a minute or two, not ten: merges are repeated anyway. Long requests (uploads of parts)
 have their own timeout."""
 
+LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+"""In how many tasks named files are looked up; by default one for each, which costs more than looking."""
+
 JAVA = "-XX:+UseParallelGC"
 """Both of Java's compilers, for merges of many rows or over days; throughput matters, pauses don't."""
 
@@ -204,6 +207,7 @@ def local_settings(app_name: str, *, s3: S3Access | None, java_options: str = JA
         **s3_settings(s3),
         "spark.app.name": app_name,
         "spark.master": "local[*]",
+        LISTING: str(2 * (os.cpu_count() or 1)),
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "deltatide-warehouse"),
         "spark.driver.extraJavaOptions": java_options,
         "spark.driver.memory": f"{_heap_mib()}m",

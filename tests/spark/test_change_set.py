@@ -218,6 +218,34 @@ def test_a_first_load_takes_dumped_rows_as_they_are_unless_another_file_has_thei
     assert len(list((tmp_path / "lake/public/orders").glob("*.parquet"))) >= 2  # ranges of chunks
 
 
+def test_a_first_load_of_one_chunk_alone_takes_its_rows_as_they_are(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One SELECT has no key twice, unless different keys are the same number in the target."""
+    zone, sorted_columns, merged = Zone(spark, tmp_path), [], change_set.reconcile
+
+    def reconciled(events: Any, key: Any, columns: Any, **options: Any) -> Any:
+        sorted_columns.append(columns)
+        return merged(events, key, columns, **options)
+
+    monkeypatch.setattr(change_set, "reconcile", reconciled)
+    zone.landed.tables.pop(ORDERS.table)
+    files = []
+    for number, (name, type_, keys) in enumerate(
+        [("whole", "bigint", (1, 2)), ("widened", "double", (2.0**53, 2.0**53))], 1
+    ):
+        schema = schema_of(f"public.{name}", id=type_, **{name: "int"})
+        zone.landed.table(schema)
+        zone.landed.full_dump(str(schema.table), number, low=10, started_in=1)
+        rows = [{"id": key, name: 7} for key in keys]
+        files.append(zone.landed.chunk(schema, Chunk(10, 20, rows, dump=number)))
+    zone.landed.commit(20, files)
+    assert not zone.merge().failed
+    assert sorted_columns == [["widened"]]
+    assert zone.rows("id, _cdc.op, _cdc.lsn", "public/whole") == [(1, "dump", 10), (2, "dump", 10)]
+    assert zone.rows("id", "public/widened") == [(2.0**53,)]
+
+
 def test_a_first_load_of_rows_dumped_twice_reconciles_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -10,11 +11,13 @@ import pytest
 
 from connector.errors import FormatError, GapError, TableError
 from connector.landing.column_names import ColumnNames
-from connector.landing.format import compacted_path, manifest_path
+from connector.landing.format import compacted_path, manifest_path, schema_path
+from connector.landing.manifest import LandedFile, Manifest
 from connector.landing.manifest_object import StoredManifest
 from merge import landing_zone
+from merge.lake.retry import UNEXPECTED
 from merge.landing_zone import LandingZone
-from tests.support.landing.landed import Landed, config_of, schema_of
+from tests.support.landing.landed import Event, Landed, config_of, schema_of
 
 
 class Counting(LandingZone):
@@ -185,3 +188,45 @@ def test_the_merge_opens_landing_zones_with_the_projections_of_their_tables() ->
     root = Path(landing_zone.__file__).parent
     opened = [path.name for path in root.rglob("*.py") if " LandingZone(" in path.read_text()]
     assert opened == []
+
+
+class Reading(LandingZone):
+    """A landing zone in a local folder that notes what is read; as in Spark, nothing is if a file is gone."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        super().__init__(None, str(folder), "shop")  # type: ignore[arg-type]
+        self._manifests[manifest.number] = manifest
+        self.reads: list[list[str]] = []
+
+    def texts(self, paths: Sequence[str], wanted: Any = None) -> list[tuple[str, str]]:
+        self.reads.append([path.rpartition("/")[2] for path in paths])
+        files = [Path(path) for path in paths]
+        return [(file.name, file.read_text()) for file in files] if all(map(Path.exists, files)) else []
+
+    def _of_known_size(self, files: Collection[LandedFile]) -> set[str]:
+        return {file.path for file in files}
+
+
+def test_layouts_of_new_files_are_read_at_once_and_one_that_is_gone_or_damaged_stops_its_table_alone(
+    tmp_path: Path,
+) -> None:
+    landed = Landed.local(tmp_path)
+    layouts = [schema_of(f"public.{type_}", id="int", a=type_) for type_ in ("int", "string")]
+    for layout in layouts:
+        landed.table(layout)
+    events = [Event("insert", 5, 0, {"id": 1, "a": None})]
+    manifest = landed.commit(10, [landed.log(layout, events) for layout in layouts])
+    landing = Reading(tmp_path, manifest)
+    landing.read_ahead(0)
+    assert landing.reads == [[f"{layout.id}.json" for layout in layouts]]
+    pairs = [(layout.table, layout.id) for layout in layouts]
+    assert landing.schemas(pairs) == {layout.id: layout for layout in layouts}
+    assert len(landing.reads) == 1
+    path = tmp_path / "shop" / schema_path(*pairs[0])
+    for harm in (path.unlink, lambda: path.write_text("{")):
+        harm()
+        landing = Reading(tmp_path, manifest)
+        landing.read_ahead(0)
+        assert landing.schemas(pairs[1:]) == {layouts[1].id: layouts[1]}
+        with pytest.raises((TableError, *UNEXPECTED)):
+            landing.schemas(pairs[:1])
