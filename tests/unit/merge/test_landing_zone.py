@@ -184,10 +184,13 @@ def test_a_hidden_column_that_a_manifest_knows_by_another_name_stops_its_table(
 
 
 def test_the_merge_opens_landing_zones_with_the_projections_of_their_tables() -> None:
-    """`LandingZone.of` does; its constructor would show left-out and masked values."""
+    """`LandingZone.of` does; its constructor would show left-out and masked values.
+
+    Live views open one so for a layout alone, and read no event with it.
+    """
     root = Path(landing_zone.__file__).parent
     opened = [path.name for path in root.rglob("*.py") if " LandingZone(" in path.read_text()]
-    assert opened == []
+    assert opened == ["live_views.py"]
 
 
 class Reading(LandingZone):
