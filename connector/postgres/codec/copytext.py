@@ -40,7 +40,8 @@ MOST_BYTES = 32 << 20
 class CopiedRows(NamedTuple):
     """Rows as COPY wrote them: row i begins at `starts[i]` in `data`; bytes between rows are zero.
 
-    Unless the only row is a large one, a byte or more precedes each row. `split_rows` writes to them.
+    Unless the only row is a large one, a byte or more precedes each row. `split_rows` writes to them. Cells
+    of such a large row may refer to `data`, which must then not be used again.
     """
 
     data: Bytes

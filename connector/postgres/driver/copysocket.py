@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from connector.codec.cells import Bytes, unaligned
-from connector.postgres.codec.copytext import CopiedRows, Offsets
+from connector.postgres.codec.copytext import LARGE_ROW_BYTES, CopiedRows, Offsets
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.driver.libpq import CopyStream
 from connector.postgres.driver.rowcopy import BUFFER_BYTES, WAIT_SECONDS
@@ -137,6 +137,8 @@ class SocketCopy:
         unaligned(data, ">u4")[rows + 1] = 0
         for begin, end in (span for walk in walks for span in walk.passed_over):
             data[begin:end] = 0
+        if len(rows) == 1 and len(data) >= LARGE_ROW_BYTES:
+            data = data.copy()  # arrays of its cells may keep this memory, and the buffer is used again
         return CopiedRows(data, rows + _HEADER)
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+from threading import Thread
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from connector.postgres.codec.copytext import split_rows
 from connector.postgres.driver import copysocket
-from connector.postgres.driver.copysocket import walk_messages
+from connector.postgres.driver.copysocket import SocketCopy, walk_messages
+from connector.postgres.driver.rowcopy import BUFFER_BYTES
 
 
 def message(kind: bytes, body: bytes) -> bytes:
@@ -86,3 +92,28 @@ def test_rows_are_found_at_once_whatever_precedes_and_follows_them(monkeypatch, 
     data = before + b"".join(row(b"%d" % number) for number in range(500)) + after
     assert len(walk_messages(np.frombuffer(data, np.uint8), 0).rows) == 500
     assert sum(len(found.rows) for found in one_by_one) == 0
+
+
+class _Stream:
+    """What reading from libpq's socket needs; nothing is sent on it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.socket = descriptor
+
+    def end(self) -> None: ...
+
+
+@pytest.mark.parametrize("size", [900_000, 1 << 20, 1_200_000, BUFFER_BYTES - 100, BUFFER_BYTES + 100])
+def test_cells_stay_as_they_are_when_the_next_rows_are_read(size):
+    """A writer keeps many chunks' arrays until a file is full."""
+    values = [bytes([letter]) * size for letter in b"ABCD"]
+    rows = [b"d" + struct.pack(">I", size + 5) + value + b"\n" for value in values]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender = Thread(target=theirs.sendall, args=(b"".join(rows) + b"c\0\0\0\4",), daemon=True)
+        sender.start()
+        copy, cells = SocketCopy(_Stream(ours.fileno())), []
+        while not copy.done:
+            cells += split_rows(copy.read(), 1)
+        sender.join()
+    assert [cell.as_py() for each in cells for cell in each] == values
