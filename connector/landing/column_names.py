@@ -6,7 +6,8 @@ uses a number twice; the agent compares numbers and names whenever it checks the
 that is added may be any that is gone by then: the log shows both.
 
 Invariant: such names stay known for good, and no later than with the first rows that land under the later
-one. A name that a numbered column had only between two checks is not seen.
+one. Except: a name that a numbered column had only between two checks is not seen; one that leaves the layout
+as it was is seen at the next check; and none is of a table that is gone by then.
 
 ::
 

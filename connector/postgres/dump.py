@@ -68,7 +68,7 @@ _READ_FROM = """
         SELECT l.relation AS oid, c.relkind FROM pg_locks l LEFT JOIN pg_class c ON c.oid = l.relation
         WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation'
           AND (c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relnamespace <> 'pg_catalog'::regnamespace
-               OR c.oid IS NULL)),
+               OR c.oid IS NULL AND pg_get_indexdef(l.relation) IS NULL)),
     parts AS (
         SELECT DISTINCT t.relid, t.isleaf FROM locked l CROSS JOIN LATERAL pg_partition_tree(l.oid) t
         WHERE coalesce(l.relkind, 'p') = 'p' AND t.relid <> l.oid)
@@ -78,7 +78,7 @@ _READ_FROM = """
     FROM parts p JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE p.isleaf AND (c.relfilenode <> c.oid OR pg_relation_size(c.oid) > 0)"""
 """What a transaction has read holds its lock to the end. What was created after the snapshot is not in its
-pg_class.
+pg_class; indexes are of no interest, and pg_get_indexdef sees the newest catalog.
 """
 
 
@@ -309,8 +309,9 @@ class PostgresTables:
 
     def _try_snapshot(self, table: TableName, visibility: Visibility) -> tuple[int, int]:
         """Open a snapshot that has a low watermark; if it has none, close it and raise."""
+        relation = self._rows_of(table)  # before the transaction, whose first query takes its snapshot
         self._begin("ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        self._run(f"LOCK TABLE {qualified(table)} IN ACCESS SHARE MODE")
+        self._run(f"LOCK TABLE {relation} IN ACCESS SHARE MODE")
         with visibility.opening() as position:
             text, end = self._row("SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text")
             low = visibility.low_watermark(position, Snapshot.parse(text))

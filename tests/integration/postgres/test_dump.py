@@ -635,6 +635,11 @@ def test_rows_of_tables_that_inherit_are_neither_dumped_nor_published_with_their
         tables = source.open_tables()
         assert [row["id"] for row in chunk_rows(tables, "public.parent")] == [1]
         assert [row["id"] for row in chunk_rows(tables, "public.parent", where="id > 0")] == [1]
+        with tables.open_chunk(name, KeyRange()) as chunk:
+            database.execute("CREATE INDEX ON parent ((id + 1))")
+            assert sum(len(some.columns[0]) for some in chunk.rows()) == 1
+            ((parent,),) = database.execute("SELECT 'parent'::regclass::oid::bigint")
+            assert [each.id for each in chunk.read_from()] == [parent], "neither children nor new indexes"
         assert tables.next_boundary(name, ["id"], None, 2, None) is None
         with tables.open_keys(name, [["1"], ["3"]]) as chunk:
             assert sorted(r for some in chunk.rows() for r in some.absent.to_pylist()) == [False, True]
