@@ -186,7 +186,9 @@ class _Builder:
         landed = self._landed(table, state.schema_id)
         projection = self.landing.projection(table)
         emitted = landed if projection is not None else _widest(landed, layout)
-        pending = PendingTable(self.source, table, emitted, only_emitted=projection is not None)
+        names = state.column_names.of_one if state.column_names is not None else ()
+        renamed = frozenset(names)  # which `schemas` above has judged (`check_renamed`)
+        pending = PendingTable(self.source, table, emitted, projection is not None, renamed)
         at = self._state(pending, frame)
         events = self._events(pending, at, projection, TASKS_WITHOUT_TABLE if frame is None else TASKS)
         known_as = schema if projection is not None else emitted

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 from connector.config import LandingConfig
 from connector.errors import DeltatideError, SourceMismatchError, TableError
 from connector.landing.format import CDC, TRUNCATE
-from connector.landing.manifest import LandedFile, Manifest
+from connector.landing.manifest import LandedFile, Manifest, TableState
 from connector.position import Position, format_position
 from connector.reading.change_log import Part
 from connector.reading.change_rows import read_layout, read_rows
@@ -145,13 +146,17 @@ def _why_inexact(manifest: Manifest, table: TableName) -> str | None:
 class PendingTable:
     """What has landed of one table since its Delta table, as events of the layout `emitted`.
 
-    `only_emitted`: refuse events of any other layout, since what is then done to columns depends on it.
+    `only_emitted`: refuse events of any other layout, since what is then done to columns depends on it: even
+    of one with the same columns in another order, whose names may have been swapped. `renamed`: the names
+    that one column may have had (`ColumnNames.of_one`), as known and accepted when `emitted` was; with
+    `only_emitted`, nothing is read once more are known.
     """
 
     source: Source
     table: TableName
     emitted: TableSchema
     only_emitted: bool
+    renamed: frozenset[frozenset[str]] = frozenset()
 
     def state(self, batches: Batches) -> Batches:
         """Return `oldest`, and what to read, for `STATE`; from rows with `upto`, `after`, `last`, `merged`.
@@ -191,6 +196,8 @@ class PendingTable:
             raise TableError(
                 self.table, f"its key is ({', '.join(state.key)}) now", hint=f"merge, and {AGAIN}"
             )
+        if self.only_emitted:
+            self._require_names(state)
         _check_same_zone(manifests, store, upto, merged)
         if after == upto:
             return {"manifest": upto, "oldest": NOTHING._asdict(), "parts": []}
@@ -216,37 +223,50 @@ class PendingTable:
                 keep = pc.and_(keep, _compare(cdc, after, or_equal=False))
             yield batch.filter(keep)
 
+    def _require_names(self, state: TableState) -> None:
+        """Refuse columns that may have got another's name since: masks and conditions go by names."""
+        names = state.column_names.of_one if state.column_names is not None else ()
+        if new := next((names for names in names if names not in self.renamed), None):
+            raise TableError(
+                self.table,
+                f"one column has had the names {', '.join(map(repr, sorted(new)))}, or may have had them,"
+                " since its columns or rows were selected by names",
+                hint=AGAIN,
+            )
+
     def _require_fit(self, landed: TableSchema) -> None:
+        if self.only_emitted:
+            self._require_same(landed)
+            return
         wanted = {fold(column.name): column for column in self.emitted.columns}
         for column in landed.columns:
             known = wanted.get(fold(column.name))
-            if not self._fits(column, known):
-                here = "not there" if known is None else f"{known.name!r}, {_described(known)},"
+            if known is None or known.name != column.name or wider(column.type, known.type) != known.type:
+                here = "not there" if known is None else f"{known.name!r}, {known.type},"
                 raise TableError(
                     self.table,
-                    f"column {column.name!r} landed as {_described(column)}, and is {here} in this view",
+                    f"column {column.name!r} landed as {column.type}, and is {here} in this view",
                     hint=f"merge, and {AGAIN}",
                 )
-        missing = wanted.keys() - {fold(column.name) for column in landed.columns}
-        if missing and self.only_emitted:
+
+    def _require_same(self, landed: TableSchema) -> None:
+        pairs = zip_longest(landed.columns, self.emitted.columns)
+        differing = next(((one, other) for one, other in pairs if one != other), None)
+        if differing is not None:
+            found, known = map(_described, differing)
             raise TableError(
                 self.table,
-                f"events of a layout without {', '.join(sorted(missing))} are pending, whose columns or"
-                " rows are selected",
-                hint="merge, until they are no longer pending: merge.live shows them now",
+                f"events of another layout are pending ({found} instead of {known}), and this view selects or"
+                " masks columns, or selects rows",
+                hint=f"merge, and {AGAIN}",
             )
 
-    def _fits(self, column: Column, known: Column | None) -> bool:
-        """Return whether a landed column can be shown; with a projection, only just as it was registered."""
-        if known is None:
-            return not self.only_emitted
-        if self.only_emitted:
-            return (column.name, column.type, column.mask) == (known.name, known.type, known.mask)
-        return known.name == column.name and wider(column.type, known.type) == known.type
 
-
-def _described(column: Column) -> str:
-    return column.type if column.mask is None else f"{column.type}, masked"
+def _described(column: Column | None) -> str:
+    if column is None:
+        return "no column"
+    masked = "" if column.mask is None else ", masked"
+    return f"column {column.name!r} {column.source_type} as {column.type}{masked}"
 
 
 def _check_same_zone(

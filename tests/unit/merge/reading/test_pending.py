@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ import pytest
 
 from connector.config import LandingConfig
 from connector.errors import DeltatideError
+from connector.landing.column_names import ColumnNames
 from connector.landing.format import CDC, RETENTION, manifest_path
-from connector.landing.manifest import LandedFile
 from connector.landing.manifest_object import Retained
 from connector.position import Position
-from connector.schema import TableName
+from connector.schema import TableName, TableSchema
 from merge.plan import Manifests, plan_table
 from merge.reading.pending import PendingTable, Source, Status
 from tests.support.landing.histories import Key
@@ -34,10 +35,15 @@ class Zone:
         self.source = Source(LandingConfig(url=str(folder)), "shop")
         self.pending = PendingTable(self.source, TableName.parse(T), ORDERS, only_emitted=False)
 
-    def log(self, position: int, *events: Event) -> LandedFile:
-        file = self.landed.log(ORDERS, events)
-        self.landed.commit(position, [file])
-        return file
+    def log(self, position: int, *events: Event) -> None:
+        self.land(ORDERS, position, *events)
+
+    def land(self, schema: TableSchema, position: int, *events: Event) -> None:
+        self.landed.commit(position, [self.landed.log(schema, events)])
+
+    def name_columns(self, names: ColumnNames) -> None:
+        table = TableName.parse(T)
+        self.landed.tables[table] = self.landed.tables[table].changed(column_names=names)
 
     def state(self, after: int | None = None, last: int | None = None, merged: int | None = None) -> Any:
         cut = None if merged is None else {"manifest": merged, "epoch": 1, "position": 10 * merged}
@@ -107,6 +113,54 @@ def test_another_landing_zone_and_another_layout_are_refused(zone: Zone) -> None
     zone.landed.commit(40, [zone.landed.log(wider, [insert(35, 3)])])
     with pytest.raises(DeltatideError, match=r"'id' landed as bigint, and is 'id', int, .*register again"):
         zone.state(2, 2, merged=2)
+
+
+SECRET = schema_of(T, id="int", ssn="string", note="string")
+
+
+def person(lsn: int, key: int, **values: str) -> Event:
+    return Event("insert", lsn, 2 * key, {"id": key, **values})
+
+
+def masked_zone(folder: Path, renamed: ColumnNames | None = None) -> Zone:
+    """A zone whose view masks or filters by name, with one row merged."""
+    zone = Zone(folder)
+    zone.landed.table(SECRET)
+    zone.land(SECRET, 10, person(5, 1, ssn="1", note="a"))
+    known = frozenset(renamed.of_one) if renamed is not None else frozenset()
+    zone.pending = PendingTable(zone.source, TableName.parse(T), SECRET, only_emitted=True, renamed=known)
+    return zone
+
+
+def test_swapped_columns_are_refused_where_columns_are_masked_by_name(tmp_path: Path) -> None:
+    zone = masked_zone(tmp_path)
+    zone.land(SECRET, 20, person(15, 2, ssn="2", note="b"))
+    assert zone.positions(zone.state(1)) == [(15, "insert")]
+    swapped = schema_of(T, id="int", note="string", ssn="string")
+    zone.landed.table(swapped)
+    zone.land(swapped, 30, person(25, 3, ssn="b", note="3"))
+    with pytest.raises(DeltatideError, match=r"\(column 'note' .* instead of column 'ssn' .*register again"):
+        zone.state(1)
+    zone.pending = replace(zone.pending, only_emitted=False)
+    assert zone.positions(zone.state(1)) == [(15, "insert"), (25, "insert")]
+
+
+def test_a_column_that_may_have_been_renamed_is_refused_where_columns_are_masked_by_name(
+    tmp_path: Path,
+) -> None:
+    """The layout may be the same: `note` was dropped, `ssn` renamed to it, and another `ssn` added."""
+    before = ColumnNames(came={"more": ["less"]})
+    zone = masked_zone(tmp_path, before)
+    zone.name_columns(before)
+    zone.land(SECRET, 20, person(15, 2, ssn="2", note="b"))
+    assert zone.positions(zone.state(1)) == [(15, "insert")]
+    after = before.after(["note"], ["ssn"])
+    zone.name_columns(after)
+    zone.land(SECRET, 30, person(25, 3, ssn="c", note="3"))
+    with pytest.raises(DeltatideError, match=r"had the names 'note', 'ssn'.*register again"):
+        zone.state(1)
+    zone.pending = replace(zone.pending, renamed=frozenset(after.of_one))
+    assert zone.positions(zone.state(1)) == [(15, "insert"), (25, "insert")]
 
 
 def test_the_status_says_why_rows_are_not_exact(zone: Zone) -> None:
