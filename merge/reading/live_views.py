@@ -17,7 +17,7 @@ How every query keeps it:
    pinned first. It is: Delta pins a plan's subqueries before the plan (`PrepareDeltaScan`), and `after` is
    a scalar subquery. If the order were another, a merge that commits between the two pins would be lost. So
    the newest cut does not count either, as long as the landing zone has what landed since the one before
-   it.
+   it, and the view can show that.
 2. Execution first finds the newest manifest: one scalar subquery, the same for all views of the query. So
    they show one manifest together, and since it is found after the pins, F <= `upto` for each of them.
 3. A task plans as a merge would what landed in ``(after, upto]``, others read it, and the overlay is a

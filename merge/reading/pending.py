@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector.config import LandingConfig
-from connector.errors import DeltatideError, SourceMismatchError, TableError
+from connector.errors import DeltatideError, GapError, SourceMismatchError, TableError
 from connector.landing.format import CDC, TRUNCATE
 from connector.landing.manifest import LandedFile, Manifest, TableState
 from connector.position import Position, format_position
@@ -162,7 +162,8 @@ class PendingTable:
         """Return `oldest`, and what to read, for `STATE`; from rows with `upto`, `after`, `last`, `merged`.
 
         `after` null: there is no Delta table. `last`: a later manifest that it has as well if the cuts
-        were read before it. `merged`: a cut's manifest, epoch and position, or null.
+        were read before it, as they are; counts where what landed after `after` is gone, damaged, or can't be
+        shown. `merged`: a cut's manifest, epoch and position, or null.
         """
         for batch in batches:
             for given in batch.to_pylist():
@@ -199,6 +200,15 @@ class PendingTable:
         if self.only_emitted:
             self._require_names(state)
         _check_same_zone(manifests, store, upto, merged)
+        try:
+            return self._planned(store, manifests, after, upto)
+        except (GapError, TableError):
+            if after >= last:
+                raise
+            # As above: `last` is enough, as Delta pins its tables. `after` guards only against another order.
+            return self._planned(store, manifests, last, upto)
+
+    def _planned(self, store: Store, manifests: LandedManifests, after: int, upto: int) -> dict[str, Any]:
         if after == upto:
             return {"manifest": upto, "oldest": NOTHING._asdict(), "parts": []}
         plan = plan_past_holes(self.table, manifests, after, upto)

@@ -163,6 +163,21 @@ def test_a_column_that_may_have_been_renamed_is_refused_where_columns_are_masked
     assert zone.positions(zone.state(1)) == [(15, "insert"), (25, "insert")]
 
 
+def test_what_the_newest_cut_has_need_not_fit(tmp_path: Path) -> None:
+    """With the newest layout registered, after a merge: events of the old one lie after the cut before."""
+    zone = masked_zone(tmp_path)
+    zone.land(SECRET, 20, person(15, 2, ssn="2", note="b"))
+    newer = schema_of(T, id="int", ssn="string", note="string", more="string")
+    zone.landed.table(newer)
+    zone.land(newer, 30, person(25, 3, ssn="3", note="c", more="d"))
+    zone.pending = replace(zone.pending, emitted=newer)
+    assert zone.state(1, 3, merged=3)["parts"] == []
+    zone.land(newer, 40, person(35, 4, ssn="4", note="d", more="e"))
+    assert zone.positions(zone.state(1, 3, merged=3)) == [(35, "insert")]
+    with pytest.raises(DeltatideError, match=r"no column instead of column 'more'.*hint: merge, and call"):
+        zone.state(1, 1, merged=1)
+
+
 def test_the_status_says_why_rows_are_not_exact(zone: Zone) -> None:
     status = Status(zone.source, (TableName.parse(T), TableName.parse("public.others")))
     zone.landed.table(ORDERS, dumped=False)
