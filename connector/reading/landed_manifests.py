@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from connector.errors import ConfigurationError, GapError
+from connector.errors import ConfigurationError, FormatError, GapError
 from connector.landing.format import block_of
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_object import EMPTY, LandingState, StoredManifest, missing_state
@@ -26,30 +26,35 @@ class LandedManifests:
         self._store = store
         self._reader = ManifestReader(store)
         self._known: dict[int, Manifest] = {}
-        self._states: dict[str, LandingState] = {}
+        self._damaged: dict[int, FormatError] = {}
+        self._states: dict[str, LandingState | FormatError] = {}
 
     def newest(self) -> Manifest:
         """Return the newest manifest there is now. `ConfigurationError` if nothing has landed."""
         return newest_in(self._store)
 
     def load(self, first: int, last: int) -> None:
-        """Read the manifests of a range, several at once; those that are missing are found out by `get`."""
+        """Read the manifests of a range, several at once; `get` raises for those missing or damaged."""
         unknown = [number for number in range(first, last + 1) if number not in self._known]
-        found = [m for m in read_ahead(self._reader.stored, unknown) if m is not None and not m.removed]
+        found = [m for m in read_ahead(self._stored, unknown) if m is not None and not m.removed]
         require_one_database([*list(self._known.values())[:1], *found], self._store.url)
         self._read_states(found)
         for stored in found:
-            self._known[stored.number] = self._whole(stored)
+            try:
+                self._known[stored.number] = self._whole(stored)
+            except FormatError as error:
+                self._damaged[stored.number] = error
 
     def get(self, number: int) -> Manifest:
-        """Return a manifest; `GapError` if it is missing. Reads its block's others up to it, too."""
+        """Return a manifest; `GapError` if it is missing or damaged. Reads its block's others up to it, too."""
         if number not in self._known:
             self.load(block_of(number)[0], number)
         try:
             return self._known[number]
         except KeyError:
             raise GapError(
-                f"manifest {number} is missing in {self._store.url}, whose changes are still to be read",
+                str(self._damaged.get(number, f"manifest {number} is missing in {self._store.url}"))
+                + ", whose changes are still to be read",
                 hint="merge the lake, whose tables need less of the landing zone then; if a merge fails too,"
                 " it says what to do",
             ) from None
@@ -68,12 +73,27 @@ class LandedManifests:
         named = dict.fromkeys(manifest.state.path for manifest in manifests if manifest.state is not None)
         new = [path for path in named if path not in self._states]
         for path, data in zip(new, read_ahead(self._store.read, new), strict=True):
-            if data is None:
-                raise missing_state(f"{self._store.url}/{path}")
-            self._states[path] = LandingState.from_json(data, f"{self._store.url}/{path}")
+            self._states[path] = self._state(path, data)
+
+    def _state(self, path: str, data: bytes | None) -> LandingState | FormatError:
+        name = f"{self._store.url}/{path}"
+        try:
+            return missing_state(name) if data is None else LandingState.from_json(data, name)
+        except FormatError as error:
+            return error
+
+    def _stored(self, number: int) -> StoredManifest | None:
+        try:
+            return self._reader.stored(number)
+        except FormatError as error:
+            self._damaged[number] = error
+            return None
 
     def _whole(self, stored: StoredManifest) -> Manifest:
-        manifest = stored.whole(self._states[stored.state.path] if stored.state is not None else EMPTY)
+        state = EMPTY if stored.state is None else self._states[stored.state.path]
+        if isinstance(state, FormatError):
+            raise state
+        manifest = stored.whole(state)
         if manifest.number == block_of(manifest.number)[1]:
             manifest.compacted = read_compacted(self._store, manifest.number)
         return manifest

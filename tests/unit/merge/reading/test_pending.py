@@ -85,6 +85,16 @@ def test_what_retention_removed_is_not_asked_for_if_the_newest_cut_has_it(zone: 
         zone.state()
 
 
+def test_a_damaged_manifest_fails_only_what_needs_it(zone: Zone, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        zone.log(10 * number, insert(10 * number - 5, number))
+    zone.landed.commit(40, [zone.landed.chunk(ORDERS, Chunk(22, 38, [row(1, 1)]))])
+    (tmp_path / "shop" / manifest_path(1)).write_bytes(b"{")
+    assert zone.positions(zone.state(3, 3, merged=3)) == [(22, "dump"), (25, "insert")]
+    with pytest.raises(DeltatideError, match=r"000000000000001.json.*still to be read; hint: merge the lake"):
+        zone.state()
+
+
 def test_a_truncate_is_the_oldest_position_and_nothing_from_before_it_is_read(zone: Zone) -> None:
     zone.log(10, insert(5, 1))
     zone.log(20, insert(15, 2), Event("truncate", 16, 0, {}), insert(17, 3))
