@@ -122,9 +122,15 @@ def _live(
 
 
 def begin(
-    spark: SparkSession, config: Config, choose: Callable[[Sequence[TableName]], Iterable[TableName]]
+    spark: SparkSession,
+    config: Config,
+    choose: Callable[[Sequence[TableName]], Iterable[TableName]],
+    refused: dict[TableName, TableError] | None = None,
 ) -> tuple[LandingZone, Manifest, list[Begun]]:
-    """Find tables' Delta tables as they are now, and the newest manifest after that."""
+    """Find tables' Delta tables as they are now, and the newest manifest after that.
+
+    `refused`: gets the errors of tables, which are then left out; None: the first one is raised.
+    """
     landing = LandingZone.of(spark, config)
     # This order keeps frontier <= state of the Delta table <= newest manifest, even while merges run.
     # The newest manifest is looked for once, after all Delta tables: so no table shows more than the others.
@@ -136,7 +142,14 @@ def begin(
         require_landed(name, known)
     frontiers.check(landing, landing.first_kept)
     targets = targets_of(config, known.tables)
-    begun = [_begin(spark, config, landing, targets[name], frontiers.of(name)) for name in names]
+    begun: list[Begun] = []
+    for name in names:
+        try:
+            begun.append(_begin(spark, config, landing, targets[name], frontiers.of(name)))
+        except TableError as error:
+            if refused is None:
+                raise
+            refused[name] = error
     return landing, _newest(landing, known.number), begun
 
 

@@ -36,8 +36,9 @@ showed then.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
 
     from connector.landing.manifest import Manifest
 
+log = logging.getLogger(__name__)
+
 STATUS_VIEW = "_deltatide_status"
 SUFFIX = "_live"
 TASKS, TASKS_WITHOUT_TABLE = 2, 8
@@ -90,12 +93,14 @@ OURS = {"deltatide": "live view"}
 def register(spark: SparkSession, config: Config, tables: Iterable[str] | None = None) -> list[str]:
     """Create temporary views of live rows, and `_deltatide_status`; return their names.
 
-    For ``public.orders``: `` `public.orders_live` ``, and ``orders_live`` unless several namespaces have a
-    table of that name. They have the columns of `merge.live` as of now. `tables`: of these, by default all
-    that have landed with a key. Our own views of these names are replaced, those of another source, too.
+    For ``public.orders``: `` `public.orders_live` ``, and ``orders_live`` unless several namespaces have such
+    a table, registered or not. They have the columns of `merge.live` as of now. `tables`: of these, and `TableError`
+    if one can't be shown. By default, of all that have landed with a key, except those that can't be shown:
+    they are logged. Our own views of these names are replaced, those of another source, too.
 
     `_deltatide_status` has a row for each of the tables: `table`, `manifest`, `position`, `committed_at` (of
-    the manifest, by the agent's clock), `age_seconds` since then, `exact`, and the `reason` if it is not.
+    the manifest, by the agent's clock), `age_seconds` since then, `exact`, and the `reason` if it is not, or
+    if the table has no view.
 
     A view whose table has no Delta table now, or one that `merge.live` would ignore, reads everything that
     landed, until it is registered again. `ConfigurationError` before Spark 4, if something else has one of
@@ -105,25 +110,61 @@ def register(spark: SparkSession, config: Config, tables: Iterable[str] | None =
         raise ConfigurationError("live views need Spark 4", hint="merge.live works with Spark 3.5")
     check_strict(spark)
     _check_pinning(spark)
-    wanted = None if tables is None else [table_name(table) for table in tables]
+    wanted = None if tables is None else [*dict.fromkeys(map(table_name, tables))]
     with plain_settings(spark):
-        landing, manifest, begun = begin(spark, config, lambda all_: all_ if wanted is None else wanted)
-        names = view_names(each.target.table for each in begun)
-        by_table = {each.target.table: each for each in begun}
-        views = {f"{name}{SUFFIX}": table for name, table in names.items()}
-        for name in (*views, STATUS_VIEW):
-            _require_free(spark, name)
-        source = Source(config.landing, config.source.name)
-        newest = _one_row(spark).mapInArrow(source.newest, NEWEST).scalar()
-        builder = _Builder(spark, config, landing, manifest, source, newest)
-        frames = {table: builder.view(each) for table, each in by_table.items()}
-        for name, table in views.items():
-            frames[table].createOrReplaceTempView(quoted(name))
-        status = Status(source, tuple(by_table))
-        _marked(
-            _one_row(spark).select(newest.alias("manifest")).mapInArrow(status.rows, STATUS), "table"
-        ).createOrReplaceTempView(STATUS_VIEW)
+        return _register(spark, config, wanted)
+
+
+def _register(spark: SparkSession, config: Config, wanted: Sequence[TableName] | None) -> list[str]:
+    landed: list[TableName] = []
+    refused: dict[TableName, TableError] | None = {} if wanted is None else None
+
+    def choose(known: Sequence[TableName]) -> Sequence[TableName]:
+        landed.extend(known)
+        return known if wanted is None else wanted
+
+    landing, manifest, begun = begin(spark, config, choose, refused)
+    source = Source(config.landing, config.source.name)
+    newest = _one_row(spark).mapInArrow(source.newest, NEWEST).scalar()
+    frames = _frames(_Builder(spark, config, landing, manifest, source, newest), begun, refused)
+    reasons = {table: _logged(error) for table, error in (refused or {}).items()}
+    names = view_names(landed)
+    views = {f"{name}{SUFFIX}": table for name, table in names.items() if table in frames}
+    for name in (*views, STATUS_VIEW):
+        _require_free(spark, name)
+    for name in {f"{name}{SUFFIX}" for t in (*frames, *reasons) for name in (t.name, str(t))} - {*views}:
+        if _is_ours(spark, name):  # of a table that is refused now, or whose name is ambiguous now
+            spark.catalog.dropTempView(name)
+    for name, table in views.items():
+        frames[table].createOrReplaceTempView(quoted(name))
+    status = Status(source, (*frames, *reasons), reasons)
+    _marked(
+        _one_row(spark).select(newest.alias("manifest")).mapInArrow(status.rows, STATUS), "table"
+    ).createOrReplaceTempView(STATUS_VIEW)
     return [*map(quoted, views), STATUS_VIEW]
+
+
+def _frames(
+    builder: _Builder, begun: Sequence[Begun], refused: dict[TableName, TableError] | None
+) -> dict[TableName, DataFrame]:
+    """Build views; `refused`: as for `begin`."""
+    frames: dict[TableName, DataFrame] = {}
+    for each in begun:
+        try:
+            frames[each.target.table] = builder.view(each)
+        except TableError as error:
+            if refused is None:
+                raise
+            refused[each.target.table] = error
+    return frames
+
+
+def _logged(error: TableError) -> str:
+    """Log why a table has no view, and return it."""
+    reason = f"it has no view: {error.reason}"
+    reason = f"{reason}; hint: {error.hint}" if error.hint else reason
+    log.warning("%s: %s", error.table, reason)
+    return reason
 
 
 def _check_pinning(spark: SparkSession) -> None:
@@ -150,11 +191,15 @@ def _marked(frame: DataFrame, name: str) -> DataFrame:
     return frame.withColumn(name, F.col(quoted(name)).alias(name, metadata=OURS))
 
 
-def _require_free(spark: SparkSession, name: str) -> None:
+def _is_ours(spark: SparkSession, name: str) -> bool | None:
+    """Return whether what has a name is a live view of ours; None: there is nothing."""
     if not spark.catalog.tableExists(quoted(name)):
-        return
-    known = spark.table(quoted(name)).schema.fields
-    if not any(field.metadata == OURS for field in known):
+        return None
+    return any(field.metadata == OURS for field in spark.table(quoted(name)).schema.fields)
+
+
+def _require_free(spark: SparkSession, name: str) -> None:
+    if _is_ours(spark, name) is False:
         raise ConfigurationError(
             f"a table or view {name!r} exists already, which is not a live view of ours",
             hint=f"drop it, if it is a temporary view (DROP VIEW {quoted(name)}), or change to another schema"

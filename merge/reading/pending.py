@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -98,10 +98,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Status:
-    """How current the views of some tables are."""
+    """How current the views of some tables are. `refused`: why some of them have none."""
 
     source: Source
     tables: tuple[TableName, ...]
+    refused: Mapping[TableName, str] = field(default_factory=dict)
 
     def rows(self, batches: Batches) -> Batches:
         """Return a row for each table as of a manifest, for `STATUS`."""
@@ -111,12 +112,14 @@ class Status:
                     manifests, number = LandedManifests(self.source.open()), given["manifest"]
                     manifests.load(number, number)
                     manifest = manifests.get(number)
-                found = [_status(manifest, table) for table in self.tables]
+                reasons = {
+                    table: self.refused.get(table) or _why_inexact(manifest, table) for table in self.tables
+                }
+                found = [_status(manifest, table, reason) for table, reason in reasons.items()]
                 yield pa.RecordBatch.from_pylist(found, schema=_STATUS)
 
 
-def _status(manifest: Manifest, table: TableName) -> dict[str, Any]:
-    reason = _why_inexact(manifest, table)
+def _status(manifest: Manifest, table: TableName, reason: str | None) -> dict[str, Any]:
     age = datetime.now(timezone.utc) - manifest.committed_at
     return {
         "table": str(table),

@@ -13,12 +13,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.errors import ConfigurationError
+from connector.errors import ConfigurationError, TableError
+from connector.landing.column_names import ColumnNames
 from merge import live, merge_once, register
 from merge.lake.target import Target
 from tests.spark.test_oracle import MANY, ONE, comparable, formatted, land, rows
 from tests.support.landing.histories import World
-from tests.support.landing.landed import Chunk, Event, Landed, config_of
+from tests.support.landing.landed import Chunk, Event, Landed, config_of, schema_of
 from tests.support.landing.zone import T, Zone, delete, insert, row, update_of_a
 from tests.support.spark.spark_sessions import connected, served_at
 
@@ -134,6 +135,33 @@ def test_what_would_not_be_a_live_view_is_refused(zone: Zone) -> None:
                 register(zone.spark, zone.config)
         finally:
             zone.spark.conf.unset(name)
+
+
+def test_a_table_that_can_not_be_shown_does_not_keep_others_from_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    zone = Zone(spark, tmp_path, public__others={"mask": {"ssn": "null"}})
+    others = schema_of("public.others", id="int", ssn="string")
+    zone.landed.table(others)
+    zone.log(10, insert(5, 1))
+    everything = register(spark, zone.config)
+    assert everything == ["`orders_live`", VIEW, "`others_live`", "`public.others_live`", "_deltatide_status"]
+    renamed = ColumnNames(came={"name": ["ssn"]})
+    zone.landed.table(schema_of("public.others", id="int", ssn="string", name="string"))
+    state = zone.landed.tables[others.table].changed(column_names=renamed)
+    zone.landed.tables[others.table] = state
+    zone.landed.table(schema_of("archive.orders", id="int"))
+    zone.log(20, insert(15, 2))
+    assert register(spark, zone.config, [T, T]) == [VIEW, "_deltatide_status"]
+    assert not spark.catalog.tableExists("orders_live")  # `archive` has such a table now
+    assert register(spark, zone.config) == [VIEW, "`archive.orders_live`", "_deltatide_status"]
+    assert shown(zone) == [(1, 1, "x"), (2, 2, "x")]
+    assert not any(map(spark.catalog.tableExists, ("others_live", "`public.others_live`")))
+    reasons = {found["table"]: found["reason"] for found in spark.table("_deltatide_status").collect()}
+    assert (reasons[T], reasons["archive.orders"]) == (None, None)
+    assert "it has no view: column 'name' may be 'ssn'" in reasons["public.others"]
+    with pytest.raises(TableError, match="column 'name' may be 'ssn'"):
+        register(spark, zone.config, ["public.others"])
 
 
 @pytest.mark.soak

@@ -192,11 +192,14 @@ def test_the_status_says_why_rows_are_not_exact(zone: Zone) -> None:
     status = Status(zone.source, (TableName.parse(T), TableName.parse("public.others")))
     zone.landed.table(ORDERS, dumped=False)
     zone.log(10, insert(5, 1))
-    (found,) = status.rows([pa.RecordBatch.from_pylist([{"manifest": 1}])])
+    given = pa.RecordBatch.from_pylist([{"manifest": 1}])
+    (found,) = status.rows([given])
     age = (datetime.now(timezone.utc) - AT).total_seconds()
     orders, others = found.to_pylist()
     assert (orders["manifest"], orders["position"], orders["exact"]) == (1, "0/A", False)
     assert (orders["reason"], others["reason"]) == ("its full dump has not ended", "it is not captured")
+    (found,) = Status(zone.source, status.tables, {TableName.parse(T): "no view"}).rows([given])
+    assert found.column("reason").to_pylist() == ["no view", "it is not captured"]
     assert 0 <= age - orders["age_seconds"] < 60 or orders["age_seconds"] == 0.0
 
 
