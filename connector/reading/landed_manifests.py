@@ -46,7 +46,7 @@ class LandedManifests:
                 self._damaged[stored.number] = error
 
     def get(self, number: int) -> Manifest:
-        """Return a manifest; `GapError` if it is missing or damaged. Also reads its block's others up to it."""
+        """Return a manifest; `GapError` if it is missing or damaged. Reads its block's others up to it."""
         if number not in self._known:
             self.load(block_of(number)[0], number)
         try:

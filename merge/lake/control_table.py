@@ -160,15 +160,37 @@ class FrontierReader:
     def _newest(self, spark: SparkSession, since: int | None) -> list[Row]:
         """Read the rows appended last, the last one first; `since`: from this time on, in microseconds."""
         if since is None:
-            # First only the times: Delta then opens no more than the files of the newest rows.
-            select = f"SELECT unix_micros(merged_at) AS at {self._of_source}"
-            times = spark.sql(f"{select} ORDER BY merged_at DESC LIMIT {ROWS_READ}").collect()
-            since = min((row["at"] for row in times), default=0)
+            since = _newest_since(spark, self._of_source)
         return spark.sql(
             f"SELECT *, unix_micros(merged_at) AS at {self._of_source}"
             f" AND merged_at >= timestamp_micros({since}L)"
             f" ORDER BY merged_at DESC, manifest DESC LIMIT {ROWS_READ}"
         ).collect()
+
+
+def newest_cuts(spark: SparkSession, config: Config) -> DataFrame | None:
+    """Return a source's rows from those on that are appended last now, so that Delta opens no older files.
+
+    The frame shows rows that are appended later, too. None if there is no control table.
+    """
+    of_source = f"FROM {cuts_table(config)} WHERE source = {text(config.source.name)}"
+    try:
+        since = _newest_since(spark, of_source)
+        return spark.sql(f"SELECT * {of_source} AND merged_at >= timestamp_micros({since}L)")
+    except AnalysisException as error:
+        if not is_missing(error):
+            raise
+        return None
+
+
+def _newest_since(spark: SparkSession, of_source: str) -> int:
+    """Return the time of the first of the rows appended last, in microseconds; 0 if there are none.
+
+    Reads only times: Delta then opens no more than the files of these rows.
+    """
+    select = f"SELECT unix_micros(merged_at) AS at {of_source}"
+    times = spark.sql(f"{select} ORDER BY merged_at DESC LIMIT {ROWS_READ}").collect()
+    return min((row["at"] for row in times), default=0)
 
 
 def frontiers_of(rows: list[Row]) -> Frontiers:

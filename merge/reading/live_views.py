@@ -14,14 +14,19 @@ How every query keeps it:
 
 1. The optimizer pins the Delta tables and the table of cuts, each once for the whole query. A cut is
    recorded after the versions that it names, so F is at or after each cut of a table of cuts that was
-   pinned first. It is: Delta pins a plan's subqueries before the plan (`PrepareDeltaScan`), and `after` is
-   a scalar subquery. If the order were another, a merge that commits between the two pins would be lost. So
-   the newest cut does not count either, as long as the landing zone has what landed since the one before
-   it, and the view can show that.
+   pinned first. It is: Delta pins all subqueries of a plan before the plan (`PrepareDeltaScan`), and what
+   the cuts say is a scalar subquery of the plan that reads the Delta table. If the order were another, a
+   merge that commits between the two pins would be lost. So the newest cut does not count either, as long
+   as the landing zone has what landed since the one before it, and the view can show that.
 2. Execution first finds the newest manifest: one scalar subquery, the same for all views of the query. So
    they show one manifest together, and since it is found after the pins, F <= `upto` for each of them.
 3. A task plans as a merge would what landed in ``(after, upto]``, others read it, and the overlay is a
-   merge's.
+   merge's. All parts of a view's plan begin with one exchange that holds what that task returns, so one such
+   task runs. Two could differ if manifests are removed meanwhile, and a row that only one half of the overlay
+   knows of would be lost.
+
+No subquery waits for another: a JVM runs 16 of them, for all queries, and queries whose subqueries all wait
+for others would wait forever. (A view in a query's own subquery still has these two in it.)
 
 Merges in the middle: before the pins they are in F, after them in ``(after, upto]``. A frame that was
 planned long ago keeps its pins; what it needs may be removed by then, and it fails. Compaction: one task
@@ -42,7 +47,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -55,17 +59,17 @@ from merge.apply import Rules
 from merge.columns.landed_files import CDC_TYPE, in_columns, schema_ddl
 from merge.columns.projection import Projection
 from merge.keys import TargetLayout
-from merge.lake.control_table import ROWS_READ, cuts_table
+from merge.lake.control_table import ROWS_READ, newest_cuts
 from merge.lake.schema import check_layout
 from merge.lake.target import table_name
-from merge.landing_zone import LandingZone, is_missing
+from merge.landing_zone import LandingZone
 from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
 from merge.queries import Begun, begin, columns_with
 from merge.reading.named_tables import view_names
-from merge.reading.pending import NEWEST, STATE, STATUS, PendingTable, Source, Status
+from merge.reading.pending import NEWEST, OLDEST, STATE, STATUS, PendingTable, Source, Status
 from merge.reconcile import position_of, reconcile
 from merge.spark.session_settings import check_strict, get_setting, plain_settings
-from merge.sql_formatting import quoted, text
+from merge.sql_formatting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -80,11 +84,18 @@ TASKS, TASKS_WITHOUT_TABLE = 2, 8
 """How many tasks read what has landed. Spark can't know how much that is, and starts all of them; with
 a Delta table, it is what landed since the merge before the last."""
 
-REQUIRED = {"spark.sql.execution.reuseSubquery": "true", "spark.databricks.delta.stats.skipping": "true"}
-"""Without the first, each half looks for the newest manifest; without the second, Delta pins no version."""
+REQUIRED = {
+    "spark.sql.execution.reuseSubquery": "true",
+    "spark.sql.exchange.reuse": "true",
+    "spark.databricks.delta.stats.skipping": "true",
+}
+"""Without the first, each half looks for the newest manifest; without the second, each half plans by itself;
+without the third, Delta pins no version."""
 
 STALENESS = "spark.databricks.delta.stalenessLimit"
 """With it, Delta may read an older version than the newest, which the cuts know nothing of."""
+
+MERGED = "struct<manifest:bigint,epoch:int,position:bigint>"
 
 OURS = {"deltatide": "live view"}
 """Metadata of a column of each view, by which it is recognized."""
@@ -94,9 +105,9 @@ def register(spark: SparkSession, config: Config, tables: Iterable[str] | None =
     """Create temporary views of live rows, and `_deltatide_status`; return their names.
 
     For ``public.orders``: `` `public.orders_live` ``, and ``orders_live`` unless several namespaces have such
-    a table, registered or not. They have the columns of `merge.live` as of now. `tables`: of these, and `TableError`
-    if one can't be shown. By default, of all that have landed with a key, except those that can't be shown:
-    they are logged. Our own views of these names are replaced, those of another source, too.
+    a table, registered or not. They have the columns of `merge.live` as of now. `tables`: of these, and
+    `TableError` if one can't be shown. By default, of all that have landed with a key, except those that
+    can't be shown: they are logged. Our own views of these names are replaced, those of another source, too.
 
     `_deltatide_status` has a row for each of the tables: `table`, `manifest`, `position`, `committed_at` (of
     the manifest, by the agent's clock), `age_seconds` since then, `exact`, and the `reason` if it is not, or
@@ -126,7 +137,8 @@ def _register(spark: SparkSession, config: Config, wanted: Sequence[TableName] |
     landing, manifest, begun = begin(spark, config, choose, refused)
     source = Source(config.landing, config.source.name)
     newest = _one_row(spark).mapInArrow(source.newest, NEWEST).scalar()
-    frames = _frames(_Builder(spark, config, landing, manifest, source, newest), begun, refused)
+    builder = _Builder(spark, config, landing, manifest, source, newest, newest_cuts(spark, config))
+    frames = _frames(builder, begun, refused)
     reasons = {table: _logged(error) for table, error in (refused or {}).items()}
     names = view_names(landed)
     views = {f"{name}{SUFFIX}": table for name, table in names.items() if table in frames}
@@ -209,7 +221,10 @@ def _require_free(spark: SparkSession, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Builds the views of one source; `newest`: the number of the newest manifest when a query runs."""
+    """Builds the views of one source; `newest`: the number of the newest manifest when a query runs.
+
+    `cuts`: the rows of the control table appended last (`newest_cuts`).
+    """
 
     spark: SparkSession
     config: Config
@@ -217,6 +232,7 @@ class _Builder:
     manifest: Manifest
     source: Source
     newest: Column
+    cuts: DataFrame | None
 
     def view(self, begun: Begun) -> DataFrame:
         """Build a table's live rows, of which nothing is read before a query runs."""
@@ -234,8 +250,8 @@ class _Builder:
         names = state.column_names.of_one if state.column_names is not None else ()
         renamed = frozenset(names)  # which `schemas` above has judged (`check_renamed`)
         pending = PendingTable(self.source, table, emitted, projection is not None, renamed)
-        at = self._state(pending, frame)
-        events = self._events(pending, at, projection, TASKS_WITHOUT_TABLE if frame is None else TASKS)
+        planned = self._planned(pending, is_merged=frame is not None)
+        events = self._events(pending, planned, projection, TASKS_WITHOUT_TABLE if frame is None else TASKS)
         known_as = schema if projection is not None else emitted
         source = reconcile(
             in_columns(events, known_as, layout.columns),
@@ -246,7 +262,7 @@ class _Builder:
         )
         if frame is None:
             return _marked(fresh_rows(source, layout), CDC)
-        kept = frame.where(position_of(F.col(CDC)) >= at["oldest"])
+        kept = _not_older(frame, planned)
         rules = Rules(partial=True, ties=True, soft=False)
         return _marked(overlay(kept, source, layout, rules).where(ALIVE), CDC)
 
@@ -266,43 +282,31 @@ class _Builder:
         landed = zone.schemas([(table, id_)])[id_]
         return TableSchema(table, landed.columns, landed.key)
 
-    def _state(self, pending: PendingTable, frame: DataFrame | None) -> Column:
-        """Build the scalar with the oldest position and what to read; a query evaluates it once."""
-        cuts = None if frame is None else self._cuts(pending.table)
-        none = F.lit(None).cast("bigint")
-        after, last, merged = (
-            none,
-            none,
-            F.lit(None).cast("struct<manifest:bigint,epoch:int,position:bigint>"),
-        )
-        if frame is not None and cuts is not None:
+    def _planned(self, pending: PendingTable, *, is_merged: bool) -> DataFrame:
+        """Build the row with the oldest position and what to read (`STATE`), which a query evaluates once."""
+        cuts = self._cuts(pending.table) if is_merged else None
+        if cuts is None:
+            none = F.lit(None).cast("bigint")
+            after, last, merged = none, none, F.lit(None).cast(MERGED)
+        else:
             after, last, merged = cuts["after"], cuts["last"], cuts["merged"]
         given = _one_row(self.spark).select(
             self.newest.alias("upto"), after.alias("after"), last.alias("last"), merged.alias("merged")
         )
-        return given.mapInArrow(pending.state, STATE).select(F.struct("*").alias("state")).scalar()
+        return given.mapInArrow(pending.state, STATE).repartition(1)
 
     def _cuts(self, table: TableName) -> Column | None:
         """Build the scalar with the table's frontier in the newest cut, `last`, and in those before, `after`.
 
         `merged`: the newest cut. None if there are no cuts yet.
         """
-        at = F.col("tables")[str(table)]
-        try:
-            cuts = self.spark.table(cuts_table(self.config)).where(
-                f"source = {text(self.config.source.name)}"
-            )
-            _ = cuts.schema
-        except AnalysisException as error:
-            if not is_missing(error):
-                raise
+        if self.cuts is None:
             return None
-        newest = cuts.select("merged_at").orderBy(F.desc("merged_at")).limit(ROWS_READ)
-        first = newest.agg(F.min("merged_at").alias("first")).scalar()
+        at = F.col("tables")[str(table)]
         fields = [F.col(name) for name in ("merged_at", "manifest", "epoch", "position")]
-        row = F.struct(*fields, at["manifest"].alias("done"), at["id"].alias("id"))
-        rows = F.sort_array(F.collect_list(row), asc=False)
-        found = cuts.where(F.col("merged_at") >= first).agg(rows.alias("rows"))
+        row = F.struct(*fields, at["manifest"].alias("done"), at["id"].alias("id")).alias("row")
+        newest = self.cuts.select(row).orderBy(F.desc("row.merged_at")).limit(ROWS_READ)
+        found = newest.agg(F.sort_array(F.collect_list("row"), asc=False).alias("rows"))
         cut = F.get("rows", F.lit(0))
         same = F.filter(F.slice("rows", 2, ROWS_READ), lambda row: row["id"] == cut["id"])
         last = F.when(cut["id"].isNotNull(), cut["done"])
@@ -312,14 +316,22 @@ class _Builder:
         return found.select(named.alias("cuts")).scalar()
 
     def _events(
-        self, pending: PendingTable, at: Column, projection: Projection | None, tasks: int
+        self, pending: PendingTable, planned: DataFrame, projection: Projection | None, tasks: int
     ) -> DataFrame:
         columns = {column.name: column.type for column in pending.emitted.columns}
-        parts = (
-            _one_row(self.spark).select(at["parts"].alias("parts")).select(F.explode("parts").alias("part"))
-        )
+        # Not `explode`: its filter on empty arrays would go below the exchange, which were another one then.
+        parts = planned.select(F.explode_outer(F.slice("state", F.lit(2), F.size("state"))).alias("part"))
         read = parts.repartition(tasks).mapInArrow(pending.events, schema_ddl({**columns, CDC: CDC_TYPE}))
         return read if projection is None else projection.frame(read, pending.emitted, pending.emitted)
+
+
+def _not_older(frame: DataFrame, planned: DataFrame) -> DataFrame:
+    """Leave out the rows of a Delta table from before the oldest position."""
+    found = F.from_json(F.col("state")[0], OLDEST, {"mode": "FAILFAST"})
+    oldest = planned.select(found.alias("oldest")).alias("planned")
+    # Of a bare comparison, the optimizer infers a filter, which would go below the exchange.
+    is_not_older = F.coalesce(position_of(F.col(f"target.{CDC}")) >= F.col("planned.oldest"), F.lit(False))
+    return frame.alias("target").join(F.broadcast(oldest), is_not_older).select("target.*")
 
 
 def _widest(landed: TableSchema, layout: TargetLayout) -> TableSchema:

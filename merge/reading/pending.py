@@ -42,18 +42,14 @@ if TYPE_CHECKING:
 Batches = Iterable[pa.RecordBatch]
 
 NEWEST = "manifest bigint"
-STATE = "manifest bigint, oldest struct<epoch:int,lsn:bigint,seq:bigint>, parts array<string>"
+STATE, OLDEST = "state array<string>", "epoch int, lsn bigint, seq bigint"
+"""First `OLDEST` as JSON, then what to read. One column: of two, each half of a plan would keep one."""
+
 STATUS = (
     "`table` string, manifest bigint, position string, committed_at timestamp, age_seconds double,"
     " exact boolean, reason string"
 )
-_STATE = pa.schema(
-    [
-        ("manifest", pa.int64()),
-        ("oldest", pa.struct([("epoch", pa.int32()), ("lsn", pa.int64()), ("seq", pa.int64())])),
-        ("parts", pa.list_(pa.string())),
-    ]
-)
+_STATE = pa.schema([("state", pa.list_(pa.string()))])
 _STATUS = pa.schema(
     [
         ("table", pa.string()),
@@ -162,11 +158,12 @@ class PendingTable:
     renamed: frozenset[frozenset[str]] = frozenset()
 
     def state(self, batches: Batches) -> Batches:
-        """Return `oldest`, and what to read, for `STATE`; from rows with `upto`, `after`, `last`, `merged`.
+        """Return the oldest position, and what to read, for `STATE`.
 
-        `after` null: there is no Delta table. `last`: a later manifest that it has as well if the cuts
-        were read before it, as they are; counts where what landed after `after` is gone, damaged, or can't be
-        shown. `merged`: a cut's manifest, epoch and position, or null.
+        From rows with `upto`, `after`, `last`, `merged`. `after` null: there is no Delta table. `last`: a
+        later manifest that it has as well if the cuts were read before it, as they are; counts where what
+        landed after `after` is gone, damaged, or can't be shown. `merged`: a cut's manifest, epoch and
+        position, or null.
         """
         for batch in batches:
             for given in batch.to_pylist():
@@ -174,16 +171,17 @@ class PendingTable:
                     found = self._state(
                         given["upto"], given["after"] or 0, given["last"] or 0, given["merged"]
                     )
-                yield pa.RecordBatch.from_pylist([found], schema=_STATE)
+                yield pa.RecordBatch.from_pylist([{"state": found}], schema=_STATE)
 
     def events(self, batches: Batches) -> Batches:
-        """Read the events of parts, one in each row, in the columns of the layout and `_cdc`."""
+        """Read the events of parts, one or null in each row, in the columns of the layout and `_cdc`."""
         for batch in batches:
             for given in batch.to_pylist():
                 with explained():
-                    yield from self._events(json.loads(given["part"]))
+                    if given["part"] is not None:
+                        yield from self._events(json.loads(given["part"]))
 
-    def _state(self, upto: int, after: int, last: int, merged: Mapping[str, int] | None) -> dict[str, Any]:
+    def _state(self, upto: int, after: int, last: int, merged: Mapping[str, int] | None) -> list[str]:
         store = self.source.open()
         manifests = LandedManifests(store)
         if after < last and manifests.is_removed(after):
@@ -211,9 +209,9 @@ class PendingTable:
             # As above: `last` is enough, as Delta pins its tables. `after` guards only against another order.
             return self._planned(store, manifests, last, upto)
 
-    def _planned(self, store: Store, manifests: LandedManifests, after: int, upto: int) -> dict[str, Any]:
+    def _planned(self, store: Store, manifests: LandedManifests, after: int, upto: int) -> list[str]:
         if after == upto:
-            return {"manifest": upto, "oldest": NOTHING._asdict(), "parts": []}
+            return [json.dumps(NOTHING._asdict())]
         plan = plan_past_holes(self.table, manifests, after, upto)
         layouts = {id_: read_layout(store, self.table, id_) for id_ in plan.all_schema_ids}
         plan = plan.of_key(layouts)
@@ -222,7 +220,7 @@ class PendingTable:
         truncate = max(_truncates(store, plan, layouts), default=NOTHING)
         oldest = max([truncate, *(sweep.position for sweep in plan.sweeps)])
         counts = max(truncate, plan.swept or NOTHING)
-        return {"manifest": upto, "oldest": oldest._asdict(), "parts": list(_parts(plan, counts))}
+        return [json.dumps(oldest._asdict()), *_parts(plan, counts)]
 
     def _events(self, part: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         files = [LandedFile.model_validate(file) for file in part["files"]]
