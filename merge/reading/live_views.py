@@ -66,7 +66,7 @@ from merge.landing_zone import LandingZone
 from merge.overlay import ALIVE, as_wide, fresh_rows, overlay
 from merge.queries import Begun, begin, columns_with
 from merge.reading.named_tables import view_names
-from merge.reading.pending import NEWEST, OLDEST, STATE, STATUS, PendingTable, Source, Status
+from merge.reading.pending import CUT, NEWEST, OLDEST, STATE, STATUS, PendingTable, Source, Status
 from merge.reconcile import position_of, reconcile
 from merge.spark.session_settings import check_strict, get_setting, plain_settings
 from merge.sql_formatting import quoted
@@ -150,9 +150,7 @@ def _register(spark: SparkSession, config: Config, wanted: Sequence[TableName] |
     for name, table in views.items():
         frames[table].createOrReplaceTempView(quoted(name))
     status = Status(source, (*frames, *reasons), reasons)
-    _marked(
-        _one_row(spark).select(newest.alias("manifest")).mapInArrow(status.rows, STATUS), "table"
-    ).createOrReplaceTempView(STATUS_VIEW)
+    builder.status(status).createOrReplaceTempView(STATUS_VIEW)
     return [*map(quoted, views), STATUS_VIEW]
 
 
@@ -265,6 +263,19 @@ class _Builder:
         kept = _not_older(frame, planned)
         rules = Rules(partial=True, ties=True, soft=False)
         return _marked(overlay(kept, source, layout, rules).where(ALIVE), CDC)
+
+    def status(self, status: Status) -> DataFrame:
+        """Build the rows of `_deltatide_status`."""
+        merged = F.lit(None).cast(f"map<string,struct<{CUT}>>")
+        if self.cuts is not None:
+            fields = [name.split()[0] for name in CUT.split(", ")]
+            named = F.transform_values("tables", lambda _, at: F.struct(*[at[n].alias(n) for n in fields]))
+            newest = (
+                self.cuts.select("merged_at", named.alias("merged")).orderBy(F.desc("merged_at")).limit(1)
+            )
+            merged = newest.select("merged").scalar()
+        given = _one_row(self.spark).select(self.newest.alias("manifest"), merged.alias("merged"))
+        return _marked(given.mapInArrow(status.rows, STATUS), "table")
 
     def _is_usable(self, begun: Begun, schema: TableSchema) -> bool:
         """Return whether a Delta table is one that `merge.live` would begin with."""

@@ -62,6 +62,10 @@ _STATUS = pa.schema(
     ]
 )
 
+CUT = "id string, manifest bigint, missing bigint"
+
+MAY_LACK = "rows may wait for a column (_cdc.missing)"
+
 AGAIN = "call merge.register again: views keep the columns that tables had then"
 
 
@@ -101,18 +105,26 @@ class Status:
     refused: Mapping[TableName, str] = field(default_factory=dict)
 
     def rows(self, batches: Batches) -> Batches:
-        """Return a row for each table as of a manifest, for `STATUS`."""
+        """Return a row for each table as of a manifest, for `STATUS`; from rows with `manifest`, `merged`.
+
+        `merged`: by table, what the newest cut names of it (`CUT`); null if there is no cut.
+        """
         for batch in batches:
             for given in batch.to_pylist():
                 with explained():
-                    manifests, number = LandedManifests(self.source.open()), given["manifest"]
-                    manifests.load(number, number)
-                    manifest = manifests.get(number)
-                reasons = {
-                    table: self.refused.get(table) or _why_inexact(manifest, table) for table in self.tables
-                }
-                found = [_status(manifest, table, reason) for table, reason in reasons.items()]
+                    found = self._rows(given["manifest"], dict(given["merged"] or ()))
                 yield pa.RecordBatch.from_pylist(found, schema=_STATUS)
+
+    def _rows(self, number: int, merged: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        manifests = LandedManifests(self.source.open())
+        manifests.load(number, number)
+        manifest = manifests.get(number)
+        rows = []
+        for table in self.tables:
+            reason = self.refused.get(table) or _why_inexact(manifest, table)
+            reason = reason or _why_incomplete(manifests, manifest, table, merged.get(str(table)))
+            rows.append(_status(manifest, table, reason))
+        return rows
 
 
 def _status(manifest: Manifest, table: TableName, reason: str | None) -> dict[str, Any]:
@@ -139,6 +151,22 @@ def _why_inexact(manifest: Manifest, table: TableName) -> str | None:
         return "its full dump has not ended"
     waiting = (d for d in manifest.dumps_of(table) if d.active and d.reason in ("repair", "missing"))
     return next((f"a dump that repairs it has not ended: {dump.id}" for dump in waiting), None)
+
+
+def _why_incomplete(
+    manifests: LandedManifests, manifest: Manifest, table: TableName, cut: Mapping[str, Any] | None
+) -> str | None:
+    """Return why rows may lack a column that no event has carried, or None. Only the rows would show it."""
+    merged = 0 if cut is None or cut["id"] is None else cut["manifest"]
+    if merged and cut is not None and cut["missing"] != 0:
+        return MAY_LACK
+    if merged >= manifest.number:
+        return None
+    manifests.load(merged or manifests.first_kept, manifest.number)
+    try:
+        return MAY_LACK if plan_past_holes(table, manifests, merged, manifest.number).partial else None
+    except (GapError, TableError) as error:
+        return f"what has landed can't be read: {error}"
 
 
 @dataclass(frozen=True)

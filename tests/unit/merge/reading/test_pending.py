@@ -25,6 +25,8 @@ from tests.support.landing.zone import ORDERS, T, delete, insert, row
 from tests.unit.merge import test_oracle_full_dumps as full_dumps
 from tests.unit.merge.test_oracle import SCHEMA, Target, apply_rules, read
 
+CUT_TYPE = pa.struct([("id", pa.string()), ("manifest", pa.int64()), ("missing", pa.int64())])
+
 
 class Zone:
     """A landing zone with one table, and what a query would read of it."""
@@ -195,7 +197,7 @@ def test_the_status_says_why_rows_are_not_exact(zone: Zone) -> None:
     status = Status(zone.source, (TableName.parse(T), TableName.parse("public.others")))
     zone.landed.table(ORDERS, dumped=False)
     zone.log(10, insert(5, 1))
-    given = pa.RecordBatch.from_pylist([{"manifest": 1}])
+    given = pa.RecordBatch.from_pylist([{"manifest": 1, "merged": None}])
     (found,) = status.rows([given])
     age = (datetime.now(timezone.utc) - AT).total_seconds()
     orders, others = found.to_pylist()
@@ -204,6 +206,28 @@ def test_the_status_says_why_rows_are_not_exact(zone: Zone) -> None:
     (found,) = Status(zone.source, status.tables, {TableName.parse(T): "no view"}).rows([given])
     assert found.column("reason").to_pylist() == ["no view", "it is not captured"]
     assert 0 <= age - orders["age_seconds"] < 60 or orders["age_seconds"] == 0.0
+
+
+def test_the_status_says_that_rows_may_wait_for_a_column(zone: Zone) -> None:
+    """An UPDATE that changes the key does not carry an unchanged long value, and lands as an insert."""
+    zone.log(10, insert(5, 1))
+    zone.log(20, delete(15, 1), Event("insert", 16, 4, {"id": 2, "a": 1}, unchanged=("b",)))
+    zone.log(30, insert(25, 3))
+
+    def reason(manifest: int, merged: int, missing: int | None, id_: str | None = "x") -> str | None:
+        cut = {T: {"id": id_, "manifest": merged, "missing": missing}} if merged else None
+        given = {"manifest": manifest, "merged": None if cut is None else list(cut.items())}
+        columns = pa.schema([("manifest", pa.int64()), ("merged", pa.map_(pa.string(), CUT_TYPE))])
+        status = Status(zone.source, (TableName.parse(T),))
+        (found,) = status.rows([pa.RecordBatch.from_pylist([given], schema=columns)])
+        row = found.to_pylist()[0]
+        assert row["exact"] is (row["reason"] is None)
+        return row["reason"]
+
+    waits = "rows may wait for a column (_cdc.missing)"
+    assert (reason(1, 0, None), reason(1, 1, 0), reason(2, 1, 0)) == (None, None, waits)
+    assert (reason(3, 1, 0), reason(3, 2, 1), reason(3, 2, None)) == (waits, waits, waits)
+    assert (reason(3, 2, 0), reason(3, 2, None, None), reason(3, 0, None)) == (None, waits, waits)
 
 
 def merge_by_oldest(
