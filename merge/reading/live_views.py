@@ -114,7 +114,9 @@ def register(spark: SparkSession, config: Config, tables: Iterable[str] | None =
     if the table has no view.
 
     A view whose table has no Delta table now, or one that `merge.live` would ignore, reads everything that
-    landed, until it is registered again. `ConfigurationError` before Spark 4, if something else has one of
+    landed, until it is registered again. After a rebuild with other columns, masks or rows, register again:
+    a query does not see with which of them its Delta table was built, and what landed since is selected and
+    masked as configured here. `ConfigurationError` before Spark 4, if something else has one of
     these names, or in a session with settings by which a view's halves would be of several states.
     """
     if not hasattr(DataFrame, "scalar"):
