@@ -17,7 +17,7 @@ from connector.landing.manifest import DumpSettings
 from connector.landing.requests import WantedSettings
 from connector.schema import TableName
 
-CONF = Path(__file__).parents[2] / "conf"
+CONF = Path(__file__).parents[3] / "conf"
 
 SOURCE = """
 [source]
