@@ -27,6 +27,7 @@ from tests.bench.databases.database import Bench, Server
 from tests.bench.databases.mysql import started_mariadb, started_mysql
 from tests.bench.databases.postgres import started_postgres
 from tests.bench.lake.merge import AUTO_CDC, merge
+from tests.bench.lake.visible import visible
 from tests.bench.report import Measurement, show, write
 
 SOURCES: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
@@ -45,9 +46,10 @@ OTHERS: dict[str, Callable[[Bench], Iterator[Measurement]]] = {
     "memory": memory,
     "tables": tables,
     "merge": merge,
+    "visible": visible,
 }
-OF_POSTGRES_ALONE = ("backlog", "standby", "merge")
-"""Other databases have no bulk catch-up; neither standbys nor merges depend on the source."""
+OF_POSTGRES_ALONE = ("backlog", "standby", "merge", "visible")
+"""Other databases have no bulk catch-up; neither standbys nor merges nor live views depend on the source."""
 SHARED_WITH_MARIADB = ("latency", "memory", "tables")
 """Measured on MySQL only by `--source mysql`: these run through the same code as MariaDB's."""
 

@@ -40,7 +40,8 @@ def latency(bench: Bench) -> Iterator[Measurement]:
         with Agent(folder, database, landing=f"flush_seconds = {FLUSH_SECONDS}") as agent:
             agent.until(lambda manifest: manifest.exact)
             cpu = agent.cpu_seconds()
-            sent = _write(database, LOAD_SECONDS // 3 if bench.quick else LOAD_SECONDS)
+            seconds = LOAD_SECONDS // 3 if bench.quick else LOAD_SECONDS
+            sent = write_steadily(database, seconds, CHANGES_PER_SECOND)
             cpu = agent.cpu_seconds() - cpu
             latencies = _latencies(agent, sent)
             seconds = IDLE_SECONDS // 2 if bench.quick else IDLE_SECONDS
@@ -61,16 +62,16 @@ def latency(bench: Bench) -> Iterator[Measurement]:
     )
 
 
-def _write(database: Database, seconds: float) -> Times:
-    """Insert at a steady rate; return when each row was sent, with row n at index n - 1."""
-    period = CHANGES_PER_COMMIT / CHANGES_PER_SECOND
-    begun, row, sent = time.monotonic(), 0, []
+def write_steadily(database: Database, seconds: float, rate: int, rows: int = 0) -> Times:
+    """Insert at a steady rate per second, after the first `rows`; return when each row was sent, in order."""
+    period = CHANGES_PER_COMMIT / rate
+    begun, written, sent = time.monotonic(), 0, []
     with database.inserting("changes") as insert:
-        while row < seconds * CHANGES_PER_SECOND:
+        while written < seconds * rate:
             sent += [time.time()] * CHANGES_PER_COMMIT
-            insert(row + 1, row + CHANGES_PER_COMMIT)
-            row += CHANGES_PER_COMMIT
-            time.sleep(max(0.0, begun + row / CHANGES_PER_COMMIT * period - time.monotonic()))
+            insert(rows + written + 1, rows + written + CHANGES_PER_COMMIT)
+            written += CHANGES_PER_COMMIT
+            time.sleep(max(0.0, begun + written / CHANGES_PER_COMMIT * period - time.monotonic()))
     return np.array(sent)
 
 
