@@ -243,10 +243,11 @@ def print_status(status: Status) -> None:
         "exact": status.exact,
         "gaps": status.gaps,
     }
-    if (lag := status.figures.get("lag_seconds")) is not None:
-        at = datetime.fromtimestamp(status.figures["at"], timezone.utc)
-        figures["lag"] = f"{duration(lag)}, {status.figures['lag_bytes']:,} bytes of log, at {when(at)}"
-    if held_back := status.figures.get("dumps_held_back"):
+    lag, at = status.figures.lag_seconds, status.figures.at
+    if lag is not None and at is not None:
+        moment = when(datetime.fromtimestamp(at, timezone.utc))
+        figures["lag"] = f"{duration(lag)}, {status.figures.lag_bytes:,} bytes of log, at {moment}"
+    if held_back := status.figures.dumps_held_back:
         figures["dumps"] = f"held back: {held_back}"
     for name, value in figures.items():
         out.print(f"{name:<12} {escape(str(value))}")

@@ -97,7 +97,7 @@ def picture(sight: Sight, height: int) -> RenderableType:
     status = sight.status
     if status is None or sight.dumps is None:
         return Group(Text(when(sight.at)), Text(visible(sight.problem or ""), style="yellow"))
-    lag, needs = status.figures.get("lag_seconds"), _needs(status)
+    lag, needs = status.figures.lag_seconds, _needs(status)
     exact = "exact" if status.exact else "not exact"
     gaps = f", gaps on record: {status.gaps}" if status.gaps else ""
     rows = [
@@ -160,11 +160,11 @@ def _needs(status: Status) -> str:
 
 
 def _lag(status: Status) -> str:
-    lag = status.figures.get("lag_seconds")
+    lag = status.figures.lag_seconds
     if lag is None:
         return "lag unknown"
     text = f"{lag:.1f} s" if lag < 10 else duration(lag)
-    return f"{text} behind, {status.figures['lag_bytes']:,} bytes of log not landed"
+    return f"{text} behind, {status.figures.lag_bytes:,} bytes of log not landed"
 
 
 def _ago(sight: Sight, at: datetime) -> str:

@@ -160,7 +160,7 @@ def _memory_reads(live: LiveAgent, history: History) -> APIRouter:
             "state": live.state,
             "version": __version__,
             "source": live.config.source.name,
-            "figures": {} if progress is None else progress.figures(live.newest_known()),
+            "figures": None if progress is None else progress.figures(live.newest_known()),
             "load": {} if progress is None else dict(progress.load),
             "store_errors": dict(live.store_errors),
             "store_failing_seconds": round(live.store_failing_seconds, 1),

@@ -50,7 +50,7 @@ class DumpList:
 def list_dumps(view: SourceView) -> DumpList:
     """Return all dumps with their progress; `PreconditionError` if nothing has landed yet."""
     manifest, lease = view.newest(), view.lease()
-    held_back = view.figures().get("dumps_held_back") if lease is not None and lease.active else None
+    held_back = view.figures().dumps_held_back if lease is not None and lease.active else None
     schedule = DumpSchedule(view.dump_config, manifest.dump_control)
     return DumpList(
         [(dump, progress_of(dump, held_back, manifest.dumps)) for dump in manifest.dumps],

@@ -68,7 +68,7 @@ class History:
             rows[str(table)] += count
         self._rates = self._rates_since(time.monotonic(), rows)
         total = round(sum(self._rates.values()), 1)
-        self._points.append(Point(figures["at"], figures["lag_seconds"], figures["lag_bytes"], total))
+        self._points.append(Point(time.time(), figures.lag_seconds, figures.lag_bytes, total))
 
     def _rates_since(self, now: float, rows: Counter[str]) -> dict[str, float]:
         before, self._before = self._before, (now, rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from typing import Any, Literal
+from typing import Literal
 
 from connector.capture.loop import Capture
 from connector.config import Config, DumpConfig
@@ -17,7 +17,7 @@ from connector.control.source_view import SourceView
 from connector.errors import DeltatideError
 from connector.figures.progress import Progress
 from connector.landing.consumers import Consumer
-from connector.landing.lease import Holder, Lease
+from connector.landing.lease import AgentFigures, Holder, Lease
 from connector.landing.manifest import Manifest
 from connector.landing.verified import Verified
 from connector.store.observed import ObservedStore
@@ -127,7 +127,7 @@ class LiveAgent(SourceView):
             except DeltatideError as error:
                 log.warning("can't read which lakes merge: %s", error)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> AgentFigures:
         """Return this agent's current figures if it is active, else the active agent's."""
         progress = self.progress
         return super().figures() if progress is None else progress.figures(self.newest_known())

@@ -8,13 +8,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 from functools import cached_property
-from typing import Any
 
 from connector.config import Config, DumpConfig
 from connector.errors import PreconditionError, RequestError
 from connector.landing.consumers import Consumer, read_consumers
 from connector.landing.layout_history import LayoutVersion, layout_history
-from connector.landing.lease import Holder, read_lease
+from connector.landing.lease import AgentFigures, Holder, read_lease
 from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import newest_manifest
 from connector.landing.verified import Verified, read_verified
@@ -52,10 +51,10 @@ class SourceView:
         """Return the current or last holder of the lease."""
         return read_lease(self.store)
 
-    def figures(self) -> dict[str, Any]:
-        """Return the active agent's figures as of its last renewal; empty if there never was one."""
+    def figures(self) -> AgentFigures:
+        """Return the active agent's figures as of its last renewal."""
         lease = self.lease()
-        return lease.status if lease is not None else {}
+        return lease.status if lease is not None else AgentFigures()
 
     def lakes(self) -> list[Consumer]:
         """Return the lakes that merge from the landing zone, with their progress."""

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from connector.control.source_view import SourceView
-from connector.landing.lease import Holder
+from connector.landing.lease import AgentFigures, Holder
 from connector.landing.verified import DAY, Verified
 
 
@@ -80,7 +80,7 @@ class Status:
 
     source: str
     agent: str
-    figures: Mapping[str, Any]
+    figures: AgentFigures
     manifest: int
     position: str
     epoch: int

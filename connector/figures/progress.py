@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
 
+from connector.landing.lease import AgentFigures
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 
@@ -158,17 +158,17 @@ class Progress:
         """Return for how long the log could not be read; 0 while it is being read."""
         return 0.0 if self.lost_at is None else time.monotonic() - self.lost_at
 
-    def figures(self, newest: Manifest | None) -> dict[str, Any]:
-        """Return the figures that the lease's status carries, as of now."""
+    def figures(self, newest: Manifest | None) -> AgentFigures:
+        """Return the figures that the lease carries, as of now."""
         lag = None if newest is None else self.lag.seconds(newest)
-        return {
-            "changes": self.changes,
-            "dumped_rows": self.dumped_rows,
-            "manifests": self.manifests,
-            "reconnects": self.reconnects,
-            "lag_bytes": self.lag.bytes,
-            "lag_seconds": None if lag is None else round(lag, 1),
-            "position": self.position,
-            "dumps_held_back": self.dumps_held_back,
-            "at": time.time(),
-        }
+        return AgentFigures(
+            changes=self.changes,
+            dumped_rows=self.dumped_rows,
+            manifests=self.manifests,
+            reconnects=self.reconnects,
+            lag_bytes=self.lag.bytes,
+            lag_seconds=None if lag is None else round(lag, 1),
+            position=self.position,
+            dumps_held_back=self.dumps_held_back,
+            at=time.time(),
+        )

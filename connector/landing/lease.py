@@ -27,7 +27,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -38,6 +37,26 @@ from connector.store.protocol import Store
 
 STANDBY_POLL_SECONDS = 0.5
 """The longest a standby waits between checks of the lease; a handover takes about this long."""
+
+
+class AgentFigures(BaseModel):
+    """An agent's figures as of `at`, in seconds since 1970; None: unknown, as before the first renewal.
+
+    Counts are of its run so far. `position`: the `lsn` of the last position committed. `dumps_held_back`: why
+    no chunks are read, if the source suffers.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    changes: int = 0
+    dumped_rows: int = 0
+    manifests: int = 0
+    reconnects: int = 0
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    position: int = 0
+    dumps_held_back: str | None = None
+    at: float | None = None
 
 
 class Holder(BaseModel):
@@ -61,7 +80,7 @@ class Holder(BaseModel):
     renewals: int = 0
     released: bool = False
     unfenced: bool = False
-    status: dict[str, Any] = Field(default_factory=dict)
+    status: AgentFigures = AgentFigures()
 
     @property
     def active(self) -> bool:
@@ -70,7 +89,7 @@ class Holder(BaseModel):
 
 
 def read_lease(store: Store) -> Holder | None:
-    """Return who holds or last held the lease, with the status they left; None if nobody ever held it."""
+    """Return who holds or last held the lease, with the figures they left; None if nobody ever held it."""
     found = _read(store)
     return found and found[0]
 
@@ -152,8 +171,8 @@ class Lease:
                 continue
             return cls(store, state, version)
 
-    def renew(self, status: dict[str, Any] | None = None, *, fenced: bool = False) -> None:
-        """Hold the lease for another `seconds`, and leave a status for others to read.
+    def renew(self, status: AgentFigures | None = None, *, fenced: bool = False) -> None:
+        """Hold the lease for another `seconds`, and leave figures for others to read.
 
         `fenced`: a manifest of this term is committed. `FencedError` if the lease is lost. Can be repeated
         after a `TransientError`.
@@ -303,7 +322,7 @@ def _new_holder(former: Holder | None, term: int, seconds: float, holder: str, u
         until=_until(seconds),
         seconds=seconds,
         unfenced=unfenced,
-        status=former.status if former else {},
+        status=former.status if former else AgentFigures(),
     )
 
 

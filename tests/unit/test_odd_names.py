@@ -21,6 +21,7 @@ from connector.cli.dumps import parse_keys
 from connector.cli.printing import escape, fail, log_to_stderr, show_error, visible
 from connector.control.status import LakeStatus, Status, TableStatus, VerifiedStatus
 from connector.errors import RequestError
+from connector.landing.lease import AgentFigures
 from connector.landing.manifest import DumpState
 from connector.schema import TableName
 
@@ -80,7 +81,7 @@ def printed_width(printed: io.StringIO) -> int:
 
 def status_of(table: TableName, odd: str) -> Status:
     return Status(
-        source=odd, agent=odd, figures={"lag_seconds": 3.2, "lag_bytes": 1, "at": 0.0},
+        source=odd, agent=odd, figures=AgentFigures(lag_seconds=3.2, lag_bytes=1, at=0.0),
         manifest=1, position=odd, epoch=1,
         committed_at=datetime.now(timezone.utc), source_committed_at=None, exact=False, gaps=0,
         tables={str(table): TableStatus("quarantined", True, 0, odd * 9, f"do {odd}")},

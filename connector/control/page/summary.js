@@ -32,7 +32,7 @@ function problemsOf(agent, details) {
     add(`The source's log can't be read for ${duration(agent.log_lost_seconds)}.`,
       "the agent continues once it can; its log and deltatide check say what is wrong");
   }
-  const lag = agent.figures.lag_seconds;
+  const lag = agent.figures?.lag_seconds;
   const course = courseOf(details?.history ?? []);
   if (!found.length && lag > VERY_LATE && course?.change > 0) {
     add(`Landing is falling behind: ${duration(lag)} behind, ${duration(course.change)} more than ${course.minutes} minutes ago.`,

@@ -17,7 +17,7 @@ import pytest
 from connector.config import LandingConfig
 from connector.errors import FencedError, PreconditionError, TransientError
 from connector.landing.format import manifest_path
-from connector.landing.lease import Lease, read_lease
+from connector.landing.lease import AgentFigures, Lease, read_lease
 from connector.landing.manifest import Manifest, SourceIdentity
 from connector.landing.manifest_object import StoredManifest
 from connector.landing.manifest_store import ManifestWriter, newest_manifest
@@ -120,7 +120,7 @@ def test_manifests_are_committed_once(store: Store) -> None:
 
 def test_a_lease_is_kept_and_released(store: Store) -> None:
     lease = Lease.acquire(store, 15)
-    lease.renew({"lag_seconds": 1})
+    lease.renew(AgentFigures(lag_seconds=1))
     with pytest.raises(FencedError):
         Lease.acquire(store, 15)
     lease.release()

@@ -19,7 +19,7 @@ from connector.control.last_hour import History, Point
 from connector.control.server import serving
 from connector.errors import TransientError
 from connector.landing.consumers import Consumer, record_path
-from connector.landing.lease import Lease
+from connector.landing.lease import AgentFigures, Lease
 from connector.landing.manifest import (
     DumpState,
     Gap,
@@ -206,8 +206,8 @@ def _file(number: int, table: TableName, rows: int) -> LandedFile:
 class _Progress(SimpleNamespace):
     """What the HTTP side reads of a capture's progress."""
 
-    def figures(self, _newest: Manifest | None) -> dict[str, Any]:
-        return {**self.known, "at": time.time()}
+    def figures(self, _newest: Manifest | None) -> AgentFigures:
+        return AgentFigures(**self.known, at=time.time())
 
 
 def _verified(picture: Picture) -> Verified:
@@ -256,7 +256,7 @@ def drawn(name: str, **control: Any) -> Iterator[str]:
     lease._state = lease.state.model_copy(
         update={"host": "db-agent-1", "pid": 4711, "term": 3, "since": ago(3 * 86_400)}
     )
-    lease.renew({**known, "lag_seconds": 0.7, "at": time.time()})
+    lease.renew(AgentFigures(**known | {"lag_seconds": 0.7}, at=time.time()))
     if picture.standby:
         live.stand_by()
     elif newest is not None:

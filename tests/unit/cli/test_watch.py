@@ -17,7 +17,7 @@ from connector.cli import watch as watching
 from connector.control.source_view import SourceView
 from connector.errors import TransientError
 from connector.landing.consumers import Consumer, record_path
-from connector.landing.lease import Lease
+from connector.landing.lease import AgentFigures, Lease
 from connector.landing.manifest import DumpState, Manifest, SourceIdentity, TableState
 from connector.landing.manifest_store import ManifestWriter
 from connector.schema import TableName
@@ -81,8 +81,8 @@ def land(store: MemoryStore, tables: int = 3, quarantined: int = 0) -> None:
         committed_at=NOW, tables=states, dumps=dumps,
     )  # fmt: skip
     ManifestWriter(store).commit(manifest)
-    status = {"lag_seconds": 3700.0, "lag_bytes": 5_000_000, "at": NOW.timestamp()}
-    Lease.acquire(store, 15, holder="x").renew(status)
+    figures = AgentFigures(lag_seconds=3700.0, lag_bytes=5_000_000, at=NOW.timestamp())
+    Lease.acquire(store, 15, holder="x").renew(figures)
 
 
 def test_without_a_terminal_each_look_is_a_line_and_an_outage_is_one_too(

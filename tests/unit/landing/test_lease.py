@@ -14,7 +14,7 @@ from connector.capture.manifest_history import ManifestHistory
 from connector.errors import FencedError, FormatError, TransientError
 from connector.landing import lease as lease_module
 from connector.landing.format import LEASE
-from connector.landing.lease import Holder, Lease, read_lease
+from connector.landing.lease import AgentFigures, Holder, Lease, read_lease
 from connector.landing.manifest import SourceIdentity
 from connector.testing.memory_store import MemoryStore
 from tests.support.landing.landed import Landed
@@ -143,7 +143,7 @@ def test_each_renewal_is_another_object_though_the_clock_stands_still(
     lease = Lease.acquire(store, 15)
     seen = {store.objects[LEASE]}
     for _ in range(3):
-        lease.renew({"at": 7})
+        lease.renew(AgentFigures(at=7))
         seen.add(store.objects[LEASE])
     assert len(seen) == 4
 
@@ -299,12 +299,12 @@ def test_terms_go_on_above_those_of_the_manifests_if_somebody_removed_the_lease(
 def test_a_renewal_carries_the_status_and_holds_it_longer(store: MemoryStore) -> None:
     lease = Lease.acquire(store, 15)
     before = read_lease(store)
-    lease.renew({"lag_seconds": 0.5})
+    lease.renew(AgentFigures(lag_seconds=0.5))
     lease.renew()
     after = read_lease(store)
     assert before is not None
     assert after is not None
-    assert after.status == {"lag_seconds": 0.5}
+    assert after.status == AgentFigures(lag_seconds=0.5)
     assert after.until > before.until
     assert after.term == before.term
 
@@ -327,13 +327,13 @@ def test_a_lost_answer_to_a_renewal_does_not_lose_the_lease(
     lease = Lease.acquire(store, 15)
     store.fail("replace", when=when, times=times)
     try:
-        lease.renew({"n": 1})
+        lease.renew(AgentFigures(changes=1))
     except TransientError:
         assert times == 2
-    lease.renew({"n": 2})
+    lease.renew(AgentFigures(changes=2))
     state = read_lease(store)
     assert state is not None
-    assert state.status == {"n": 2}
+    assert state.status == AgentFigures(changes=2)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
