@@ -2,7 +2,8 @@
 
 Each kind is planned once in the first part of the run, in random order; after that, kinds are drawn by
 weight.
-The store also fails by itself, at a small share of its requests.
+The store also fails by itself, at a small share of its requests. A long run is storms with calms between
+them, in which a cut becomes exact and is checked.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ MERGED = "cut at manifest"
 PLANNED_SECONDS = 120.0
 MOST_SECONDS = 8.0
 """Between two faults, on average: with more of them, dumps and merges would hardly ever end."""
+
+STORM_SECONDS = 150.0
+"""After so long, no more faults begin until a cut is exact: while the store fails, one of the many tables
+and shapes of a merge nearly always does, and no cut could be checked."""
+
+CALM_SECONDS = 240.0
+"""How long to wait for that cut at most."""
 
 BESIDE_SECONDS = 1800.0
 """A process that takes longer hangs. On a machine that others keep busy, one merge may take many minutes."""
@@ -79,12 +87,14 @@ class Faults:
         tally: Tally,
         lease_seconds: float,
         active: Callable[[], int | None],
+        exact_cuts: Callable[[], int],
         seed: int,
     ) -> None:
         self._agents, self._merge, self._beside, self._shared_lake = agents, merge, beside, shared_lake
         self.weights = {**WEIGHTS, **SHARED} if shared_lake else WEIGHTS
         self._people, self._database, self._connections = people, database, connections
         self._store, self._tally, self._lease_seconds, self._active = store, tally, lease_seconds, active
+        self._exact_cuts = exact_cuts
         self._random = random.Random(seed)
         self._ending = threading.Event()
         self._patience = PLANNED_SECONDS
@@ -95,7 +105,7 @@ class Faults:
         }
 
     def run(self, seconds: float, *, quick: bool, missing: Callable[[], list[str]]) -> None:
-        """Let faults happen for so long; on return, no more begin, and those under way have ended.
+        """Let faults happen for so long, calms included; then no more begin, and those under way have ended.
 
         On a slow machine, up to twice as long, until nothing that was promised is `missing`.
         """
@@ -105,16 +115,29 @@ class Faults:
         hanging = list(faulty_s3.HANGING)
         self._store.force(*hanging, *(k for k in faulty_s3.KINDS if k not in hanging))
         begun, pause = time.monotonic(), min(MOST_SECONDS, seconds * 0.6 / len(kinds))
+        storm = begun
         while (passed := time.monotonic() - begun) < seconds or (passed < 2 * seconds and missing()):
             planned = bool(kinds)
             again = [] if planned else [kind for kind in missing() if kind in self.weights]
             drawn = self._random.choice(again) if again else self._draw(quick)
             self._begin(kinds.pop() if planned else drawn, planned)
             self._ending.wait(self._random.uniform(0.6, 1.4) * pause)
+            if not quick and time.monotonic() - storm > STORM_SECONDS:
+                self._wait_for_exact_cut()
+                storm = time.monotonic()
         self._ending.set()
         self._store.end_faults()
         for thread in self._threads:
             thread.join()
+
+    def _wait_for_exact_cut(self) -> None:
+        """Begin no fault and let the store answer until another cut is exact."""
+        share, self._store.share = self._store.share, 0.0
+        self._people.resume()  # a command that failed may have left dumps paused
+        before, until = self._exact_cuts(), time.monotonic() + CALM_SECONDS
+        while self._exact_cuts() == before and time.monotonic() < until:
+            self._ending.wait(0.5)
+        self._store.share = share
 
     def _draw(self, quick: bool) -> str:
         kinds = [k for k in self.weights if not quick or (k in QUICK and k != MERGE_KILLED)]

@@ -158,7 +158,7 @@ class Run:
             agents=self.agents, merge=self.merge, people=self.people, database=self._database,
             beside=self._started_beside, shared_lake=options.lake_on_s3,
             connections=self.connections, store=self.store, tally=self.tally, active=self._active,
-            lease_seconds=LEASE_SECONDS, seed=options.seed + 3,
+            lease_seconds=LEASE_SECONDS, exact_cuts=lambda: self.checker.exact, seed=options.seed + 3,
         )  # fmt: skip
 
     def _started(self, *arguments: str) -> Callable[[str], Any]:
