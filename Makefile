@@ -66,7 +66,7 @@ bench: setup  ## measure against the databases' own tools (ARGS="--source mariad
 bench-large: setup  ## measure merges into a table of 10 million rows and its verification (ARGS="--rows 30000000 --only verify"), write bench-large.json
 	@$(RUN) $(VENV)/bin/python -m tests.bench.large $(ARGS)
 
-chaos: setup .cache/servers.ready  ## reliability figures: a live bank amid faults of everything (ARGS="--minutes 60 --seed 1 --source mariadb")
+chaos: setup .cache/servers.ready  ## reliability figures: live writers amid faults of everything (ARGS="--minutes 60 --seed 1 --source mariadb")
 	@$(RUN) $(VENV)/bin/python -m tests.chaos $(ARGS)
 
 wheel: setup  ## the wheel, with the log store's jar in it, in dist/

@@ -1,6 +1,6 @@
 """Reliability figures: agents, merges and upkeep on a real database and S3 server, amid faults at random.
 
-A bank's writers (`bank`) move money between two tables in transactions whose effects they remember, so the
+Writers (`writers`) move money between two tables in transactions whose effects they remember, so the
 state of every table after any cut is known. Agents and a merge (`crew`) are killed and paused, their database
 connections are cut, their store fails (`tests.support.servers.faulty_s3`), while dumps come and go
 (`operators`). Meanwhile every exact cut is compared with what it must hold (`cut_checker`), and every

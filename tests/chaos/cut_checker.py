@@ -2,7 +2,7 @@
 
 Cuts are read from the control table as they are recorded, and the tables at the versions that they name, all
 with delta-rs, which shares no code with Spark. A cut's `counters` tell which transactions of each writer it
-holds; from these follows every row of every table (`bank.ExpectedState`).
+holds; from these follows every row of every table (`writers.ExpectedState`).
 
 For each exact cut: the balances sum to zero over both tables, no counter is lower than at the cut before, and
 every row is what the writers' transactions up to there make it. Nor does it lack a transaction that was known
@@ -12,7 +12,6 @@ difference. The other shapes of some tables are compared with these rows (`shape
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,9 +20,10 @@ from typing import Any
 
 from deltalake.exceptions import TableNotFoundError
 
-from tests.chaos.bank import COLUMNS, KEYS, Journal, Row
 from tests.chaos.lake_reader import LakeReader, rows_of
 from tests.chaos.shape_checker import Change, ShapeChecker, Version
+from tests.chaos.writers import COLUMNS, KEYS, Journal, Row
+from tests.support.background import Background
 
 CONTROL_TABLE = "_deltatide/cuts"
 SHOWN = 20
@@ -46,7 +46,7 @@ class Cut:
     source_committed_at: datetime | None
 
 
-class CutChecker:
+class CutChecker(Background):
     """Checks the cuts of a lake as they come, in a thread of its own.
 
     `shaped`: the tables that have all shapes. `recorded`, `exact` and `checked` count cuts; `rows` those
@@ -57,6 +57,7 @@ class CutChecker:
     def __init__(
         self, lake: LakeReader, namespace: str, journal: Journal, shaped: Iterable[str] = ()
     ) -> None:
+        super().__init__("cut checker")
         self.recorded = self.exact = self.checked = self.rows = self.events = self.differences = 0
         self.first: list[str] = []
         self.newest_exact = 0
@@ -68,25 +69,15 @@ class CutChecker:
         self._seen: set[tuple[Any, ...]] = set()
         self._known: dict[str, tuple[tuple[Any, Any], list[Row]]] = {}
         self._shapes = [ShapeChecker(table) for table in shaped]
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cut checker", daemon=True)
 
-    def start(self) -> None:
-        """Start checking."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Check what has been recorded by now, and stop."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def work(self) -> None:
+        """Check cuts; before it ends, also those recorded by the time of `stop`."""
         while True:
-            ends = self._stopping.is_set()
+            ends = self.stopping.is_set()
             self.check_new()
             if ends:
                 return
-            self._stopping.wait(0.5)
+            self.stopping.wait(0.5)
 
     def check_new(self) -> None:
         """Check the exact cuts recorded since the last time, in the order of their manifests."""

@@ -19,7 +19,7 @@ from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import read_retained
 from connector.schema import TableName
 from connector.store.protocol import Store
-from tests.chaos.bank import COLUMNS, KEYS, Journal, Key
+from tests.chaos.writers import COLUMNS, KEYS, Journal, Key
 from tests.support.landing.cuts import Table, add_manifest
 
 SHOWN = 20

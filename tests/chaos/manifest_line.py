@@ -7,7 +7,6 @@ follow the last.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from connector.landing.format import is_manifest, manifest_number
@@ -15,15 +14,17 @@ from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import ManifestReader
 from connector.store.protocol import Store
 from tests.support.agent.installed import assert_follows
+from tests.support.background import Background
 
 
-class ManifestLine:
+class ManifestLine(Background):
     """The manifests of a landing zone, checked in a thread of its own; `problems` lists what is wrong.
 
     `newest` is the last one seen, `terms` the agents' tenures; `then` is called with each manifest.
     """
 
     def __init__(self, store: Store, then: Callable[[Manifest], None] = lambda _: None) -> None:
+        super().__init__("manifest line")
         self.newest: Manifest | None = None
         self.problems: list[str] = []
         self.terms: set[int] = set()
@@ -31,27 +32,21 @@ class ManifestLine:
         self._reader = ManifestReader(store)
         self._write_ids: dict[int, str] = {}
         self._paths: set[str] = set()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="manifest line", daemon=True)
 
     @property
     def number(self) -> int:
         """Return the number of the last manifest seen; 0 before the first."""
         return self.newest.number if self.newest else 0
 
-    def start(self) -> None:
-        """Start following."""
-        self._thread.start()
-
     def stop(self) -> None:
         """Follow to the end, stop, and check that what was seen is still there."""
-        self._stopping.set()
-        self._thread.join()
+        super().stop()
         self._check_kept()
 
-    def _run(self) -> None:
+    def work(self) -> None:
+        """Follow the manifests to the one that is newest when it is stopped."""
         while True:
-            ends = self._stopping.is_set()
+            ends = self.stopping.is_set()
             try:
                 self.follow()
             except Exception as error:  # reported by the run
@@ -59,7 +54,7 @@ class ManifestLine:
                 return
             if ends:
                 return
-            self._stopping.wait(0.2)
+            self.stopping.wait(0.2)
 
     def follow(self) -> None:
         """Read and check the manifests that have come since."""

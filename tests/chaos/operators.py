@@ -10,8 +10,8 @@ import itertools
 import random
 import subprocess
 
-from tests.chaos.bank import COLUMNS
 from tests.chaos.tally import Tally
+from tests.chaos.writers import COLUMNS
 from tests.support.agent.installed import Installation
 
 COMMAND_SECONDS = 180

@@ -14,7 +14,6 @@ from typing import Any
 from connector.landing.format import LEASE
 from connector.store.factory import open_store
 from tests.chaos import hurried
-from tests.chaos.bank import COLUMNS, Journal, Writer, create_bank
 from tests.chaos.crew import KILLED_AT, Crew, Member
 from tests.chaos.cut_checker import CutChecker, wait_checked
 from tests.chaos.faults import QUICK, Faults
@@ -24,7 +23,9 @@ from tests.chaos.manifest_line import ManifestLine
 from tests.chaos.operators import Operators
 from tests.chaos.shape_checker import SHAPED
 from tests.chaos.tally import Tally
+from tests.chaos.writers import COLUMNS, Journal, Writer, create_tables
 from tests.support.agent.installed import Installation, Meddler
+from tests.support.background import Background
 from tests.support.servers import faulty_s3
 from tests.support.servers.faulty_s3 import FaultyS3
 from tests.support.servers.lossy_proxy import LossyProxy
@@ -85,7 +86,7 @@ class Figures:
 
 
 class Run:
-    """A bank in a database, agents and a merge on a store, with proxies between; a context manager."""
+    """Writers on a database, agents and a merge on a store, with proxies between; a context manager."""
 
     def __init__(
         self, folder: Path, database: TestedDatabase, s3: S3, options: Options, say: Callable[[str], None]
@@ -133,7 +134,7 @@ class Run:
 
     def _create(self) -> None:
         options, place = self._options, self.place
-        create_bank(self._database, options.writers)
+        create_tables(self._database, options.writers)
         rate = options.commits_per_second / options.writers
         self.writers = [
             Writer(self._database, self.journal, number, seed=options.seed, per_second=rate)
@@ -198,6 +199,7 @@ class Run:
             )
         except AssertionError as error:
             self.tally.problem(str(error))
+        self._report_failure(self.checker)
         self._look_through_output()
         return self._figures(time.monotonic() - begun)
 
@@ -223,10 +225,7 @@ class Run:
         """Without faults, everything must catch up by itself: no process is started that was not there."""
         for writer in self.writers:
             writer.stop()
-            if writer.failure is not None:
-                self.tally.problem(
-                    f"writer {writer.number}: {type(writer.failure).__name__}: {writer.failure}"
-                )
+            self._report_failure(writer)
         self.people.resume()  # a command that failed may have left dumps paused
         end = self._database.end_of_log()
         wait_until(
@@ -244,6 +243,10 @@ class Run:
         self.checker.stop()
         self.line.stop()
         assert_lake(self.place, *COLUMNS)
+
+    def _report_failure(self, of: Background) -> None:
+        if of.failure is not None:
+            self.tally.problem(f"{of.name}: {type(of.failure).__name__}: {of.failure}")
 
     def _whole(self) -> bool:
         newest = self.line.newest

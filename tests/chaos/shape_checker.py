@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from tests.chaos.bank import COLUMNS, KEYS, Key, Row
+from tests.chaos.writers import COLUMNS, KEYS, Key, Row
 
 SHAPED = ("counters", "notes")
 """The tables that the lake keeps in all shapes: one that is only updated, and one with everything else."""

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 
 from connector.store.factory import open_store
-from tests.chaos.bank import COLUMNS, Effects, Journal, State, initial_state
 from tests.chaos.cut_checker import CONTROL_TABLE, CutChecker
 from tests.chaos.lake_reader import LakeReader
 from tests.chaos.landed_checker import LandedChecker
 from tests.chaos.manifest_line import ManifestLine
+from tests.chaos.writers import COLUMNS, Effects, Journal, State, initial_state
 from tests.support.landing.landed import Event, Landed, config_of, schema_of
 
 deltalake = pytest.importorskip("deltalake")
 
 
 class Lake:
-    """A lake written by hand: the bank's tables, and cuts of their versions."""
+    """A lake written by hand: the writers' tables, and cuts of their versions."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -187,7 +187,7 @@ SCHEMAS = {
 
 
 class LandingZone:
-    """A landing zone written by hand, with the bank's tables as they are at the beginning."""
+    """A landing zone written by hand, with the writers' tables as they are at the beginning."""
 
     def __init__(self, folder: Path) -> None:
         self.landed = Landed.local(folder / "landing")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.bank import Key, Row
 from tests.chaos.shape_checker import Change, ShapeChecker, Version
+from tests.chaos.writers import Key, Row
 
 BODY = "a long body"
 

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from connector.landing.manifest_store import newest_manifest
 from connector.position import parse_lsn
 from connector.store.factory import open_store
 from connector.store.protocol import Store
+from tests.support.background import Background
 from tests.support.landing.cuts import manifests_in
 from tests.support.source.tested_database import TestedDatabase
 from tests.support.waiting import wait_until
@@ -333,37 +333,23 @@ def assert_message(done: Any, *expected: str, status: int = 1) -> str:
     return text
 
 
-class Meddler:
+class Meddler(Background):
     """Repeats an action in the background during a test, as in `with Meddler(kill_sessions, 0.5, 1.5):`."""
 
     def __init__(self, meddle: Callable[[], Any], *pauses: float) -> None:
+        super().__init__("meddler")
         self.times = 0
         self._meddle, self._pauses = meddle, pauses
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Meddler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-        if kind is None and self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.wait(self._pauses[self.times % len(self._pauses)]):
-                self._meddle()
-                self.times += 1
-        except BaseException as error:  # raised in the test's own thread
-            self._failure = error
+    def work(self) -> None:
+        """Repeat the action."""
+        while not self.stopping.wait(self._pauses[self.times % len(self._pauses)]):
+            self._meddle()
+            self.times += 1
 
     def wait_times(self, times: int, seconds: float = 60) -> None:
         """Wait until the action has run `times` times."""
-        wait_until(lambda: self.times >= times or self._failure, f"{times} times", seconds=seconds)
+        wait_until(lambda: self.times >= times or self.failure, f"{times} times", seconds=seconds)
 
 
 def seconds_of(action: Callable[[], Any]) -> float:

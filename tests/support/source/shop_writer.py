@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 from typing import Any
 
+from tests.support.background import Background
 from tests.support.source.tested_database import TestedDatabase
 
 POSTGRES = """
@@ -48,7 +48,7 @@ def create_shop(database: TestedDatabase, rows: int = 2000) -> None:
     database.script(text.format(rows=rows, half=rows // 2))
 
 
-class ShopWriter:
+class ShopWriter(Background):
     """Writes until stopped, reconnecting when the connection is lost. `transactions` counts commits."""
 
     def __init__(
@@ -60,13 +60,11 @@ class ShopWriter:
         rows: int = 2000,
         truncates: bool = True,
     ) -> None:
+        super().__init__("writer")
         self.transactions = 0
-        self.failure: BaseException | None = None
         self._database, self._pause, self._rows = database, pause, rows
         self._random = random.Random(seed)
         self._fresh = 1_000_000 * seed
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._kinds = {
             self._insert: 20,
             self._update_short: 20,
@@ -82,31 +80,19 @@ class ShopWriter:
             self._fill_small: 6,
         }
 
-    def __enter__(self) -> ShopWriter:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-        if kind is None and self.failure is not None:
-            raise self.failure
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
+    def work(self) -> None:
+        """Write, over a new connection when one is lost."""
+        while not self.stopping.is_set():
             try:
                 self._write()
             except self._database.lost:
-                self._stopping.wait(0.1)  # the server is restarting
-            except BaseException as error:  # raised in the test's own thread
-                self.failure = error
-                return
+                self.stopping.wait(0.1)  # the server is restarting
 
     def _write(self) -> None:
         connection = self._database.session()
         kinds, weights = list(self._kinds), list(self._kinds.values())
         try:
-            while not self._stopping.wait(self._pause):
+            while not self.stopping.wait(self._pause):
                 with connection.cursor() as cursor:
                     self._random.choices(kinds, weights)[0](cursor)
                 connection.commit()

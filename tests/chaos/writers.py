@@ -1,4 +1,4 @@
-"""A bank in a real database, its writers, and what every table must hold after any of their transactions.
+"""Writers on a real database, and what every table must hold after any of their transactions.
 
 Invariants:
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 import time
 from bisect import bisect_left
 from collections import deque
@@ -25,6 +24,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tests.support.background import Background
 from tests.support.source.tested_database import TestedDatabase
 from tests.support.waiting import wait_until
 
@@ -148,7 +148,7 @@ class ExpectedState:
 
 
 def initial_state(writers: int) -> State:
-    """Return what `create_bank` creates."""
+    """Return what `create_tables` creates."""
     shared = [(100 + n, 0) for n in range(1, SHARED + 1)]
     rows: dict[str, list[Row]] = {
         "accounts": [(n, f"owner {n}", 0) for n in range(1, ACCOUNTS + 1)],
@@ -159,7 +159,7 @@ def initial_state(writers: int) -> State:
     return {table: {row[: KEYS[table]]: row for row in rows[table]} for table in rows}
 
 
-def create_bank(database: TestedDatabase, writers: int) -> None:
+def create_tables(database: TestedDatabase, writers: int) -> None:
     """Create the tables, with rows that predate the captured log."""
     database.script(";".join(_SCHEMA))
     if database.kind == "postgres":
@@ -172,27 +172,25 @@ def create_bank(database: TestedDatabase, writers: int) -> None:
         database.script(f"INSERT INTO {table} VALUES {values}")
 
 
-class Writer:
+class Writer(Background):
     """One session that writes until stopped, about `per_second` transactions; reconnects when it is lost.
 
-    `commits` and `changes` count transactions and changed rows; `failure` is the error that ended it early.
+    `commits` and `changes` count transactions and changed rows.
     """
 
     def __init__(
         self, database: TestedDatabase, journal: Journal, number: int, *, seed: int, per_second: float
     ) -> None:
+        super().__init__(f"writer {number}")
         self.number = number
         self.commits = 0
         self.changes = 0
-        self.failure: BaseException | None = None
         self._database, self._journal = database, journal
         self._random = random.Random(seed * 1000 + number)
         self._pause = 1 / per_second
         self._n = 0
         self._fresh = number * 10_000_000
         self._own: dict[str, dict[Key, Row]] = {"accounts": {}, "notes": {}}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"writer {number}", daemon=True)
         self._kinds: dict[Callable[[Any, Effects], None], int] = {
             self._transfer: 40,
             self._count: 10,
@@ -206,31 +204,22 @@ class Writer:
             self._pay_all: 1,
         }
 
-    def start(self) -> None:
-        """Start writing."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop; nothing is written after return."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
+    def work(self) -> None:
+        """Write, over a new connection when one is lost; nothing is written after `stop`."""
+        while not self.stopping.is_set():
             try:
                 self._write()
             except self._database.lost:
-                self._stopping.wait(0.2)  # the server is restarting, or two writers met in a deadlock
-            except BaseException as error:  # reported by the run
+                self.stopping.wait(0.2)  # the server is restarting, or two writers met in a deadlock
+            except Exception as error:
                 if "deadlock" not in str(error).lower():
-                    self.failure = error
-                    return
+                    raise
 
     def _write(self) -> None:
         session = self._database.session()
         try:
             kinds, weights = list(self._kinds), list(self._kinds.values())
-            while not self._stopping.wait(self._random.expovariate(1 / self._pause)):
+            while not self.stopping.wait(self._random.expovariate(1 / self._pause)):
                 effects = Effects()
                 with session.cursor() as cursor:
                     cursor.execute("UPDATE counters SET value = value + 1 WHERE id = %s", (self.number,))
@@ -269,7 +258,7 @@ class Writer:
                     ((value,),) = cursor.fetchall()
                 session.close()
             except self._database.lost:
-                self._stopping.wait(0.2)
+                self.stopping.wait(0.2)
             else:
                 return bool(value == self._n + 1)
 
