@@ -24,6 +24,7 @@ from connector.landing.manifest import Manifest
 from connector.landing.manifest_store import ManifestReader
 from connector.store.local import LocalStore
 from tests.bench.databases.database import Database
+from tests.support.servers.server_process import end_process
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCE = "bench"
@@ -117,13 +118,7 @@ class Agent:
     ) -> None:
         process, self._process = self._process, None
         assert process is not None
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process, 60)
         watchdog, self._watchdog = self._watchdog, None
         assert watchdog is not None
         watchdog.dismiss()

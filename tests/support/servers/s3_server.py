@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import botocore.exceptions
 import pyarrow.fs
 
 from connector.demo.servers.starting import free_port
-from tests.support.waiting import wait_until
+from tests.support.servers.server_process import ServerProcess, end_process
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -80,8 +79,8 @@ class S3:
         return replace(self, bucket=bucket)
 
 
-class S3Server:
-    """One server process with its objects in a folder; a context manager that stops it.
+class S3Server(ServerProcess):
+    """One server with its objects in a folder; a context manager that stops it.
 
     `kind` is `versitygw` or `moto`. With `honour_conditions=False`, versitygw silently ignores the conditions
     of a put, as some stores do.
@@ -92,29 +91,11 @@ class S3Server:
         self.kind = kind or ("versitygw" if self.program else "moto")
         port = free_port()
         self.s3 = S3(f"http://127.0.0.1:{port}", "deltatide", secrets.token_hex(12))
-        self.log_path = folder / "s3.log"
         command = (
             self._versitygw(folder, port, honour_conditions) if self.kind == "versitygw" else _moto(port)
         )
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        try:
-            wait_until(self._answers, f"{self.kind} answers (see {self.log_path})", seconds=60)
-        except BaseException:
-            self.stop()
-            raise
-
-    def __enter__(self) -> S3Server:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Stop the server and wait for it to exit."""
-        _end(self.process)
+        super().__init__(self.kind, command, folder / "s3.log")
+        self.wait_until_it(self._answers, 60)
 
     def _versitygw(self, folder: Path, port: int, honour_conditions: bool) -> list[str]:
         objects = folder / "objects"
@@ -136,8 +117,6 @@ class S3Server:
         return [*command, str(objects)]
 
     def _answers(self) -> bool:
-        if self.process.poll() is not None:
-            raise AssertionError(f"{self.kind} ended: {self.log_path.read_text()[-500:]}")
         try:
             self.s3.client().list_buckets()
         except botocore.exceptions.EndpointConnectionError:
@@ -174,7 +153,7 @@ class S3ServerWithUsers(S3Server):
         """Stop both processes and wait for them to exit."""
         super().stop()
         if self._iam is not None:
-            _end(self._iam)
+            end_process(self._iam, 5)
 
     def _versitygw(self, folder: Path, port: int, honour_conditions: bool) -> list[str]:
         users, socket = folder / "users", folder / "iam.socket"
@@ -199,16 +178,6 @@ def versitygw_path() -> Path | None:
         Path.home() / "go/bin/versitygw",
     ]
     return next((place for place in places if os.access(place, os.X_OK)), None)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    process.wait()
 
 
 def _moto(port: int) -> list[str]:
