@@ -90,6 +90,13 @@ def test_clocks_that_are_an_hour_off_in_either_direction_change_nothing(
     assert_landed(shop, *TABLES)
 
 
+def take_over_again(one: Running, other: Running) -> None:
+    """Wait until an agent stands by that was active, and stop the one that took over from it."""
+    one.wait_says("standing by: process")
+    assert not one.ended
+    assert other.stop() == 0, other.output
+
+
 def renewals(shop: Installation) -> int:
     lease = read_lease(shop.store)
     return 0 if lease is None else lease.renewals
@@ -113,9 +120,7 @@ def test_an_agent_that_loses_its_database_leaves_it_to_one_that_has_not(shop: In
                 proxy.cut(1.0)
                 works(other)
                 proxy.lead_to(shop.database.port)
-                one.wait_says("standing by: process")
-                assert not one.ended
-                assert other.stop() == 0, other.output
+                take_over_again(one, other)
             works(one, times=2)
     with shop.agent() as agent:
         shop.wait_caught_up(agent)
@@ -145,9 +150,7 @@ def test_an_agent_that_loses_the_store_leaves_it_to_one_that_has_not(
                     lambda: shop.newest.term == 2 and shop.newest.files, "the other commits", seconds=20
                 )
                 proxy.lead_to(port)
-                one.wait_says("standing by: process")
-                assert not one.ended
-                assert other.stop() == 0, other.output
+                take_over_again(one, other)
             works(one, times=2)
     with shop.agent() as agent:
         shop.wait_caught_up(agent)

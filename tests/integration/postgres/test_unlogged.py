@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from connector.capture import catalog_watcher, request_intake, retry
-from connector.capture.dumps import workers as dump_workers
+from connector.capture import catalog_watcher
 from connector.capture.loop import Capture
 from connector.config import Config
 from connector.errors import GapError, TableError
@@ -23,6 +22,7 @@ from connector.schema import TableName
 from connector.source import KeyRange
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agent_thread import AgentThread
+from tests.support.agent.short_waits import shorten_waits
 from tests.support.landing.cuts import Table, add_manifest, manifests_in
 from tests.support.servers.postgres import Database
 from tests.support.waiting import wait_until
@@ -30,12 +30,9 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.2)
-    monkeypatch.setattr(retry, "RECONNECT_SECONDS", (0.05, 0.1))
+    shorten_waits(monkeypatch, 0.1, check_seconds=0.2)
     monkeypatch.setattr(source, "DECODE_SECONDS", 0.2)
-    monkeypatch.setattr(dump_workers, "REST_SECONDS", 0.05)
     monkeypatch.setattr(reader, "POLL_SECONDS", 0.1)
-    monkeypatch.setattr(request_intake, "POLL_SECONDS", 0.1)
 
 
 class Agent(AgentThread):

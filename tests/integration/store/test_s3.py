@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import socket
-import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,13 @@ from connector.config import LandingConfig
 from connector.errors import FencedError, PreconditionError, TransientError
 from connector.landing.format import manifest_path
 from connector.landing.lease import AgentFigures, Lease, read_lease
-from connector.landing.manifest import Manifest, SourceIdentity
 from connector.landing.manifest_object import StoredManifest
 from connector.landing.manifest_store import ManifestWriter, newest_manifest
 from connector.store.factory import open_store
 from connector.store.probe import probe
 from connector.store.protocol import Store
-from tests.support.landing.store_contract import replace_needs_the_version_that_is_there
+from tests.support.landing.store_contract import a_manifest, replace_needs_the_version_that_is_there
+from tests.support.servers.s3_proxy import S3Proxy
 from tests.support.servers.s3_server import S3, S3Server, versitygw_path
 
 
@@ -38,18 +36,6 @@ def opened(s3: S3, monkeypatch: pytest.MonkeyPatch, prefix: str = "/landing", **
 @pytest.fixture
 def store(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Store:
     return opened(s3, monkeypatch)
-
-
-def a_manifest(number: int) -> Manifest:
-    return Manifest(
-        number=number,
-        term=1,
-        write_id=uuid.uuid4().hex,
-        source=SourceIdentity(name="shop", kind="postgres", system_id="7", database="shop"),
-        epoch=1,
-        position=number,
-        committed_at=datetime.now(timezone.utc),
-    )
 
 
 def test_the_probe_passes_and_leaves_nothing(store: Store) -> None:
@@ -130,59 +116,30 @@ def test_a_lease_is_kept_and_released(store: Store) -> None:
     assert Lease.acquire(store, 15).term == 2
 
 
-class CutsAnswers:
-    """Passes connections on to a server, and cuts those whose request holds `words` before their answer."""
+class LosesPuts(S3Proxy):
+    """Drops the answers to the next `cuts_left` PUTs, which take effect."""
 
     def __init__(self, endpoint: str) -> None:
-        host, _, port = endpoint.removeprefix("http://").partition(":")
-        self._server = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.words: list[bytes] = []
+        super().__init__(endpoint)
         self.cuts_left = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.loses = self._is_cut
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._server)
-            cut = threading.Event()
-            for args in ((client, server, cut, True), (server, client, cut, False)):
-                threading.Thread(target=self._pass_on, args=args, daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket, cut: threading.Event, up: bool) -> None:
-        with source, sink:
-            try:
-                while data := source.recv(65_536):
-                    if up and self.cuts_left and any(word in data for word in self.words):
-                        self.cuts_left -= 1
-                        cut.set()
-                    if not up and cut.is_set() and b"100 Continue" not in data:
-                        sink.shutdown(socket.SHUT_RDWR)
-                        return
-                    sink.sendall(data)
-            except OSError:
-                pass
-
-    def close(self) -> None:
-        self._listener.close()
+    def _is_cut(self, method: str, _path: str) -> bool:
+        if method != "PUT" or not self.cuts_left:
+            return False
+        self.cuts_left -= 1
+        return True
 
 
 @contextmanager
-def cutting(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CutsAnswers, Store]]:
-    proxy = CutsAnswers(s3.endpoint)
-    try:
+def cutting(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LosesPuts, Store]]:
+    with LosesPuts(s3.endpoint) as proxy:
         yield proxy, opened(s3, monkeypatch, endpoint=proxy.endpoint)
-    finally:
-        proxy.close()
 
 
 def test_a_commit_whose_answer_was_lost_is_ours(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with cutting(s3, monkeypatch) as (proxy, store):
-        proxy.words, proxy.cuts_left = [b"PUT /"], 1
+        proxy.cuts_left = 1
         manifest = a_manifest(3)
         ManifestWriter(store).commit(manifest)
         assert proxy.cuts_left == 0
@@ -193,7 +150,7 @@ def test_a_create_whose_answer_was_lost_is_refused_the_second_time(
     s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cutting(s3, monkeypatch) as (proxy, store):
-        proxy.words, proxy.cuts_left = [b"PUT /"], 1
+        proxy.cuts_left = 1
         assert store.create("a/b.json", b"ours") is False
         assert store.read("a/b.json") == b"ours"
 
@@ -201,7 +158,7 @@ def test_a_create_whose_answer_was_lost_is_refused_the_second_time(
 def test_a_replace_whose_answer_was_lost_is_ours(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with cutting(s3, monkeypatch) as (proxy, store):
         first = store.replace("lease.json", b"one", None)
-        proxy.words, proxy.cuts_left = [b"PUT /"], 1
+        proxy.cuts_left = 1
         second = store.replace("lease.json", b"two", first)
         assert second is not None
         assert store.replace("lease.json", b"three", second) is not None
@@ -211,7 +168,7 @@ def test_a_commit_of_which_every_answer_is_lost_is_in_doubt_and_can_be_repeated(
     s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cutting(s3, monkeypatch) as (proxy, store):
-        proxy.words, proxy.cuts_left = [b"PUT /"], 100
+        proxy.cuts_left = 100
         manifest = a_manifest(3)
         with pytest.raises(TransientError):
             ManifestWriter(store).commit(manifest)

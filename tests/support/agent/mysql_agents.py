@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from connector.capture import catalog_watcher, request_intake, retry
-from connector.capture.dumps import workers as dump_workers
 from connector.capture.loop import Capture
 from connector.config import Config
 from connector.landing.lease import Lease
@@ -22,6 +20,7 @@ from connector.mysql.log import reader
 from connector.mysql.source import MysqlSource
 from connector.schema import TableName
 from connector.store.local import LocalStore
+from tests.support.agent.short_waits import shorten_waits
 from tests.support.background import Background
 from tests.support.landing.cuts import Table, add_manifest, manifests_in
 from tests.support.servers.mysql_database import MysqlDatabase
@@ -30,10 +29,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "RECONNECT_SECONDS", (0.05, 0.1))
-    monkeypatch.setattr(dump_workers, "RETRY_SECONDS", (0.05, 0.1))
-    monkeypatch.setattr(catalog_watcher, "CHECK_SECONDS", 0.2)
-    monkeypatch.setattr(request_intake, "POLL_SECONDS", 0.1)
+    shorten_waits(monkeypatch, 0.1, check_seconds=0.2)
     monkeypatch.setattr(reader, "POLL_SECONDS", 0.2)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import datetime, timezone
+
+from connector.landing.manifest import Manifest, SourceIdentity
 from connector.store.protocol import Store
 
 
@@ -14,3 +18,16 @@ def replace_needs_the_version_that_is_there(store: Store, no_version: str) -> No
     second = store.replace("lease.json", b"two", first)
     assert store.replace("lease.json", b"three", first) is None
     assert store.read_versioned("lease.json") == (b"two", second)
+
+
+def a_manifest(number: int) -> Manifest:
+    """Return a manifest without files."""
+    return Manifest(
+        number=number,
+        term=3,
+        write_id=uuid.uuid4().hex,
+        source=SourceIdentity(name="shop", kind="postgres", system_id="7", database="shop"),
+        epoch=1,
+        position=number * 10,
+        committed_at=datetime.now(timezone.utc),
+    )

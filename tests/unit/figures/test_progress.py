@@ -12,6 +12,7 @@ from connector.figures import progress
 from connector.figures.progress import BOUNDS, Durations, Lag
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agents import Agent, insert, shop
+from tests.support.clock import Clock
 
 
 def at(position: int, epoch: int = 1, committed: float | None = None) -> Any:
@@ -20,17 +21,9 @@ def at(position: int, epoch: int = 1, committed: float | None = None) -> Any:
     return SimpleNamespace(position=position, epoch=epoch, source_committed_at=when)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(0.0)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from connector.landing.format import LEASE
 from connector.landing.lease import AgentFigures, Holder, Lease, read_lease
 from connector.landing.manifest import SourceIdentity
 from connector.testing.memory_store import MemoryStore
+from tests.support.clock import Clock
 from tests.support.landing.landed import Landed
 
 
@@ -25,15 +26,12 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-class Clock:
+class SleepingClock(Clock):
     """Time that passes only while somebody sleeps; `at` lets things happen then."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        super().__init__(0.0)
         self.at: dict[float, Any] = {}
-
-    def __call__(self) -> float:
-        return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -77,7 +75,7 @@ def test_a_released_lease_is_taken_at_once_in_a_new_term(store: MemoryStore) -> 
 
 def test_a_living_process_of_this_host_keeps_it(store: MemoryStore) -> None:
     Lease.acquire(store, 15)
-    clock = Clock()
+    clock = SleepingClock()
     with pytest.raises(
         FencedError, match=r"another agent is active on this source: process \d+ on .*, since"
     ):
@@ -90,7 +88,7 @@ def test_a_lease_of_a_dead_process_of_this_host_is_taken_at_once(store: MemorySt
     start = lease_module._process_start(child.pid)
     child.wait()
     held_elsewhere(store, machine=lease_module._machine(), pid=child.pid, process_start=start or "1")
-    clock = Clock()
+    clock = SleepingClock()
     assert Lease.acquire(store, 15, sleep=clock.sleep, clock=clock).term == 5
     assert clock.now == 0
 
@@ -112,7 +110,7 @@ def test_a_process_that_is_dead_but_not_reaped_is_dead() -> None:
 
 def test_a_lease_elsewhere_is_taken_when_it_was_not_renewed_for_its_length(store: MemoryStore) -> None:
     held_elsewhere(store)
-    clock, reported = Clock(), []
+    clock, reported = SleepingClock(), []
     lease = Lease.acquire(store, 15, reported.append, sleep=clock.sleep, clock=clock)
     assert lease.term == 5
     assert 10 <= clock.now < 11.5
@@ -124,12 +122,12 @@ def test_a_wrong_wall_clock_of_either_host_changes_nothing(store: MemoryStore, m
     """A standby whose clock is ahead would take a lease that lives; one whose clock is behind never."""
     until = datetime.now(timezone.utc) + timedelta(minutes=minutes)
     held_elsewhere(store, until=until)
-    clock = Clock()
+    clock = SleepingClock()
     Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
     assert 10 <= clock.now < 11.5
 
     held_elsewhere(store, until=until)
-    clock = Clock()
+    clock = SleepingClock()
     clock.at[4] = lambda: held_elsewhere(store, until=until, renewals=1)
     with pytest.raises(FencedError, match="process 77 on db-2"):
         Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
@@ -155,7 +153,7 @@ def test_where_processes_are_hidden_only_one_that_is_gone_is_dead(
     """Under hidepid another user's process is not in /proc, and lives."""
     monkeypatch.setattr(lease_module, "_process_fields", lambda _pid: None)
     held_elsewhere(store, **{"machine": lease_module._machine(), "pid": os.getpid(), **change})
-    clock = Clock()
+    clock = SleepingClock()
     Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
     assert (clock.now == 0) == ("pid" in change)
 
@@ -164,7 +162,7 @@ def test_a_container_of_the_same_name_and_boot_is_another_machine(store: MemoryS
     machine = lease_module._machine()
     assert machine is not None
     held_elsewhere(store, machine=f"{machine.rpartition('[')[0]}[1]", pid=os.getpid())
-    clock = Clock()
+    clock = SleepingClock()
     Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
     assert clock.now >= 10
 
@@ -178,7 +176,7 @@ def test_a_lease_whose_taking_was_in_doubt_is_taken_again_by_its_holder(store: M
 
 def test_a_lease_elsewhere_that_is_renewed_meanwhile_is_kept_by_its_holder(store: MemoryStore) -> None:
     state = held_elsewhere(store)
-    clock = Clock()
+    clock = SleepingClock()
     clock.at[4] = lambda: held_elsewhere(store, until=state.until + timedelta(seconds=5))
     with pytest.raises(FencedError, match="process 77 on db-2"):
         Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
@@ -187,7 +185,7 @@ def test_a_lease_elsewhere_that_is_renewed_meanwhile_is_kept_by_its_holder(store
 
 def test_a_lease_elsewhere_that_is_released_meanwhile_is_taken(store: MemoryStore) -> None:
     held_elsewhere(store)
-    clock = Clock()
+    clock = SleepingClock()
     clock.at[2] = lambda: held_elsewhere(store, released=True)
     assert Lease.acquire(store, 15, sleep=clock.sleep, clock=clock).term == 5
     assert clock.now < 4
@@ -195,7 +193,7 @@ def test_a_lease_elsewhere_that_is_released_meanwhile_is_taken(store: MemoryStor
 
 def test_of_two_who_waited_one_gets_it(store: MemoryStore) -> None:
     held_elsewhere(store)
-    clock = Clock()
+    clock = SleepingClock()
     clock.at[10] = lambda: held_elsewhere(store, holder="third", term=5, host="db-3")
     with pytest.raises(FencedError, match="db-3"):
         Lease.acquire(store, 15, sleep=clock.sleep, clock=clock)
@@ -205,7 +203,7 @@ def test_of_two_who_waited_one_gets_it(store: MemoryStore) -> None:
 def test_a_standby_watches_as_long_as_the_lease_is_renewed(store: MemoryStore, minutes: float) -> None:
     until = datetime.now(timezone.utc) + timedelta(minutes=minutes)  # another host's clock
     held_elsewhere(store, until=until)
-    clock, reported = Clock(), []
+    clock, reported = SleepingClock(), []
     for n in range(1, 20):
         clock.at[4 * n] = lambda n=n: held_elsewhere(store, until=until, renewals=n)
     lease = Lease.acquire(store, 15, reported.append, standby=True, sleep=clock.sleep, clock=clock)
@@ -216,7 +214,7 @@ def test_a_standby_watches_as_long_as_the_lease_is_renewed(store: MemoryStore, m
 
 def test_a_standby_takes_a_released_lease_within_a_second(store: MemoryStore) -> None:
     held_elsewhere(store)
-    clock = Clock()
+    clock = SleepingClock()
     clock.at[7] = lambda: held_elsewhere(store, released=True)
     lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
     assert 7 <= clock.now < 8
@@ -227,7 +225,7 @@ def test_a_standby_takes_the_lease_of_a_process_of_its_host_that_is_gone_or_paus
     store: MemoryStore,
 ) -> None:
     first = Lease.acquire(store, 15)  # this process, which lives but does not renew it: as if paused
-    clock = Clock()
+    clock = SleepingClock()
     lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
     assert 15 <= clock.now < 16.5
     assert lease.expired
@@ -237,7 +235,7 @@ def test_a_standby_takes_the_lease_of_a_process_of_its_host_that_is_gone_or_paus
 
 def test_a_fence_that_was_not_closed_is_for_the_next_holder_to_close(store: MemoryStore) -> None:
     held_elsewhere(store)
-    clock = Clock()
+    clock = SleepingClock()
     first = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
     first.renew()
     first.release()
@@ -262,7 +260,7 @@ def test_a_term_is_greater_than_that_of_any_manifest_though_the_lease_was_remove
 
 def test_of_two_standbys_one_gets_it_and_the_other_goes_on_watching(store: MemoryStore) -> None:
     held_elsewhere(store)
-    clock = Clock()
+    clock = SleepingClock()
     clock.at[10] = lambda: held_elsewhere(store, holder="third", term=5, host="db-3")
     lease = Lease.acquire(store, 15, standby=True, sleep=clock.sleep, clock=clock)
     assert lease.term == 6
@@ -273,7 +271,7 @@ def test_a_standby_that_loses_the_race_for_a_free_lease_goes_on_watching(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_elsewhere(store, released=True)
-    clock, true_read, reads = Clock(), lease_module._read, []
+    clock, true_read, reads = SleepingClock(), lease_module._read, []
 
     def read(of: MemoryStore) -> Any:
         found = true_read(of)

@@ -7,11 +7,9 @@ import socket
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +17,17 @@ import pytest
 
 from connector.errors import BugError, FencedError, FormatError, PreconditionError, TransientError
 from connector.landing.format import manifest_path
-from connector.landing.manifest import Manifest, SourceIdentity
 from connector.landing.manifest_store import ManifestWriter, newest_manifest, read_manifest
 from connector.store.local import LocalStore
 from connector.store.probe import probe
 from connector.store.protocol import Store
 from connector.testing.memory_store import MemoryStore
-from tests.support.landing.store_contract import replace_needs_the_version_that_is_there
+from tests.support.landing.store_contract import a_manifest, replace_needs_the_version_that_is_there
 
 
 @pytest.fixture(params=["local", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return LocalStore(tmp_path / "landing" / "shop") if request.param == "local" else MemoryStore()
-
-
-def a_manifest(number: int) -> Manifest:
-    return Manifest(
-        number=number,
-        term=3,
-        write_id=uuid.uuid4().hex,
-        source=SourceIdentity(name="shop", kind="postgres", system_id="7", database="shop"),
-        epoch=1,
-        position=number * 10,
-        committed_at=datetime.now(timezone.utc),
-    )
 
 
 def test_an_object_is_read_as_it_was_put(store: Store) -> None:

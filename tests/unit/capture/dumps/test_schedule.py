@@ -12,19 +12,10 @@ from connector.capture.dumps.tasks import FinishedChunk, PlanTask, ReadTask
 from connector.config import DumpConfig
 from connector.landing.manifest import DumpControl, DumpSettings, DumpState
 from connector.schema import TableName
+from tests.support.clock import Clock
 from tests.support.landing.landed import schema_of
 
 SCHEMA = schema_of("public.t", id="int")
-
-
-class Clock:
-    """A clock that is set by hand, in seconds."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

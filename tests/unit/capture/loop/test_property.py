@@ -16,6 +16,7 @@ from connector.errors import BugError
 from connector.landing.manifest import InvisibleCommit
 from connector.landing.requests import ControlRequest, DumpRequest, submit
 from connector.postgres.visibility import Snapshot, Visibility
+from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
 from tests.support.agent.agents import Agent, Writer, shop
 from tests.support.agent.killed_agents import break_things, live_through
@@ -36,13 +37,18 @@ def test_every_cut_is_exact_whatever_breaks(seed: int) -> None:
             live_through(Agent(database, store, **settings), database, store, chance)
         with Agent(database, store) as agent:
             agent.wait_dumped()
+    catch_up(database, store)
+    assert_every_cut_exact(store, database)
+    assert_no_event_lost(store, database)
+
+
+def catch_up(database: MemoryDatabase, store: MemoryStore) -> None:
+    """Capture to the end of the log, with every commit flushed and visible."""
     database.make_visible()
     database.flush()
     with Agent(database, store) as agent:
         agent.wait_caught_up()
         agent.wait_dumped()
-    assert_every_cut_exact(store, database)
-    assert_no_event_lost(store, database)
 
 
 def control_dumps(store: MemoryStore, chance: random.Random) -> None:
@@ -68,10 +74,7 @@ def test_every_cut_that_says_so_is_exact_however_dumps_are_controlled(seed: int)
         submit(store, DumpRequest())
         with Agent(database, store) as agent:
             agent.wait_dumped()
-    database.make_visible()
-    with Agent(database, store) as agent:
-        agent.wait_caught_up()
-        agent.wait_dumped()
+    catch_up(database, store)
     assert_every_cut_exact(store, database)
     assert_no_event_lost(store, database)
 
@@ -94,10 +97,7 @@ def test_after_a_gap_every_cut_that_says_so_is_exact(seed: int) -> None:
             assert agent.error is None
         with Agent(database, store) as agent:
             agent.wait_dumped()
-    database.make_visible()
-    with Agent(database, store) as agent:
-        agent.wait_caught_up()
-        agent.wait_dumped()
+    catch_up(database, store)
     manifests = assert_every_cut_exact(store, database)
     assert manifests[-1].epoch > 1
     assert manifests[-1].exact
