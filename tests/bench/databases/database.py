@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from connector.errors import PreconditionError
 
@@ -58,6 +58,48 @@ class Database(Protocol):
 
     def read_table(self, table: str) -> float:
         """Read a table over TCP with `reader`, output discarded; return the seconds."""
+
+
+class SqlTables:
+    """The part of a `Database` that is SQL alone, over the sessions of the subclass."""
+
+    columns: str
+    """What a table is created with."""
+
+    analyze: str
+    """The statement that updates a table's statistics, up to the table's name."""
+
+    def create_table(self, table: str, rows: int = 0) -> None:
+        """Create a table with `rows` rows, numbered from 1."""
+        self.execute(f"CREATE TABLE {table} ({self.columns})")
+        if rows:
+            self.insert(table, 1, rows)
+            self.execute(f"{self.analyze} {table}")
+
+    def insert(self, table: str, first: int, last: int) -> None:
+        """Insert rows `first` to `last` in one transaction."""
+        with self.inserting(table) as insert:
+            insert(first, last)
+
+    @contextmanager
+    def inserting(self, table: str) -> Iterator[Callable[[int, int], None]]:
+        """Yield a function that inserts rows over one session, one transaction per call."""
+        with self._session() as cursor:
+            yield lambda first, last: cursor.execute(self._insert(table, first, last))
+
+    def execute(self, *statements: str) -> None:
+        """Run statements in one session."""
+        with self._session() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def _session(self) -> AbstractContextManager[Any]:
+        """Yield a cursor over a session of its own that commits each statement."""
+        raise NotImplementedError
+
+    def _insert(self, table: str, first: int, last: int) -> str:
+        """Build the statement that inserts rows `first` to `last`."""
+        raise NotImplementedError
 
 
 class Server(Protocol):

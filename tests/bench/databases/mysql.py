@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from connector.errors import PreconditionError
 from connector.mysql.codec.segment import unpack_position
 from connector.mysql.connection import parse_url
 from connector.mysql.server import end_of_log, find_server, position_of
-from tests.bench.databases.database import Database, Server, timed
+from tests.bench.databases.database import Database, Server, SqlTables, timed
 from tests.support.servers.mysql_server import ChrootedMysqlServer, find_root, is_mysql
 
 SETTINGS = {
@@ -36,10 +36,11 @@ ROW = """n, n % 1000, (n % 100000) / 100.0, timestamp '2026-01-01 00:00:00' + IN
 """A row generated from the number `n`."""
 
 
-class MysqlDatabase:
+class MysqlDatabase(SqlTables):
     """The database of one measurement."""
 
     reader = "mariadb -q -e 'SELECT *'"
+    columns, analyze = COLUMNS, "ANALYZE LOCAL TABLE"
 
     def __init__(self, server: MariadbServer, name: str) -> None:
         self._server, self._name = server, name
@@ -48,30 +49,6 @@ class MysqlDatabase:
         self.tables = f"{name}.*"
         self.urls: Mapping[str, str] = {"TCP": server.url(database=name)}
         self._mark = 0
-
-    def create_table(self, table: str, rows: int = 0) -> None:
-        """Create a table with `rows` rows, numbered from 1."""
-        self.execute(f"CREATE TABLE {table} ({COLUMNS})")
-        if rows:
-            self.insert(table, 1, rows)
-            self.execute(f"ANALYZE LOCAL TABLE {table}")
-
-    def insert(self, table: str, first: int, last: int) -> None:
-        """Insert rows `first` to `last` in one transaction."""
-        with self.inserting(table) as insert:
-            insert(first, last)
-
-    @contextmanager
-    def inserting(self, table: str) -> Iterator[Callable[[int, int], None]]:
-        """Yield a function that inserts rows over one session, one transaction per call."""
-        with self._session() as cursor:
-            yield lambda first, last: cursor.execute(self._insert(table, first, last))
-
-    def execute(self, *statements: str) -> None:
-        """Run statements in one session."""
-        with self._session() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
 
     def write_changes(self, table: str, first: int, last: int) -> None:
         """Write transactions `first` to `last`."""

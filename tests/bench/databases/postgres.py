@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from connector.demo.servers.postgres_binaries import SUPPORTED, default_bin_dir,
 from connector.errors import PreconditionError
 from connector.position import format_lsn, parse_lsn
 from tests.bench.capture.agent import PUBLICATION, SLOT
-from tests.bench.databases.database import Database, Server, timed
+from tests.bench.databases.database import Database, Server, SqlTables, timed
 
 SETTINGS = {
     "shared_buffers": "512MB",
@@ -49,7 +49,7 @@ END $$"""
 _TEMPLATE, _REFERENCE = "bench_template", "bench_reference"
 
 
-class PostgresDatabase:
+class PostgresDatabase(SqlTables):
     """The database of one measurement.
 
     A template slot holds the marked position; each agent and each pg_recvlogical reads from a copy of it.
@@ -57,6 +57,7 @@ class PostgresDatabase:
 
     kind, tables = "postgres", "public.*"
     reader, decoder = "psql COPY TO STDOUT", "pg_recvlogical"
+    columns, analyze = COLUMNS, "VACUUM ANALYZE"
 
     def __init__(self, server: PostgresServer, name: str, clients: Path) -> None:
         url = server.url(database=name)
@@ -70,29 +71,6 @@ class PostgresDatabase:
         with self._session() as cursor:
             cursor.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
-
-    def execute(self, *statements: str) -> None:
-        """Run statements in one session."""
-        with self._session() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-
-    @contextmanager
-    def inserting(self, table: str) -> Iterator[Callable[[int, int], None]]:
-        """Yield a function that inserts rows over one session, one transaction per call."""
-        with self._session() as cursor:
-            yield lambda first, last: cursor.execute(_insert(table, first, last))
-
-    def create_table(self, table: str, rows: int = 0) -> None:
-        """Create a table with `rows` rows, numbered from 1."""
-        self.execute(f"CREATE TABLE {table} ({COLUMNS})")
-        if rows:
-            self.insert(table, 1, rows)
-            self.execute(f"VACUUM ANALYZE {table}")
-
-    def insert(self, table: str, first: int, last: int) -> None:
-        """Insert rows `first` to `last` in one transaction."""
-        self.execute(_insert(table, first, last))
 
     def write_changes(self, table: str, first: int, last: int) -> None:
         """Write transactions `first` to `last`."""
@@ -158,9 +136,8 @@ class PostgresDatabase:
         finally:
             connection.close()
 
-
-def _insert(table: str, first: int, last: int) -> str:
-    return f"INSERT INTO {table} SELECT {ROW} FROM generate_series({first}, {last}) n"
+    def _insert(self, table: str, first: int, last: int) -> str:
+        return f"INSERT INTO {table} SELECT {ROW} FROM generate_series({first}, {last}) n"
 
 
 class PostgresBench:

@@ -13,6 +13,9 @@ from connector.source import KeyRange, Source
 
 Sums = dict[int, tuple[int, int]]
 
+BUCKET_ENDS = (-(2**63), -257, -256, -1, 0, 255, 256, 2**63 - 1)
+"""Keys at the ends of buckets and of all integers."""
+
 
 def compare_checksums(source: Source, tables: Iterable[tuple[str, TableName]]) -> tuple[set[str], list[Any]]:
     """Return the types that are not covered, and what differs of the others.
@@ -55,3 +58,16 @@ def sums(reader: Any, table: TableName, key_range: KeyRange = KeyRange(), bits: 
         row for part in parts for row in zip(*(part[n].to_pylist() for n in (BUCKET, ROWS, SUM)), strict=True)
     ]
     return {bucket: (count, total if total is None else int(total)) for bucket, count, total in rows}
+
+
+def assert_buckets(reader: Any, table: TableName) -> None:
+    """Check the buckets of a table with the key (id, part) that has two rows of each of `BUCKET_ENDS`."""
+    found = sums(reader, table, bits=8)
+    assert {bucket: count for bucket, (count, _) in found.items()} == {
+        -(2**55): 2, -2: 2, -1: 4, 0: 4, 1: 2, 2**55 - 1: 2,
+    }  # fmt: skip
+    assert reader.key_span(table, ("id", "part")) == (-(2**63), 2**63 - 1)
+    part = KeyRange(("-257",), ("0",), of_prefix=True)
+    assert {bucket: count for bucket, (count, _) in sums(reader, table, part).items()} == {
+        -256: 2, -1: 2, 0: 2,
+    }  # fmt: skip

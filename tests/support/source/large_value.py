@@ -14,7 +14,8 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,17 +71,26 @@ def _pieces(type_: str, size: int) -> Iterator[bytes]:
         yield piece
 
 
-def _land_dump(lander: Lander, type_: str, size: int) -> LandedFile | None:
+@contextmanager
+def _sent_by_another_process(
+    send: Callable[[socket.socket, str, int], None], type_: str, size: int
+) -> Iterator[socket.socket]:
+    """Yield a socket to read from; `send` gets the other end in a process of its own."""
     ours, theirs = socket.socketpair()
     if os.fork() == 0:
         ours.close()
-        _send_copy(theirs, type_, size)
+        send(theirs, type_, size)
         os._exit(0)
     theirs.close()
     with ours:
+        yield ours
+
+
+def _land_dump(lander: Lander, type_: str, size: int) -> LandedFile | None:
+    with _sent_by_another_process(_send_copy, type_, size) as received:
         chunk: Any = PostgresChunk.__new__(PostgresChunk)
         chunk.schema, chunk.low, chunk.high, chunk._marked, chunk._query = _schema(type_), 1, 2, False, ""
-        chunk._copy = SocketCopy(_Stream(ours.fileno()))  # type: ignore[arg-type]
+        chunk._copy = SocketCopy(_Stream(received.fileno()))  # type: ignore[arg-type]
         position = Position(1, 1, CHUNK_SEQ)
         task: Any = SimpleNamespace(dump=SimpleNamespace(id="x"), chunk=0)
         cdc = _cdc_of(task, chunk, position)
@@ -120,14 +130,8 @@ class _Stream:
 def _land_log(lander: Lander, type_: str, size: int) -> LandedFile | None:
     schema = _schema(type_)
     buffer = LogBuffer(1, Visibility(0), lambda _relation, _xid: TableLayout(schema, "", ""))
-    ours, theirs = socket.socketpair()
-    if os.fork() == 0:
-        ours.close()
-        _send_log(theirs, type_, size)
-        os._exit(0)
-    theirs.close()
-    with ours:
-        stream: Any = _Stream(ours.fileno())
+    with _sent_by_another_process(_send_log, type_, size) as received:
+        stream: Any = _Stream(received.fileno())
         messages = MessageSocket(stream)
         messages.start("")
         while not messages.done:

@@ -60,6 +60,17 @@ def old_rows(found: list[Row]) -> list[tuple[Any, ...]]:
     ]
 
 
+def assert_changes_without_a_key(found: list[Row]) -> None:
+    """Check the events: two rows (1, a) and one of NULLs inserted, updated, deleted; a truncate."""
+    assert ops(found, "n", "v") == [
+        *[("insert", 1, "a")] * 2, ("insert", None, None), *[("update", 1, "b")] * 2, ("delete", None, None),
+        *[("delete", 1, "b")] * 2, ("truncate", None, None),
+    ]  # fmt: skip
+    assert old_rows(found[3:7]) == [
+        *[("update", 1, "a", None)] * 2, ("delete", None, None, None), ("delete", 1, "b", None),
+    ]  # fmt: skip
+
+
 def _missing(row: Row) -> Any:
     return row["_before"] and row["_before"]["_cdc"]["missing"]
 

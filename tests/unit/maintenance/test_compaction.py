@@ -45,7 +45,14 @@ from connector.maintenance.retention import (
 from connector.testing.memory_store import MemoryStore
 from merge.plan import plan_table
 from tests.support.landing.landed import AT, Chunk, Event, Landed, schema_of
-from tests.unit.maintenance.test_retention import Recorder, T, a_history
+from tests.unit.maintenance.test_retention import (
+    KilledError,
+    Recorder,
+    T,
+    a_history,
+    committed,
+    kill_delete_all,
+)
 
 DAY = timedelta(days=1)
 LATER = AT + DAY
@@ -279,10 +286,6 @@ def test_a_block_of_which_a_manifest_is_missing_stays(zone: Zone) -> None:
     assert read_compacted(zone.store, 9) is None
 
 
-class KilledError(Exception):
-    """The process ends here."""
-
-
 def kill_at(monkeypatch: pytest.MonkeyPatch, moment: str, time: int) -> None:
     passed = iter(range(1, time + 1))
 
@@ -291,20 +294,6 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, moment: str, time: int) -> None:
             raise KilledError
 
     monkeypatch.setattr(failpoint, "reach", reach)
-
-
-def kill_delete_all(monkeypatch: pytest.MonkeyPatch, store: MemoryStore, call: int | None) -> None:
-    """Kill the process halfway through one of the store's removals of many objects."""
-    delete_all, calls = store.delete_all, iter(range(1, 100))
-
-    def killed(paths: Any) -> None:
-        paths = list(paths)
-        if next(calls) == call:
-            delete_all(paths[: len(paths) // 2])
-            raise KilledError
-        delete_all(paths)
-
-    monkeypatch.setattr(store, "delete_all", killed)
 
 
 def check(zone: Zone, original: dict[int, list[Any]]) -> None:
@@ -468,10 +457,8 @@ def test_a_block_that_retention_has_begun_to_remove_is_not_recorded(
 @pytest.mark.parametrize("seed", range(20))
 def test_no_merge_of_compacted_blocks_reads_what_is_not_needed(seed: int) -> None:
     """Nor what retention, which keeps whole blocks, does not keep."""
-    manifests, store = a_history(random.Random(seed)), MemoryStore()
-    writer = ManifestWriter(store)
-    for manifest in manifests:
-        writer.commit(manifest)
+    manifests = a_history(random.Random(seed))
+    store = committed(manifests)
     stored = [StoredManifest.of(manifest) for manifest in manifests]
     for last in range(4, len(manifests), 5):
         first, before = block_of(last)[0], manifests[last - 6] if last > 4 else None

@@ -11,7 +11,7 @@ import pytest
 
 from connector.capture.manifest_history import ManifestHistory
 from connector.capture.tables import Tables
-from connector.errors import FencedError, FormatError, TransientError
+from connector.errors import FencedError, FormatError
 from connector.landing import format
 from connector.landing.consumers import Consumer, forget, read_consumers, record_path, slot_due
 from connector.landing.format import comments_id, comments_path, data_path, manifest_path, schema_path
@@ -128,12 +128,37 @@ class Recorder:
         return self.manifests[number - 1]
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_no_merge_reads_what_is_not_needed(seed: int) -> None:
-    manifests, store = a_history(random.Random(seed)), MemoryStore()
+def committed(manifests: list[Manifest]) -> MemoryStore:
+    """Return a store with these manifests."""
+    store = MemoryStore()
     writer = ManifestWriter(store)
     for manifest in manifests:
         writer.commit(manifest)
+    return store
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+def kill_delete_all(monkeypatch: pytest.MonkeyPatch, store: MemoryStore, call: int | None) -> None:
+    """Kill the process halfway through one of the store's removals of many objects."""
+    delete_all, calls = store.delete_all, iter(range(1, 100))
+
+    def killed(paths: Any) -> None:
+        paths = list(paths)
+        if next(calls) == call:
+            delete_all(paths[: len(paths) // 2])
+            raise KilledError
+        delete_all(paths)
+
+    monkeypatch.setattr(store, "delete_all", killed)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_merge_reads_what_is_not_needed(seed: int) -> None:
+    manifests = a_history(random.Random(seed))
+    store = committed(manifests)
     history, exact = History.of(store), 0
     assert history is not None
     for merged in range(1, len(manifests)):
@@ -255,17 +280,8 @@ def test_a_run_that_is_killed_leaves_a_chain_and_the_next_one_finishes(
 ) -> None:
     store, files = landing_zone()
     monkeypatch.setattr(retention, "BATCH", 40)
-    delete_all, calls = store.delete_all, iter(range(1, 100))
-
-    def killed(paths: Any) -> None:
-        paths = list(paths)
-        if next(calls) == call:
-            delete_all(paths[: len(paths) // 2])
-            raise TransientError("killed")
-        delete_all(paths)
-
-    monkeypatch.setattr(store, "delete_all", killed)
-    with pytest.raises(TransientError):
+    kill_delete_all(monkeypatch, store, call)
+    with pytest.raises(KilledError):
         removed(store)
     left = numbers(store)
     assert left == list(range(left[0], 121))
