@@ -16,7 +16,8 @@ class LoggedTable:
 
     If a `root` is named, it is a partition of that, and its rows land as the root's; they are `identified`
     unless the log has less of their old keys. `dumped`: its rows are from a dump, which misses no change.
-    `former`: the log may have kept using this name after the table was renamed, up to here.
+    `former`: the log may have kept using this name after the table was renamed, up to here; nobody knows if
+    the table is gone.
     """
 
     id: int

@@ -351,8 +351,9 @@ def forget_contradicted_checks(
 
 
 _MISPLACED = (
-    "tables were renamed and the server logs their changes under former names: changes that land from here"
-    " on may be another table's, or land as another table's, until the log is opened again"
+    "tables were renamed, or may have been before they were dropped, and the server logs their changes under"
+    " former names: changes that land from here on may be another table's, or land as another table's, until"
+    " the log is opened again"
 )
 """Said of tables without a key, which no dump repairs."""
 

@@ -248,10 +248,12 @@ class LogBuffer:
 
     def _relation(self, relation: Relation) -> None:
         """Record a layout; from here on, messages of tables that are not captured are dropped."""
-        found = self._resolve(relation, self._open.begin.xid if self._open else None)
+        if self._open is None:
+            raise BugError("the log describes a table outside a transaction")
+        begin = self._open.begin
+        found, lsn = self._resolve(relation, begin.xid), begin.commit_lsn
         schema = found.schema if found else None
-        lsn = self._open.begin.commit_lsn if self._open else self._position
-        self.descriptions.add(relation, lsn, len(self._payloads), self._dropped_changes)
+        self.descriptions.add(relation, begin.xid, lsn, len(self._payloads), self._dropped_changes)
         self._layouts.append(RelationLayout(len(self._payloads), relation, schema))
         relid = relation.relid.to_bytes(4, "big")
         if schema is not None:

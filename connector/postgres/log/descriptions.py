@@ -6,10 +6,14 @@ several descriptions: of the tables that it lists.
 
 It does not describe a table again because its schema was renamed (before PostgreSQL 16), nor a root that was
 renamed itself, since it keeps track of descriptions by partition. What changes from then on lands under the
-former name. So names are compared with the catalog's, and with those of later descriptions.
+former name, and no byte of the log tells. So only a name that the catalog still has, once all of its log is
+read, is the name of what was logged under it. A table that has another name by then, or is gone, may have been
+renamed before any of its changes, unless a later description shows its name of then.
 
 Invariants:
 
+- Log of a table that may not be described again is taken as that of its name only if a snapshot from after
+  it shows the table under that name; otherwise as that of a former one.
 - Descriptions are handed over with the changes that they precede, or with their transaction. What is landed
   of a transaction is never without them.
 - A former name is handed over with all that was taken under it, even if the transaction that gives the new
@@ -59,14 +63,16 @@ class Descriptions:
         self._truncates = truncates
         self._names: dict[int, TableName] = {}
         self._roots: set[int] = set()
+        self._xids: dict[int, int] = {}
         self._outdated: dict[int, int] = {}
+        self._gone: dict[int, int] = {}
         self._whole: list[LoggedTable] = []
         self._open: list[_Described] = []
         self._replaced: list[tuple[int, TableName]] = []
         self._next: tuple[int, int] | None = None
 
-    def add(self, relation: Relation, lsn: int, kept: int, dropped: int) -> None:
-        """Add a description, after so many changes that are kept, and dropped."""
+    def add(self, relation: Relation, xid: int, lsn: int, kept: int, dropped: int) -> None:
+        """Add a description in a transaction, after so many changes that are kept, and dropped."""
         follows = bool(self._open) and self._next == (kept, dropped)
         root = self._open[-1].relation if follows else None
         name, former = _name(relation), self._names.get(relation.relid)
@@ -75,7 +81,7 @@ class Descriptions:
         if former is not None and renamed:
             self._replaced.append((relation.relid, former))
         self._next = kept, dropped
-        self._names[relation.relid] = name
+        self._names[relation.relid], self._xids[relation.relid] = name, xid
         self._outdated.pop(relation.relid, None)
         if root is not None:
             self._roots.add(root.relid)
@@ -84,21 +90,36 @@ class Descriptions:
         """Return the ids of the tables whose names may have changed without a description."""
         return sorted(self._roots) if self.describes_schema_renames else sorted(self._names)
 
-    def compare(self, current: Mapping[int, TableName], position: int) -> bool:
-        """Compare with the catalog's names, as of before `position`; return whether more are outdated now.
+    def compare(
+        self, current: Mapping[int, TableName], position: int, shows: Callable[[int], bool] = lambda _xid: True
+    ) -> bool:
+        """Compare with a snapshot's names, from before `position`; return whether more are outdated now.
 
-        What is taken from now on names them.
+        `shows`: whether the snapshot shows a transaction, given its xid; a table that it lacks is gone only
+        if it shows one that had the table. What is taken from now on names them.
         """
+        before = {*self._outdated, *self._gone}
         outdated = [i for i, name in current.items() if self._is_undescribed(i, self._names[i], name)]
-        is_new = not self._outdated.keys() >= set(outdated)
         self._outdated = {relid: self._outdated.get(relid, position) for relid in outdated}
-        return is_new
+        gone = [i for i in self.may_be_outdated() if i not in current and shows(self._xids[i])]
+        self._gone = {relid: self._gone.get(relid, position) for relid in gone}
+        return not before >= {*outdated, *gone}
 
     def outdated(self, position: int) -> list[LoggedTable]:
-        """Return the tables whose changes up to a position may have their former names."""
+        """Return the tables whose changes up to a position may have their former names.
+
+        Those that are gone are forgotten once no more changes of them can come.
+        """
         replaced, self._replaced = self._replaced, []
-        found = [*replaced, *((relid, self._names[relid]) for relid in self._outdated)]
+        found = [*replaced, *((relid, self._names[relid]) for relid in (*self._outdated, *self._gone))]
+        for relid in [relid for relid, since in self._gone.items() if since <= position]:
+            self._forget(relid)
         return [LoggedTable(relid, name, lsn=position, former=True) for relid, name in found]
+
+    def _forget(self, relid: int) -> None:
+        self._roots.discard(relid)
+        for known in (self._gone, self._names, self._xids):
+            known.pop(relid, None)
 
     def outdated_before(self, position: int) -> list[TableName]:
         """Return the names of those found before a position; what was taken up to there names them."""

@@ -66,8 +66,10 @@ the beginning of the longest transaction.
 
 
 _NAMES = """
-    SELECT c.oid::bigint, n.nspname::text, c.relname::text, pg_current_wal_insert_lsn()::text
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])"""
+    SELECT given.oid::bigint, n.nspname::text, c.relname::text, pg_current_snapshot()::text,
+           pg_current_wal_insert_lsn()::text
+    FROM unnest(%s::oid[]) AS given(oid) LEFT JOIN pg_class c ON c.oid = given.oid
+    LEFT JOIN pg_namespace n ON n.oid = c.relnamespace"""
 
 
 class PostgresLogReader:
@@ -221,7 +223,7 @@ class PostgresLogReader:
         self._advance_after = now + (now - began) / ADVANCE_SHARE
 
     def _compare_names(self) -> None:
-        """Find tables that were renamed without being described again.
+        """Find tables that were renamed without being described again, or may have been before they went.
 
         If there are any, logs something: only what is taken after this names them, and no more log may come.
         """
@@ -230,8 +232,10 @@ class PostgresLogReader:
             return
         with driver_errors("reading the names of tables"):
             found = all_rows(self._side, _NAMES, (described,))
-        end = max((round_to_record_end(parse_lsn(lsn)) for *_, lsn in found), default=0)
-        if self._names.compare({oid: TableName(*name) for oid, *name, _ in found}, end):
+        *_, snapshot, lsn = found[-1]
+        current = {oid: TableName(*name) for oid, *name, _, _ in found if None not in name}
+        end = round_to_record_end(parse_lsn(lsn))
+        if self._names.compare(current, end, Snapshot.parse(snapshot).shows):
             with driver_errors("logging the end of a transaction"):
                 one_row(self._side, "SELECT pg_current_xact_id()")
 

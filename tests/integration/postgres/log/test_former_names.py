@@ -9,6 +9,7 @@ import pytest
 from connector.postgres.log import reader
 from connector.schema import TableName
 from tests.support.agent.captured import CapturedDatabase, landed_tables
+from tests.support.landing.cuts import manifests_in
 from tests.support.servers.postgres import Database, postgres_versions
 from tests.support.waiting import wait_until
 
@@ -75,6 +76,27 @@ def test_tables_that_swapped_names_land_under_their_new_ones(
         captured.wait_settled()
         insert(3, 4)
         wait_until_equal(captured, database, tables)
+
+
+def test_a_root_that_is_renamed_written_and_dropped_at_once_is_in_no_exact_cut_with_these_rows(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has them under its former name, and no catalog shows that it had another."""
+    database.execute("CREATE SCHEMA s")
+    for table in ("t", "stays"):
+        database.execute(CASES["roots"][2].format(f"s.{table}"))
+    captured = CapturedDatabase(database, tmp_path, monkeypatch, tables=["s.*"])
+    table = TableName("s", "t")
+    with captured.running():
+        captured.wait_settled()
+        database.execute("INSERT INTO s.t VALUES (1)")
+        captured.wait_settled()
+        database.execute("ALTER TABLE s.t RENAME TO x; INSERT INTO s.x VALUES (2); DROP TABLE s.x")
+        wait_until(
+            lambda: table not in manifests_in(captured.store)[-1].tables, "it is not captured", seconds=40
+        )
+    landed = [manifest for manifest in manifests_in(captured.store) if manifest.files_of(table)]
+    assert [manifest.tables[table].need is not None for manifest in landed[-2:]] == [False, True]
 
 
 def wait_until_equal(captured: CapturedDatabase, database: Database, tables: tuple[str, str]) -> None:

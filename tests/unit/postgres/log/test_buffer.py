@@ -177,3 +177,21 @@ def test_a_former_name_is_reported_with_its_changes_though_the_new_one_is_in_an_
     assert buffer.take().logged == []
     buffer.feed([commit], 0)
     assert [each for each in buffer.take().logged if each.former] == [replace(former, lsn=300)]
+
+
+def test_a_table_that_is_gone_may_have_been_renamed_before_its_last_changes() -> None:
+    """Renamed, written and dropped between two comparisons: nothing shows the name it had."""
+    buffer = LogBuffer(1, Visibility(0), layout_of)
+    names, former = buffer.descriptions, LoggedTable(RELID, TableName("public", "t"), former=True)
+    buffer.feed(transaction(7, 100, relation("t"), relation("part", 98), insert(RELID, ["1"])), 0)
+    assert not names.compare({}, 150, lambda xid: xid < 7), "its transaction is not visible yet"
+    assert not [each for each in buffer.take().logged if each.former]
+    assert names.compare({}, 208, lambda xid: xid == 7)
+    assert names.outdated_before(1000) == [], "no later log of it can come, for which to read it anew"
+    buffer.feed(transaction(8, 150, insert(RELID, ["2"])), 0)
+    assert not names.compare({}, 300)
+    assert buffer.take().logged == [replace(former, lsn=158)]
+    buffer.feed(transaction(9, 200, insert(RELID, ["3"])), 0)
+    assert buffer.take().logged == [replace(former, lsn=208)]
+    assert buffer.take().logged == [], "all its log is taken"
+    assert names.may_be_outdated() == []
