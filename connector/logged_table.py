@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from connector.schema import TableName
 
-Positions = Callable[[TableName], int]
-
 
 @dataclass(frozen=True)
 class LoggedTable:
@@ -27,3 +25,7 @@ class LoggedTable:
     identified: bool = True
     dumped: bool = False
     former: bool = False
+
+
+Positions = Callable[[TableName, LoggedTable], int]
+"""Returns up to which position it does not matter for a table what was logged."""

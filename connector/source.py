@@ -407,7 +407,7 @@ class Source(Protocol):
         """Return new fingerprints for tables that the log describes differently than their fingerprints do.
 
         They differ from what any check will find, so each such table is dumped again. A table's log from
-        before `repaired_upto` does not count: a dump sees its effect.
+        before `repaired_upto` does not count: a dump sees its effect, or it was of a check's report.
         """
 
     def take_xid_barrier(self) -> int | None:

@@ -180,6 +180,8 @@ def queue_initial_and_repair_dumps(
             number = manifest_history.next_number
             dumps.needs.note_gap(name, dumps.epoch, manifest_history.newest.position)  # it may be back
             dumps.add(name, manifest=number, reason="initial", floor=floor, xid_barrier=barrier)
+        else:
+            tables.update(name, reported_upto=(dumps.epoch, floor))
     tables.note_column_ids(catalog_snapshot.column_ids, catalog_snapshot.begun)
     dumps.start_unblocked(source.position_past_barrier)
     return catalog_snapshot
@@ -251,11 +253,15 @@ def repair_unlogged(
             hint='set source.on_gap = "repair" to dump these tables again',
         )
     barrier = source.take_xid_barrier() if found else None  # may fail, so before anything is recorded
+    reported = (dumps.epoch, catalog_snapshot.position)
     for name, fingerprint in seen.items():
+        if tables.states[name].fingerprint is None and not tables.has_key(name):
+            tables.update(name, reported_upto=reported)
         _remember(source, tables, catalog_snapshot, name, fingerprint)
     for name, what in found.items():
         if not tables.has_key(name):
             tables.notice(name, "gap", f"{what.reason}: row changes that this made did not land")
+            tables.update(name, reported_upto=reported)
             continue
         tables.notice(name, "gap", f"{what.reason}: dumping it again")
         _queue_repair(dumps, name, next_number, catalog_snapshot.position, barrier)
@@ -336,7 +342,7 @@ def forget_contradicted_checks(
     if not logged:
         return False
     contradicted_by_log = source.contradicted_by_log(
-        tables.fingerprints(), logged, lambda name: _repaired_upto(tables.states[name], dumps, name)
+        tables.fingerprints(), logged, lambda *one: _repaired_upto(tables, dumps, *one)
     )
     is_renamed = any(each.former for each in logged)
     for table, fingerprint in contradicted_by_log.items():
@@ -358,11 +364,17 @@ _MISPLACED = (
 """Said of tables without a key, which no dump repairs."""
 
 
-def _repaired_upto(state: TableState, dumps: DumpQueue, name: TableName) -> int:
+def _repaired_upto(tables: Tables, dumps: DumpQueue, name: TableName, logged: LoggedTable) -> int:
     """Return the position before which log does not matter: a full dump sees, or saw, all commits there.
 
-    One that waits for transactions to end sees all log so far: its floor will be after their end.
+    One that waits for transactions to end sees all log so far: its floor will be after their end. For a table
+    without a key, it is where capture began, or where a check reported a gap; but under a former name its
+    changes are misplaced all the same.
     """
+    state = tables.states[name]
+    if not tables.has_key(name):
+        epoch, upto = state.reported_upto or (dumps.epoch, 0)
+        return upto if epoch == dumps.epoch and not logged.former else 0
     need, ended = dumps.needs.by_table.get(name), state.full_dump
     awaited: list[DumpState | DumpNeed] = [d for d in dumps.active_of(name) if d.kind == "full"]
     awaited += [need] if need is not None else []

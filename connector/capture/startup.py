@@ -109,9 +109,11 @@ def _begin(
     for schema in (s for s in listed.schemas if s.table not in passed_over):
         tables.add(schema)
         tables.update(schema.table, fingerprint=catalog_snapshot.tables.get(schema.table))
+        floor = catalog_snapshot.position
         if tables.has_key(schema.table):
-            floor = catalog_snapshot.position
             dumps.add(schema.table, manifest=1, reason="initial", floor=floor, xid_barrier=barrier)
+        else:
+            tables.update(schema.table, reported_upto=(1, floor))
     for problem in listed.unfit:
         tables.quarantine_unfit(problem, resume_point.position)
     dumps.start_unblocked(source.position_past_barrier)

@@ -284,12 +284,11 @@ class TableState(_Part):
     it is quarantined or, if it is captured, why its before-images are incomplete. `fingerprint`: the catalog
     watcher's last view of all that the log does not show. `dumped` becomes true with the manifest that
     commits the last chunk of its first full dump, and is false while there is a `need`. `full_dump`: the last
-    one completed, by position, however long ago: a chunk from before it may still be committed. `dropped`:
-    columns that it once had, in lower case; the lake still holds their old values. `gaps` (epoch, floor): log
-    from before that did not land, or did not show all changes, and no full dump from after that had ended by
-    the manifest before. `schema_since`: the manifest that adopted this layout; the one before it names the
-    previous layout (`connector.landing.layout_history`). `comments`: their id; None if it never had any.
-    `column_names`: None if the database has no ids of columns, or none was seen yet.
+    one completed, by position: a chunk from before it may still be committed. `dropped`: columns that it once
+    had, in lower case; the lake still holds their old values. `gaps` (epoch, floor): log from before that did
+    not land, or did not show all changes, and no full dump from after that had ended by the manifest before.
+    `reported_upto` (epoch, position): where capture of a table without a key began, or a check last reported
+    a gap of it. `schema_since`: the manifest that adopted this layout. `comments`: their id.
 
     Replaced, never modified, so comparing it with a manifest's shows whether the table's state has changed.
     """
@@ -309,6 +308,7 @@ class TableState(_Part):
     gaps: list[tuple[int, int]] = Field(default_factory=list)
     comments: str | None = None
     column_names: ColumnNames | None = None
+    reported_upto: tuple[int, int] | None = None
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -18,11 +18,11 @@ def contradicted_by_log(
     Only the log shows what was done and undone between two checks. (A renamed schema leaves no trace in its
     tables, nor does a table that was attached and detached.) A table whose rows appear there under another
     name: its changes did not land. Rows of another table, or of a partition that no check has seen, under a
-    table's name: they landed, and may be gone since. Rows of a partition of which the log had less than
-    their keys: old ones may be left. A former name, whatever is known of it: the catalog has shown that its
-    table has another one by now. A table's log from before `repaired_upto` does not count: a dump sees its
-    effect. Tables that are contradicted again are returned again: a check that began meanwhile is no older
-    than what was known of them.
+    table's name: they landed, and may be gone since. Rows of a partition of which the log had less than their
+    keys: old ones may be left. A former name, whatever is known of it: the catalog has shown that its table
+    has another one by now. A table's log from before `repaired_upto` does not count: a dump sees its effect,
+    or it was of a check's report. Tables that are contradicted again are returned again: a check that began
+    meanwhile is no older than what was known of them.
     """
     relations = {table: relations_of(fingerprint) for table, fingerprint in known.items()}
     owners: dict[str, set[TableName]] = {}
@@ -37,7 +37,7 @@ def contradicted_by_log(
     for each in logged:
         relation, named = str(each.id), each.root or each.table
         for table in () if each.dumped else owners.get(relation, set()) - {named}:
-            if each.lsn < repaired_upto(table):
+            if each.lsn < repaired_upto(table, each):
                 continue
             if each.former:
                 mark(table, relation, FORMER)
@@ -46,7 +46,7 @@ def contradicted_by_log(
                 found[table] = " ".join(_NAMED.sub(rf"\1{UNLIKE_ALL}", word) for word in words)
             elif each.root is not None:
                 mark(table, relation, LOGGED)
-        if named not in relations or each.lsn < repaired_upto(named):
+        if named not in relations or each.lsn < repaired_upto(named, each):
             continue
         whole, parts = relations[named]
         if each.former or relation not in (parts if each.root else (whole,)):

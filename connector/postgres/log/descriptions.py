@@ -6,9 +6,9 @@ several descriptions: of the tables that it lists.
 
 It does not describe a table again because its schema was renamed (before PostgreSQL 16), nor a root that was
 renamed itself, since it keeps track of descriptions by partition. What changes from then on lands under the
-former name, and no byte of the log tells. So only a name that the catalog still has, once all of its log is
-read, is the name of what was logged under it. A table that has another name by then, or is gone, may have been
-renamed before any of its changes, unless a later description shows its name of then.
+former name, and no byte of the log shows it. So only a name that the catalog still has, once all of its log
+is read, is the name of what was logged under it. A table that has another name by then, or is gone, may have
+been renamed before any of its changes, unless a later description shows its name of then.
 
 Invariants:
 
@@ -90,9 +90,7 @@ class Descriptions:
         """Return the ids of the tables whose names may have changed without a description."""
         return sorted(self._roots) if self.describes_schema_renames else sorted(self._names)
 
-    def compare(
-        self, current: Mapping[int, TableName], position: int, shows: Callable[[int], bool] = lambda _xid: True
-    ) -> bool:
+    def compare(self, current: Mapping[int, TableName], position: int, shows: Callable[[int], bool]) -> bool:
         """Compare with a snapshot's names, from before `position`; return whether more are outdated now.
 
         `shows`: whether the snapshot shows a transaction, given its xid; a table that it lacks is gone only

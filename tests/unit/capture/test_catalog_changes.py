@@ -197,7 +197,7 @@ def test_log_that_a_full_dump_sees_the_effect_of_leaves_no_doubt(
     tables, dumps = start.open()
     seen = []
     monkeypatch.setattr(
-        start.source, "contradicted_by_log", lambda _known, _logged, upto: seen.append(upto(ITEMS)) or {}
+        start.source, "contradicted_by_log", lambda _, logged, upto: seen.append(upto(ITEMS, *logged)) or {}
     )
 
     def upto() -> int:

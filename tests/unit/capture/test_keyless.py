@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from connector.errors import RequestError
 from connector.landing.event_batch import QuarantineNotice
 from connector.landing.manifest import Manifest
 from connector.landing.requests import DumpRequest, submit
-from connector.logged_table import LoggedTable
+from connector.logged_table import LoggedTable, Positions
 from connector.schema import TableName
 from connector.testing.memory_database import MemoryDatabase
 from connector.testing.memory_store import MemoryStore
@@ -118,6 +119,38 @@ def test_changes_under_a_former_name_are_reported_in_the_manifest_in_which_they_
         )
     assert ["under former names" in notice.text for notice in tables.notices] == [True] * former
     assert ITEMS not in dumps.needs.by_table
+
+
+def test_log_from_before_a_check_that_reported_a_gap_does_not_contradict_it(
+    keyless: MemoryDatabase, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tables swapped names, and log from before that has yet to be read: one gap, none that stops."""
+    start = Start(keyless, store)
+    tables, dumps = start.open()
+    counting: list[LoggedTable] = []
+
+    def contradicted(_: Any, logged: Sequence[LoggedTable], reported_upto: Positions) -> dict[TableName, str]:
+        counting.extend(each for each in logged if each.lsn >= reported_upto(ITEMS, each))
+        return {}
+
+    monkeypatch.setattr(start.source, "contradicted_by_log", contradicted)
+
+    def counts(position: int, **fields: Any) -> bool:
+        counting.clear()
+        logged = [LoggedTable(1, PARTS, lsn=position, **fields)]
+        forget_contradicted_checks(start.source, tables, dumps, logged, position)
+        return bool(counting)
+
+    begun = start.newest.position
+    insert(keyless, 1001)
+    assert (counts(begun - 1), counts(begun), counts(begun - 1, former=True)) == (False, True, True)
+    keyless.unlogged[ITEMS] = 1
+    found = start.source.check_catalog()
+    assert counts(found.position - 1)
+    repair_unlogged(start.source, tables, dumps, found, 2, start.config)
+    assert (counts(found.position - 1), counts(found.position)) == (False, True)
+    dumps.restart_in_epoch(2)
+    assert counts(found.position - 1), "positions of another epoch say nothing"
 
 
 def test_a_quarantined_one_is_released_by_a_request_for_a_dump_that_is_not_taken(

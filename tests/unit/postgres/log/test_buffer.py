@@ -40,6 +40,10 @@ def layout_of(relation: Relation, _xid: int | None) -> TableLayout | None:
     return TableLayout(TableSchema(table, columns, ("id",))) if table.name == "t" else None
 
 
+def visible(_xid: int) -> bool:
+    return True
+
+
 def test_a_commit_is_remembered_even_when_its_table_is_not_landed() -> None:
     visibility = Visibility(0)
     buffer = LogBuffer(1, visibility, lambda _relation, _xid: TableLayout(None, "it can't be read", "fix it"))
@@ -127,12 +131,12 @@ def test_a_root_that_is_not_described_after_a_rename_goes_on_under_its_former_na
     names, former, now = buffer.descriptions, TableName("public", "t"), TableName("public", "u")
     outdated = LoggedTable(RELID, former, lsn=208, former=True)
     buffer.feed(transaction(7, 100, relation("t"), relation("part", 98), insert(RELID, ["1"])), 0)
-    names.compare({RELID: former}, 150)
+    names.compare({RELID: former}, 150, visible)
     assert names.may_be_outdated() == [RELID]
     assert not [each for each in buffer.take().logged if each.former]
     buffer.feed(transaction(8, 200, insert(RELID, ["2"])), 0)
-    assert names.compare({RELID: now}, 300)
-    assert not names.compare({RELID: now}, 400)
+    assert names.compare({RELID: now}, 300, visible)
+    assert not names.compare({RELID: now}, 400, visible)
     assert (names.outdated_before(300), names.outdated_before(301)) == ([], [former])
     assert buffer.take().logged == [outdated]
     buffer.feed(transaction(9, 400, relation("u"), relation("part2", 97), insert(RELID, ["3"])), 0)
@@ -159,7 +163,7 @@ def test_a_table_without_partitions_is_described_after_a_rename_but_not_always_o
     buffer.descriptions.describes_schema_renames = describes_schema_renames
     buffer.feed(transaction(7, 100, relation("t"), insert(RELID, ["1"])), 0)
     assert buffer.descriptions.may_be_outdated() == ([] if describes_schema_renames else [RELID])
-    buffer.descriptions.compare({RELID: now}, 200)
+    buffer.descriptions.compare({RELID: now}, 200, visible)
     assert bool(buffer.descriptions.outdated_before(201)) == former
 
 
@@ -172,7 +176,7 @@ def test_a_former_name_is_reported_with_its_changes_though_the_new_one_is_in_an_
     buffer.feed(transaction(8, 200, insert(RELID, ["2"])), 0)
     begin, *changes, commit = transaction(9, 300, relation("u"), relation("part2", 97), insert(97, ["3"]))
     buffer.feed([begin, *changes], 0)
-    buffer.descriptions.compare({RELID: TableName("public", "u")}, 300)
+    buffer.descriptions.compare({RELID: TableName("public", "u")}, 300, visible)
     assert buffer.take().logged == [replace(former, lsn=208)]
     assert buffer.take().logged == []
     buffer.feed([commit], 0)
@@ -189,7 +193,7 @@ def test_a_table_that_is_gone_may_have_been_renamed_before_its_last_changes() ->
     assert names.compare({}, 208, lambda xid: xid == 7)
     assert names.outdated_before(1000) == [], "no later log of it can come, for which to read it anew"
     buffer.feed(transaction(8, 150, insert(RELID, ["2"])), 0)
-    assert not names.compare({}, 300)
+    assert not names.compare({}, 300, visible)
     assert buffer.take().logged == [replace(former, lsn=158)]
     buffer.feed(transaction(9, 200, insert(RELID, ["3"])), 0)
     assert buffer.take().logged == [replace(former, lsn=208)]

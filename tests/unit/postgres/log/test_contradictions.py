@@ -19,7 +19,7 @@ KNOWN = {T: fingerprint(7), U: f"{fingerprint(8)} 81:1: 82:1:"}
 
 def reasons_after(*logged: LoggedTable, repaired_upto: int = 0) -> dict[TableName, UnloggedChange | None]:
     """What the next check says of each table that the log shows otherwise, if it finds what was known."""
-    found = contradicted_by_log(KNOWN, logged, lambda _table: repaired_upto)
+    found = contradicted_by_log(KNOWN, logged, lambda _table, _logged: repaired_upto)
     return {table: unlogged(doubt, KNOWN[table]) for table, doubt in found.items()}
 
 
@@ -59,6 +59,6 @@ def test_what_the_log_shows_otherwise_than_the_catalog_is_found_whatever_the_nex
 
 def test_a_table_that_is_contradicted_again_is_found_again() -> None:
     """A check that began between the two is no answer to the second."""
-    doubted = contradicted_by_log(KNOWN, [LoggedTable(7, AWAY, lsn=5)], lambda _table: 0)
+    doubted = contradicted_by_log(KNOWN, [LoggedTable(7, AWAY, lsn=5)], lambda _table, _logged: 0)
     again = [LoggedTable(7, AWAY, lsn=6)]
-    assert contradicted_by_log({**KNOWN, **doubted}, again, lambda _table: 0) == doubted
+    assert contradicted_by_log({**KNOWN, **doubted}, again, lambda _table, _logged: 0) == doubted
