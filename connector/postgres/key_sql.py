@@ -31,8 +31,9 @@ class KeyColumn:
     """A column of a key: its base type, without and with its length limit (`exact`).
 
     `operators`: schema and name, by strategy; empty for arrays, enums, composite types and ranges, which
-    PostgreSQL compares by operators of its own. `compared_as`: the type of their arguments; None: the
-    operators are PostgreSQL's own.
+    PostgreSQL compares by operators of its own. `compared_as`: the type that both sides are cast to, for an
+    extension's operators and for enums, whose operators refuse a domain beside its base type; None: no cast
+    is needed.
     """
 
     name: str
@@ -51,7 +52,7 @@ class KeyColumn:
         return self.compared(f"{literal(text)}::{self.type}")
 
     def compared(self, expression: str) -> str:
-        """Cast an expression to the type that is compared, so that no other operator fits better."""
+        """Cast an expression to the type that is compared, so that its operator fits, and no other better."""
         return f"{expression}::{self.compared_as}" if self.compared_as else expression
 
 
@@ -65,7 +66,8 @@ _KEY_COLUMNS = """
                t.typtype, t.typbasetype
         FROM base b JOIN pg_type d ON d.oid = b.oid JOIN pg_type t ON t.oid = b.next WHERE b.kind = 'd')
     SELECT b.name::text, format_type(b.oid, -1), format_type(b.oid, b.typmod),
-           CASE WHEN c.oid >= 16384 THEN format_type(c.opcintype, -1) END,
+           CASE WHEN c.oid >= 16384 THEN format_type(c.opcintype, -1)
+                WHEN b.kind = 'e' THEN format_type(b.oid, -1) END,
            (SELECT jsonb_object_agg(a.amopstrategy, jsonb_build_array(n.nspname::text, o.oprname::text))
             FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr
             JOIN pg_namespace n ON n.oid = o.oprnamespace
@@ -126,7 +128,8 @@ def keys_query(
     """Join keys to rows, in the key's types without length limits, which would truncate too long a key. Pure.
 
     The first selected column is true if there is no row. An absent key is returned as the column would format
-    it (``1.50``, padded), unless the column could not hold it at all.
+    it (``1.50``, padded), unless the column could not hold it at all. A composite value whose fields are all
+    null IS NULL, too, so nulls are counted.
     """
     values = ", ".join(
         "(" + ", ".join(f"{literal(v)}::{c.type}" for v, c in zip(key, columns, strict=True)) + ")"
@@ -138,7 +141,7 @@ def keys_query(
     selected = [formatted.get(c.name, f"t.{quote(c.name)}") for c in schema.columns]
     joined = " AND ".join(_equal(c, f"t.{quote(c.name)}", f"v.{name}") for c, name in pairs)
     return (
-        f"SELECT t.{quote(schema.key[0])} IS NULL, {', '.join(selected)} "
+        f"SELECT pg_catalog.num_nulls(t.{quote(schema.key[0])}) = 1, {', '.join(selected)} "
         f"FROM (VALUES {values}) v({', '.join(names)}) LEFT JOIN {relation} t ON {joined}"
     )
 

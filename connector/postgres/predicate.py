@@ -24,7 +24,7 @@ immutable or stable, rightly or not, or stand behind an operator, a cast or a do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg2
@@ -32,7 +32,7 @@ from psycopg2 import errorcodes
 from psycopg2.extensions import connection as Connection
 
 from connector.errors import RequestError
-from connector.postgres.connection import all_rows, literal
+from connector.postgres.connection import all_rows, literal, quote
 from connector.postgres.driver.choice import driver
 from connector.postgres.driver.interface import CopyError
 
@@ -80,6 +80,14 @@ TYPE_SCHEMAS = """
 _SEARCH_PATH = f"""pg_catalog.concat_ws(', ', (
     SELECT pg_catalog.string_agg(DISTINCT pg_catalog.quote_ident(s.nspname), ', ') FROM ({TYPE_SCHEMAS}) s),
     'public')"""
+
+
+def any_not_null(columns: Sequence[str]) -> str:
+    """Return the predicate that is true for rows where any of these columns is not null. Pure.
+
+    A composite value that has a null field, beside others, is neither IS NULL nor IS NOT NULL.
+    """
+    return " OR ".join(f"{quote(column)} IS DISTINCT FROM NULL" for column in columns)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -29,12 +29,13 @@ from connector.postgres import catalog_fingerprint, log_identity, publication, s
 from connector.postgres.catalog import UNKNOWN, Catalog, TableLayout, Types, layouts_of
 from connector.postgres.catalog_fingerprint import LOCK_SECONDS, take_snapshot
 from connector.postgres.codec.pgoutput import Relation
-from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot, quote
+from connector.postgres.connection import close, connect, driver_errors, one_row, one_snapshot
 from connector.postgres.dump import PostgresTables
 from connector.postgres.log import contradictions
 from connector.postgres.log.buffer import LogBuffer
 from connector.postgres.log.reader import BULK_BYTES, PostgresLogReader
 from connector.postgres.log.wal import round_to_record_end
+from connector.postgres.predicate import any_not_null
 from connector.postgres.preflight import check
 from connector.postgres.primary_session import PrimarySession, Process, connect_to_primary
 from connector.postgres.table_facts import find_tables
@@ -351,9 +352,7 @@ class PostgresSource:
             self._config.predicate_seconds,
         )
 
-    def any_not_null(self, columns: Sequence[str]) -> str:
-        """Return the predicate that is true for rows where any of these columns is not null."""
-        return " OR ".join(f"{quote(column)} IS NOT NULL" for column in columns)
+    any_not_null = staticmethod(any_not_null)
 
     def close(self) -> None:
         """Close the sessions; never raises."""

@@ -405,6 +405,7 @@ KEYS = {
     "composite": ("b text, a bigint, id uuid", "'x' || i % 3, i % 4, md5(i::text)::uuid", "b, a, id"),
     "domain": ("id positive", "i", "id"),
     "enum_and_int": ("a mood, id int", "(ARRAY['sad', 'ok', 'happy'])[1 + i % 3]::mood, i", "a, id"),
+    "domain_of_enum": ("a temper, id int", "(ARRAY['sad', 'ok', 'happy'])[1 + i % 3]::mood, i", "a, id"),
     "quoted": ('"a ""B" int', "i", '"a ""B"'),
 }
 
@@ -413,7 +414,8 @@ KEYS = {
 def test_chunks_by_any_key_hold_every_row_once(name: str, database: Database) -> None:
     columns, values, key = KEYS[name]
     database.execute(
-        "CREATE DOMAIN positive AS bigint CHECK (VALUE > 0); CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')"
+        "CREATE DOMAIN positive AS bigint CHECK (VALUE > 0); CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');"
+        " CREATE DOMAIN temper AS mood"
     )
     database.execute(f"CREATE TABLE t ({columns}, n int, PRIMARY KEY ({key}))")
     database.execute(f"INSERT INTO t SELECT {values}, i FROM generate_series(1, 60) i")
@@ -498,6 +500,23 @@ def test_keys_without_a_row_come_back_as_absent_in_the_sources_text(database: Da
         ("1.50", "x   ", "abcd", None, True),
         ("2.50", "y   ", "ab", None, True),
     ]
+
+
+def test_a_composite_value_with_null_fields_is_a_value(database: Database) -> None:
+    """SQL says that ROW(NULL) IS NULL, and that ROW(1, NULL) is neither IS NULL nor IS NOT NULL."""
+    database.execute(
+        "CREATE TYPE pair AS (a int, b int); CREATE TABLE t (k pair PRIMARY KEY, c pair);"
+        "INSERT INTO t VALUES ('(,)', '(1,)'), ('(1,)', NULL), ('(2,2)', '(,)')"
+    )
+    source = source_of(database)
+    with following(source), contextlib.closing(source.open_tables()) as tables:
+        assert keyed(tables, [["(,)"], ["(1,)"], ["(3,)"]]) == [
+            ("(,)", "(1,)", False),
+            ("(1,)", None, False),
+            ("(3,)", None, True),
+        ]
+        changed = chunk_rows(tables, "public.t", where=source.any_not_null(["c"]))
+        assert sorted(row["k"] for row in changed) == ["(,)", "(2,2)"]
 
 
 @both_ways
