@@ -1,12 +1,13 @@
 """Cells: the bytes of one column for many rows, as an Arrow binary array, null for NULL or absent. Pure.
 
-Shared by the decoders of all databases: ranges of a buffer become contiguous cells, and the `raw` texts of
-the columns are combined.
+Shared by the decoders of all databases: ranges of a buffer become contiguous cells; the `raw` texts of the
+columns, and the names of those that a row lacks, are combined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,29 @@ import pyarrow as pa
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
+Offsets = npt.NDArray[np.int64]
+
 _INT32_MAX = int(np.iinfo(np.int32).max)
 _MAP = pa.map_(pa.string(), pa.string())
+
+
+@dataclass(frozen=True)
+class ValueRanges:
+    """Where the values of rows are: arrays of (columns, rows); a value is ``data[start:end]``.
+
+    `kinds`: as the database's log has them; 0: an absent column. A column that is absent or NULL has an empty
+    range within the row, so ranges ascend.
+    """
+
+    kinds: Bytes
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+    @classmethod
+    def absent(cls, columns: int, offsets: Offsets) -> ValueRanges:
+        """Return ranges of columns absent from every row: empty ones, at the offsets `offsets`."""
+        starts = np.broadcast_to(offsets.astype(np.int32), (columns, len(offsets))).copy()
+        return cls(np.zeros((columns, len(offsets)), np.uint8), starts, starts.copy())
 
 
 def gather(
@@ -108,3 +130,14 @@ def combine_raw(raws: Mapping[str, pa.Array | None]) -> pa.Array | None:
     bitmap = pa.py_buffer(np.packbits(sizes > 0, bitorder="little"))
     entries = pa.StructArray.from_arrays([keys, items], fields=[_MAP.key_field, _MAP.item_field])
     return pa.Array.from_buffers(_MAP, count, [bitmap, pa.py_buffer(offsets)], children=[entries])
+
+
+def list_names(marks: Mapping[str, Mask]) -> pa.Array | None:
+    """List, for each row, the names whose mask is True there, or null if none; None without names."""
+    if not marks:
+        return None
+    table = np.stack(list(marks.values()), axis=1)
+    sizes = table.sum(axis=1)
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    names = pa.array(list(marks), pa.string()).take(pa.array(np.nonzero(table)[1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), names, mask=pa.array(sizes == 0))

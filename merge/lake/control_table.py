@@ -33,8 +33,8 @@ from connector.errors import SourceMismatchError
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.lake.kept_versions import with_gone
-from merge.lake.retry import with_retries
-from merge.lake.target import lake_folder, lake_table, location_sql
+from merge.lake.own_tables import create_own_table
+from merge.lake.target import lake_folder, lake_table
 from merge.landing_zone import is_missing
 from merge.plan import Manifests
 from merge.spark.local_rows import local_rows
@@ -309,17 +309,8 @@ def renew_cut(
 
 
 def create_cuts(spark: SparkSession, config: Config) -> None:
-    """Create the control table if it does not exist, and no other job creates it now.
-
-    Delta compacts its many small files automatically.
-    """
-    columns = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
-    create = (
-        f"CREATE TABLE IF NOT EXISTS {cuts_table(config)} ({columns}) USING DELTA "
-        f"{location_sql(lake_folder(config, CUTS_PATH))}"
-        "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
-    )
-    with_retries(lambda: spark.sql(create), cuts_table(config))
+    """Create the control table if it does not exist, and no other job creates it now."""
+    create_own_table(spark, config, cuts_table(config), CUTS_PATH, COLUMNS)
 
 
 def left_frontiers(spark: SparkSession, config: Config) -> Frontiers:

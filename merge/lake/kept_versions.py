@@ -25,7 +25,8 @@ from pyspark.sql import functions as F
 
 from connector.config import Config
 from connector.schema import TableName
-from merge.lake.target import lake_folder, lake_table, location_sql
+from merge.lake.own_tables import create_own_table
+from merge.lake.target import lake_table
 from merge.landing_zone import is_missing
 from merge.sql_formatting import text, timestamp
 
@@ -91,12 +92,7 @@ def append_kept(
     spark: SparkSession, config: Config, tables: Mapping[TableName, KeptTable], began_at: datetime
 ) -> None:
     """Record when upkeep began and what it keeps; durable on return."""
-    columns = ", ".join(f"{name} {type_}" for name, type_ in COLUMNS.items())
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {kept_table(config)} ({columns}) USING DELTA "
-        f"{location_sql(lake_folder(config, UPKEEP_PATH))}"
-        "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
-    )
+    create_own_table(spark, config, kept_table(config), UPKEEP_PATH, COLUMNS)
     entries = ", ".join(
         f"{text(str(table))}, named_struct('id', {text(at.id)}, 'oldest', {at.oldest}L, "
         f"'vacuumed', {at.vacuumed}L)"

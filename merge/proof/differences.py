@@ -25,8 +25,9 @@ from connector.landing.format import CDC
 from connector.landing.manifest import Manifest
 from connector.schema import TableName
 from merge.keys import TargetLayout, key_text, raw_column, with_raw
+from merge.lake.own_tables import create_own_table
 from merge.lake.retry import with_retries
-from merge.lake.target import lake_folder, lake_table, location_sql
+from merge.lake.target import lake_table
 from merge.sql_formatting import listed, quoted, text
 
 if TYPE_CHECKING:
@@ -165,13 +166,7 @@ def record_differences(
     spark: SparkSession, config: Config, run: str, table: TableName, at: Manifest, found: DataFrame
 ) -> None:
     """Append what `differences` finds as of a manifest; durable on return. This evaluates the comparison."""
-    columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in COLUMNS.items())
-    create = (
-        f"CREATE TABLE IF NOT EXISTS {differences_table(config)} ({columns}) USING DELTA "
-        f"{location_sql(lake_folder(config, DIFFERENCES_PATH))}"
-        "TBLPROPERTIES ('delta.autoOptimize.autoCompact' = 'true')"
-    )
-    with_retries(lambda: spark.sql(create), differences_table(config))
+    create_own_table(spark, config, differences_table(config), DIFFERENCES_PATH, COLUMNS)
     known = {
         "run": text(run),
         "source": text(config.source.name),

@@ -5,7 +5,6 @@ Everything here works on whole columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from connector.codec.cells import Bytes, Mask, offsets_of, with_nulls
-
-Offsets = npt.NDArray[np.int64]
 
 PADDING = bytes(64)
 """Bytes before and after all values, so one of any fixed width (30 at most) can be read anywhere."""
@@ -72,14 +69,3 @@ def hex_texts(cells: pa.Array) -> pa.Array:
     if 2 * len(data) > np.iinfo(np.int32).max:
         raise ValueError(f"a value of {len(data)} bytes is too long for its hexadecimal digits")
     return texts_of(with_offsets(cells, 2 * (offsets - offsets[0]), _HEX[data].reshape(-1)))
-
-
-def list_names(marks: Mapping[str, Mask]) -> pa.Array | None:
-    """List, for each row, the names whose mask is True there, or null if none; None without names."""
-    if not marks:
-        return None
-    table = np.stack(list(marks.values()), axis=1)
-    sizes = table.sum(axis=1)
-    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-    names = pa.array(list(marks), pa.string()).take(pa.array(np.nonzero(table)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), names, mask=pa.array(sizes == 0))

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.codec.cells import Bytes, Mask, unaligned, with_nulls
+from connector.codec.cells import Bytes, Mask, Offsets, unaligned, with_nulls
 from connector.mysql.codec import types
-from connector.mysql.codec.column_cells import Offsets, from_numpy
+from connector.mysql.codec.column_cells import from_numpy
 from connector.mysql.codec.types import ColumnType, decimal_words
 
 U64 = npt.NDArray[np.uint64]

@@ -31,14 +31,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.codec.cells import Mask, combine_raw, gather
+from connector.codec.cells import Mask, Offsets, ValueRanges, combine_raw, gather, list_names
 from connector.errors import TableError
 from connector.landing import format
 from connector.landing.event_batch import CdcColumns, EventBatch, Placement, assemble, before_struct
-from connector.mysql.codec.column_cells import Offsets, list_names
 from connector.mysql.codec.json_difference import changed_text
 from connector.mysql.codec.numbers import big_endian, little_endian
-from connector.mysql.codec.row_image import ABSENT, DIFFERENCE, NULL, VALUE, Images, RowWalker
+from connector.mysql.codec.row_image import ABSENT, DIFFERENCE, NULL, VALUE, RowWalker
 from connector.mysql.codec.rows_event import (
     DELETE,
     INSERT,
@@ -80,8 +79,8 @@ class _Landed:
 class _Images:
     """The images of rows; None if no row has one."""
 
-    before: Images | None
-    after: Images
+    before: ValueRanges | None
+    after: ValueRanges
 
 
 def decode_changes(
@@ -195,12 +194,12 @@ class _Decoder:
     def _read(self, rows: Rows) -> _Images:
         """Walk the images of all rows, and complete the after images from the before images."""
         columns = len(self._types)
-        after, before = Images.absent(columns, rows.start), None
+        after, before = ValueRanges.absent(columns, rows.start), None
         for index in np.unique(rows.shape).tolist():
             shape, some = self._shapes[index], np.flatnonzero(rows.shape == index)
             starts = rows.start[some]
             if shape.before is not None:
-                before = before or Images.absent(columns, rows.start)
+                before = before or ValueRanges.absent(columns, rows.start)
                 starts = self._walker.read(self._data, starts, shape.before, before, some)
             if shape.after is not None:
                 self._walker.read(self._data, starts, shape.after, after, some)
@@ -277,7 +276,7 @@ class _Decoder:
                 )
         return marked[rows.shape]
 
-    def _values_differ(self, before: Images, after: Images, index: int, some: Offsets) -> Any:
+    def _values_differ(self, before: ValueRanges, after: ValueRanges, index: int, some: Offsets) -> Any:
         width = self._types[index].width
         if width is not None and width <= 8:
             old, new = (little_endian(self._data, i.starts[index][some], width) for i in (before, after))
@@ -294,7 +293,7 @@ class _Decoder:
         operation = np.where(before & ~after, DELETE, np.where(after & ~before, INSERT, operation))
         return operation.astype(np.int8), before | after | (operation == TRUNCATE)
 
-    def _is_current(self, images: Images | None, row_end: int, some: Mask) -> Mask:
+    def _is_current(self, images: ValueRanges | None, row_end: int, some: Mask) -> Mask:
         """Mark those of some rows whose version has not ended: its end is the greatest timestamp."""
         current = np.zeros(len(some), np.bool_)
         if images is None or not some.any():

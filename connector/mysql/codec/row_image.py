@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from connector.codec.cells import Bytes, Mask, unaligned
+from connector.codec.cells import Bytes, Mask, Offsets, ValueRanges, unaligned
 from connector.mysql.codec import types
-from connector.mysql.codec.column_cells import Offsets
 from connector.mysql.codec.types import ColumnType
 
 ABSENT, VALUE, NULL, DIFFERENCE = range(4)
@@ -37,24 +35,6 @@ class ImageColumns:
     differences: bool = False
 
 
-@dataclass(frozen=True)
-class Images:
-    """The offsets of rows' values: arrays of (columns, rows); a value is ``data[start:end]``.
-
-    A column that is absent or NULL has an empty range within the row, so ranges ascend.
-    """
-
-    kinds: Bytes
-    starts: npt.NDArray[np.int32]
-    ends: npt.NDArray[np.int32]
-
-    @classmethod
-    def absent(cls, columns: int, offsets: Offsets) -> Images:
-        """Return images absent from every row; their empty ranges are at the offsets `offsets`."""
-        starts = np.broadcast_to(offsets.astype(np.int32), (columns, len(offsets))).copy()
-        return cls(np.zeros((columns, len(offsets)), np.uint8), starts, starts.copy())
-
-
 class RowWalker:
     """What a walk must know of each column: its width, or that of its length prefix."""
 
@@ -65,7 +45,7 @@ class RowWalker:
         self._runs: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
     def read(
-        self, data: Bytes, offsets: Offsets, image: ImageColumns, into: Images, rows: Offsets
+        self, data: Bytes, offsets: Offsets, image: ImageColumns, into: ValueRanges, rows: Offsets
     ) -> Offsets:
         """Walk the images at offsets `offsets`, set their values in `rows`, return the offset after each."""
         after = np.empty(len(offsets), np.int64)
@@ -75,7 +55,7 @@ class RowWalker:
         return after
 
     def walk(
-        self, data: Bytes, offsets: Offsets, image: ImageColumns, into: tuple[Images, Offsets] | None
+        self, data: Bytes, offsets: Offsets, image: ImageColumns, into: tuple[ValueRanges, Offsets] | None
     ) -> Offsets:
         """Walk the images at offsets `offsets`, return the offset after each; `into` None: store nothing."""
         try:
@@ -84,7 +64,7 @@ class RowWalker:
             raise MalformedRowError("a row reaches beyond its event") from None
 
     def _walk(
-        self, data: Bytes, offsets: Offsets, image: ImageColumns, into: tuple[Images, Offsets] | None
+        self, data: Bytes, offsets: Offsets, image: ImageColumns, into: tuple[ValueRanges, Offsets] | None
     ) -> Offsets:
         differing: dict[int, Mask] = {}
         if image.differences:

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pymysqlreplication.constants import BINLOG
 
-from connector.codec.cells import Bytes, unaligned
-from connector.mysql.codec.column_cells import Offsets
+from connector.codec.cells import Bytes, Offsets, unaligned
 from connector.mysql.codec.compressed import HEADER, ROWS_HEADER, TABLE_ID_BYTES, TYPE_IN_EVENT
 from connector.mysql.codec.row_image import ImageColumns, MalformedRowError, RowWalker
 

@@ -40,11 +40,12 @@ import numpy as np
 import pyarrow as pa
 from pymysqlreplication.constants import BINLOG
 
+from connector.codec.cells import Offsets
 from connector.codec.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError, TableError
 from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
 from connector.logged_table import LoggedTable
-from connector.mysql.codec.column_cells import PADDING, Offsets
+from connector.mysql.codec.column_cells import PADDING
 from connector.mysql.codec.compressed import HEADER, PLAIN, TABLE_ID_BYTES, TYPE_IN_EVENT, uncompress_event
 from connector.mysql.codec.numbers import little_endian
 from connector.mysql.codec.row_decoder import EVENT_SEQ, decode_changes

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from connector.codec.cells import Bytes, Mask, with_nulls
+from connector.codec.cells import Bytes, Mask, Offsets, with_nulls
 from connector.mysql.codec import types
-from connector.mysql.codec.column_cells import Offsets, from_numpy, texts_of
+from connector.mysql.codec.column_cells import from_numpy, texts_of
 from connector.mysql.codec.numbers import big_endian, little_endian
 from connector.mysql.codec.types import ColumnType
 

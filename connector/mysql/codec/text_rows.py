@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.codec.cells import Bytes, Mask, gather, of_length, unaligned
+from connector.codec.cells import Bytes, Mask, Offsets, gather, of_length, unaligned
 from connector.errors import BugError
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
 from connector.mysql.codec.charsets import decode_texts
-from connector.mysql.codec.column_cells import PADDING, Offsets, hex_texts, texts_of
+from connector.mysql.codec.column_cells import PADDING, hex_texts, texts_of
 from connector.mysql.codec.numbers import decode_bits
 from connector.mysql.codec.types import ColumnType
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from connector.codec.cells import Bytes, Mask, gather, offsets_of
+from connector.codec.cells import Bytes, Mask, Offsets, gather, offsets_of
 from connector.landing.event_batch import arrow_type
 from connector.mysql.codec import types
 from connector.mysql.codec.binary_json import json_text
 from connector.mysql.codec.charsets import decode_texts
-from connector.mysql.codec.column_cells import Offsets, fixed_width, hex_texts, valid_of, values_of
+from connector.mysql.codec.column_cells import fixed_width, hex_texts, valid_of, values_of
 from connector.mysql.codec.compressed import uncompress_value
 from connector.mysql.codec.numbers import (
     decode_bits,

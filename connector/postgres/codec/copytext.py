@@ -14,17 +14,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from connector.codec.cells import Bytes, offsets_of
+from connector.codec.cells import Bytes, Offsets, offsets_of
 from connector.errors import BugError
 
 _TAB, _NEWLINE, _BACKSLASH = b"\t\n\\"
 _NULL = "\\N"
 
-Offsets = npt.NDArray[np.int64]
 
 LARGE_ROW_BYTES = 1 << 20
 """A row of this size is split by itself, in a few passes over its bytes without copying it."""

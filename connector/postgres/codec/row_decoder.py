@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.codec.cells import Mask, combine_raw, gather
+from connector.codec.cells import Mask, Offsets, ValueRanges, combine_raw, gather, list_names
 from connector.errors import TableError
 from connector.landing import format
 from connector.landing.event_batch import CdcColumns, EventBatch, Placement, assemble, before_struct
@@ -39,8 +39,6 @@ from connector.postgres.codec.tuples import (
     UNCHANGED,
     Messages,
     MessageTuples,
-    Offsets,
-    Tuples,
     walk_messages,
 )
 from connector.schema import TableName, TableSchema
@@ -90,7 +88,7 @@ def decode_changes(
             unchanged[column.name] = is_unchanged
         columns.append(values)
     cdc = _cdc(epoch, rows, placement)
-    cdc.raw, cdc.unchanged = combine_raw(raws), _unchanged_lists(unchanged)
+    cdc.raw, cdc.unchanged = combine_raw(raws), list_names(unchanged)
     return EventBatch(
         schema,
         assemble(schema, columns, cdc, before),
@@ -110,7 +108,7 @@ def _before_images(
     if not replaces.any():
         return NONE
     message = np.arange(len(rows.op)) if rows.message is None else rows.message
-    old = tuples.old or Tuples.absent(len(schema.columns), messages.starts)
+    old = tuples.old or ValueRanges.absent(len(schema.columns), messages.starts)
     is_key_tuple = (tuples.tags == KEY)[message]
     values, raws, missing = [], {}, {}
     for index, column in enumerate(schema.columns):
@@ -125,7 +123,7 @@ def _before_images(
             lacks |= is_key_tuple
         if (lacks := lacks & replaces).any():
             missing[column.name] = lacks
-    image = before_struct(schema, values, replaces, _unchanged_lists(missing), combine_raw(raws))
+    image = before_struct(schema, values, replaces, list_names(missing), combine_raw(raws))
     return image, _whole_rows_hint(schema.table) if missing else None
 
 
@@ -163,7 +161,7 @@ def _key_changes(messages: Messages, tuples: MessageTuples, is_key: Mask) -> Mas
     return changed
 
 
-def _texts(messages: Messages, tuples: Tuples, column: int, rows: Offsets) -> pa.Array:
+def _texts(messages: Messages, tuples: ValueRanges, column: int, rows: Offsets) -> pa.Array:
     return gather(messages.data, tuples.starts[column][rows], tuples.ends[column][rows])
 
 
@@ -211,17 +209,6 @@ def _check_key(
     what = "does not carry" if kind[row] == UNCHANGED else "has null for"
     hint = f"make the log carry the key: ALTER TABLE {schema.table} REPLICA IDENTITY FULL, then dump it again"
     raise TableError(schema.table, f"the log of a row's {op} {what} key column {name}", hint=hint)
-
-
-def _unchanged_lists(unchanged: dict[str, Mask]) -> pa.Array | None:
-    """List the unchanged columns of each row, or null if none."""
-    if not unchanged:
-        return None
-    table = np.stack(list(unchanged.values()), axis=1)
-    sizes = table.sum(axis=1)
-    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-    names = pa.array(list(unchanged), pa.string()).take(pa.array(np.nonzero(table)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), names, mask=pa.array(sizes == 0))
 
 
 def _cdc(epoch: int, rows: _Rows, placement: Placement) -> CdcColumns:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from connector.codec.cells import Offsets
 from connector.codec.decoding import by_layout, decoded, grouped, windows
 from connector.errors import BugError
 from connector.landing.event_batch import EventBatch, Placement, QuarantineNotice
@@ -37,7 +38,7 @@ from connector.postgres.codec.pgoutput import (
     parse_truncate,
 )
 from connector.postgres.codec.row_decoder import decode_changes
-from connector.postgres.codec.tuples import HEADER, PADDING, TRUNCATE, Messages, Offsets
+from connector.postgres.codec.tuples import HEADER, PADDING, TRUNCATE, Messages
 from connector.schema import TableName, TableSchema
 from connector.source import ResumePoint
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from connector.codec.cells import Bytes, Mask
+from connector.codec.cells import Bytes, Mask, Offsets, ValueRanges
 
 INSERT, UPDATE, DELETE, TRUNCATE = b"IUDT"
 KEY, OLD, NEW = b"KON"
@@ -25,29 +24,12 @@ HEADER = 5
 PADDING = bytes(8)
 """Bytes after the last message, so the walk may read past a truncated one before it is refused."""
 
-Offsets = npt.NDArray[np.int64]
-
 _WALKED_ROWS = 1 << 15
 """Rows walked through all columns in one pass: few enough that their bytes stay in the CPU cache."""
 
 
 class MalformedTupleError(ValueError):
     """a message does not have the layout that its relation announced."""
-
-
-@dataclass(frozen=True)
-class Tuples:
-    """The offsets of tuples' values: arrays of (columns, messages); text is ``data[start:end]``."""
-
-    kinds: Bytes
-    starts: npt.NDArray[np.int32]
-    ends: npt.NDArray[np.int32]
-
-    @classmethod
-    def absent(cls, columns: int, offsets: Offsets) -> Tuples:
-        """Return tuples absent from every message; their empty ranges are at the offsets `offsets`."""
-        starts = np.broadcast_to(offsets.astype(np.int32), (columns, len(offsets))).copy()
-        return cls(np.zeros((columns, len(offsets)), np.uint8), starts, starts.copy())
 
 
 @dataclass(frozen=True)
@@ -72,8 +54,8 @@ class MessageTuples:
 
     tags: Bytes
     has_old: Mask
-    old: Tuples | None
-    new: Tuples
+    old: ValueRanges | None
+    new: ValueRanges
 
 
 def walk_messages(messages: Messages, columns: int) -> MessageTuples:
@@ -83,17 +65,17 @@ def walk_messages(messages: Messages, columns: int) -> MessageTuples:
     has_old = ((tags == KEY) | (tags == OLD)) & ((kinds == UPDATE) | (kinds == DELETE))
     if not has_old.any() and ((kinds == INSERT) | (kinds == UPDATE)).all():
         _expect(tags, NEW)
-        new = Tuples.absent(columns, starts)
+        new = ValueRanges.absent(columns, starts)
         _expect_end(_walk(data, starts + HEADER + 1, new, None), ends)
         return MessageTuples(tags, has_old, None, new)
-    old, after = Tuples.absent(columns, starts), starts + HEADER
+    old, after = ValueRanges.absent(columns, starts), starts + HEADER
     with_old = np.flatnonzero(has_old)
     after[with_old] = _walk(data, starts[with_old] + HEADER + 1, old, with_old)
     deletes = kinds == DELETE
     if (deletes & ~has_old).any():
         raise MalformedTupleError("a delete has no old tuple")
     _expect_end(after[deletes], ends[deletes])
-    new = Tuples.absent(columns, starts)
+    new = ValueRanges.absent(columns, starts)
     with_new = np.flatnonzero((kinds == INSERT) | (kinds == UPDATE))
     offsets = after[with_new]
     if (offsets >= ends[with_new]).any():
@@ -113,7 +95,7 @@ def _expect_end(after: Offsets, ends: Offsets) -> None:
         raise MalformedTupleError("a tuple does not end where its message does")
 
 
-def _walk(data: Bytes, offsets: Offsets, into: Tuples, rows: Offsets | None) -> Offsets:
+def _walk(data: Bytes, offsets: Offsets, into: ValueRanges, rows: Offsets | None) -> Offsets:
     """Walk the tuples at offsets `offsets` into the given rows (None: all); return the offset after each."""
     after = np.empty(len(offsets), np.int64)
     try:
@@ -125,7 +107,7 @@ def _walk(data: Bytes, offsets: Offsets, into: Tuples, rows: Offsets | None) -> 
     return after
 
 
-def _walk_part(data: Bytes, offsets: Offsets, into: Tuples, rows: slice | Offsets) -> Offsets:
+def _walk_part(data: Bytes, offsets: Offsets, into: ValueRanges, rows: slice | Offsets) -> Offsets:
     # Lengths are read at any byte; unsigned, so a walk through garbage only ever moves forward.
     lengths = np.ndarray((len(data) - 3,), ">u4", buffer=data.data, strides=(1,))
     columns = len(into.kinds)

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from connector.codec.cells import Bytes, unaligned
-from connector.postgres.codec.copytext import LARGE_ROW_BYTES, CopiedRows, Offsets
+from connector.codec.cells import Bytes, Offsets, unaligned
+from connector.postgres.codec.copytext import LARGE_ROW_BYTES, CopiedRows
 from connector.postgres.driver.interface import CopyError
 from connector.postgres.driver.libpq import CopyStream
 from connector.postgres.driver.rowcopy import BUFFER_BYTES, WAIT_SECONDS
