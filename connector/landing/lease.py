@@ -25,6 +25,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -155,8 +156,8 @@ class Lease:
             if found is not None and found[0].holder == holder:  # the response to an earlier attempt was lost
                 return cls(store, *found)
             if found is not None and not _is_free(found[0]):
-                watch = _wait_until_free if standby else _wait_until_expired
-                found = watch(store, found, on_wait, sleep, clock)
+                watch = _Watch(store, on_wait, sleep, clock)
+                found = watch.until_free(found) if standby else watch.until_expired(found)
             former = found[0] if found else None
             unfenced = former is not None and (former.unfenced or not _is_free(former))
             landed = newest_manifest(store)
@@ -229,51 +230,49 @@ def _own_version(store: Store, state: Holder) -> str:
     return found[1]
 
 
-def _wait_until_expired(
-    store: Store,
-    found: tuple[Holder, str],
-    on_wait: Callable[[str], None] | None,
-    sleep: Callable[[float], None],
-    clock: Callable[[], float],
-) -> tuple[Holder, str] | None:
-    """Watch a lease for its length; `FencedError` if it is renewed, or its process is alive on this host."""
-    holder, version = found
-    if _process_lives(holder):
-        raise _fenced(holder)
-    if on_wait is not None:
-        on_wait(
+@dataclass(frozen=True)
+class _Watch:
+    """Watches another holder's lease. `on_wait` is called once, with what is awaited."""
+
+    store: Store
+    on_wait: Callable[[str], None] | None
+    sleep: Callable[[float], None]
+    clock: Callable[[], float]
+
+    def until_expired(self, found: tuple[Holder, str]) -> tuple[Holder, str] | None:
+        """Watch for the lease's length; `FencedError` if it is renewed, or its process lives on this host."""
+        holder, version = found
+        if _process_lives(holder):
+            raise _fenced(holder)
+        self._say(
             f"waiting up to {holder.seconds:g} s to see whether {_described(holder)} still holds the lease"
         )
-    end = clock() + holder.seconds
-    while (left := end - clock()) > 0:
-        sleep(min(left, max(holder.seconds / 10, 0.05), 1.0))
-        current = _read(store)
-        if current is None or current[0].released:
-            return current
-        if current[1] != version:
-            raise _fenced(current[0])
-    return found
+        end = self.clock() + holder.seconds
+        while (left := end - self.clock()) > 0:
+            self.sleep(min(left, max(holder.seconds / 10, 0.05), 1.0))
+            current = _read(self.store)
+            if current is None or current[0].released:
+                return current
+            if current[1] != version:
+                raise _fenced(current[0])
+        return found
 
+    def until_free(self, found: tuple[Holder, str]) -> tuple[Holder, str] | None:
+        """Watch until the lease is free, or has not been renewed for its length."""
+        self._say(f"standing by: {_described(found[0])} holds the lease")
+        seen = self.clock()
+        while self.clock() - seen < found[0].seconds:
+            self.sleep(min(max(found[0].seconds / 10, 0.05), STANDBY_POLL_SECONDS))
+            current = _read(self.store)
+            if current is None or _is_free(current[0]):
+                return current
+            if current[1] != found[1]:
+                found, seen = current, self.clock()
+        return found
 
-def _wait_until_free(
-    store: Store,
-    found: tuple[Holder, str],
-    on_wait: Callable[[str], None] | None,
-    sleep: Callable[[float], None],
-    clock: Callable[[], float],
-) -> tuple[Holder, str] | None:
-    """Watch a lease until it is free, or has not been renewed for its length."""
-    if on_wait is not None:
-        on_wait(f"standing by: {_described(found[0])} holds the lease")
-    seen = clock()
-    while clock() - seen < found[0].seconds:
-        sleep(min(max(found[0].seconds / 10, 0.05), STANDBY_POLL_SECONDS))
-        current = _read(store)
-        if current is None or _is_free(current[0]):
-            return current
-        if current[1] != found[1]:
-            found, seen = current, clock()
-    return found
+    def _say(self, what: str) -> None:
+        if self.on_wait is not None:
+            self.on_wait(what)
 
 
 def _is_free(state: Holder) -> bool:

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -41,6 +41,9 @@ from connector.landing.manifest import (
     _Part,
 )
 from connector.schema import TableName
+
+Stored = TypeVar("Stored", bound=BaseModel)
+Record = TypeVar("Record", bound="_Record")
 
 FEW_BYTES = 2048
 """Differences up to this size are not worth a state object."""
@@ -95,45 +98,46 @@ class Base:
 EMPTY = LandingState()
 
 
-class Retained(_Part):
+class _Record(_Part):
+    """What maintenance records in an object of its own."""
+
+    title: ClassVar[str]
+
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """Serialize for the landing zone."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_json(cls: type[Record], data: bytes | str, name: str) -> Record:
+        """Parse the object; `FormatError` for a newer format, or if it is not one."""
+        return _parsed(cls, data, name, cls.title)
+
+
+class Retained(_Record):
     """Recorded before manifests are removed: all from number `first` on exist, `at` in UTC.
 
     Those before it may be gone, or only stubs.
     """
 
-    format: int = FORMAT
+    title: ClassVar[str] = "record of what was removed"
+
     first: int
     at: datetime
 
-    def to_json(self) -> bytes:
-        """Serialize for the landing zone."""
-        return self.model_dump_json().encode()
 
-    @classmethod
-    def from_json(cls, data: bytes | str, name: str) -> Retained:
-        """Parse the object; `FormatError` for a newer format, or if it is not one."""
-        return _parsed(cls, data, name, "record of what was removed")
-
-
-class CompactionProgress(_Part):
+class CompactionProgress(_Record):
     """Recorded before compacted files are removed: those up to manifest `removing` may be gone.
 
     Up to manifest `removed`, nothing is left to compact or to remove. `at`: in UTC.
     """
 
-    format: int = FORMAT
+    title: ClassVar[str] = "record of compaction"
+
     removing: int = 0
     removed: int = 0
     at: datetime
-
-    def to_json(self) -> bytes:
-        """Serialize for the landing zone."""
-        return self.model_dump_json().encode()
-
-    @classmethod
-    def from_json(cls, data: bytes | str, name: str) -> CompactionProgress:
-        """Parse the object; `FormatError` for a newer format, or if it is not one."""
-        return _parsed(cls, data, name, "record of compaction")
 
 
 def parse_compacted(data: bytes | str, name: str) -> CompactedBlock:
@@ -294,9 +298,6 @@ def _with_known_keys(dump: DumpState, known: DumpState | None) -> DumpState:
 
 class _Version(BaseModel):
     format: int
-
-
-Stored = TypeVar("Stored", StoredManifest, LandingState, Retained, CompactionProgress, CompactedBlock)
 
 
 def _parsed(kind: type[Stored], data: bytes | str, name: str, what: str) -> Stored:

@@ -68,7 +68,7 @@ from merge.queries import Begun, begin, columns_with
 from merge.reading.named_tables import view_names
 from merge.reading.pending import CUT, NEWEST, OLDEST, STATE, STATUS, PendingTable, Source, Status
 from merge.reconcile import position_of, reconcile
-from merge.spark.session_settings import check_strict, get_setting, plain_settings
+from merge.spark.session_settings import check_strict, get_setting, plain_settings, require_settings
 from merge.sql_formatting import quoted
 
 if TYPE_CHECKING:
@@ -181,12 +181,7 @@ def _logged(error: TableError) -> str:
 
 def _check_pinning(spark: SparkSession) -> None:
     """Refuse a session whose queries read several states."""
-    for name, value in REQUIRED.items():
-        if (get_setting(spark, name) or value).lower() != value:
-            raise ConfigurationError(
-                f"{name} is off in this session: a view's halves would be of several states",
-                hint=f'spark.conf.set("{name}", "{value}")',
-            )
+    require_settings(spark, REQUIRED, "a view's halves would be of several states")
     if re.fullmatch(r"0?[a-z]*", get_setting(spark, STALENESS) or "0") is None:
         raise ConfigurationError(
             f"{STALENESS} is set in this session: Delta tables would be read as they were before",

@@ -138,11 +138,16 @@ def all_settings(spark: SparkSession) -> dict[str, str]:
 
 def check_strict(spark: SparkSession) -> None:
     """Refuse a caller's session that would silently skip files that can't be read."""
-    for name, value in STRICT.items():
-        if (get_setting(spark, name) or value).lower() != value:
+    require_settings(spark, STRICT, "files that can't be read would be skipped silently")
+
+
+def require_settings(spark: SparkSession, settings: Mapping[str, str], otherwise: str) -> None:
+    """Refuse a session in which one of the settings is set otherwise; `otherwise`: what would happen then."""
+    for name, value in settings.items():
+        found = (get_setting(spark, name) or value).lower()
+        if found != value:
             raise ConfigurationError(
-                f"{name} is true in this session: files that can't be read would be skipped silently",
-                hint=f'spark.conf.set("{name}", "{value}")',
+                f"{name} is {found} in this session: {otherwise}", hint=f'spark.conf.set("{name}", "{value}")'
             )
 
 
