@@ -60,7 +60,8 @@ ROWS_EVENTS = frozenset((*(kind for kind in OPERATIONS if kind != TRUNCATE_KIND)
 
 WINDOW_EVENTS = 1 << 18
 WINDOW_BYTES = 4 << 20
-"""Events and bytes decoded at a time: they bound a decode's memory, whatever the segment's size."""
+"""Events decoded at a time, and their uncompressed bytes: they bound the memory, whatever the segment's size.
+"""
 
 _LEAST_BYTES = 27
 """Header, table id and flags."""
@@ -165,25 +166,42 @@ class MysqlSegment:
         if len(lengths) and lengths.min() < self._base + _LEAST_BYTES + self._tail:
             raise BugError(f"a rows event has {lengths.min() - self._base - self._tail} bytes")
         for low, high in windows(lengths, WINDOW_BYTES, WINDOW_EVENTS):
-            yield self._window(low, high, lengths[low:high])
+            events = self._events(low, high)
+            if np.isin(events.kinds, list(PLAIN)).any():
+                yield from self._uncompressed_windows(low, high)
+            else:
+                yield self._window(low, events)
 
-    def _window(self, low: int, high: int, lengths: Offsets) -> _Window:
-        payloads = self._payloads[low:high]
+    def _events(self, low: int, high: int) -> Events:
+        payloads, lengths = self._payloads[low:high], self._lengths[low:high]
         if len(payloads) == 1 and isinstance(payloads[0], bytearray):
-            events = _view_of_huge_event(payloads[0], lengths, self._base, self._tail)
-        else:
-            events = _joined_events(payloads, lengths, self._base, self._tail)
-        if np.isin(events.kinds, list(PLAIN)).any():
-            sizes = lengths.tolist()
-            plain = [
-                uncompress_event(bytes(p[self._base : size - self._tail]))
-                for p, size in zip(payloads, sizes, strict=True)
-            ]
-            events = _joined_events(plain, np.fromiter(map(len, plain), np.int64, len(plain)), 0, 0)
+            return _view_of_huge_event(payloads[0], lengths, self._base, self._tail)
+        return _joined_events(payloads, lengths, self._base, self._tail)
+
+    def _uncompressed_windows(self, low: int, high: int) -> Iterator[_Window]:
+        """Uncompress events: a window holds no more of them than of others, so a huge one is alone."""
+        plain: list[bytes] = []
+        size = 0
+        for index in range(low, high):
+            end = int(self._lengths[index]) - self._tail
+            event = uncompress_event(bytes(self._payloads[index][self._base : end]))
+            if plain and size + len(event) > WINDOW_BYTES:
+                yield self._window(index - len(plain), _joined_plain(plain))
+                plain, size = [], 0
+            plain.append(event)
+            size += len(event)
+        yield self._window(high - len(plain), _joined_plain(plain))
+
+    def _window(self, low: int, events: Events) -> _Window:
         if not np.isin(events.kinds, list(OPERATIONS)).all():
             raise BugError("a segment has an event without rows")
-        placement = _placement(self._transactions, low + np.arange(high - low), self._ordinals[low:high])
-        return _Window(low, events, placement)
+        index = low + np.arange(len(events.kinds))
+        ordinals = self._ordinals[low : low + len(events.kinds)]
+        return _Window(low, events, _placement(self._transactions, index, ordinals))
+
+
+def _joined_plain(events: Sequence[bytes]) -> Events:
+    return _joined_events(events, np.fromiter(map(len, events), np.int64, len(events)), 0, 0)
 
 
 def _joined_events(payloads: Sequence[bytes | bytearray], lengths: Offsets, base: int, tail: int) -> Events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import zlib
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -315,6 +316,35 @@ def test_windows_base_and_tail_change_nothing(written, base, tail, window):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_module, "WINDOW_EVENTS", window)
         assert landed(written.segment(wrapped, base=base, tail=tail)) == landed(written.segment())
+
+
+def compressed(event):
+    """An event as MariaDB compresses it: all that follows its bitmaps."""
+    begin = 19 + 6 + 2 + 1 + (2 if event[4] == 24 else 1)
+    rows = event[begin:]
+    packed = bytes([0x84]) + len(rows).to_bytes(4, "big") + zlib.compress(rows)
+    return event[:4] + bytes([event[4] - 23 + 166]) + event[5:begin] + packed
+
+
+def test_compressed_events_are_decoded_few_at_a_time(monkeypatch):
+    """However small they are together in the log."""
+    monkeypatch.setattr(segment_module, "WINDOW_BYTES", 40_000)
+    columns = [Col("id", 3, unsigned=False), Col("v", 252, b"\x04", collation=UTF8)]
+    written = Written(columns)
+    for number in range(60):
+        text = chr(97 + number % 26) * (50_000 if number == 30 else 9000)
+        cells = [reference.integer(number, 4), reference.varchar(text.encode(), 4)]
+        image = reference.image(cells, [True, True])
+        written.events.append(reference.rows_event(23, 7, 2, [image], [[True, True]]))
+        written.rows.append((number, text))
+    packed = [b"\xaa" + compressed(event) + b"\xbb" * 4 for event in written.events]
+    assert sum(map(len, packed)) < 10_000
+    segment = written.segment(packed, base=1, tail=4)
+    assert [(row["id"], row["v"]) for row in landed(segment)] == written.rows
+    assert [r["_cdc"] for r in landed(segment)] == [r["_cdc"] for r in landed(written.segment())]
+    sizes = [len(window.events.data) for window in segment._windows()]
+    assert max(sizes) < 52_000
+    assert sum(size < 41_000 for size in sizes) == len(sizes) - 1 == 16
 
 
 @given(written=histories(), data=st.data())
